@@ -76,7 +76,7 @@ test-slow: $(DEV) $(MINISTACK) java ## only the tests that `make check` leaves o
 .PHONY: test-faults
 test-faults: $(DEV) ## planted faults of the tiers, each searched for from the first random history on
 	STRANDLINE_SEARCH_FAULTS=1 $(PYTEST) -rP --show-capture=stdout --durations=10 \
-		tests/unit/tiering/test_compacted_history.py tests/unit/tiering/test_tiering_planted_faults.py
+		tests/unit/storage/tiering/rewrite/test_compacted_history.py tests/unit/storage/tiering/test_planted_faults.py
 
 .PHONY: test-localstack
 test-localstack: $(DEV) ## the object store's contract over LocalStack (no docker)
@@ -97,7 +97,7 @@ $(S3_SERVERS): requirements/s3-servers.txt
 .PHONY: test-stores
 test-stores: $(DEV) $(S3_SERVERS) ## the contract, and the way from produce to restore, over MinIO, versitygw and rclone (needs Go)
 	STRANDLINE_TEST_S3_SERVERS=$(dir $(S3_SERVERS)) $(PYTEST) -k "minio or versitygw or rclone" \
-		tests/contract tests/tiers/check_stores.py --durations=5
+		tests/contract tests/system/tiers/restore/check_stores.py --durations=5
 
 .PHONY: compat
 compat: $(DEV) ## the test suites of kafka-python, librdkafka and others (SUITES=folder) against our broker; writes docs/compatibility.md
@@ -114,11 +114,11 @@ takeover: $(DEV) kafka-jars ## partition folders of an Apache Kafka that was kil
 
 .PHONY: fuzz
 fuzz: $(DEV) ## mutated requests of real clients for minutes (MINUTES=5 FUZZ_ARGS="--seed 7")
-	@$(PY) -m tests.fuzz.broker_fuzz --minutes $(MINUTES) $(FUZZ_ARGS)
+	@$(PY) -m tests.system.fuzz.broker_fuzz --minutes $(MINUTES) $(FUZZ_ARGS)
 
 .PHONY: soak
 soak: $(DEV) $(MINISTACK) ## kills, faults of S3, lost disks and real clients for minutes (MINUTES=30 SEED=7)
-	@$(PY) -m tests.soak.run --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+	@$(PY) -m tests.system.soak.run --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 .PHONY: bench
 bench: $(DEV) $(MINISTACK) ## measure MB/s and broker CPU per GB, hot, cold and compaction (BENCH_ARGS=...)
@@ -185,7 +185,7 @@ check-connect: $(DEV) java $(CONNECT) ## the lake over Spark Connect: a server p
 
 .PHONY: notebook
 notebook: $(DEV) ## run every cell of docs/lake.ipynb on a small archive of flights
-	$(PYTEST) tests/unit/lake/test_lake_notebook.py
+	$(PYTEST) tests/unit/spark_lake/test_notebook.py
 
 .PHONY: notebook-outputs
 notebook-outputs: $(DEV) ## run docs/lake.ipynb on the demo's bucket and keep what it shows (its S3 server must run)
@@ -227,7 +227,7 @@ java:
 
 .PHONY: docs
 docs: $(DEV) ## write the generated pages of docs/ anew
-	@$(PY) -m strandline.broker.doc_pages docs
+	@$(PY) -m strandline.broker.docs.doc_pages docs
 
 .PHONY: lock
 lock: $(DEV) ## write the lock files anew after a change of pyproject.toml

@@ -20,13 +20,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from strandline.storage.clock import SystemClock
-from strandline.storage.local.cleaner import CleanerSettings, LogCleaner
-from strandline.storage.local.log import LocalLog
-from strandline.storage.local.log_dir import LogDirs
-from strandline.storage.log_config import LogConfig
+from strandline.storage.config.log_config import LogConfig
+from strandline.storage.local.cleaner.cleaner import CleanerSettings, LogCleaner
+from strandline.storage.local.log.log import LocalLog
+from strandline.storage.local.log_dirs.log_dirs import LogDirs
 from strandline.storage.model import TopicPartition
+from strandline.storage.records.batch.record import Record, encode_batch
 from strandline.storage.records.compression import Codec
-from strandline.storage.records.record import Record, encode_batch
 
 RECORDS_PER_BATCH = 164
 KEY_BYTES = 16

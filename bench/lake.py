@@ -43,13 +43,13 @@ from bench.lake_rates import (
     jars_in,
     run_rates,
 )
-from strandline.spark_lake.arrow_scan import make_query
-from strandline.storage.records.record import Record, encode_batch
+from strandline.spark_lake.query.arrow_scan import make_query
+from strandline.storage.records.batch.record import Record, encode_batch
 from strandline.storage.remote import keys
-from strandline.storage.remote.manifest import Manifest
-from strandline.storage.remote.manifest_entries import SegmentEntry
-from strandline.storage.remote.manifest_page import encode_page, page_ref
-from tests.unit.lake.archive_builder import START_MS, ArchiveBuilder
+from strandline.storage.remote.manifest.entries import SegmentEntry
+from strandline.storage.remote.manifest.manifest import Manifest
+from strandline.storage.remote.manifest.page import encode_page, page_ref
+from tests.unit.spark_lake.archive_builder import START_MS, ArchiveBuilder
 
 MIB = 1024 * 1024
 # A figure must stay below its goal.
@@ -99,7 +99,7 @@ def run_year(folder: Path) -> Iterator[Figure]:
 
 
 def _hour(template: bytes, hour: int) -> bytes:
-    from strandline.storage.records.record import with_crc
+    from strandline.storage.records.batch.record import with_crc
 
     content = bytearray(template)
     base_ms = START_MS + hour * HOUR_MS
@@ -187,7 +187,7 @@ def _entry(manifest: Manifest, number: int) -> SegmentEntry:
 
 _SCAN = """
 import sys
-from strandline.spark_lake.arrow_scan import make_query
+from strandline.spark_lake.query.arrow_scan import make_query
 query = make_query(sys.argv[1], sys.argv[2], options={"splitBytes": 2**40})
 reader = query.open()
 plan = query.plan(reader)

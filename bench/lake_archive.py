@@ -28,7 +28,7 @@ from bench.peers import Kafka
 from bench.rdkafka import ProduceLoad, producers
 from bench.run import create_topic, null_s3, s3_client
 from demo.flights import FlightRecord, load_flights, to_records
-from strandline.storage.remote.manifest import Manifest
+from strandline.storage.remote.manifest.manifest import Manifest
 from tests.support.broker import BrokerProcess, eventually
 
 MIB = 1024 * 1024
@@ -226,10 +226,10 @@ def _closed(broker: BrokerProcess, topic: str, endpoint: str) -> dict[int, int]:
 
 
 def _manifest(topic: str, endpoint: str) -> Manifest | None:
-    from strandline.spark_lake.catalog import Catalog
-    from strandline.spark_lake.objects import ObjectReader
-    from strandline.spark_lake.options import S3Options
-    from strandline.spark_lake.selection_options import Subscribe
+    from strandline.spark_lake.archive.catalog import Catalog
+    from strandline.spark_lake.archive.objects import ObjectReader
+    from strandline.spark_lake.options.options import S3Options
+    from strandline.spark_lake.options.selection_options import Subscribe
     from strandline.storage.errors import StrandlineError
 
     reader = ObjectReader(

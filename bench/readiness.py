@@ -26,7 +26,7 @@ from strandline.broker.protocol.messages.produce import (
     ProduceResponse,
     ProduceTopic,
 )
-from strandline.storage.records.record import Record, encode_batch
+from strandline.storage.records.batch.record import Record, encode_batch
 from tests.support.wire import WireClient
 
 METADATA_VERSION, PRODUCE_VERSION = 8, 7

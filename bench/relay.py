@@ -45,8 +45,7 @@ from urllib.parse import urlsplit
 
 from bench.measure import measuring
 from bench.rdkafka import ConsumeLoad, consumer
-from strandline.broker.protocol.api import ApiKey
-from strandline.broker.protocol.codec import encode, encode_response
+from strandline.broker.protocol.codec.codec import encode, encode_response
 from strandline.broker.protocol.header import decode_request_header, frame_response
 from strandline.broker.protocol.messages.api_versions import ApiVersionRange, ApiVersionsResponse
 from strandline.broker.protocol.messages.fetch import (
@@ -65,10 +64,11 @@ from strandline.broker.protocol.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from strandline.broker.protocol.schema.api import ApiKey
 from strandline.storage.clock import SystemClock
-from strandline.storage.remote.direct_read import DirectRead
-from strandline.storage.remote.manifest import Manifest
-from strandline.storage.remote.ranged_get import RangedGets
+from strandline.storage.remote.download.ranged_get import RangedGets
+from strandline.storage.remote.manifest.manifest import Manifest
+from strandline.storage.remote.object_store.direct_read import DirectRead
 
 WAYS = ("copies", "splices")
 RANGE_BYTES = 8 * 1024 * 1024

@@ -22,18 +22,19 @@ import urllib.request
 import uuid
 from pathlib import Path
 
-from strandline.broker.config import BrokerConfig
-from strandline.broker.restore import Restore
+from strandline.broker.commands.restore import Restore
+from strandline.broker.config.broker_config import BrokerConfig
 from strandline.storage.clock import SystemClock
 from strandline.storage.model import EpochStart, TopicIdPartition
-from strandline.storage.remote import manifest_store, segment_meta
-from strandline.storage.remote.cluster_info import ClusterInfo, create_cluster_info
 from strandline.storage.remote.keys import manifest_key, new_unique, segment_keys
-from strandline.storage.remote.manifest import Manifest
-from strandline.storage.remote.manifest_entries import SegmentEntry
-from strandline.storage.remote.object_store import ObjectStore, checksum, open_store
-from strandline.storage.remote.segment_meta import Section
-from strandline.storage.remote.topic_info import TopicInfo, save_topic_info
+from strandline.storage.remote.manifest import store as manifest_store
+from strandline.storage.remote.manifest.cluster_info import ClusterInfo, create_cluster_info
+from strandline.storage.remote.manifest.entries import SegmentEntry
+from strandline.storage.remote.manifest.manifest import Manifest
+from strandline.storage.remote.manifest.topic_info import TopicInfo, save_topic_info
+from strandline.storage.remote.object_store.interface import ObjectStore, checksum, open_store
+from strandline.storage.remote.segment import meta as segment_meta
+from strandline.storage.remote.segment.meta import Section
 
 TOPIC = "restored"
 SEGMENT_RECORDS = 100_000

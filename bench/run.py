@@ -39,7 +39,7 @@ from bench.measure import Measured, await_quiet, measuring, resident_mib
 from bench.peers import Peer
 from bench.rdkafka import ConsumeLoad, ProduceLoad, consumer, producers
 from bench.relay import WAYS, relay_rate
-from strandline.storage.remote.manifest import Manifest
+from strandline.storage.remote.manifest.manifest import Manifest
 from tests.support.broker import BrokerProcess, eventually
 from tests.support.ministack import ministack
 

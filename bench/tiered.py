@@ -23,7 +23,7 @@ from confluent_kafka.admin import (
 from bench.measure import Measured
 from bench.rdkafka import ProduceLoad, producers
 from bench.run import null_s3, s3_client
-from strandline.storage.remote.manifest import Manifest
+from strandline.storage.remote.manifest.manifest import Manifest
 from tests.support.broker import BrokerProcess, eventually
 
 BUCKET = "bench"

@@ -10,11 +10,11 @@ from dataclasses import replace
 
 from bench.tiered import SEGMENT_BYTES, TOPIC, Figure
 from strandline.storage.model import EpochStart, TopicIdPartition
-from strandline.storage.remote import manifest_store
 from strandline.storage.remote.keys import new_unique, segment_keys
-from strandline.storage.remote.manifest import Manifest
-from strandline.storage.remote.manifest_entries import SegmentEntry
-from strandline.storage.remote.memory import MemoryStore
+from strandline.storage.remote.manifest import store as manifest_store
+from strandline.storage.remote.manifest.entries import SegmentEntry
+from strandline.storage.remote.manifest.manifest import Manifest
+from strandline.storage.remote.object_store.memory import MemoryStore
 
 
 def run_manifest(counts_of_segments: Sequence[int] = (100, 100_000)) -> Iterator[Figure]:

@@ -29,10 +29,10 @@ from bench.tiered import (
     tiered_broker,
     wait_until_cold,
 )
-from strandline.storage.remote.manifest import Manifest
+from strandline.storage.remote.manifest.manifest import Manifest
 from tests.support.broker import BrokerProcess
 
-# As many as the broker may have under way (storage/remote/reader.py, remote.log.*.pool.size).
+# As many as the broker may have under way (storage/remote/reader/cold_reader.py, remote.log.*.pool.size).
 PARALLEL_GETS = 8
 
 

@@ -21,7 +21,7 @@ from bench.tiered import (
     tiered_broker,
     wait_until_archived,
 )
-from strandline.storage.remote.manifest import Manifest
+from strandline.storage.remote.manifest.manifest import Manifest
 from tests.support.broker import BrokerProcess
 
 

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from strandline import __version__
-from strandline.broker.remedies import remedy_for
-from strandline.broker.tools.failures import WrongUse
+from strandline.broker.commands.remedies import remedy_for
+from strandline.broker.tools.client.failures import WrongUse
 from strandline.storage.clock import SystemClock
 from strandline.storage.errors import InvalidConfig, StrandlineError, UnknownTopic
 
@@ -101,7 +101,7 @@ def _run(options: argparse.Namespace, command: str) -> int:
     run: Callable[[argparse.Namespace], int] = options.run
     if command not in ("restore", "archive"):
         return run(options)
-    from strandline.broker.termination import ended_by_sigterm
+    from strandline.broker.commands.termination import ended_by_sigterm
 
     with ended_by_sigterm(partial(_tell_interrupted, options)):
         return run(options)
@@ -135,7 +135,7 @@ class _CommandParser(argparse.ArgumentParser):
         return options, left
 
     def error(self, message: str) -> NoReturn:
-        from strandline.broker.tools.other_tools import said_here
+        from strandline.broker.tools.commands.foreign_flags import said_here
 
         if self._subparsers is not None and not self._given:
             # `strandline` or `strandline topic` alone is a question.
@@ -183,7 +183,7 @@ def _parser(command: str) -> argparse.ArgumentParser:
     if command in COMMANDS:
         COMMANDS[command](commands)
         return parser
-    from strandline.broker.tools.arguments import add_commands
+    from strandline.broker.tools.commands.arguments import add_commands
 
     for add in COMMANDS.values():
         add(commands)
@@ -249,7 +249,7 @@ def _add_configuration(command: argparse.ArgumentParser, *, log_level: str) -> N
 
 
 def _add_offline(name: str, commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    from strandline.broker.offline_commands import COMMANDS as OFFLINE
+    from strandline.broker.commands.offline_commands import COMMANDS as OFFLINE
 
     OFFLINE[name](commands)
 
@@ -267,19 +267,19 @@ def _serve(options: argparse.Namespace) -> int:
     gc.disable()
     _load_asyncio_without_tls()
 
-    from strandline.broker.app import Broker
-    from strandline.broker.config import BrokerConfig
-    from strandline.broker.folder_marks import check_no_replica
-    from strandline.broker.logs import set_up_logging
-    from strandline.broker.serving import run
-    from strandline.broker.standard_streams import occupy_closed
+    from strandline.broker.config.broker_config import BrokerConfig
+    from strandline.broker.server.app import Broker
+    from strandline.broker.server.folder_marks import check_no_replica
+    from strandline.broker.server.logs import set_up_logging
+    from strandline.broker.server.serving import run
+    from strandline.broker.server.standard_streams import occupy_closed
 
     occupy_closed()
     set_up_logging(options.log_level)
     config = BrokerConfig.load(options.config, options.overrides)
     clock = SystemClock()
     if options.read_only:
-        from strandline.broker.replica import ReplicaBroker
+        from strandline.broker.server.replica import ReplicaBroker
 
         make_broker: Callable[[], Broker] = partial(ReplicaBroker, config, clock)
     else:
@@ -321,7 +321,7 @@ def _leave_if_hanging(code: int) -> None:
         if thread is not threading.current_thread() and thread.ident is not None:
             thread.join(max(0.0, deadline_s - SystemClock().monotonic_s()))
     if threading.active_count() > 1:
-        from strandline.broker.standard_streams import flush
+        from strandline.broker.server.standard_streams import flush
 
         logging.shutdown()
         flush()
@@ -329,9 +329,9 @@ def _leave_if_hanging(code: int) -> None:
 
 
 def _restore(options: argparse.Namespace) -> int:
-    from strandline.broker.config import BrokerConfig
-    from strandline.broker.logs import set_up_logging
-    from strandline.broker.restore_command import restore
+    from strandline.broker.commands.restore_command import restore
+    from strandline.broker.config.broker_config import BrokerConfig
+    from strandline.broker.server.logs import set_up_logging
     from strandline.storage.crash_points import check_environment
 
     set_up_logging(options.log_level)

@@ -36,13 +36,13 @@ from strandline.retention.policy import (
     judge,
 )
 from strandline.storage.clock import Clock
+from strandline.storage.config.log_config import UNLIMITED
 from strandline.storage.errors import StorageError
-from strandline.storage.local.segment import LogSegment
-from strandline.storage.log_config import UNLIMITED
+from strandline.storage.local.segment.segment import LogSegment
 from strandline.storage.model import Offset, TimestampMs, TopicPartition
-from strandline.storage.remote.manifest_entries import PageRef, SegmentEntry
-from strandline.storage.tiering.segment_views import newest_ms
-from strandline.storage.tiering.unified_log import UnifiedLog
+from strandline.storage.remote.manifest.entries import PageRef, SegmentEntry
+from strandline.storage.tiering.log.segment_views import newest_ms
+from strandline.storage.tiering.log.unified_log import UnifiedLog
 from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from strandline.retention.policy import DropReason, RetentionLimits, RetentionUnit, judge
 from strandline.storage.model import Offset, TimestampMs, TopicIdPartition
-from strandline.storage.tiering.archive import ArchivedSegment
+from strandline.storage.tiering.audit.listing import ArchivedSegment
 from strandline.storage.values import dataclass
 
 

@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Protocol
 
-from strandline.storage.log_config import UNLIMITED, LogConfig
+from strandline.storage.config.log_config import UNLIMITED, LogConfig
 from strandline.storage.model import Offset, TimestampMs
 from strandline.storage.values import dataclass
 

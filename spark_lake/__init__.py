@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING
 from strandline.storage.extras import how_to_install
 
 if TYPE_CHECKING:
-    from strandline.spark_lake.arrow_scan import scan
-    from strandline.spark_lake.counting import count
-    from strandline.spark_lake.frames import load
-    from strandline.spark_lake.report import ScanReport, read_scan_reports
-    from strandline.spark_lake.source import StrandlineDataSource, register
-    from strandline.spark_lake.views import register_views
+    from strandline.spark_lake.query.arrow_scan import scan
+    from strandline.spark_lake.query.counting import count
+    from strandline.spark_lake.query.report import ScanReport, read_scan_reports
+    from strandline.spark_lake.spark.frames import load
+    from strandline.spark_lake.spark.source import StrandlineDataSource, register
+    from strandline.spark_lake.spark.views import register_views
 
 __all__ = [
     "ScanReport",

@@ -17,15 +17,15 @@ from pathlib import Path
 
 import pytest
 
-from strandline.broker import doc_pages
 from strandline.broker.cli import _parser
-from strandline.broker.config_foreign import IGNORED, REFUSED
-from strandline.broker.config_table import BROKER_CONFIGS
-from strandline.broker.group_configs import GROUP_CONFIGS
+from strandline.broker.config.foreign_keys import IGNORED, REFUSED
+from strandline.broker.config.group_configs import GROUP_CONFIGS
+from strandline.broker.config.table import BROKER_CONFIGS
+from strandline.broker.docs import doc_pages
 from strandline.broker.telemetry.families import FAMILIES
-from strandline.spark_lake.given_options import OPTION_NAMES
+from strandline.spark_lake.options.given_options import OPTION_NAMES
+from strandline.storage.config.log_config import TOPIC_CONFIGS
 from strandline.storage.crash_points import CRASH_POINTS
-from strandline.storage.log_config import TOPIC_CONFIGS
 from tests.compat.judging import by_hand, notes
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -151,11 +151,11 @@ def test_every_module_imports_from_the_zip(wheel: Path, tmp_path: Path) -> None:
 REFUSE_EXTRAS = """
 import importlib, pkgutil, sys
 LAZY = {
-    "strandline.storage.records.compaction_kernels",
-    "strandline.storage.records.kernel_parts",
-    "strandline.storage.records.kernels",
-    "strandline.storage.records.key_filter_kernels",
-    "strandline.storage.records.survey_kernels",
+    "strandline.storage.records.kernels.compaction",
+    "strandline.storage.records.kernels.parts",
+    "strandline.storage.records.kernels.batches",
+    "strandline.storage.records.kernels.key_filter",
+    "strandline.storage.records.kernels.survey",
 }
 EXTRAS = {"numba", "numpy", "pyarrow", "pandas", "pyspark", "s3fs", "fsspec", "aiobotocore"}
 EXTRAS.add("confluent_kafka")

@@ -136,7 +136,7 @@ def test_only_storage_files_syncs_renames_and_removes() -> None:
 def test_what_a_request_can_cause_is_said_by_a_quiet_log() -> None:
     """A client that repeats it would fill the disk. These say something once, or once a pause."""
     seldom = (
-        "broker/handlers/wiring.py",
+        "broker/handlers/wiring/wiring.py",
         "broker/network/cold_turns.py",
         "broker/network/server.py",
     )
@@ -162,12 +162,15 @@ def test_only_the_clock_asks_what_time_it_is() -> None:
 
 def test_only_the_composition_root_starts_tasks() -> None:
     starts = r"(.*\.)?(create_task|ensure_future|run_coroutine_threadsafe)"
-    assert callers_outside(("broker/app.py", "storage/side_by_side.py"), starts) == []
+    assert (
+        callers_outside(("broker/server/app.py", "storage/concurrency/side_by_side.py"), starts)
+        == []
+    )
 
 
 def test_what_several_wait_for_is_waited_for_in_one_way() -> None:
     """From Python 3.14 on `shield` logs what nobody is there to hear."""
-    assert callers_outside(("storage/shared_future.py",), r"(asyncio\.)?shield") == []
+    assert callers_outside(("storage/concurrency/shared_future.py",), r"(asyncio\.)?shield") == []
 
 
 def test_only_the_s3_store_knows_boto3() -> None:
@@ -175,7 +178,7 @@ def test_only_the_s3_store_knows_boto3() -> None:
 
 
 def test_checksums_come_without_the_package_around_them() -> None:
-    assert importers_outside(("storage/crc32c.py",), r"crc32c(\..*)?") == []
+    assert importers_outside(("storage/system/crc32c.py",), r"crc32c(\..*)?") == []
 
 
 def test_spark_and_its_reader_are_known_in_the_lake_alone() -> None:
@@ -236,7 +239,7 @@ def is_standard(full: str) -> bool:
 
 def test_compiled_kernels_are_imported_lazily() -> None:
     """numba costs 0.3 s: one module knows it, and what needs that one is imported late."""
-    assert importers_outside(("storage/records/kernel_parts.py",), r"numba(\..*)?") == []
+    assert importers_outside(("storage/records/kernels/parts.py",), r"numba(\..*)?") == []
     loops = re.compile(r".*[._](kernels?|kernel_parts)")
     at_the_top = [
         f"{name(path)}:{node.lineno}"

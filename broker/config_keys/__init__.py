@@ -1,1 +1,1 @@
-"""The broker's own keys, one module per area; `config_table.py` puts them together."""
+"""The broker's own keys, one module per area; `config/table.py` puts them together."""

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Protocol
 from strandline.broker.quotas.cold_pace import ColdPace
 
 if TYPE_CHECKING:
-    from strandline.storage.core_wait import CoreWait
-    from strandline.storage.ticks import Ticks
+    from strandline.storage.system.core_wait import CoreWait
+    from strandline.storage.system.timer import Ticks
 
 log = logging.getLogger(__name__)
 
@@ -133,8 +133,8 @@ class ColdTurns:
 
     def _can_tick(self) -> bool:
         if self._ticks is None and not self._has_no_ticks:
-            from strandline.storage.core_wait import CoreWait
-            from strandline.storage.ticks import Ticks
+            from strandline.storage.system.core_wait import CoreWait
+            from strandline.storage.system.timer import Ticks
 
             try:
                 self._ticks = Ticks()

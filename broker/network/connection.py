@@ -36,7 +36,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TypeAlias
 
-from strandline.broker.answers import (
+from strandline.broker.network.answers import (
     CloseConnectionError,
     ClosingParts,
     ColdParts,
@@ -54,7 +54,7 @@ from strandline.broker.network.sending import (
     send_bytes,
     send_file,
 )
-from strandline.broker.protocol.schema import Part
+from strandline.broker.protocol.schema.schema import Part
 from strandline.storage.clock import Clock
 from strandline.storage.errors import DiskError
 from strandline.storage.files import FileRange

@@ -12,7 +12,7 @@ import os
 import socket
 from collections import deque
 
-from strandline.broker.protocol.schema import Part
+from strandline.broker.protocol.schema.schema import Part
 from strandline.storage.errors import DiskError
 from strandline.storage.files import FileRange
 from strandline.storage.model import Buffer

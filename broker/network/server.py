@@ -23,8 +23,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from strandline.broker.answers import Gate, RequestHandler
 from strandline.broker.network.addresses import EVERY_ADDRESS, bindable, plain_address
+from strandline.broker.network.answers import Gate, RequestHandler
 from strandline.broker.network.cold_turns import ColdTurns
 from strandline.broker.network.connection import Connection, Spawn
 from strandline.broker.network.pacing import SystemChoice

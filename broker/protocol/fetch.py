@@ -8,10 +8,10 @@ a session, which carries no partitions, decodes in 1.2 us.
 
 from __future__ import annotations
 
-from strandline.broker.protocol import codec
-from strandline.broker.protocol.api import ApiKey
+from strandline.broker.protocol.codec import codec
 from strandline.broker.protocol.messages.fetch import FetchRequest, FetchResponse
-from strandline.broker.protocol.schema import Part
+from strandline.broker.protocol.schema.api import ApiKey
+from strandline.broker.protocol.schema.schema import Part
 
 __all__ = ["decode_fetch_request", "encode_fetch_response"]
 

@@ -14,10 +14,10 @@ import struct
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from strandline.broker.protocol.api import SPECS, ApiKey
-from strandline.broker.protocol.errors import MalformedRequest, UnsupportedVersion
-from strandline.broker.protocol.primitives import skip_tags
-from strandline.broker.protocol.schema import IN_MEMORY, Part
+from strandline.broker.protocol.schema.api import SPECS, ApiKey
+from strandline.broker.protocol.schema.errors import MalformedRequest, UnsupportedVersion
+from strandline.broker.protocol.schema.primitives import skip_tags
+from strandline.broker.protocol.schema.schema import IN_MEMORY, Part
 
 _REQUEST_HEAD: Final = struct.Struct(">hhih")
 _UNPACK_REQUEST_HEAD: Final = _REQUEST_HEAD.unpack_from

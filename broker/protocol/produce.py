@@ -25,16 +25,16 @@ import struct
 import uuid
 from typing import Final
 
-from strandline.broker.protocol import codec
-from strandline.broker.protocol.api import ApiKey
+from strandline.broker.protocol.codec import codec
 from strandline.broker.protocol.messages.produce import (
     ProducePartition,
     ProduceRequest,
     ProduceResponse,
     ProduceTopic,
 )
-from strandline.broker.protocol.primitives import uuid_of
-from strandline.broker.protocol.schema import Part, Request
+from strandline.broker.protocol.schema.api import ApiKey
+from strandline.broker.protocol.schema.primitives import uuid_of
+from strandline.broker.protocol.schema.schema import Part, Request
 
 __all__ = ["decode_produce_request", "encode_produce_response", "frame_appended"]
 

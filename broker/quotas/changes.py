@@ -11,10 +11,10 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 
-from strandline.broker.cluster.decisions import Decision, Intent, Refusal
-from strandline.broker.cluster.image import MetadataImage
-from strandline.broker.cluster.records import ClientQuotasSet, QuotaEntity
-from strandline.broker.protocol.errors import ErrorCode
+from strandline.broker.cluster.metadata.decisions import Decision, Intent, Refusal
+from strandline.broker.cluster.metadata.image import MetadataImage
+from strandline.broker.cluster.metadata.records import ClientQuotasSet, QuotaEntity
+from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.broker.quotas.table import (
     ADDRESS_KEYS,
     CLIENT_KEYS,

@@ -6,7 +6,7 @@ given.
 
 While something was live within LIVE_S, cold answers go in turns of TURN_BYTES, and no faster than a
 limit; downloads begin no faster than that either. The limit follows the lateness of a clock's ticks
-(`storage/ticks.py`), which is what a live request waited for that came at the same moment:
+(`storage/system/timer.py`), which is what a live request waited for that came at the same moment:
 
     the tick was late    limit x DECREASE, once in CUT_S
     it was not           limit x INCREASE, if the limit is what cold waits for
@@ -17,7 +17,7 @@ the wait. It never falls below a floor, so a rewind always advances.
 A tick is one look in 4 ms, at one of the two things that a live request waits for: the loop. The
 other are the cores, which the rewind's own consumer may keep, or the store. Where they are scarce,
 the loop waits for one, too, when it has something to do, and the kernel counts all of that
-(`storage/core_wait.py`). So it is late as well if it waited too long for a core between two ticks;
+(`storage/system/core_wait.py`). So it is late as well if it waited too long for a core between two ticks;
 and as then everybody on the machine waits, the floor is a lower one:
 
     late for want of a core               down to the floor of a full machine

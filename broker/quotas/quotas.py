@@ -16,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
 
-from strandline.broker.cluster.image import MetadataImage
+from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.quotas.rates import QuotaWindows, SampledRate, TokenBucket
 from strandline.broker.quotas.table import QuotaKey, QuotaTable, Sharers
 from strandline.storage.clock import Clock

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import TypeAlias
 
-from strandline.broker.cluster.records import QuotaEntity
+from strandline.broker.cluster.metadata.records import QuotaEntity
 from strandline.storage.values import dataclass
 
 DEFAULT_NAME = ""

@@ -18,8 +18,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 
-from strandline.broker.cluster.partition import Partition
-from strandline.broker.cluster.traffic import TopicTraffic
+from strandline.broker.cluster.replicas.partition import Partition
+from strandline.broker.cluster.replicas.traffic import TopicTraffic
 from strandline.broker.telemetry.exposition import (
     Format,
     LabelTexts,
@@ -37,7 +37,7 @@ from strandline.broker.telemetry.request_rows import connection_rows, request_ro
 from strandline.broker.telemetry.rows import ALL_TOPICS, Row, Step, row_of, single
 from strandline.broker.telemetry.sources import Sources
 from strandline.broker.telemetry.tier_rows import tier_rows
-from strandline.storage.local.log_dir import LogDirs
+from strandline.storage.local.log_dirs.log_dirs import LogDirs
 
 TOPICS_MAX = 2000
 # Samples of a piece: a page must not hold up clients, and who sends it looks at the time between

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from strandline.broker.cluster.replica_manager import ReplicaManager
-from strandline.broker.coordination.consumer_group import ConsumerGroup
-from strandline.broker.coordination.faults import CoordinatorFault
-from strandline.broker.coordination.group import Group
-from strandline.broker.coordination.runtime import GroupCoordinator
+from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
+from strandline.broker.coordination.classic.group import Group
+from strandline.broker.coordination.consumer.consumer_group import ConsumerGroup
+from strandline.broker.coordination.runtime.runtime import GroupCoordinator
+from strandline.broker.coordination.values.faults import CoordinatorFault
 from strandline.broker.telemetry.exposition import Sample
 from strandline.broker.telemetry.rows import LOOKED_UP_PER_STEP, Step, row_of, single
 from strandline.storage.values import dataclass

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from strandline.broker.network.server import Server
-from strandline.broker.protocol.api import api_name
-from strandline.broker.protocol.errors import ErrorCode
+from strandline.broker.protocol.schema.api import api_name
+from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.broker.telemetry.exposition import Sample
 from strandline.broker.telemetry.requests import QUANTILES, Durations, RequestTraffic
 from strandline.broker.telemetry.rows import Row, row_of, single

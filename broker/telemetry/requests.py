@@ -19,9 +19,9 @@ import struct
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from strandline.broker.answers import Parts
-from strandline.broker.protocol.api import SPECS, ApiKey
-from strandline.broker.protocol.schema import ArrayOf, Response, StructOf
+from strandline.broker.network.answers import Parts
+from strandline.broker.protocol.schema.api import SPECS, ApiKey
+from strandline.broker.protocol.schema.schema import ArrayOf, Response, StructOf
 from strandline.storage.clock import Clock
 
 # 2^63 us are 292,000 years: no wait needs to be bounded to have a place.

@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from strandline.broker.cluster.metadata import Metadata
-from strandline.broker.cluster.replica_manager import ReplicaManager
-from strandline.broker.coordination.runtime import GroupCoordinator
+from strandline.broker.cluster.metadata.metadata import Metadata
+from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
+from strandline.broker.coordination.runtime.runtime import GroupCoordinator
 from strandline.broker.network.server import Server
 from strandline.broker.quotas.cold_pace import ColdPace
-from strandline.broker.resizable_pool import ResizablePool
 from strandline.broker.telemetry.requests import RequestTraffic
 from strandline.broker.telemetry.sessions import SessionFigures
 from strandline.storage.clock import Clock
-from strandline.storage.local.cleaner_metrics import CleanerFigures
-from strandline.storage.local.log_dir import LogDirs
+from strandline.storage.concurrency.resizable_pool import ResizablePool
+from strandline.storage.local.cleaner.metrics import CleanerFigures
+from strandline.storage.local.log_dirs.log_dirs import LogDirs
 from strandline.storage.metrics import MetricRegistry
 from strandline.storage.values import dataclass, field
 
 if TYPE_CHECKING:
-    from strandline.storage.remote.conditional_writes import Conditions
-    from strandline.storage.remote.reader import ColdReader
-    from strandline.storage.tiering.manager import TieringManager
+    from strandline.storage.remote.object_store.conditional_writes import Conditions
+    from strandline.storage.remote.reader.cold_reader import ColdReader
+    from strandline.storage.tiering.manager.manager import TieringManager
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from strandline.broker.cluster.partition import Partition
-from strandline.broker.resizable_pool import ResizablePool
+from strandline.broker.cluster.replicas.partition import Partition
 from strandline.broker.telemetry.exposition import Sample
 from strandline.broker.telemetry.rows import (
     ADDED_UP_PER_STEP,
@@ -21,10 +20,11 @@ from strandline.broker.telemetry.rows import (
     single,
 )
 from strandline.broker.telemetry.sources import Sources
+from strandline.storage.concurrency.resizable_pool import ResizablePool
 from strandline.storage.model import TopicPartition
-from strandline.storage.tiering.failures import FailureInfo
-from strandline.storage.tiering.lifecycle import SegmentState
-from strandline.storage.tiering.partition_statistics import PartitionStatistics
+from strandline.storage.tiering.log.statistics import PartitionStatistics
+from strandline.storage.tiering.policy.lifecycle import SegmentState
+from strandline.storage.tiering.policy.retry import FailureInfo
 
 # Counters of the tiering, by the name under which Kafka has them.
 _TIERING_COUNTERS = {

@@ -30,15 +30,16 @@ from confluent_kafka.admin import NewTopic as Topic
 from bench.peers import Kafka, until
 from strandline.broker.protocol.messages.fetch import FetchResponse
 from strandline.storage.clock import ManualClock, SystemClock
-from strandline.storage.local import checkpoint
-from strandline.storage.local.cleaner import CleanerSettings, LogCleaner
-from strandline.storage.local.log import LocalLog
-from strandline.storage.log_config import LogConfig
+from strandline.storage.config.log_config import LogConfig
+from strandline.storage.local.cleaner.cleaner import CleanerSettings, LogCleaner
+from strandline.storage.local.formats import checkpoint
+from strandline.storage.local.log.log import LocalLog
 from strandline.storage.model import TopicPartition as Name
-from strandline.storage.records.batch import BatchHeader, iter_batches
+from strandline.storage.records.batch.batch import BatchHeader, iter_batches
+from strandline.storage.records.batch.record import Record, encode_batch, iter_records
 from strandline.storage.records.compression import Codec
-from strandline.storage.records.record import Record, encode_batch, iter_records
-from tests.integration.calls import (
+from tests.support.wire import WireClient
+from tests.system.calls import (
     EARLIEST,
     LATEST,
     fetch_request,
@@ -47,8 +48,7 @@ from tests.integration.calls import (
     offset_at,
     produce,
 )
-from tests.support.wire import WireClient
-from tests.unit.local.compaction import InlineProcess, InThisThread
+from tests.unit.storage.local.compaction import InlineProcess, InThisThread
 
 WAIT_S = 60.0
 LOGS = tuple(f"log{number:02}" for number in range(24))

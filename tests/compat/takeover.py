@@ -26,13 +26,13 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.peers import Kafka, until
 from strandline.storage.clock import SystemClock
-from strandline.storage.local import checkpoint
-from strandline.storage.local.log import LocalLog
-from strandline.storage.local.verify import Damage, verify_folders
-from strandline.storage.log_config import LogConfig
+from strandline.storage.config.log_config import LogConfig
+from strandline.storage.local.formats import checkpoint
+from strandline.storage.local.inspect.verify import Damage, verify_folders
+from strandline.storage.local.log.log import LocalLog
 from strandline.storage.model import TopicPartition as Name
-from strandline.storage.records.batch import BatchHeader, iter_batches
-from strandline.storage.records.record import Record, encode_batch, iter_records
+from strandline.storage.records.batch.batch import BatchHeader, iter_batches
+from strandline.storage.records.batch.record import Record, encode_batch, iter_records
 from tests.compat import beside_kafka
 
 SEGMENT_BYTES = 1024 * 1024

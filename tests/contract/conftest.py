@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from strandline.storage.remote.memory import MemoryStore
-from strandline.storage.remote.object_store import ObjectStore, open_store
+from strandline.storage.remote.object_store.interface import ObjectStore, open_store
+from strandline.storage.remote.object_store.memory import MemoryStore
 from tests.conftest import S3Bucket, StartServer, make_bucket
 from tests.contract.stores import (
     ENDPOINT,

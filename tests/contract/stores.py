@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from strandline.storage.remote.object_store import ObjectStore
+from strandline.storage.remote.object_store.interface import ObjectStore
 from tests.support.s3_servers import FOLDER_VARIABLE, SERVERS
 
 MEMORY = "memory"

@@ -19,10 +19,13 @@ from strandline.storage.errors import (
     PreconditionFailed,
     TierError,
 )
-from strandline.storage.remote import s3, s3_uploads
-from strandline.storage.remote.conditional_writes import Conditions, check_conditional_writes
-from strandline.storage.remote.direct_read import ReadsDirectly
-from strandline.storage.remote.object_store import (
+from strandline.storage.remote.download.ranged_get import RangedGets, Refused
+from strandline.storage.remote.object_store.conditional_writes import (
+    Conditions,
+    check_conditional_writes,
+)
+from strandline.storage.remote.object_store.direct_read import ReadsDirectly
+from strandline.storage.remote.object_store.interface import (
     BucketMissing,
     FileBody,
     IfAbsent,
@@ -30,8 +33,9 @@ from strandline.storage.remote.object_store import (
     ObjectStore,
     open_store,
 )
-from strandline.storage.remote.ranged_get import RangedGets, Refused
-from strandline.storage.remote.s3_uploads import SINGLE_PUT_BYTES_MAX
+from strandline.storage.remote.s3 import store as s3
+from strandline.storage.remote.s3 import uploads as s3_uploads
+from strandline.storage.remote.s3.uploads import SINGLE_PUT_BYTES_MAX
 from tests.contract.stores import FILE, MEMORY, StoreUnderTest
 from tests.support.s3_servers import SERVERS
 

@@ -27,10 +27,12 @@ from strandline.storage.errors import (
     TierUnavailable,
 )
 from strandline.storage.model import TopicIdPartition
-from strandline.storage.remote import s3_uploads
-from strandline.storage.remote.conditional_writes import Conditions, check_conditional_writes
 from strandline.storage.remote.keys import topic_key
-from strandline.storage.remote.object_store import (
+from strandline.storage.remote.object_store.conditional_writes import (
+    Conditions,
+    check_conditional_writes,
+)
+from strandline.storage.remote.object_store.interface import (
     BucketMissing,
     Deadlines,
     FileBody,
@@ -40,8 +42,9 @@ from strandline.storage.remote.object_store import (
     checksum,
     open_store,
 )
-from strandline.storage.remote.reader import ColdReader
-from strandline.storage.remote.s3 import S3Store
+from strandline.storage.remote.reader.cold_reader import ColdReader
+from strandline.storage.remote.s3 import uploads as s3_uploads
+from strandline.storage.remote.s3.store import S3Store
 from tests.conftest import S3Bucket
 from tests.support.archived_segments import archive_segment, make_log
 from tests.support.fault_proxy import Action, FaultProxy, Rule

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.lake.archive_builder import ArchiveBuilder, make_batches, make_records
+from tests.unit.spark_lake.archive_builder import ArchiveBuilder, make_batches, make_records
 
 ROOT = Path(__file__).resolve().parents[2]
 SEGMENTS = 12

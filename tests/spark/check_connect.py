@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 
 from strandline.spark_lake import load, register, register_views, scan
 from tests.support.broker import eventually
-from tests.unit.lake.archive_builder import ArchiveBuilder, make_batches, make_records
+from tests.unit.spark_lake.archive_builder import ArchiveBuilder, make_batches, make_records
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -162,7 +162,7 @@ def test_load_reads_inside_the_servers_jvm_unless_the_client_cannot_compile(
     # As the package pyspark-client is: without jars.
     monkeypatch.delenv("SPARK_HOME", raising=False)
     monkeypatch.setattr(pyspark, "__file__", str(tmp_path / "__init__.py"))
-    monkeypatch.setattr("strandline.spark_lake.jvm_engine._with_jar", {})
+    monkeypatch.setattr("strandline.spark_lake.jvm.engine._with_jar", {})
     fields = told()
     assert fields["engine"] == "python"
     assert "this client has no Spark to compile with" in fields["why"]

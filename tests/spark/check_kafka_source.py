@@ -28,7 +28,7 @@ from strandline.spark_lake import register
 from tests.conftest import S3Bucket, make_bucket
 from tests.support.broker import eventually
 from tests.support.ministack import ServerProcess
-from tests.tiers.tiered_broker import ARCHIVE_ALL, TIERED, Archive, TieredBroker
+from tests.system.tiers.tiered_broker import ARCHIVE_ALL, TIERED, Archive, TieredBroker
 
 ROOT = Path(__file__).resolve().parents[2]
 JARS = ROOT / "bench-data" / "kafka-source"

@@ -24,7 +24,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from tests.unit.lake.archive_builder import ArchiveBuilder, make_batches, make_records
+from tests.unit.spark_lake.archive_builder import ArchiveBuilder, make_batches, make_records
 
 pytestmark = [
     pytest.mark.spark,

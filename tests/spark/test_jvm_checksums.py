@@ -8,13 +8,14 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from strandline.spark_lake import load, pruning
-from strandline.storage.records.record import Record
-from strandline.storage.records.vectorised import INT64_MAX, INT64_MIN
-from strandline.storage.remote import segment_meta
-from strandline.storage.remote.segment_meta import Section, SegmentStatistics
-from tests.unit.lake.archive_builder import ArchiveBuilder, make_batches
-from tests.unit.lake.test_lake_swapped_logs import RECORDS, swapped
+from strandline.spark_lake import load
+from strandline.spark_lake.query import pruning
+from strandline.storage.records.batch.record import Record
+from strandline.storage.records.columns.vectorised import INT64_MAX, INT64_MIN
+from strandline.storage.remote.segment import meta as segment_meta
+from strandline.storage.remote.segment.meta import Section, SegmentStatistics
+from tests.unit.spark_lake.archive.test_swapped_logs import RECORDS, swapped
+from tests.unit.spark_lake.archive_builder import ArchiveBuilder, make_batches
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

@@ -13,12 +13,17 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from strandline.spark_lake import load
-from strandline.storage.records import batch as batch_format
+from strandline.storage.records.batch import batch as batch_format
+from strandline.storage.records.batch.record import with_crc
 from strandline.storage.records.compression import Codec
-from strandline.storage.records.record import with_crc
-from strandline.storage.remote.object_store import checksum
-from tests.unit.lake.archive_builder import START_MS, ArchiveBuilder, make_batches, make_records
-from tests.unit.records.made_records import varint
+from strandline.storage.remote.object_store.interface import checksum
+from tests.unit.spark_lake.archive_builder import (
+    START_MS,
+    ArchiveBuilder,
+    make_batches,
+    make_records,
+)
+from tests.unit.storage.records.made_records import varint
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

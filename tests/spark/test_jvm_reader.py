@@ -19,18 +19,27 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from strandline.spark_lake import load, register_views, scan
-from strandline.spark_lake.arrow_scan import FilterTuple, make_query
-from strandline.spark_lake.jvm_engine import divided
+from strandline.spark_lake.jvm.engine import divided
+from strandline.spark_lake.query.arrow_scan import FilterTuple, make_query
 from strandline.storage.errors import InvalidConfig, StrandlineError
 from strandline.storage.model import AbortedTransaction, TimestampType
-from strandline.storage.records.batch import HEADER, HEADER_BYTES
+from strandline.storage.records.batch.batch import HEADER, HEADER_BYTES
+from strandline.storage.records.batch.record import Header, Record, encode_batch, with_crc
 from strandline.storage.records.compression import Codec, compress
-from strandline.storage.records.record import Header, Record, encode_batch, with_crc
-from strandline.storage.remote.segment_meta import TAIL_BYTES
-from strandline.storage.tiering.segment_walk import plain_walk
+from strandline.storage.remote.segment.meta import TAIL_BYTES
+from strandline.storage.tiering.copy.segment_walk import plain_walk
 from tests.support.old_formats import CODECS
-from tests.unit.lake.archive_builder import START_MS, ArchiveBuilder, make_batches, make_records
-from tests.unit.lake.test_lake_old_messages import RECORDS, archive_as_the_copier_does, old_and_new
+from tests.unit.spark_lake.archive.test_old_messages import (
+    RECORDS,
+    archive_as_the_copier_does,
+    old_and_new,
+)
+from tests.unit.spark_lake.archive_builder import (
+    START_MS,
+    ArchiveBuilder,
+    make_batches,
+    make_records,
+)
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

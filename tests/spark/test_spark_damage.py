@@ -12,10 +12,16 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from strandline.storage.errors import StrandlineError
-from strandline.storage.tiering import inspection
+from strandline.storage.tiering.copy import inspection
 from tests.spark.test_spark_questions import as_set, by_load, by_source, rows_of
-from tests.unit.lake.random_damage import Vandal
-from tests.unit.lake.random_questions import Question, Questions, RandomArchive, described, told
+from tests.unit.spark_lake.random_damage import Vandal
+from tests.unit.spark_lake.random_questions import (
+    Question,
+    Questions,
+    RandomArchive,
+    described,
+    told,
+)
 
 DAMAGES = 12
 

@@ -10,11 +10,17 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from strandline.spark_lake import register, scan, source
-from strandline.spark_lake.own_scans import NoRule
+from strandline.spark_lake import register, scan
+from strandline.spark_lake.spark import source
+from strandline.spark_lake.spark.own_scans import NoRule
+from strandline.storage.records.batch.record import Record
 from strandline.storage.records.compression import Codec
-from strandline.storage.records.record import Record
-from tests.unit.lake.archive_builder import START_MS, ArchiveBuilder, make_batches, make_records
+from tests.unit.spark_lake.archive_builder import (
+    START_MS,
+    ArchiveBuilder,
+    make_batches,
+    make_records,
+)
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

@@ -14,9 +14,15 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.functions import col, lit, unix_millis
 
 from strandline.spark_lake import load
-from strandline.spark_lake.given_options import option_text
-from tests.unit.lake.archive_builder import ArchiveBuilder
-from tests.unit.lake.random_questions import Question, Questions, RandomArchive, described, told
+from strandline.spark_lake.options.given_options import option_text
+from tests.unit.spark_lake.archive_builder import ArchiveBuilder
+from tests.unit.spark_lake.random_questions import (
+    Question,
+    Questions,
+    RandomArchive,
+    described,
+    told,
+)
 
 QUESTIONS = 8
 

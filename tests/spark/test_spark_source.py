@@ -16,9 +16,14 @@ from pyspark.sql import DataFrame, Row, SparkSession, functions
 from strandline.spark_lake import count, read_scan_reports, register, register_views, scan
 from strandline.spark_lake import load as load_archive
 from strandline.storage.errors import InvalidConfig
+from strandline.storage.records.batch.record import Record, encode_batch
 from strandline.storage.records.compression import Codec
-from strandline.storage.records.record import Record, encode_batch
-from tests.unit.lake.archive_builder import START_MS, ArchiveBuilder, make_batches, make_records
+from tests.unit.spark_lake.archive_builder import (
+    START_MS,
+    ArchiveBuilder,
+    make_batches,
+    make_records,
+)
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

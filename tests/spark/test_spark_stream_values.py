@@ -14,9 +14,9 @@ from fastavro import parse_schema, schemaless_writer
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from strandline.storage.records.record import Record, encode_batch
-from tests.unit.lake.archive_builder import START_MS, ArchiveBuilder
-from tests.unit.lake.fake_registry import FakeRegistry
+from strandline.storage.records.batch.record import Record, encode_batch
+from tests.unit.spark_lake.archive_builder import START_MS, ArchiveBuilder
+from tests.unit.spark_lake.fake_registry import FakeRegistry
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import crc32c
 
 from strandline.storage.model import EpochStart, TopicIdPartition
-from strandline.storage.records.batch import iter_batches
+from strandline.storage.records.batch.batch import iter_batches
+from strandline.storage.records.batch.record import Record, encode_batch, iter_records
 from strandline.storage.records.compression import Codec
-from strandline.storage.records.record import Record, encode_batch, iter_records
-from strandline.storage.remote import segment_meta
 from strandline.storage.remote.keys import new_unique, segment_keys
-from strandline.storage.remote.manifest_entries import SegmentEntry
-from strandline.storage.remote.object_store import ObjectStore
-from strandline.storage.remote.segment_meta import ChunkStatistics, Section, SegmentStatistics
+from strandline.storage.remote.manifest.entries import SegmentEntry
+from strandline.storage.remote.object_store.interface import ObjectStore
+from strandline.storage.remote.segment import meta as segment_meta
+from strandline.storage.remote.segment.meta import ChunkStatistics, Section, SegmentStatistics
 
 BASE_TIMESTAMP_MS = 1_700_000_000_000
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from strandline.storage.remote.object_store import ObjectInfo, ObjectStore
+from strandline.storage.remote.object_store.interface import ObjectInfo, ObjectStore
 
 
 class LaggingLists:

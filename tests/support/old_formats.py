@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import lz4.frame
 from kafka.record.legacy_records import LegacyRecordBatchBuilder
 
-from strandline.storage.records.record import Record
+from strandline.storage.records.batch.record import Record
 
 CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3}
 

@@ -7,8 +7,8 @@ import struct
 from types import TracebackType
 from typing import TypeVar
 
-from strandline.broker.protocol import codec
-from strandline.broker.protocol.schema import Request, Response
+from strandline.broker.protocol.codec import codec
+from strandline.broker.protocol.schema.schema import Request, Response
 
 ResponseT = TypeVar("ResponseT", bound=Response)
 TIMEOUT_S = 60.0

@@ -9,9 +9,9 @@ import uuid
 from collections.abc import Sequence
 from enum import IntEnum
 
-from strandline.broker.protocol.api import ApiKey
 from strandline.broker.protocol.messages.metadata import OPERATIONS_UNKNOWN
-from strandline.broker.protocol.schema import (
+from strandline.broker.protocol.schema.api import ApiKey
+from strandline.broker.protocol.schema.schema import (
     Request,
     Response,
     Struct,

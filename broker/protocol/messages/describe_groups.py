@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from strandline.broker.protocol.api import ApiKey
 from strandline.broker.protocol.messages.metadata import OPERATIONS_UNKNOWN
-from strandline.broker.protocol.schema import (
+from strandline.broker.protocol.schema.api import ApiKey
+from strandline.broker.protocol.schema.schema import (
     Request,
     Response,
     Struct,

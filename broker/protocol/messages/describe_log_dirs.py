@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from strandline.broker.protocol.api import ApiKey
-from strandline.broker.protocol.schema import (
+from strandline.broker.protocol.schema.api import ApiKey
+from strandline.broker.protocol.schema.schema import (
     OWN_TAG_MIN,
     Request,
     Response,

@@ -5,8 +5,8 @@ v1  throttle time    v3  static members    v4  flexible
 
 from __future__ import annotations
 
-from strandline.broker.protocol.api import ApiKey
-from strandline.broker.protocol.schema import (
+from strandline.broker.protocol.schema.api import ApiKey
+from strandline.broker.protocol.schema.schema import (
     Request,
     Response,
     int16,

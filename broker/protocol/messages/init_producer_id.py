@@ -6,8 +6,16 @@ v4  PRODUCER_FENCED instead of INVALID_PRODUCER_EPOCH    v5  TRANSACTION_ABORTAB
 
 from __future__ import annotations
 
-from strandline.broker.protocol.api import ApiKey
-from strandline.broker.protocol.schema import Request, Response, int16, int32, int64, string, wire
+from strandline.broker.protocol.schema.api import ApiKey
+from strandline.broker.protocol.schema.schema import (
+    Request,
+    Response,
+    int16,
+    int32,
+    int64,
+    string,
+    wire,
+)
 
 
 class InitProducerIdRequest(Request, api=ApiKey.INIT_PRODUCER_ID):

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from strandline.broker.protocol.api import ApiKey
 from strandline.broker.protocol.messages.describe_configs import ConfigResourceType
-from strandline.broker.protocol.schema import (
+from strandline.broker.protocol.schema.api import ApiKey
+from strandline.broker.protocol.schema.schema import (
     Request,
     Response,
     Struct,

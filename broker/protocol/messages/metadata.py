@@ -15,8 +15,8 @@ import uuid
 from collections.abc import Sequence
 from typing import Final
 
-from strandline.broker.protocol.api import ApiKey
-from strandline.broker.protocol.schema import (
+from strandline.broker.protocol.schema.api import ApiKey
+from strandline.broker.protocol.schema.schema import (
     ZERO_UUID,
     Request,
     Response,

@@ -11,8 +11,8 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
-from strandline.broker.protocol.api import ApiKey
-from strandline.broker.protocol.schema import (
+from strandline.broker.protocol.schema.api import ApiKey
+from strandline.broker.protocol.schema.schema import (
     ZERO_UUID,
     Request,
     Response,

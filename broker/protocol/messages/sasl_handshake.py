@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from strandline.broker.protocol.api import ApiKey
-from strandline.broker.protocol.schema import Request, Response, array, int16, string, wire
+from strandline.broker.protocol.schema.api import ApiKey
+from strandline.broker.protocol.schema.schema import Request, Response, array, int16, string, wire
 
 
 class SaslHandshakeRequest(Request, api=ApiKey.SASL_HANDSHAKE):

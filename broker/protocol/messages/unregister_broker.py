@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from strandline.broker.protocol.api import ApiKey
-from strandline.broker.protocol.schema import Request, Response, int16, int32, string, wire
+from strandline.broker.protocol.schema.api import ApiKey
+from strandline.broker.protocol.schema.schema import Request, Response, int16, int32, string, wire
 
 
 class UnregisterBrokerRequest(Request, api=ApiKey.UNREGISTER_BROKER):

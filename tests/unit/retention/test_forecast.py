@@ -7,7 +7,7 @@ import uuid
 from strandline.retention.forecast import Forecast, forecast
 from strandline.retention.policy import DropReason, RetentionLimits
 from strandline.storage.model import TopicIdPartition
-from strandline.storage.tiering.archive import ArchivedSegment
+from strandline.storage.tiering.audit.listing import ArchivedSegment
 
 PARTITION = TopicIdPartition("t", uuid.uuid4(), 0)
 NOW_MS = 1_000_000

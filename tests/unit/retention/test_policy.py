@@ -15,7 +15,7 @@ from strandline.retention.policy import (
     RetentionVerdict,
     judge,
 )
-from strandline.storage.log_config import LogConfig
+from strandline.storage.config.log_config import LogConfig
 
 NOW_MS = 1_700_000_000_000
 UNLIMITED = RetentionLimits(retention_ms=-1, retention_bytes=-1)

@@ -1,0 +1,1 @@
+"""The metadata log, the image derived from it, and the controller's decisions."""

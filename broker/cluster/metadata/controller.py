@@ -1,0 +1,496 @@
+"""Decides what happens to topics: purely, on an image.
+
+    image + request  ->  Decision: records for the metadata log, one result per thing asked
+
+Nothing here writes, waits or looks at a clock; the caller appends the records and answers after
+they are durable. Every fault of a request is a result with Kafka's code and, where Kafka has one,
+Kafka's text. The parts of one request are independent: what is right is done, what is wrong is
+refused. Where Kafka's controller reports several faults of one topic, the first found is told here.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol, TypeVar
+
+from strandline.broker.cluster.metadata.decisions import (
+    USE_DEFAULT,
+    Decision,
+    DeleteResult,
+    Intent,
+    NewPartitions,
+    NewProperties,
+    NewTopic,
+    ProducerIdDecision,
+    Refusal,
+    TopicDefaults,
+    TopicReference,
+    TopicResult,
+)
+from strandline.broker.cluster.metadata.image import MetadataImage, TopicImage
+from strandline.broker.cluster.metadata.placement import check_assignments, place
+from strandline.broker.cluster.metadata.records import (
+    BrokerStarted,
+    NodeId,
+    PartitionsAdded,
+    ProducerIdsAllocated,
+    Replicas,
+    TopicConfigsSet,
+    TopicCreated,
+    TopicDeleted,
+    TopicPurged,
+)
+from strandline.broker.cluster.metadata.topic_names import (
+    INTERNAL_TOPICS,
+    METADATA_TOPIC,
+    collision_key,
+    topic_name_fault,
+)
+from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage.config.log_config import LONG_MAX, LogConfig
+from strandline.storage.config.topic_properties import check_throttled_replicas
+from strandline.storage.errors import InvalidConfig, StorageError
+from strandline.storage.model import ZERO_TOPIC_ID, TopicId
+
+# Kafka's bound as well: more than this in one request is a mistake, and a long stop for everybody.
+PARTITIONS_PER_REQUEST_MAX = 10_000
+# Producers of one broker share a block; at 1000 per entry the metadata log stays short.
+PRODUCER_IDS_PER_BLOCK = 1000
+
+
+# --- create ----------------------------------------------------------------------------------
+
+
+def create_topics(
+    image: MetadataImage,
+    topics: Sequence[NewTopic],
+    *,
+    node_ids: Sequence[NodeId],
+    defaults: TopicDefaults,
+    intent: Intent = Intent.APPLY,
+    new_topic_id: Callable[[], TopicId] = uuid.uuid4,
+) -> Decision[TopicResult]:
+    """One result per name, in order. `node_ids` are the brokers that can hold replicas."""
+    creator = _Creator(image, node_ids, defaults, new_topic_id)
+    name_counts = Counter(topic.name for topic in topics)
+    results: list[TopicResult] = []
+    for topic in _first_of_each_name(topics):
+        try:
+            if name_counts[topic.name] > 1:
+                raise Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+            record = creator.create(topic)
+        except Refusal as refusal:
+            results.append(_refused_topic(topic.name, refusal))
+            continue
+        results.append(
+            TopicResult(
+                name=topic.name,
+                topic_id=record.topic_id if intent is Intent.APPLY else ZERO_TOPIC_ID,
+                partition_count=len(record.replicas),
+                replication_factor=len(record.replicas[0]),
+                properties=record.properties,
+            )
+        )
+    records = tuple(creator.records) if intent is Intent.APPLY else ()
+    return Decision(records=records, results=tuple(results))
+
+
+class _Creator:
+    """The checks of one CreateTopics request, which see the topics created before them in it."""
+
+    def __init__(
+        self,
+        image: MetadataImage,
+        node_ids: Sequence[NodeId],
+        defaults: TopicDefaults,
+        new_topic_id: Callable[[], TopicId],
+    ) -> None:
+        self.records: list[TopicCreated] = []
+        self._image = image
+        self._node_ids = node_ids
+        self._defaults = defaults
+        self._new_topic_id = new_topic_id
+        self._collisions = {collision_key(name): name for name in image.topics}
+        self._partition_count = 0
+
+    def create(self, topic: NewTopic) -> TopicCreated:
+        self._check_name(topic.name)
+        properties = self._check_properties(topic.properties)
+        if topic.assignments:
+            replicas = self._assigned(topic)
+        else:
+            replicas = self._placed(topic)
+        record = TopicCreated(
+            topic=topic.name,
+            topic_id=self._unused_id(),
+            replicas=replicas,
+            properties=properties,
+        )
+        self._partition_count += len(replicas)
+        self._collisions[collision_key(topic.name)] = topic.name
+        self.records.append(record)
+        return record
+
+    def _check_name(self, name: str) -> None:
+        if name == METADATA_TOPIC:
+            raise Refusal(
+                ErrorCode.INVALID_REQUEST, f"Creation of internal topic {name} is prohibited."
+            )
+        if name in self._image.topics:
+            raise Refusal(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+        fault = topic_name_fault(name)
+        if fault is not None:
+            raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
+        other = self._collisions.get(collision_key(name))
+        if other is not None:
+            raise Refusal(
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                f"Topic '{name}' collides with existing topic: {other}",
+            )
+
+    def _check_properties(self, properties: Mapping[str, str | None]) -> dict[str, str]:
+        checked: dict[str, str] = {}
+        for name, text in properties.items():
+            if text is None:
+                raise Refusal(
+                    ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {name}"
+                )
+            checked[name] = text
+        _check_topic_config(checked, self._defaults)
+        return checked
+
+    def _assigned(self, topic: NewTopic) -> tuple[Replicas, ...]:
+        """The client's own assignment: partitions 0 and up, each once, with known brokers."""
+        for what, number in (
+            ("replication factor", topic.replication_factor),
+            ("numPartitions", topic.partition_count),
+        ):
+            if number != USE_DEFAULT:
+                raise Refusal(
+                    ErrorCode.INVALID_REQUEST,
+                    f"A manual partition assignment was specified, but {what} was not set to -1.",
+                )
+        replicas: dict[int, Replicas] = {}
+        for assignment in topic.assignments:
+            if assignment.partition in replicas:
+                raise Refusal(
+                    ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                    "Found multiple manual partition assignments for partition"
+                    f" {assignment.partition}",
+                )
+            replicas[assignment.partition] = assignment.replicas
+        check_assignments(list(replicas.values()), self._node_ids)
+        if sorted(replicas) != list(range(len(replicas))):
+            raise Refusal(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                "partitions should be a consecutive 0-based integer sequence",
+            )
+        self._check_total(len(replicas))
+        return tuple(replicas[partition] for partition in range(len(replicas)))
+
+    def _placed(self, topic: NewTopic) -> tuple[Replicas, ...]:
+        """Our own assignment, for a count of partitions and of replicas."""
+        count, factor = topic.partition_count, topic.replication_factor
+        if count == 0 or count < USE_DEFAULT:
+            raise Refusal(
+                ErrorCode.INVALID_PARTITIONS,
+                "Number of partitions was set to an invalid non-positive value.",
+            )
+        if factor == 0 or factor < USE_DEFAULT:
+            raise Refusal(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                "Replication factor was set to an invalid non-positive value.",
+            )
+        count = self._defaults.partition_count if count == USE_DEFAULT else count
+        factor = self._defaults.replication_factor if factor == USE_DEFAULT else factor
+        self._check_total(count)
+        return place(0, count, factor, self._node_ids)
+
+    def _check_total(self, partition_count: int) -> None:
+        if self._partition_count + partition_count > PARTITIONS_PER_REQUEST_MAX:
+            raise Refusal(
+                ErrorCode.POLICY_VIOLATION,
+                "Excessively large number of partitions per request:"
+                f" more than {PARTITIONS_PER_REQUEST_MAX}.",
+            )
+
+    def _unused_id(self) -> TopicId:
+        topic_id = self._new_topic_id()
+        # A zero id means "no id" on the wire; every other one is as good as unique.
+        assert topic_id != ZERO_TOPIC_ID
+        assert topic_id not in self._image.topics_by_id, topic_id
+        return topic_id
+
+
+# --- delete ----------------------------------------------------------------------------------
+
+
+def delete_topics(
+    image: MetadataImage, references: Sequence[TopicReference], *, defaults: TopicDefaults
+) -> Decision[DeleteResult]:
+    """One result per different reference, in order. A topic named twice is not deleted at all.
+
+    With deletion turned off every result is TOPIC_DELETION_DISABLED; before v3 of the request a
+    client does not know that code and is told INVALID_REQUEST by the handler.
+    """
+    reference_counts = Counter(references)
+    found = {reference: _find_topic(image, reference) for reference in reference_counts}
+    topic_counts = Counter(topic.topic_id for topic in found.values() if topic is not None)
+    records: list[TopicDeleted] = []
+    results: list[DeleteResult] = []
+    for reference, topic in found.items():
+        try:
+            if not defaults.deletion_enabled:
+                raise Refusal(ErrorCode.TOPIC_DELETION_DISABLED)
+            _check_reference(reference, reference_counts[reference])
+            if topic is None:
+                raise Refusal(
+                    ErrorCode.UNKNOWN_TOPIC_ID
+                    if reference.name is None
+                    else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                )
+            if topic.name in INTERNAL_TOPICS:
+                raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, "The topic is internal.")
+            if topic_counts[topic.topic_id] > 1:
+                raise Refusal(
+                    ErrorCode.INVALID_REQUEST,
+                    "The provided topic name maps to an ID that was already supplied.",
+                )
+        except Refusal as refusal:
+            results.append(
+                DeleteResult(
+                    name=reference.name,
+                    topic_id=reference.topic_id,
+                    error_code=refusal.error_code,
+                    error_message=refusal.message,
+                )
+            )
+            continue
+        records.append(TopicDeleted(topic_id=topic.topic_id))
+        results.append(DeleteResult(name=topic.name, topic_id=topic.topic_id))
+    return Decision(records=tuple(records), results=tuple(results))
+
+
+def _check_reference(reference: TopicReference, count: int) -> None:
+    has_id = reference.topic_id != ZERO_TOPIC_ID
+    if reference.name is not None and has_id:
+        raise Refusal(
+            ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id."
+        )
+    if reference.name is None and not has_id:
+        raise Refusal(ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")
+    if count > 1:
+        what = "id" if has_id else "name"
+        raise Refusal(ErrorCode.INVALID_REQUEST, f"Duplicate topic {what}.")
+
+
+def _find_topic(image: MetadataImage, reference: TopicReference) -> TopicImage | None:
+    if reference.name is not None:
+        return image.topics.get(reference.name)
+    return image.topics_by_id.get(reference.topic_id)
+
+
+def deletion_cost(image: MetadataImage, reference: TopicReference) -> int:
+    """How many partitions would go; 0 if nothing is meant by it."""
+    topic = _find_topic(image, reference)
+    return 0 if topic is None else topic.partition_count
+
+
+def finish_purges(image: MetadataImage, topic_ids: Iterable[TopicId]) -> Decision[None]:
+    """Notes that nothing is left of deleted topics; no record of one that is known already."""
+    waiting = [topic_id for topic_id in topic_ids if topic_id in image.pending_purges]
+    return Decision(
+        records=tuple(TopicPurged(topic_id=topic_id) for topic_id in waiting), results=()
+    )
+
+
+# --- partitions and properties ---------------------------------------------------------------
+
+
+def create_partitions(
+    image: MetadataImage,
+    topics: Sequence[NewPartitions],
+    *,
+    node_ids: Sequence[NodeId],
+    intent: Intent = Intent.APPLY,
+) -> Decision[TopicResult]:
+    """One result per name, in order; `partition_count` of a result is the new total."""
+    name_counts = Counter(topic.name for topic in topics)
+    records: list[PartitionsAdded] = []
+    results: list[TopicResult] = []
+    added_count = 0
+    for topic in _first_of_each_name(topics):
+        try:
+            if name_counts[topic.name] > 1:
+                raise Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+            record = _add_partitions(image, topic, node_ids, added_count)
+        except Refusal as refusal:
+            results.append(_refused_topic(topic.name, refusal))
+            continue
+        added_count += len(record.replicas)
+        records.append(record)
+        results.append(
+            TopicResult(
+                name=topic.name, topic_id=record.topic_id, partition_count=topic.partition_count
+            )
+        )
+    applied = tuple(records) if intent is Intent.APPLY else ()
+    return Decision(records=applied, results=tuple(results))
+
+
+def _add_partitions(
+    image: MetadataImage, asked: NewPartitions, node_ids: Sequence[NodeId], added_count: int
+) -> PartitionsAdded:
+    topic = image.topics.get(asked.name)
+    if topic is None:
+        raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if topic.name in INTERNAL_TOPICS:
+        # Its partition is how a group finds its coordinator; with more of them none would.
+        raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, "The topic is internal.")
+    present, wanted = topic.partition_count, asked.partition_count
+    if wanted == present:
+        raise Refusal(ErrorCode.INVALID_PARTITIONS, f"Topic already has {present} partition(s).")
+    if wanted < present:
+        raise Refusal(
+            ErrorCode.INVALID_PARTITIONS,
+            f"The topic {asked.name} currently has {present} partition(s); {wanted} would not be"
+            " an increase.",
+        )
+    additional = wanted - present
+    if added_count + additional > PARTITIONS_PER_REQUEST_MAX:
+        raise Refusal(
+            ErrorCode.POLICY_VIOLATION,
+            "Excessively large number of partitions per request:"
+            f" more than {PARTITIONS_PER_REQUEST_MAX}.",
+        )
+    if asked.assignments is None:
+        replicas = place(present, additional, topic.replication_factor, node_ids)
+    else:
+        replicas = asked.assignments
+        if len(replicas) != additional:
+            raise Refusal(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"Attempted to add {additional} additional partition(s), but only"
+                f" {len(replicas)} assignment(s) were specified.",
+            )
+        check_assignments(replicas, node_ids, replication_factor=topic.replication_factor)
+    return PartitionsAdded(topic_id=topic.topic_id, first_partition=present, replicas=replicas)
+
+
+def set_topic_properties(
+    image: MetadataImage,
+    changes: Sequence[NewProperties],
+    *,
+    defaults: TopicDefaults,
+    intent: Intent = Intent.APPLY,
+) -> Decision[TopicResult]:
+    """One result per name, in order; what is set already needs no record."""
+    name_counts = Counter(change.name for change in changes)
+    records: list[TopicConfigsSet] = []
+    results: list[TopicResult] = []
+    for change in _first_of_each_name(changes):
+        topic = image.topics.get(change.name)
+        try:
+            if name_counts[change.name] > 1:
+                raise Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+            if topic is None:
+                raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            _check_topic_config(change.properties, defaults)
+            _check_tiering_change(topic, change.properties)
+        except Refusal as refusal:
+            results.append(_refused_topic(change.name, refusal))
+            continue
+        if dict(topic.properties) != dict(change.properties):
+            records.append(
+                TopicConfigsSet(topic_id=topic.topic_id, properties=dict(change.properties))
+            )
+        results.append(
+            TopicResult(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partition_count=topic.partition_count,
+                replication_factor=topic.replication_factor,
+                properties=change.properties,
+            )
+        )
+    applied = tuple(records) if intent is Intent.APPLY else ()
+    return Decision(records=applied, results=tuple(results))
+
+
+def _check_topic_config(properties: Mapping[str, str], defaults: TopicDefaults) -> None:
+    try:
+        config = LogConfig.resolve_checked(properties, defaults.properties)
+        check_throttled_replicas(properties)
+        if config.remote_storage_enable:
+            config.check_local_retention()
+    except InvalidConfig as error:
+        raise Refusal(ErrorCode.INVALID_CONFIG, str(error)) from None
+    if config.remote_storage_enable and not defaults.tiering_enabled:
+        raise Refusal(
+            ErrorCode.INVALID_CONFIG,
+            "Tiered Storage functionality is disabled in the broker. Topic cannot be configured"
+            " with remote log storage.",
+        )
+
+
+def _check_tiering_change(topic: TopicImage, properties: Mapping[str, str]) -> None:
+    was_tiered = _is_true(topic.properties, "remote.storage.enable")
+    is_tiered = _is_true(properties, "remote.storage.enable")
+    deletes = _is_true(properties, "remote.log.delete.on.disable")
+    if was_tiered and not is_tiered and not deletes:
+        raise Refusal(
+            ErrorCode.INVALID_CONFIG,
+            "It is invalid to disable remote storage without deleting remote data. To keep it"
+            " readable, set remote.storage.enable=true,remote.log.copy.disable=true. To delete it,"
+            " set remote.storage.enable=false,remote.log.delete.on.disable=true.",
+        )
+
+
+def _is_true(properties: Mapping[str, str], name: str) -> bool:
+    """As the configuration reads it: blanks and case do not matter."""
+    return properties.get(name, "").strip().lower() == "true"
+
+
+# --- brokers and producers -------------------------------------------------------------------
+
+
+def start_broker(image: MetadataImage, node_id: NodeId) -> Decision[None]:
+    """Bumps the leader epoch of everything the broker leads, so that clients notice the restart."""
+    del image  # Every start is recorded, whatever the image says.
+    return Decision(records=(BrokerStarted(node_id=node_id),), results=())
+
+
+def allocate_producer_ids(
+    image: MetadataImage, count: int = PRODUCER_IDS_PER_BLOCK
+) -> ProducerIdDecision:
+    """A block of ids that nobody has. Raises StorageError if the 2^63 ids are used up."""
+    first = image.next_producer_id
+    if first > LONG_MAX - count:
+        raise StorageError(f"all producer ids up to {first} are given away")
+    return ProducerIdDecision(
+        records=(ProducerIdsAllocated(next_producer_id=first + count),),
+        first_producer_id=first,
+        count=count,
+    )
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+NamedT = TypeVar("NamedT", bound=_Named)
+
+
+def _first_of_each_name(asked: Sequence[NamedT]) -> list[NamedT]:
+    """What a client named twice it is answered once, as Kafka does."""
+    firsts: dict[str, NamedT] = {}
+    for one in asked:
+        firsts.setdefault(one.name, one)
+    return list(firsts.values())
+
+
+def _refused_topic(name: str, refusal: Refusal) -> TopicResult:
+    return TopicResult(name=name, error_code=refusal.error_code, error_message=refusal.message)

@@ -1,0 +1,166 @@
+"""What the controller is asked, and what it answers: values only.
+
+A `Decision` holds the records that make it true and one result for each thing asked. Inside the
+controller a fault travels as a `Refusal`; outside it is an error code and a text in a result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+from enum import Enum
+from typing import Generic, Protocol, TypeVar
+
+from strandline.broker.cluster.metadata.records import MetadataRecord, Replicas
+from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage.model import ZERO_TOPIC_ID, TopicId
+from strandline.storage.values import dataclass
+
+# CreateTopics: "use the default".
+USE_DEFAULT = -1
+
+
+class Intent(Enum):
+    """Whether a request is to be carried out, or only checked (`validate_only`)."""
+
+    APPLY = "apply"
+    VALIDATE = "validate"
+
+
+class CreationSettings(Protocol):
+    """The part of a broker's configuration that topics depend on."""
+
+    @property
+    def num_partitions(self) -> int: ...
+
+    @property
+    def default_replication_factor(self) -> int: ...
+
+    @property
+    def delete_topic_enable(self) -> bool: ...
+
+    @property
+    def remote_log_storage_system_enable(self) -> bool: ...
+
+    def topic_defaults(self) -> Mapping[str, str]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDefaults:
+    """What topics get that do not say otherwise; `properties` are the broker's defaults."""
+
+    partition_count: int = 1
+    replication_factor: int = 1
+    properties: Mapping[str, str] = field(default_factory=dict)
+    tiering_enabled: bool = False
+    deletion_enabled: bool = True
+
+    @classmethod
+    def of(cls, config: CreationSettings) -> TopicDefaults:
+        """The defaults that a broker's configuration asks for."""
+        return cls(
+            partition_count=config.num_partitions,
+            replication_factor=config.default_replication_factor,
+            properties=config.topic_defaults(),
+            tiering_enabled=config.remote_log_storage_system_enable,
+            deletion_enabled=config.delete_topic_enable,
+        )
+
+
+ResultT = TypeVar("ResultT")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision(Generic[ResultT]):
+    """`records` go into the log as one entry (none: nothing changes); results are in order."""
+
+    records: tuple[MetadataRecord, ...]
+    results: tuple[ResultT, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaAssignment:
+    """The replicas that a client wants for one partition."""
+
+    partition: int
+    replicas: Replicas
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTopic:
+    """One topic of CreateTopics. `properties` may hold None, which is refused as in Kafka."""
+
+    name: str
+    partition_count: int = USE_DEFAULT
+    replication_factor: int = USE_DEFAULT
+    assignments: tuple[ReplicaAssignment, ...] = ()
+    properties: Mapping[str, str | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicResult:
+    """What became of one topic; counts, id and properties only if `error_code` is NONE.
+
+    The id stays zero when the request only asked to validate: no such topic will ever exist.
+    """
+
+    name: str
+    error_code: ErrorCode = ErrorCode.NONE
+    error_message: str | None = None
+    topic_id: TopicId = ZERO_TOPIC_ID
+    partition_count: int = -1
+    replication_factor: int = -1
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicReference:
+    """A topic by name or by id; DeleteTopics v6 allows either, and forbids both."""
+
+    name: str | None = None
+    topic_id: TopicId = ZERO_TOPIC_ID
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteResult:
+    """What became of one reference; `name` is None if it was by an id that nobody has."""
+
+    name: str | None
+    topic_id: TopicId = ZERO_TOPIC_ID
+    error_code: ErrorCode = ErrorCode.NONE
+    error_message: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewPartitions:
+    """One topic of CreatePartitions: the count it shall have, and who gets each new partition."""
+
+    name: str
+    partition_count: int
+    assignments: tuple[Replicas, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewProperties:
+    """All properties that a topic shall have set from now on."""
+
+    name: str
+    properties: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerIdDecision:
+    """The ids `[first_producer_id, first_producer_id + count)` are the caller's."""
+
+    records: tuple[MetadataRecord, ...]
+    first_producer_id: int
+    count: int
+
+
+class Refusal(Exception):
+    """One topic cannot be had as asked; the controller turns it into a result."""
+
+    def __init__(self, error_code: ErrorCode, message: str | None = None) -> None:
+        super().__init__(message)
+        self.error_code = error_code
+        self.message = message or error_code.message

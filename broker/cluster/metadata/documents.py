@@ -1,0 +1,264 @@
+"""Entries and snapshots of the metadata log as bytes; see `metadata_log.py` for what they mean.
+
+Both are JSON documents with format, version and checksum. In a snapshot a topic's partitions are
+rows [partition, leader, leader epoch], its replicas and in-sync replicas pairs [partition, node].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from strandline.broker.cluster.metadata.image import (
+    DeletedTopic,
+    MetadataImage,
+    PartitionImage,
+    TopicImage,
+    image_of,
+)
+from strandline.broker.cluster.metadata.records import (
+    MetadataRecord,
+    NodeId,
+    QuotaEntity,
+    decode_quotas,
+    decode_record,
+    decode_replicas,
+    encode_quotas,
+    encode_record,
+    encode_replicas,
+)
+from strandline.storage.errors import CorruptFile, UnsupportedFormat
+from strandline.storage.remote.keys import METADATA_SNAPSHOT_PREFIX, parse_metadata_key
+from strandline.storage.remote.manifest.json_document import (
+    Fields,
+    Json,
+    decode_document,
+    encode_document,
+)
+from strandline.storage.system import crc32c
+from strandline.storage.values import dataclass
+
+ENTRY_FORMAT = "strandline-metadata-entry"
+SNAPSHOT_FORMAT = "strandline-metadata-snapshot"
+VERSION = 1
+VERSIONS = range(1, 2)
+SNAPSHOT_VERSION = 3
+SNAPSHOT_VERSIONS = range(3, 4)
+
+# What the first entry has for `previous`.
+NO_ENTRY_CHECKSUM = "00000000"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One decoded entry."""
+
+    records: tuple[MetadataRecord, ...]
+    previous: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """One decoded snapshot; `head_checksum` is that of the entry it ends with."""
+
+    image: MetadataImage
+    head_checksum: str
+
+
+def entry_checksum(content: bytes) -> str:
+    """What the next entry names as `previous`."""
+    return f"{crc32c.crc32c(content):08x}"
+
+
+def encode_entry(
+    records: Sequence[MetadataRecord], *, index: int, cluster_id: str, previous: str, writer: str
+) -> bytes:
+    """The object of entry `index`."""
+    return encode_document(
+        ENTRY_FORMAT,
+        VERSION,
+        {
+            "cluster_id": cluster_id,
+            "index": index,
+            "previous": previous,
+            "writer": writer,
+            "records": [encode_record(record) for record in records],
+        },
+    )
+
+
+def decode_entry(content: bytes, *, key: str, index: int) -> Entry:
+    """The entry `index`. Raises CorruptFile or UnsupportedFormat, naming `key`."""
+    fields = decode_document(content, format_name=ENTRY_FORMAT, versions=VERSIONS, source=key)
+    _check_index(fields, key, index)
+    try:
+        records = tuple(decode_record(record) for record in fields.objects("records"))
+    except UnsupportedFormat as error:
+        raise UnsupportedFormat(
+            f"{key}: {error}: a later release wrote it, start that one or a newer one"
+        ) from error
+    if not records:
+        raise CorruptFile(f"{key}: an entry without records")
+    return Entry(records=records, previous=fields.text("previous"))
+
+
+def encode_snapshot(image: MetadataImage, *, head_checksum: str) -> bytes:
+    """The object of the snapshot after entry `image.version`."""
+    return encode_document(
+        SNAPSHOT_FORMAT,
+        SNAPSHOT_VERSION,
+        {
+            "cluster_id": image.cluster_id,
+            "index": image.version,
+            "previous": head_checksum,
+            "topics": [_encode_topic(topic) for topic in image.topics.values()],
+            "pending_purges": [_encode_purge(topic) for topic in image.pending_purges.values()],
+            "next_producer_id": image.next_producer_id,
+            "broker_configs": [
+                {"node_id": node_id, "properties": dict(properties)}
+                for node_id, properties in image.broker_properties.items()
+            ],
+            "client_quotas": [
+                {"entity": dict(entity.names), "quotas": encode_quotas(quotas)}
+                for entity, quotas in image.client_quotas.items()
+            ],
+            "group_configs": [
+                {"group_id": group_id, "properties": dict(properties)}
+                for group_id, properties in image.group_properties.items()
+            ],
+            "scram_credentials": [
+                {"user": user, "credentials": dict(credentials)}
+                for user, credentials in image.scram_credentials.items()
+            ],
+        },
+    )
+
+
+def decode_snapshot(content: bytes, *, key: str, index: int) -> Snapshot:
+    """The snapshot after entry `index`. Raises CorruptFile or UnsupportedFormat, naming `key`."""
+    fields = decode_document(
+        content, format_name=SNAPSHOT_FORMAT, versions=SNAPSHOT_VERSIONS, source=key
+    )
+    _check_index(fields, key, index)
+    topics = [_decode_topic(topic, key) for topic in fields.objects("topics")]
+    for names in ({topic.name for topic in topics}, {topic.topic_id for topic in topics}):
+        if len(names) != len(topics):
+            raise CorruptFile(f"{key}: two topics of one name or id")
+    image = image_of(
+        version=index,
+        cluster_id=fields.text("cluster_id"),
+        topics=topics,
+        pending_purges=(_decode_purge(topic) for topic in fields.objects("pending_purges")),
+        next_producer_id=fields.integer("next_producer_id"),
+        broker_properties=_decode_broker_configs(fields),
+        client_quotas=_decode_client_quotas(fields),
+        group_properties=_decode_texts(fields, "group_configs", "group_id", "properties"),
+        scram_credentials=_decode_texts(fields, "scram_credentials", "user", "credentials"),
+    )
+    return Snapshot(image=image, head_checksum=fields.text("previous"))
+
+
+def check_document(content: bytes, *, key: str) -> None:
+    """Raises CorruptFile or UnsupportedFormat unless `content` is what `key` names, and whole."""
+    index = parse_metadata_key(key)
+    assert index is not None, key
+    if key.startswith(METADATA_SNAPSHOT_PREFIX):
+        decode_snapshot(content, key=key, index=index)
+    else:
+        decode_entry(content, key=key, index=index)
+
+
+def cluster_id_of(content: bytes, *, key: str) -> str:
+    """Whose entry or snapshot this is. Raises CorruptFile or UnsupportedFormat, naming `key`."""
+    is_snapshot = key.startswith(METADATA_SNAPSHOT_PREFIX)
+    fields = decode_document(
+        content,
+        format_name=SNAPSHOT_FORMAT if is_snapshot else ENTRY_FORMAT,
+        versions=SNAPSHOT_VERSIONS if is_snapshot else VERSIONS,
+        source=key,
+    )
+    return fields.text("cluster_id")
+
+
+def _check_index(fields: Fields, key: str, index: int) -> None:
+    found = fields.integer("index")
+    if found != index:
+        raise CorruptFile(f"{key}: holds number {found}; it was renamed or copied")
+
+
+def _encode_topic(topic: TopicImage) -> dict[str, Json]:
+    return {
+        "name": topic.name,
+        "topic_id": str(topic.topic_id),
+        "partitions": [[p.partition, p.leader, p.leader_epoch] for p in topic.partitions],
+        "replicas": encode_replicas((p.partition, p.replicas) for p in topic.partitions),
+        "isr": encode_replicas((p.partition, p.isr) for p in topic.partitions),
+        "properties": dict(topic.properties),
+    }
+
+
+def _decode_topic(fields: Fields, key: str) -> TopicImage:
+    rows = list(fields.rows("partitions", 3))
+    replicas = decode_replicas(fields, "replicas", first_partition=0)
+    isr = decode_replicas(fields, "isr", first_partition=0)
+    if not len(rows) == len(replicas) == len(isr) or not rows:
+        raise CorruptFile(f"{key}: topic {fields.text('name')} has unequal lists of partitions")
+    if [partition for partition, _, _ in rows] != list(range(len(rows))):
+        raise CorruptFile(f"{key}: topic {fields.text('name')} leaves out a partition")
+    return TopicImage(
+        name=fields.text("name"),
+        topic_id=fields.uuid("topic_id"),
+        partitions=tuple(
+            PartitionImage(
+                partition=partition,
+                leader=leader,
+                leader_epoch=leader_epoch,
+                replicas=replicas[partition],
+                isr=isr[partition],
+            )
+            for partition, leader, leader_epoch in rows
+        ),
+        properties=_properties(fields),
+    )
+
+
+def _encode_purge(topic: DeletedTopic) -> dict[str, Json]:
+    return {
+        "name": topic.name,
+        "topic_id": str(topic.topic_id),
+        "partition_count": topic.partition_count,
+        "properties": dict(topic.properties),
+    }
+
+
+def _decode_purge(fields: Fields) -> DeletedTopic:
+    return DeletedTopic(
+        name=fields.text("name"),
+        topic_id=fields.uuid("topic_id"),
+        partition_count=fields.integer("partition_count"),
+        properties=_properties(fields),
+    )
+
+
+def _decode_broker_configs(fields: Fields) -> dict[NodeId | None, Mapping[str, str]]:
+    return {
+        one.optional_integer("node_id"): _properties(one)
+        for one in fields.objects("broker_configs")
+    }
+
+
+def _decode_client_quotas(fields: Fields) -> dict[QuotaEntity, Mapping[str, float]]:
+    return {
+        QuotaEntity.of(one.texts_by_name("entity")): MappingProxyType(decode_quotas(one, "quotas"))
+        for one in fields.objects("client_quotas")
+    }
+
+
+def _decode_texts(fields: Fields, name: str, key: str, values: str) -> dict[str, Mapping[str, str]]:
+    return {
+        one.text(key): MappingProxyType(one.texts_by_name(values)) for one in fields.objects(name)
+    }
+
+
+def _properties(fields: Fields) -> Mapping[str, str]:
+    return MappingProxyType(fields.texts_by_name("properties"))

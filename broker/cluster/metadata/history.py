@@ -1,0 +1,322 @@
+"""What one store holds of the metadata log: reading it, and letting go of what is superfluous.
+
+The newest whole snapshot, and all entries after it; metadata_log.py says what they are. The log and
+its mirror are read alike.
+
+Of a mirror that is damaged, or has lost objects, a restore takes what comes before that:
+
+    1  2  3  4  5  .  .  8  9        the image after 5, which is called 9 from then on
+
+What goes on behind it begins with 10 and names the 9 that is there as the one before: no name is
+taken twice, and a broker that has 6 and 7 on its disk finds that it is not the only one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from strandline.broker.cluster.metadata.documents import (
+    NO_ENTRY_CHECKSUM,
+    cluster_id_of,
+    decode_entry,
+    decode_snapshot,
+    entry_checksum,
+)
+from strandline.broker.cluster.metadata.image import MetadataImage, replay
+from strandline.broker.cluster.metadata.records import MetadataRecord
+from strandline.storage.errors import (
+    CorruptFile,
+    ObjectCorrupt,
+    ObjectNotFound,
+    UnsupportedFormat,
+)
+from strandline.storage.remote.keys import (
+    CLUSTER_KEY,
+    GROUPS_PREFIX,
+    METADATA_LOG_PREFIX,
+    METADATA_PREFIX,
+    METADATA_SNAPSHOT_PREFIX,
+    TOPICS_PREFIX,
+    metadata_log_key,
+    metadata_snapshot_key,
+    parse_metadata_key,
+)
+from strandline.storage.remote.manifest import change_list
+from strandline.storage.remote.manifest.cluster_info import load_cluster_info
+from strandline.storage.remote.object_store.interface import ObjectStore
+from strandline.storage.values import dataclass
+
+log = logging.getLogger(__name__)
+
+# The newest and one in reserve, should the newest turn out damaged.
+SNAPSHOTS_KEPT = 2
+# More entries than any cluster makes: a list of changes that tells of more is not believed.
+ENTRIES_MAX = 10**15
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A history up to its newest entry."""
+
+    image: MetadataImage
+    head_checksum: str
+    snapshot_version: int
+
+
+def read_history(store: ObjectStore, *, cluster_id: str) -> Loaded:
+    """The newest image in `store`; version 0 if there is none.
+
+    Raises CorruptFile (damaged, missing, or another cluster's), UnsupportedFormat, or TierError.
+    """
+    start = _read_snapshot(store)
+    loaded = read_entries(store, start)
+    _check_cluster(store, loaded.image, cluster_id)
+    return loaded
+
+
+def _check_cluster(store: ObjectStore, image: MetadataImage, cluster_id: str) -> None:
+    if image.version and image.cluster_id != cluster_id:
+        raise CorruptFile(
+            f"the metadata in {store.url} belongs to cluster {image.cluster_id},"
+            f" this is cluster {cluster_id}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Salvaged:
+    """What a mirror still has. `damage` says what is wrong with it; empty: it is whole."""
+
+    loaded: Loaded
+    damage: str
+    # The entry whose image it is; `loaded` may have a higher number.
+    entry: int
+
+
+def whose_is(store: ObjectStore) -> tuple[str, str]:
+    """The cluster whose archive this is, empty if nobody has begun one; and what is wrong with
+    `cluster.json`: without it the metadata say whose.
+
+    Raises UnsupportedFormat, TierError, and CorruptFile if neither can tell.
+    """
+    try:
+        info = load_cluster_info(store)
+    except (CorruptFile, ObjectCorrupt) as error:
+        found, fault = cluster_of(store), str(error)
+        if not found:
+            raise
+    else:
+        if info is not None:
+            return info.cluster_id, ""
+        found, fault = cluster_of(store), f"{CLUSTER_KEY} is missing"
+    return found, f"{fault}: by the metadata it is the archive of cluster {found}" if found else ""
+
+
+def salvage_history(store: ObjectStore, *, cluster_id: str) -> Salvaged:
+    """A mirror, or as much of it as comes before what is lost.
+
+    Raises CorruptFile if it is another cluster's, UnsupportedFormat, or TierError.
+    """
+    told = _told_version(store)
+    try:
+        loaded = read_history(store, cluster_id=cluster_id)
+        damage = _shortness(store, loaded.image.version, told)
+    except (CorruptFile, ObjectCorrupt) as error:
+        loaded, damage = _before_damage(store), str(error)
+        _check_cluster(store, loaded.image, cluster_id)
+    entry = loaded.image.version
+    if damage:
+        loaded = _numbered(store, loaded, cluster_id, max(told, _newest(store)))
+    return Salvaged(loaded, damage, entry)
+
+
+def _told_version(store: ObjectStore) -> int:
+    """The entry that the mirror had when the list of changes was written; 0: nobody knows."""
+    with contextlib.suppress(CorruptFile, ObjectCorrupt, ObjectNotFound, UnsupportedFormat):
+        told = change_list.load(store).changes.metadata_version
+        return told if told <= ENTRIES_MAX else 0
+    return 0
+
+
+def _shortness(store: ObjectStore, version: int, told: int) -> str:
+    """What is missing at the end; an archive that was just begun has nothing yet."""
+    if not version and (told or any(_has_any(store, p) for p in (TOPICS_PREFIX, GROUPS_PREFIX))):
+        return f"{METADATA_PREFIX} holds no metadata of the cluster: they were deleted"
+    if version < told:
+        return (
+            f"{METADATA_PREFIX} ends with entry {version}, and had entry {told}: what came after it"
+            " was deleted"
+        )
+    return ""
+
+
+def _has_any(store: ObjectStore, prefix: str) -> bool:
+    return next(iter(store.list(prefix, limit=1)), None) is not None
+
+
+def _before_damage(store: ObjectStore) -> Loaded:
+    found = Loaded(MetadataImage(), NO_ENTRY_CHECKSUM, 0)
+    with contextlib.suppress(CorruptFile, ObjectCorrupt, ObjectNotFound):
+        found = _read_snapshot(store)
+        for records, head_checksum in _entries_after(store, found):
+            found = replace(
+                found, image=found.image.apply_entry(records), head_checksum=head_checksum
+            )
+    return found
+
+
+def _numbered(store: ObjectStore, loaded: Loaded, cluster_id: str, version: int) -> Loaded:
+    """The same under the number of the newest object there is, or was."""
+    if not version:
+        return loaded
+    image = replace(loaded.image, version=version, cluster_id=cluster_id)
+    return replace(loaded, image=image, head_checksum=readable_checksum_at(store, version))
+
+
+def _newest(store: ObjectStore) -> int:
+    numbers = (parse_metadata_key(info.key) for info in store.list(METADATA_PREFIX))
+    return max((number for number in numbers if number is not None), default=0)
+
+
+def cluster_of(store: ObjectStore) -> str:
+    """The cluster that the newest readable object of the metadata names; empty if there is none.
+
+    Raises UnsupportedFormat, TierError.
+    """
+    for prefix in (METADATA_SNAPSHOT_PREFIX, METADATA_LOG_PREFIX):
+        for index in reversed(indexes(store, prefix)):
+            key = f"{prefix}{index:020d}.json"
+            with contextlib.suppress(CorruptFile, ObjectCorrupt, ObjectNotFound):
+                return cluster_id_of(store.get(key), key=key)
+    return ""
+
+
+def _read_snapshot(store: ObjectStore) -> Loaded:
+    versions = indexes(store, METADATA_SNAPSHOT_PREFIX)
+    damage: CorruptFile | ObjectNotFound | None = None
+    for version in reversed(versions):
+        key = metadata_snapshot_key(version)
+        try:
+            snapshot = decode_snapshot(store.get(key), key=key, index=version)
+        except ObjectNotFound as error:
+            # Pruned, and still listed.
+            damage = damage or error
+            continue
+        except CorruptFile as error:
+            # The entries since the snapshot before it are kept for this case.
+            log.warning(
+                "metadata snapshot damaged, trying the one before",
+                extra={"fields": {"key": key, "error": str(error)}},
+            )
+            damage = damage or error
+            continue
+        return Loaded(snapshot.image, snapshot.head_checksum, version)
+    first = next(iter(indexes(store, METADATA_LOG_PREFIX, limit=1)), 1)
+    if damage is not None and first != 1:
+        raise damage
+    return Loaded(MetadataImage(), NO_ENTRY_CHECKSUM, 0)
+
+
+def read_entries(store: ObjectStore, start: Loaded) -> Loaded:
+    """What follows `start`.
+
+    By their names: a listing may lag, and only says whether one is missing between.
+    """
+    entries = list(_entries_after(store, start))
+    head_checksum = entries[-1][1] if entries else start.head_checksum
+    image = replay(start.image, (records for records, _ in entries))
+    return Loaded(image, head_checksum, start.snapshot_version)
+
+
+def _entries_after(
+    store: ObjectStore, start: Loaded
+) -> Iterator[tuple[tuple[MetadataRecord, ...], str]]:
+    """Records and checksum of each. Raises CorruptFile at what is damaged or missing."""
+    head_checksum = start.head_checksum
+    index = start.image.version
+    while (content := _read_entry(store, index + 1)) is not None:
+        index += 1
+        key = metadata_log_key(index)
+        entry = decode_entry(content, key=key, index=index)
+        if entry.previous != head_checksum:
+            raise CorruptFile(
+                f"{key}: does not follow the entry before it; it belongs to another history"
+            )
+        head_checksum = entry_checksum(content)
+        yield entry.records, head_checksum
+
+
+def _read_entry(store: ObjectStore, index: int) -> bytes | None:
+    """None behind the end of the log. Raises CorruptFile if it is lost before the end."""
+    key = metadata_log_key(index)
+    with contextlib.suppress(ObjectNotFound):
+        return store.get(key)
+    later = next(iter(indexes(store, METADATA_LOG_PREFIX, after=index - 1, limit=1)), None)
+    if later is None:
+        return None
+    # It may have come after the look at it.
+    with contextlib.suppress(ObjectNotFound):
+        return store.get(key)
+    raise CorruptFile(
+        f"the metadata log in {store.url} has a gap: {key} is missing,"
+        f" {metadata_log_key(later)} is there; restore it from a copy"
+    )
+
+
+def checksum_at(store: ObjectStore, version: int) -> str:
+    """That of an entry, which may be pruned; empty if a snapshot does not tell it either."""
+    with contextlib.suppress(ObjectNotFound):
+        return entry_checksum(store.get(metadata_log_key(version)))
+    key = metadata_snapshot_key(version)
+    with contextlib.suppress(ObjectNotFound):
+        return decode_snapshot(store.get(key), key=key, index=version).head_checksum
+    return ""
+
+
+def readable_checksum_at(store: ObjectStore, version: int) -> str:
+    """As `checksum_at`; empty also if what would tell it is damaged."""
+    with contextlib.suppress(CorruptFile, ObjectCorrupt):
+        return checksum_at(store, version)
+    return ""
+
+
+def is_empty(store: ObjectStore) -> bool:
+    """Whether a store has nothing of a metadata log, entry or snapshot. Raises StorageError."""
+    return not any(
+        indexes(store, prefix, limit=1)
+        for prefix in (METADATA_LOG_PREFIX, METADATA_SNAPSHOT_PREFIX)
+    )
+
+
+def indexes(
+    store: ObjectStore, prefix: str, *, after: int = -1, limit: int | None = None
+) -> list[int]:
+    """Numbers of the objects under `prefix`, ascending; names that are not ours left out."""
+    start_after = f"{prefix}{after:020d}.json" if after >= 0 else ""
+    found = (
+        parse_metadata_key(info.key)
+        for info in store.list(prefix, start_after=start_after, limit=limit)
+    )
+    return sorted(index for index in found if index is not None)
+
+
+def prune(store: ObjectStore) -> None:
+    """Deletes all but the newest snapshots, and the entries that the oldest kept one covers."""
+    versions = indexes(store, METADATA_SNAPSHOT_PREFIX)
+    superfluous = [metadata_snapshot_key(version) for version in versions[:-SNAPSHOTS_KEPT]]
+    first = first_kept(versions)
+    superfluous += [
+        metadata_log_key(index) for index in indexes(store, METADATA_LOG_PREFIX) if index < first
+    ]
+    if superfluous:
+        store.delete(superfluous)
+
+
+def first_kept(snapshots: Sequence[int]) -> int:
+    """The first entry that is of use beside these snapshots.
+
+    The entry that a snapshot ends with stays: the mirror check compares it.
+    """
+    return snapshots[-SNAPSHOTS_KEPT] if len(snapshots) >= SNAPSHOTS_KEPT else 1

@@ -1,0 +1,303 @@
+"""The ordered log of metadata, as immutable objects in an object store.
+
+    metadata/log/00000000000000000041.json        one entry: records that happen together
+    metadata/log/00000000000000000042.json
+    metadata/snapshot/00000000000000000040.json   the whole image after entry 40
+
+    entry     {"format", "version", "cluster_id", "index", "previous", "writer", "records": [...]}
+    snapshot  {"format", "version", "cluster_id", "index", "previous", ...the image...}
+
+`previous` is the checksum of the entry before (in a snapshot: of the entry it ends with), so
+entries of two histories cannot be mixed unnoticed. `writer` is new for every attempt to append:
+two brokers never write the same bytes, and a lost answer is recognised by it.
+
+An append creates the next name if absent. Whoever finds it taken has lost the race, learns what
+the winner wrote, and decides again (`MetadataRaced`): this is the whole consensus.
+
+    1 create entry n   2 image n is current   3 every SNAPSHOT_INTERVAL entries: write a snapshot
+    4 delete what two snapshots have made superfluous
+
+A crash after 1 loses the answer, not the entry. 3 and 4 only save time: their failure is logged
+and made up for by a later one. Loading reads the newest whole snapshot and all entries after it;
+a missing or damaged entry is an error, because every image after it would be wrong
+(history.py).
+
+The mirror is a second store (the bucket, when the log itself lies on the local disk) that follows
+at its own pace (mirror.py). An empty log is restored from a mirror that is not, by a
+snapshot of what the mirror has: one object, so a crash leaves all of it or nothing.
+
+Blocking calls throughout: run them in an executor. `append` may run beside `mirror_once`, but no
+call beside itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Sequence
+
+from strandline.broker.cluster.metadata.documents import (
+    NO_ENTRY_CHECKSUM,
+    encode_entry,
+    encode_snapshot,
+    entry_checksum,
+)
+from strandline.broker.cluster.metadata.history import (
+    Loaded,
+    is_empty,
+    prune,
+    read_entries,
+    read_history,
+)
+from strandline.broker.cluster.metadata.image import MetadataImage
+from strandline.broker.cluster.metadata.mirror import MetadataMirror
+from strandline.broker.cluster.metadata.records import ClusterCreated, MetadataRecord
+from strandline.storage.errors import (
+    CorruptFile,
+    ObjectNotFound,
+    PreconditionFailed,
+    StorageError,
+    TierError,
+)
+from strandline.storage.remote.keys import metadata_log_key, metadata_snapshot_key
+from strandline.storage.remote.object_store.interface import IfAbsent, ObjectStore, new_write_id
+from strandline.storage.values import dataclass
+
+log = logging.getLogger(__name__)
+
+# Loading reads at most twice this many entries one by one: well under a second from a disk, a few
+# seconds from a bucket.
+SNAPSHOT_INTERVAL = 256
+# How often a reader starts over because pruning removed what it had just listed.
+LISTING_ATTEMPTS_MAX = 3
+
+
+class MetadataRaced(StorageError):
+    """Another broker appended first; `MetadataLog.image` is up to date: decide again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataLogStatistics:
+    """Versions are entry numbers; -1 for a mirror that was not yet reached.
+
+    `mirror_deleted_count` are objects that were deleted in the mirror, and found to be.
+    """
+
+    version: int
+    snapshot_version: int
+    mirror_version: int
+    mirror_deleted_count: int
+
+    @property
+    def mirror_lag(self) -> int:
+        """Entries that would be lost with the local disk."""
+        return self.version - max(self.mirror_version, 0)
+
+
+class MetadataLog:
+    """Owner of the log: the current image, and the one way to make the next."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        mirror: ObjectStore | None = None,
+        *,
+        cluster_id: str,
+        snapshot_interval: int = SNAPSHOT_INTERVAL,
+        check_store: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`cluster_id` is what an empty log is created with, and what any other must belong to.
+
+        `check_store` is called before anything is appended, and raises StorageError if the store
+        may be somebody else's by now.
+        """
+        self._store = store
+        self._mirror_store = mirror
+        self._mirror = (
+            None if mirror is None else MetadataMirror(store, mirror, cluster_id=cluster_id)
+        )
+        self._cluster_id = cluster_id
+        self._snapshot_interval = snapshot_interval
+        self._check_store = check_store
+        self._image = MetadataImage()
+        self._head_checksum = NO_ENTRY_CHECKSUM
+        self._snapshot_version = 0
+        # One at a time: a caller may have given up waiting for the one before.
+        self._mirroring = threading.Lock()
+
+    @property
+    def image(self) -> MetadataImage:
+        """The newest image that this process knows."""
+        return self._image
+
+    def statistics(self) -> MetadataLogStatistics:
+        return MetadataLogStatistics(
+            version=self._image.version,
+            snapshot_version=self._snapshot_version,
+            mirror_version=-1 if self._mirror is None else self._mirror.version,
+            mirror_deleted_count=0 if self._mirror is None else self._mirror.deleted_count,
+        )
+
+    def __repr__(self) -> str:
+        return f"<MetadataLog {self.statistics()}>"
+
+    @property
+    def is_unbegun(self) -> bool:
+        """Whether the log is known to be empty: only then its mirror is asked. Blocks."""
+        try:
+            return is_empty(self._store)
+        except TierError:
+            return False
+
+    def load(self) -> MetadataImage:
+        """Reads the log, creating it if neither it nor the mirror has anything yet.
+
+        Raises CorruptFile (an object is damaged or missing, or the log is another cluster's),
+        UnsupportedFormat, or TierError if a store cannot be read. A mirror is only needed, and
+        only asked, while the log is empty.
+        """
+        if self._mirror_store is not None and is_empty(self._store):
+            self.restore(
+                read_history(self._mirror_store, cluster_id=self._cluster_id),
+                self._mirror_store.url,
+            )
+        if self.refresh().version == 0:
+            # A lost race is fine: `append` has then read what the winner created.
+            with contextlib.suppress(MetadataRaced):
+                self.append([ClusterCreated(cluster_id=self._cluster_id)])
+        return self._image
+
+    def restore(self, found: Loaded, url: str) -> None:
+        """Gives the empty log what was found in its mirror at `url`, as one snapshot."""
+        version = found.image.version
+        if version == 0:
+            return
+        content = encode_snapshot(found.image, head_checksum=found.head_checksum)
+        self._store.put(metadata_snapshot_key(version), content, condition=IfAbsent())
+        log.warning(
+            "metadata log restored from its mirror",
+            extra={"fields": {"mirror": url, "version": version}},
+        )
+
+    def refresh(self) -> MetadataImage:
+        """Reads the log again: for what others wrote, or after an append whose outcome is open.
+
+        Raises as `load` does.
+        """
+        self._take_over(read_history(self._store, cluster_id=self._cluster_id))
+        return self._image
+
+    def catch_up(self) -> MetadataImage:
+        """As `refresh`, for a log that somebody else writes: reads only what is new."""
+        if self._image.version == 0:
+            return self.refresh()
+        known = Loaded(self._image, self._head_checksum, self._snapshot_version)
+        try:
+            self._take_over(read_entries(self._store, known))
+        except CorruptFile:
+            # Pruning has overtaken us, or it is damaged: the whole log says which.
+            return self.refresh()
+        return self._image
+
+    def _take_over(self, loaded: Loaded) -> None:
+        self._image = loaded.image
+        self._head_checksum = loaded.head_checksum
+        self._snapshot_version = loaded.snapshot_version
+
+    def append(self, records: Sequence[MetadataRecord]) -> MetadataImage:
+        """Makes the records durable as one entry, and returns the image after it.
+
+        Raises MetadataRaced if the image they were decided on is no longer the newest. After any
+        other StorageError the outcome is open; the next append finds out, by then losing the race
+        to this one.
+        """
+        assert records, "an entry holds at least one record"
+        self._check_store()
+        # Fails before anything is written if the records do not fit: then we are wrong.
+        image = self._image.apply_entry(records)
+        content = encode_entry(
+            records,
+            index=image.version,
+            cluster_id=image.cluster_id,
+            previous=self._head_checksum,
+            writer=new_write_id(),
+        )
+        try:
+            self._store.put(metadata_log_key(image.version), content, condition=IfAbsent())  # 1
+        except PreconditionFailed as error:
+            self.refresh()
+            raise MetadataRaced(
+                f"metadata log entry {image.version} was written by somebody else"
+            ) from error
+        self._image = image  # 2
+        self._head_checksum = entry_checksum(content)
+        if image.version - self._snapshot_version >= self._snapshot_interval:
+            self._make_snapshot()
+        return image
+
+    def mirror_once(self) -> int:
+        """Copies what the mirror lacks; the entries it still lacks after that (appended meanwhile).
+
+        Costs no request while nothing has changed. Raises MirrorDiverged, CorruptFile (the log is
+        damaged, which must not spread), or TierError if a store cannot be reached. Without a mirror
+        nothing happens.
+        """
+        mirror = self._mirror
+        if mirror is None:
+            return 0
+        with self._mirroring:
+            known = mirror.version, mirror.snapshot_version
+            if known != (self._image.version, self._snapshot_version):
+                self._bring(mirror)
+            # An append may be durable, and mirrored, before its image is current.
+            return max(0, self._image.version - mirror.version)
+
+    def mend_mirror(self) -> None:
+        """Writes again what was deleted in the mirror, of which nobody is told.
+
+        Raises as `mirror_once`.
+        """
+        if self._mirror is not None:
+            with self._mirroring:
+                self._bring(self._mirror)
+
+    def claim_mirror(self) -> None:
+        """Brings to the mirror what it lacks, after a look at its newest entry alone.
+
+        The first `mirror_once` reads all of it, for it has to be of use. Raises as `mirror_once`.
+        """
+        mirror = self._mirror
+        if mirror is None:
+            return
+        with self._mirroring:
+            if not mirror.claim(self._image.version, self._snapshot_version):
+                self._bring(mirror)
+
+    def _bring(self, mirror: MetadataMirror) -> None:
+        for attempt in range(1, LISTING_ATTEMPTS_MAX + 1):
+            try:
+                mirror.bring(self._image.version)
+                break
+            except ObjectNotFound:
+                # A snapshot came in between and what was listed has been pruned: look again.
+                if attempt == LISTING_ATTEMPTS_MAX:
+                    raise
+
+    # --- snapshots ------------------------------------------------------------------------
+
+    def _make_snapshot(self) -> None:
+        version = self._image.version
+        content = encode_snapshot(self._image, head_checksum=self._head_checksum)
+        try:
+            self._store.put(metadata_snapshot_key(version), content, condition=IfAbsent())  # 3
+            self._snapshot_version = version
+            prune(self._store)  # 4
+        except PreconditionFailed:
+            # Another broker was quicker: images of one version are equal.
+            self._snapshot_version = version
+        except StorageError as error:
+            log.warning(
+                "metadata snapshot not written, the log stays longer",
+                extra={"fields": {"version": version, "error": str(error)}},
+            )

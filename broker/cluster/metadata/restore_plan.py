@@ -1,0 +1,117 @@
+"""What a restored broker's metadata has to say: the mirror, put right by the archive.
+
+The mirror follows the metadata log with a delay of seconds, and each manifest goes by itself, so
+after the loss of a machine they may disagree. Then the archive is right about what it holds:
+
+    topic.json without a topic            created after the mirror's last entry: created again
+    topic.json with more partitions       added after it: added again
+    tombstone, but the topic lives        deleted after it: deleted
+    a manifest with a higher epoch        the next start must be above it, or it would be fenced
+    producers above the allocated ids     no id may be given away twice
+
+Pure: images and facts in, records out. Two live topics of one name cannot both be had: the one
+that the mirror knows wins, the other is a problem that an operator has to look at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from strandline.broker.cluster.metadata.image import MetadataImage
+from strandline.broker.cluster.metadata.records import (
+    LeaderEpochsRaised,
+    MetadataRecord,
+    NodeId,
+    PartitionsAdded,
+    ProducerIdsAllocated,
+    TopicCreated,
+    TopicDeleted,
+)
+from strandline.storage.model import Epoch, TopicId, TopicIdPartition
+from strandline.storage.remote.manifest.topic_info import TopicInfo
+from strandline.storage.values import dataclass
+
+# Blocks of 1000 ids that may have been given away after the mirror's last entry: it lags by
+# seconds, this many cannot be used up in them. There are 2^63 ids.
+PRODUCER_IDS_SKIPPED = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataCorrections:
+    """Records to append to the mirrored metadata, in order, and what could not be put right."""
+
+    records: tuple[MetadataRecord, ...]
+    problems: tuple[str, ...]
+
+
+def correct_topics(
+    image: MetadataImage, topics: Sequence[TopicInfo], *, node_id: NodeId
+) -> MetadataCorrections:
+    """Topics as the bucket's topic.json say."""
+    records: list[MetadataRecord] = []
+    problems: list[str] = []
+    names = {name: topic.topic_id for name, topic in image.topics.items()}
+    dead = {info.topic_id for info in topics if info.is_deleted}
+    for topic in image.topics.values():
+        if topic.topic_id in dead:
+            records.append(TopicDeleted(topic_id=topic.topic_id))
+            del names[topic.name]
+    for info in topics:
+        if info.is_deleted or info.topic_id in image.pending_purges:
+            continue
+        known = image.topics_by_id.get(info.topic_id)
+        if known is not None:
+            added = info.partition_count - known.partition_count
+            if added > 0:
+                records.append(
+                    PartitionsAdded(
+                        topic_id=info.topic_id,
+                        first_partition=known.partition_count,
+                        replicas=((node_id,),) * added,
+                    )
+                )
+        elif info.topic in names:
+            problems.append(
+                f"{info.key}: the name belongs to topic id {names[info.topic]}; left out"
+            )
+        else:
+            names[info.topic] = info.topic_id
+            records.append(
+                TopicCreated(
+                    topic=info.topic,
+                    topic_id=info.topic_id,
+                    replicas=((node_id,),) * info.partition_count,
+                    properties=dict(info.properties),
+                )
+            )
+    return MetadataCorrections(records=tuple(records), problems=tuple(problems))
+
+
+def correct_numbers(
+    image: MetadataImage, epochs: Mapping[TopicIdPartition, Epoch], *, producer_id_max: int
+) -> tuple[MetadataRecord, ...]:
+    """Leader epochs and producer ids that go on above everything that was used."""
+    raised: dict[TopicId, list[tuple[int, int]]] = {}
+    for partition, epoch in sorted(epochs.items()):
+        topic = image.topics_by_id.get(partition.topic_id)
+        if topic is None or partition.partition >= topic.partition_count:
+            continue
+        if epoch > topic.partitions[partition.partition].leader_epoch:
+            raised.setdefault(partition.topic_id, []).append((partition.partition, epoch))
+    records: list[MetadataRecord] = [
+        LeaderEpochsRaised(topic_id=topic_id, leader_epochs=tuple(pairs))
+        for topic_id, pairs in raised.items()
+    ]
+    next_producer_id = max(image.next_producer_id, producer_id_max + 1) + PRODUCER_IDS_SKIPPED
+    records.append(ProducerIdsAllocated(next_producer_id=next_producer_id))
+    return tuple(records)
+
+
+def foreign_nodes(image: MetadataImage, node_id: NodeId) -> set[NodeId]:
+    """Other brokers that lead something: one broker restores what one broker had."""
+    return {
+        partition.leader
+        for topic in image.topics.values()
+        for partition in topic.partitions
+        if partition.leader != node_id
+    }

@@ -1,0 +1,1 @@
+"""Partitions of this broker: appends, high watermark, moves between folders."""

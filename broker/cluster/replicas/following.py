@@ -1,0 +1,218 @@
+"""Metadata and logs of a read-only replica: another broker's, as its bucket shows them.
+
+    bucket                                        this broker
+    metadata/  mirror of the origin's log   --->  image: its tiered topics, led by this node
+    topics/    manifests                    --->  logs that end where the archives end
+                                            plus  __consumer_offsets of this broker's own groups
+
+The replica asks the bucket every few seconds. A topic that is new there appears, one that is gone
+disappears; a partition ends where its archive did when it was last looked at. Nothing is written to
+the bucket, and nothing but the groups can be changed here: whoever tries is told POLICY_VIOLATION,
+which no client repeats.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import fields, replace
+from typing import Any
+
+from strandline.broker.cluster.metadata.decisions import Decision
+from strandline.broker.cluster.metadata.image import (
+    MetadataImage,
+    PartitionImage,
+    TopicImage,
+    image_of,
+)
+from strandline.broker.cluster.metadata.metadata import DecisionT, ImageFollower, Metadata
+from strandline.broker.cluster.metadata.metadata_log import MetadataLog
+from strandline.broker.cluster.metadata.records import MetadataRecord, NodeId, TopicCreated
+from strandline.broker.cluster.metadata.tiers import describe, is_tiered
+from strandline.broker.cluster.metadata.topic_names import INTERNAL_TOPICS
+from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage.errors import ReadOnlyReplica, StorageError
+from strandline.storage.local.log.log import AppendInfo, AppendOrigin, LocalLog
+from strandline.storage.model import Epoch, Offset, TopicPartition
+from strandline.storage.tiering.log.unified_log import UnifiedLog
+from strandline.storage.tiering.manager.manager import TieringManager
+
+REFUSAL = "this broker is a read-only replica of another one's archive"
+
+
+class ReplicaRefuses(StorageError):
+    """Something that has no result of its own cannot be changed here."""
+
+    kafka_code = ErrorCode.POLICY_VIOLATION
+
+
+class FollowedLog(UnifiedLog):
+    """A log that only the origin writes; it ends where its archive ends."""
+
+    __slots__ = ()
+
+    def append(
+        self,
+        records: memoryview,
+        *,
+        leader_epoch: int,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        records_checked: bool = False,
+    ) -> AppendInfo:
+        """Raises ReadOnlyReplica."""
+        raise ReadOnlyReplica(REFUSAL)
+
+    def delete_records(self, before_offset: Offset) -> Offset:
+        """Raises ReadOnlyReplica."""
+        raise ReadOnlyReplica(REFUSAL)
+
+
+class FollowedTiers:
+    """Attaches followed logs to a manager that only reads."""
+
+    def __init__(
+        self,
+        manager: TieringManager,
+        *,
+        log_starts: Mapping[TopicPartition, Offset],
+        lookups: Executor,
+    ) -> None:
+        self._manager = manager
+        self._log_starts = log_starts
+        self._lookups = lookups
+
+    def join(
+        self, local: LocalLog, topic: TopicImage, partition: PartitionImage, *, is_new: bool
+    ) -> UnifiedLog:
+        start = None if is_new else self._log_starts.get(local.topic_partition)
+        if not is_tiered(topic):
+            return UnifiedLog(local, log_start_offset=start, executor=self._lookups)
+        followed = FollowedLog(local, log_start_offset=start, executor=self._lookups)
+        self._manager.attach(followed, describe(topic), leader_epoch=partition.leader_epoch)
+        return followed
+
+    def lead(self, unified_log: UnifiedLog, leader_epoch: Epoch) -> None:
+        """Its leader is another broker, whatever clients are told."""
+
+    def leave(self, unified_log: UnifiedLog) -> None:
+        self._manager.detach(unified_log.topic_partition)
+
+    def change(self, topic: TopicImage, served: Sequence[tuple[UnifiedLog, Epoch]]) -> bool:
+        """A topic that is tiered no more is no more in the image."""
+        return False
+
+    def changed(self, topic: TopicImage) -> None:
+        """There is nothing to do."""
+
+    def follow(self, image: MetadataImage) -> None:
+        """The archive is its owner's."""
+
+
+class FollowingMetadata(Metadata):
+    """The image of the origin, and the internal topics of this broker."""
+
+    def __init__(
+        self,
+        origin: MetadataLog,
+        own: MetadataLog,
+        *,
+        node_id: NodeId,
+        follower: ImageFollower,
+        executor: Executor,
+    ) -> None:
+        """`origin` lies in the bucket and is only read; `own` on this disk."""
+        super().__init__(
+            merged_image(origin.image, own.image, node_id),
+            own,
+            follower=follower,
+            executor=executor,
+        )
+        self._origin = origin
+        self._own = own
+        self._node_id = node_id
+
+    @property
+    def origin_version(self) -> int:
+        """The last entry of the origin's metadata that was read from its mirror."""
+        return self._origin.image.version
+
+    async def change(self, decide: Callable[[MetadataImage], DecisionT]) -> DecisionT:
+        """Carries out what concerns internal topics alone, and refuses everything else.
+
+        Raises StorageError if the log of this broker cannot be written.
+        """
+        async with self._changing:
+            decision = decide(self._image)
+            if not decision.records:
+                return decision
+            if not all(_is_internal(record) for record in decision.records):
+                return _refused(decision)
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._executor, self._own.append, decision.records)
+            await self._take_over()
+            return decision
+
+    async def lead_anew(self, node_id: NodeId) -> None:
+        """Partitions that found no folder are made. The epochs are the origin's."""
+        async with self._changing:
+            await self._follower.follow(self._image)
+
+    async def refresh(self) -> None:
+        """Asks the bucket what the origin has changed. Raises StorageError if it cannot be read."""
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._executor, self._origin.catch_up)
+        async with self._changing:
+            await self._take_over()
+
+    async def _take_over(self) -> None:
+        image = merged_image(self._origin.image, self._own.image, self._node_id)
+        if image != self._image:
+            self._image = image
+            await self._follower.follow(image)
+
+
+def merged_image(origin: MetadataImage, own: MetadataImage, node_id: NodeId) -> MetadataImage:
+    """The tiered topics of `origin`, led by this node, and the internal ones of `own`."""
+    followed = [
+        replace(
+            topic,
+            partitions=tuple(
+                replace(partition, leader=node_id, replicas=(node_id,), isr=(node_id,))
+                for partition in topic.partitions
+            ),
+        )
+        for topic in origin.topics.values()
+        if is_tiered(topic) and topic.name not in INTERNAL_TOPICS
+    ]
+    return image_of(
+        version=origin.version,
+        cluster_id=origin.cluster_id,
+        topics=[*followed, *own.topics.values()],
+        pending_purges=(),
+        next_producer_id=0,
+        broker_properties=own.broker_properties,
+        client_quotas=own.client_quotas,
+        group_properties=own.group_properties,
+        scram_credentials=own.scram_credentials,
+    )
+
+
+def _is_internal(record: MetadataRecord) -> bool:
+    return isinstance(record, TopicCreated) and record.topic in INTERNAL_TOPICS
+
+
+def _refused(decision: DecisionT) -> DecisionT:
+    """The decision with nothing to do, and every result that would have been a success refused."""
+    if not isinstance(decision, Decision):
+        raise ReplicaRefuses(REFUSAL)
+    refused = tuple(_refused_result(result) for result in decision.results)
+    return replace(decision, records=(), results=refused)
+
+
+# The results of different decisions share two fields and no class.
+def _refused_result(result: Any) -> Any:
+    names = {field.name for field in fields(result)}
+    if "error_code" not in names or result.error_code is not ErrorCode.NONE:
+        return result
+    return replace(result, error_code=ErrorCode.POLICY_VIOLATION, error_message=REFUSAL)

@@ -1,0 +1,241 @@
+"""One partition that this broker leads: its log, its leader epoch, and who waits for more of it.
+
+A fetch that found too little leaves a waiter here. An append tells the waiters how many bytes came;
+they decide whether that is enough. Waiters are woken after the producer's answer is on its way,
+not in the middle of the append.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from concurrent.futures import Executor
+from typing import Protocol
+
+from strandline.broker.cluster.metadata.topic_names import INTERNAL_TOPICS
+from strandline.broker.cluster.replicas.traffic import TopicTraffic
+from strandline.broker.protocol.messages.fetch import FetchResponsePartition
+from strandline.storage.concurrency.shared_future import result_of
+from strandline.storage.errors import (
+    DiskError,
+    FencedLeaderEpoch,
+    RecordsRejected,
+    UnknownLeaderEpoch,
+)
+from strandline.storage.local.log.log import AppendInfo, AppendOrigin
+from strandline.storage.model import NO_EPOCH, EpochStart, TopicId, TopicPartition
+from strandline.storage.tiering.log.unified_log import UnifiedLog
+
+
+class PartitionGone(RecordsRejected):
+    """The partition was deleted while records for it were prepared."""
+
+    kafka_code = 3  # UNKNOWN_TOPIC_OR_PARTITION
+
+
+class AppendWaiter(Protocol):
+    """Somebody who waits for bytes, an error or the end of the partition."""
+
+    def on_append(self, size_bytes: int) -> None:
+        """Called synchronously inside an append; must only take note and return."""
+        ...
+
+    def on_gone(self) -> None:
+        """The partition was deleted or went offline."""
+        ...
+
+
+class Partition:
+    """The leader's side of one partition; used on the event loop only."""
+
+    __slots__ = (
+        "_flushing",
+        "_is_gone",
+        "_last_prepared",
+        "_syncs",
+        "_waiters",
+        "is_internal",
+        "leader_epoch",
+        "log",
+        "said_in_passing",
+        "topic_id",
+        "topic_partition",
+        "traffic",
+    )
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        topic_id: TopicId,
+        log: UnifiedLog,
+        leader_epoch: int,
+        *,
+        syncs: Executor,
+        traffic: TopicTraffic,
+    ) -> None:
+        """`syncs` runs the flushes; `traffic` is that of the topic."""
+        self._syncs = syncs
+        self._flushing: asyncio.Future[None] | None = None
+        # The append that was asked for last among those that are still being prepared.
+        self._last_prepared: asyncio.Future[None] | None = None
+        self._is_gone = False
+        self.is_internal = topic_partition.topic in INTERNAL_TOPICS
+        self.topic_partition = topic_partition
+        self.topic_id = topic_id
+        self.log = log
+        self.traffic = traffic
+        self.leader_epoch = leader_epoch
+        self._waiters: set[AppendWaiter] = set()
+        # What consumers were told last who got no records; see `fetch_answers.passed_over`.
+        self.said_in_passing: FetchResponsePartition | None = None
+
+    def __repr__(self) -> str:
+        return f"<Partition {self.topic_partition} epoch={self.leader_epoch} {self.log!r}>"
+
+    @property
+    def high_watermark(self) -> int:
+        """Exclusive end of what every in-sync replica has: with one replica, the log's end."""
+        return self.log.end_offset
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether its log folder failed: nothing it says now would survive a restart."""
+        return self.log.local.failure is not None
+
+    @property
+    def last_stable_offset(self) -> int:
+        return self.log.last_stable_offset
+
+    def check_leader_epoch(self, current_leader_epoch: int) -> None:
+        """Raises FencedLeaderEpoch or UnknownLeaderEpoch if the client knows another leader.
+
+        -1 means that the client does not check (KIP-320).
+        """
+        if current_leader_epoch in (NO_EPOCH, self.leader_epoch):
+            return
+        if current_leader_epoch < self.leader_epoch:
+            raise FencedLeaderEpoch(
+                f"{self.topic_partition}: epoch {current_leader_epoch} < {self.leader_epoch}"
+            )
+        raise UnknownLeaderEpoch(
+            f"{self.topic_partition}: epoch {current_leader_epoch} > {self.leader_epoch}"
+        )
+
+    def epoch_for(self, offset: int) -> int:
+        """The leader epoch that wrote `offset`, or that will; -1 if it lies before the lineage."""
+        if offset >= self.log.end_offset:
+            return self.leader_epoch
+        return self.log.local.leader_epochs.epoch_for(offset)
+
+    def epoch_end(self, epoch: int) -> EpochStart:
+        """The largest epoch <= `epoch` and where it ended; (-1, -1) if nobody had it yet.
+
+        The log knows an epoch from its first record on. Clients know it before: those that began
+        at the end of the log ask for it after the next start, and would take "unknown" for lost
+        records. So the epoch that leads counts from the end of the log on, as in Kafka's
+        Partition.makeLeader.
+        """
+        end_offset = self.log.end_offset
+        if epoch == self.leader_epoch:
+            return EpochStart(epoch, end_offset)
+        latest_epoch = self.log.local.leader_epochs.latest_epoch
+        if latest_epoch < epoch < self.leader_epoch:
+            return EpochStart(epoch if latest_epoch == NO_EPOCH else latest_epoch, end_offset)
+        return self.log.offset_for_epoch(epoch)
+
+    def append(
+        self,
+        records: memoryview,
+        *,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        records_checked: bool = False,
+    ) -> AppendInfo:
+        """Appends one batch; see LocalLog.append for what it raises."""
+        info = self.log.append(
+            records,
+            leader_epoch=self.leader_epoch,
+            origin=origin,
+            records_checked=records_checked,
+        )
+        if info.duplicate:
+            return info
+        self.traffic.bytes_in += info.size_bytes
+        self.traffic.messages_in += info.last_offset - info.base_offset + 1
+        if self._waiters:
+            for waiter in tuple(self._waiters):
+                waiter.on_append(info.size_bytes)
+        return info
+
+    async def append_prepared(self, preparing: Awaitable[memoryview]) -> AppendInfo:
+        """Appends the batch that `preparing` ends with, in the order of the calls.
+
+        Preparations run side by side; whoever is ready early waits for those who came before, so a
+        producer's batches reach the log as they were sent. Raises what `preparing` and `append`
+        raise, and PartitionGone if the partition was deleted meanwhile.
+        """
+        before = self._last_prepared
+        mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._last_prepared = mine
+        try:
+            records = await preparing
+            if before is not None and not before.done():
+                await result_of(before)
+            if self._is_gone:
+                raise PartitionGone(f"{self.topic_partition} was deleted")
+            return self.append(records, records_checked=True)
+        finally:
+            if self._last_prepared is mine:
+                self._last_prepared = before if before and not before.done() else None
+            if before is None or before.done():
+                mine.set_result(None)
+            else:
+                before.add_done_callback(lambda _: mine.set_result(None))
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the partition was deleted."""
+        return self._is_gone
+
+    @property
+    def must_flush(self) -> bool:
+        """True if `flush.messages` asks for an fsync before the last append is answered."""
+        local = self.log.local
+        return local.unflushed_record_count >= local.config.flush_messages
+
+    async def flush(self) -> None:
+        """Returns when everything appended before the call is on the device.
+
+        Group commit: whoever comes while an fsync runs waits for the next one, together with all
+        others who came. Raises StorageError to each of them if it fails.
+        """
+        wanted_end = self.log.end_offset
+        while (local := self.log.local).recovery_point < wanted_end:
+            if self.log.end_offset < wanted_end:
+                # Nobody can say what became of it, and others may get its offsets.
+                raise DiskError(f"{self.topic_partition} was cut below {wanted_end}")
+            is_mine = self._flushing is None
+            if self._flushing is None:
+                loop = asyncio.get_running_loop()
+                self._flushing = loop.run_in_executor(self._syncs, local.flush)
+            try:
+                await result_of(self._flushing)
+            except DiskError:
+                # A move took the folder away under the flush: its copy was synced before.
+                if self.log.local is local:
+                    raise
+            finally:
+                if is_mine:
+                    self._flushing = None
+
+    def wait(self, waiter: AppendWaiter) -> None:
+        self._waiters.add(waiter)
+
+    def stop_waiting(self, waiter: AppendWaiter) -> None:
+        self._waiters.discard(waiter)
+
+    def gone(self) -> None:
+        """Wakes everybody for good: the partition is deleted or offline."""
+        self._is_gone = True
+        waiters, self._waiters = self._waiters, set()
+        for waiter in waiters:
+            waiter.on_gone()

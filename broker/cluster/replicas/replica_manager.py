@@ -1,0 +1,350 @@
+"""The partitions of this broker: made, changed and removed as the metadata image says.
+
+Reads of the tables are synchronous and cheap. Changes come from one place, `follow`, called with
+one image after the other. Creating and deleting folders blocks on fsync, so that runs in the disk
+worker; the tables change on the loop, after it.
+
+    topic appears      create folders        attach to tiering   serve
+    topic changes      configs to the log, new partitions as above; tiering begins or ends
+    topic disappears   stop serving          detach, remove folders; tiering empties the bucket
+
+A partition that is in nobody's folder at start-up while a log folder is offline is taken to lie
+there: it is answered with KAFKA_STORAGE_ERROR, and not begun anew in another folder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from strandline.broker.cluster.metadata.image import MetadataImage, PartitionImage, TopicImage
+from strandline.broker.cluster.metadata.tiers import Tiers
+from strandline.broker.cluster.replicas.partition import Partition
+from strandline.broker.cluster.replicas.traffic import TopicTraffic
+from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage.config.log_config import LogConfig
+from strandline.storage.errors import DiskError
+from strandline.storage.local.log.log import LocalLog
+from strandline.storage.local.log_dirs.log_dirs import LogDirs
+from strandline.storage.model import TopicId, TopicPartition
+
+if TYPE_CHECKING:
+    from strandline.storage.local.log_dirs.revival import RevivedLog
+
+log = logging.getLogger(__name__)
+
+
+class ReplicaManager:
+    """Tables of partitions by name and by id."""
+
+    def __init__(
+        self,
+        log_dirs: LogDirs,
+        tiers: Tiers,
+        *,
+        topic_defaults: Callable[[], Mapping[str, str]],
+        disk: Executor,
+        syncs: Executor,
+    ) -> None:
+        """`disk` has one worker: it owns the log folders. `syncs` runs the flushes of logs.
+
+        `topic_defaults` may be altered.
+        """
+        self._syncs = syncs
+        self._log_dirs = log_dirs
+        self._tiers = tiers
+        self._topic_defaults = topic_defaults
+        self._disk = disk
+        self._partitions: dict[TopicPartition, Partition] = {}
+        self._by_name: dict[str, dict[int, Partition]] = {}
+        self._by_id: dict[TopicId, dict[int, Partition]] = {}
+        self._configs: dict[TopicId, LogConfig] = {}
+        # What was followed, and under which defaults: what is still so is not looked at again.
+        self._followed: Mapping[TopicId, TopicImage] = {}
+        self._followed_defaults: Mapping[str, str] = {}
+        self._traffic: dict[TopicId, TopicTraffic] = {}
+        # That of topics that were deleted, so that totals never go back.
+        self._departed = TopicTraffic()
+        # Until the image of start-up is followed, a missing folder may be a lost disk.
+        self._is_starting = True
+        # Partitions that were in no folder at start-up, while some folder was offline.
+        self._offline: set[TopicPartition] = set()
+        # Partitions whose folder could not be made since.
+        self._uncreated: set[TopicPartition] = set()
+        # Those of a topic that the log told of.
+        self._told_uncreated: dict[str, set[int]] = {}
+        # The topic ids of both.
+        self._unserved_ids: dict[str, TopicId] = {}
+
+    # --- reading -----------------------------------------------------------------------------
+
+    def partition(self, topic: str, index: int) -> Partition | None:
+        partitions = self._by_name.get(topic)
+        return None if partitions is None else partitions.get(index)
+
+    def topic_names(self) -> tuple[str, ...]:
+        """Of the topics with a partition that is served here."""
+        return tuple(self._by_name)
+
+    def partition_by_id(self, topic_id: uuid.UUID | None, index: int) -> Partition | None:
+        if topic_id is None:
+            return None
+        partitions = self._by_id.get(topic_id)
+        return None if partitions is None else partitions.get(index)
+
+    def partitions_of(
+        self, topic: str | None, topic_id: uuid.UUID | None
+    ) -> Mapping[int, Partition]:
+        """Those of a topic that is named by its name or, without one, by its id."""
+        if topic is not None:
+            return self._by_name.get(topic, {})
+        return {} if topic_id is None else self._by_id.get(topic_id, {})
+
+    def has_topic_id(self, topic_id: uuid.UUID | None) -> bool:
+        """Whether a topic of that id is served here, with whatever partitions."""
+        return topic_id in self._by_id
+
+    def is_offline(self, topic: str, index: int) -> bool:
+        """Whether a partition that `partition` does not find lies in a folder that is offline."""
+        key = TopicPartition(topic, index)
+        return key in self._offline or key in self._uncreated
+
+    def code_of_missing(self, topic: str, index: int) -> ErrorCode:
+        """What a client is told of a partition that `partition` does not find."""
+        if self.is_offline(topic, index):
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    @property
+    def has_uncreated(self) -> bool:
+        """Whether partitions wait for a folder that can be written; `follow` tries again."""
+        return bool(self._uncreated)
+
+    def is_offline_by_id(self, topic_id: uuid.UUID | None, index: int) -> bool:
+        """The same for a partition named by its topic's id."""
+        return any(
+            key.partition == index and self._unserved_ids.get(key.topic) == topic_id
+            for key in (*self._offline, *self._uncreated)
+        )
+
+    def partitions(self) -> tuple[Partition, ...]:
+        return tuple(self._partitions.values())
+
+    def traffic_of(self, topic: str) -> TopicTraffic | None:
+        """What went in and out of a topic, None if none of its partitions is served here."""
+        partitions = self._by_name.get(topic)
+        return None if not partitions else next(iter(partitions.values())).traffic
+
+    def all_traffic(self) -> tuple[TopicTraffic, ...]:
+        """What went in and out since the start: of every topic, and of all that were deleted."""
+        return (self._departed, *self._traffic.values())
+
+    def config_of(self, topic: TopicImage) -> LogConfig:
+        """The topic's typed configuration; properties were checked when they were set."""
+        return LogConfig.resolve(topic.properties, self._topic_defaults())
+
+    # --- following the metadata --------------------------------------------------------------
+
+    def take_over(self, logs: Mapping[TopicPartition, LocalLog], image: MetadataImage) -> None:
+        """Start-up: serves the logs that were found on disk; `follow` creates what is missing."""
+        for topic in image.topics.values():
+            for partition in topic.partitions:
+                local = logs.get(TopicPartition(topic.name, partition.partition))
+                if local is not None:
+                    self._serve(topic, partition, local, is_new=False)
+
+    async def follow(self, image: MetadataImage) -> None:
+        """Makes folders, tables and tiers as `image` says.
+
+        The first call is start-up's. A folder that is missing then belonged to a partition that may
+        have an archive, so it must not be taken for a new one and begin at offset 0 again.
+        """
+        for topic_id in tuple(self._by_id):
+            if topic_id not in image.topics_by_id:
+                await self._remove_topic(topic_id)
+        for topic_name in self._told_uncreated.keys() - image.topics.keys():
+            del self._told_uncreated[topic_name]
+        for unserved in (self._offline, self._uncreated):
+            unserved -= {key for key in unserved if key.topic not in image.topics}
+        if self._followed_defaults != (defaults := self._topic_defaults()):
+            self._followed, self._followed_defaults = {}, defaults
+        for topic in image.topics.values():
+            is_known = self._followed.get(topic.topic_id) is topic
+            if not is_known or topic.name in self._told_uncreated:
+                await self._follow_topic(topic)
+        self._followed = image.topics_by_id
+        self._unserved_ids = {
+            key.topic: image.topics[key.topic].topic_id for key in self._offline | self._uncreated
+        }
+        self._is_starting = False
+        self._tiers.follow(image)
+
+    async def _follow_topic(self, topic: TopicImage) -> None:
+        config = self.config_of(topic)
+        changed = self._configs.get(topic.topic_id) != config
+        self._configs[topic.topic_id] = config
+        present = self._by_id.get(topic.topic_id, {})
+        missing = [
+            p
+            for p in topic.partitions
+            if p.partition not in present
+            and TopicPartition(topic.name, p.partition) not in self._offline
+        ]
+        if missing and self._is_starting and self._log_dirs.failures:
+            self._leave_offline(topic, missing)
+            missing = []
+        if missing:
+            loop = asyncio.get_running_loop()
+            created = await loop.run_in_executor(
+                self._disk, self._create_logs, topic, missing, config
+            )
+            for partition, local in zip(missing, created, strict=True):
+                key = TopicPartition(topic.name, partition.partition)
+                if local is None:
+                    self._uncreated.add(key)
+                else:
+                    self._uncreated.discard(key)
+                    self._serve(topic, partition, local, is_new=not self._is_starting)
+        for partition in topic.partitions:
+            served = self._by_id.get(topic.topic_id, {}).get(partition.partition)
+            if served is None:
+                continue
+            if served.leader_epoch != partition.leader_epoch:
+                served.leader_epoch = partition.leader_epoch
+                self._tiers.lead(served.log, partition.leader_epoch)
+            if changed:
+                served.log.local.update_config(config)
+        if changed and not self._is_starting:
+            await self._change_tiers(topic)
+
+    async def _change_tiers(self, topic: TopicImage) -> None:
+        # None at all, if there was no folder for any of its partitions.
+        served = self._by_id.get(topic.topic_id, {}).values()
+        logs = [(partition.log, partition.leader_epoch) for partition in served]
+        if self._tiers.change(topic, logs):
+            await self.checkpoint_log_starts()
+            self._tiers.changed(topic)
+
+    def _leave_offline(self, topic: TopicImage, missing: list[PartitionImage]) -> None:
+        self._offline |= {TopicPartition(topic.name, p.partition) for p in missing}
+        log.error(
+            "partitions offline: they may lie in a log folder that is",
+            extra={
+                "fields": {
+                    "topic": topic.name,
+                    "partitions": [p.partition for p in missing],
+                    "folders": [str(path) for path in self._log_dirs.failures],
+                }
+            },
+        )
+
+    def replace_logs(self, revived: Iterable[RevivedLog]) -> None:
+        """Serves again what was stopped with its folder; see LogDirs.revive."""
+        for pair in revived:
+            served = self._partitions.get(pair.new.topic_partition)
+            if served is not None and served.log.local is pair.old:
+                served.log.replace_local(pair.new)
+
+    def _create_logs(
+        self, topic: TopicImage, missing: list[PartitionImage], config: LogConfig
+    ) -> list[LocalLog | None]:
+        """A new log for each; None where no folder can be written: `follow` tries again."""
+        keys = [TopicPartition(topic.name, partition.partition) for partition in missing]
+        outcomes = self._log_dirs.create_logs(
+            keys,
+            topic.topic_id,
+            config,
+            may_be_archived=self._is_starting and config.remote_storage_enable,
+        )
+        self._note_uncreated(
+            topic.name,
+            {
+                key.partition: outcome
+                for key, outcome in zip(keys, outcomes, strict=True)
+                if isinstance(outcome, DiskError)
+            },
+        )
+        return [None if isinstance(outcome, DiskError) else outcome for outcome in outcomes]
+
+    def _note_uncreated(self, topic: str, failed: Mapping[int, DiskError]) -> None:
+        """Says so once per topic until all of it is there: it is tried again and again."""
+        if not failed:
+            self._told_uncreated.pop(topic, None)
+            return
+        if self._told_uncreated.get(topic) == set(failed):
+            return
+        self._told_uncreated[topic] = set(failed)
+        first = min(failed)
+        log.error(
+            "partitions not created, will be tried again",
+            extra={
+                "fields": {
+                    "topic": topic,
+                    "partitions": len(failed),
+                    "first": first,
+                    "reason": str(failed[first]),
+                }
+            },
+        )
+
+    def _serve(
+        self, topic: TopicImage, partition: PartitionImage, local: LocalLog, *, is_new: bool
+    ) -> None:
+        topic_partition = TopicPartition(topic.name, partition.partition)
+        served = Partition(
+            topic_partition,
+            topic.topic_id,
+            self._tiers.join(local, topic, partition, is_new=is_new),
+            partition.leader_epoch,
+            syncs=self._syncs,
+            traffic=self._traffic.setdefault(topic.topic_id, TopicTraffic()),
+        )
+        self._partitions[topic_partition] = served
+        self._by_name.setdefault(topic.name, {})[partition.partition] = served
+        self._by_id.setdefault(topic.topic_id, {})[partition.partition] = served
+
+    async def _remove_topic(self, topic_id: TopicId) -> None:
+        loop = asyncio.get_running_loop()
+        self._configs.pop(topic_id, None)
+        self._departed.add(self._traffic.pop(topic_id, TopicTraffic()))
+        gone = tuple(self._by_id.pop(topic_id).values())
+        # All at once, whatever becomes of their folders: nobody may write to what is deleted.
+        for served in gone:
+            del self._partitions[served.topic_partition]
+            by_name = self._by_name[served.topic_partition.topic]
+            del by_name[served.topic_partition.partition]
+            if not by_name:
+                del self._by_name[served.topic_partition.topic]
+            served.gone()
+            self._tiers.leave(served.log)
+        for served in gone:
+            try:
+                await loop.run_in_executor(self._disk, self._log_dirs.delete_log, served.log.local)
+            except DiskError as error:
+                log.error(
+                    "folder of a deleted partition stays until the next start",
+                    extra={
+                        "fields": {
+                            "partition": str(served.topic_partition),
+                            "reason": str(error),
+                        }
+                    },
+                )
+
+    # --- durability --------------------------------------------------------------------------
+
+    async def checkpoint_log_starts(self) -> frozenset[Path]:
+        """Makes log starts and high watermarks durable; returns when they are.
+
+        The result are the folders where they are not: offline ones, and full ones.
+        """
+        log_starts = {p.topic_partition: p.log.log_start_offset for p in self.partitions()}
+        high_watermarks = {p.topic_partition: p.high_watermark for p in self.partitions()}
+        return await asyncio.get_running_loop().run_in_executor(
+            self._disk, self._log_dirs.write_checkpoints, log_starts, high_watermarks
+        )

@@ -1,0 +1,1 @@
+"""Commands that work on folders and archives without a broker."""

@@ -1,0 +1,129 @@
+"""`strandline archive orphans`: what nobody refers to is listed, and deleted when somebody says so.
+
+exit code   0  listed, and deleted if that was asked for
+            2  wrong arguments, or nobody said that it is to be deleted
+            3  a partition could not be compared, or misses what its manifest names
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from strandline.broker.commands.archive_commands import DAMAGED
+from strandline.broker.commands.archive_tables import WHERE_IT_IS
+from strandline.broker.commands.plain_rows import Column, RowPrinter, terminal_columns, widest
+from strandline.broker.commands.progress import Counting, working
+from strandline.broker.tools.client.confirmation import confirm
+from strandline.broker.tools.client.printing import human_bytes
+from strandline.storage.clock import SystemClock
+from strandline.storage.counted import counted
+from strandline.storage.errors import InvalidConfig, UnknownTopic
+from strandline.storage.remote.manifest.cluster_info import load_cluster_info
+from strandline.storage.remote.object_store.interface import ObjectStore
+from strandline.storage.tiering.audit.orphans import (
+    OWNED_REASONS,
+    PARALLEL_MAX,
+    SAFE_REASONS,
+    Orphan,
+    compare,
+    delete_orphans,
+    time_of_both,
+)
+
+
+def orphans(
+    store: ObjectStore,
+    *,
+    topic: str | None,
+    delete: bool,
+    delete_all: bool,
+    yes: bool,
+    grace_hours: float,
+) -> int:
+    """Lists objects that nothing refers to, and deletes them if asked to; the exit code.
+
+    `delete` takes those that a readable manifest does not name; `delete_all` also those that a lost
+    or newer manifest may own, or a lost topic.json. Without `yes` it asks first.
+    """
+    store.check()
+    grace_ms = int(grace_hours * 3_600_000)
+    now_ms = time_of_both(store, SystemClock())
+    with (
+        Counting("objects compared with their manifests") as counting,
+        ThreadPoolExecutor(PARALLEL_MAX, "orphans") as executor,
+    ):
+        found = compare(
+            store,
+            now_ms=now_ms,
+            grace_ms=grace_ms,
+            topic=topic,
+            executor=executor,
+            on_objects=counting.advance,
+        )
+    if not found.object_count and load_cluster_info(store) is None:
+        raise InvalidConfig(f"nothing is archived at {store.url}: {WHERE_IT_IS}")
+    if topic is not None and not found.object_count:
+        raise UnknownTopic(f"no topic {topic!r} is archived at {store.url}")
+    if found.orphans:
+        _print_orphans(store, found.orphans)
+    for row in found.unreadable:
+        print(f"strandline: {row.partition} not looked at: {row.reason}", file=sys.stderr)
+    chosen = [o for o in found.orphans if delete_all or (delete and o.reason in SAFE_REASONS)]
+    if chosen:
+        _print_doubtful(chosen)
+        confirm(
+            f"{counted(len(chosen), 'object')} ({_total(chosen)}) to be deleted for good", yes=yes
+        )
+    with working("deleting"):
+        delete_orphans(store, chosen)
+    print(
+        f"older than {grace_hours:g} h and nobody's: {len(found.orphans):,} of"
+        f" {counted(found.object_count, 'object')} ({_total(found.orphans)}),"
+        f" {len(chosen):,} deleted"
+    )
+    if found.missing_keys:
+        print(
+            f"strandline: {counted(len(found.missing_keys), 'object')} missing that manifests"
+            " name: `strandline archive verify` says which, and what to do",
+            file=sys.stderr,
+        )
+    return DAMAGED if found.unreadable or found.missing_keys else 0
+
+
+def _print_doubtful(chosen: Sequence[Orphan]) -> None:
+    """What may be the only copy of records, by partition."""
+    owned = [orphan for orphan in chosen if orphan.reason in OWNED_REASONS]
+    for folder, group in itertools.groupby(owned, key=lambda orphan: _partition_folder(orphan.key)):
+        of_folder = list(group)
+        print(
+            f"strandline: {folder}: {counted(len(of_folder), 'object')} ({_total(of_folder)}) that"
+            " a lost manifest or topic.json may own: their records may be nowhere else",
+            file=sys.stderr,
+        )
+
+
+def _partition_folder(key: str) -> str:
+    """`topics/<topic>-<id>/<partition>/`, or what there is of it."""
+    return "/".join(key.split("/")[:3])
+
+
+def _total(found: Sequence[Orphan]) -> str:
+    return human_bytes(sum(orphan.size_bytes for orphan in found))
+
+
+def _print_orphans(store: ObjectStore, found: Sequence[Orphan]) -> None:
+    printer = RowPrinter(
+        f"objects that nothing refers to, {store.url}",
+        [
+            Column(name="size", width=len("1023.9 MiB"), is_right=True),
+            Column(name="why", width=widest(orphan.reason.value for orphan in found), rank=1),
+            Column(name="object", width=widest(orphan.key for orphan in found)),
+        ],
+        columns_max=terminal_columns(),
+    )
+    for orphan in found:
+        printer.row([human_bytes(orphan.size_bytes), orphan.reason.value, orphan.key])
+    print()

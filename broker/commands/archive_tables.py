@@ -1,0 +1,263 @@
+"""`strandline archive ls` and `archive show`: what a bucket holds, one row per line.
+
+On a terminal what does not fit into its width is left out; into a pipe everything is written, so
+that `grep` and `awk` work on it. `--json` is for programs.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from strandline.broker.commands.plain_rows import Column, RowPrinter, terminal_columns, widest
+from strandline.broker.commands.progress import working
+from strandline.broker.tools.client.printing import Json, human_bytes
+from strandline.storage.counted import counted
+from strandline.storage.model import TimestampMs
+from strandline.storage.remote.manifest.cluster_info import load_cluster_info
+from strandline.storage.remote.object_store.interface import ObjectStore, open_store
+from strandline.storage.tiering.audit.listing import (
+    ArchivedPartition,
+    ArchivedSegment,
+    list_partitions,
+    list_segments,
+)
+
+# Wide enough for a segment row with its key; only used when nobody draws to a terminal.
+PIPE_WIDTH = 400
+NOTHING_FOUND = 1
+WHERE_IT_IS = "--remote is the strandline.remote.url of the broker, with its prefix"
+TIME_WIDTH = len("2013-01-01 10:00:00")
+# Of a segment's key what follows the topic and the partition: ids, offset, epoch, unique part.
+KEY_WIDTH = 100
+
+
+def print_partitions(
+    url: str,
+    *,
+    endpoint_url: str | None,
+    region: str | None,
+    topic: str | None,
+    as_json: bool = False,
+) -> int:
+    """One row per partition; the exit code. Raises StrandlineError."""
+    store = open_store(url, endpoint_url=endpoint_url, region=region)
+    with working("reading manifests"):
+        rows = list_partitions(store, topic=topic)
+    if not rows:
+        return _nothing(store, topic)
+    code = NOTHING_FOUND if any(row.problem for row in rows) else 0
+    if as_json:
+        _print_json_rows(_partition_json(row) for row in rows)
+        return code
+    cells = [_partition_cells(row) for row in rows]
+    columns = zip(*cells, strict=True)
+    printer = RowPrinter(
+        f"archive {url}",
+        [
+            Column(name=name, width=widest(column), is_right=is_right, rank=rank)
+            for (name, is_right, rank), column in zip(_PARTITION_COLUMNS, columns, strict=True)
+        ],
+        columns_max=terminal_columns(),
+    )
+    for row in cells:
+        printer.row(row)
+    total_bytes = sum(row.size_bytes for row in rows)
+    segments = sum(row.segment_count for row in rows)
+    print(
+        f"\n{counted(len(rows), 'partition')}, {counted(segments, 'segment')},"
+        f" {human_bytes(total_bytes)}"
+    )
+    return code
+
+
+# Name, whether it is set to the right, and what is left out first on a narrow terminal.
+_PARTITION_COLUMNS = (
+    ("topic", False, 0),
+    ("partition", True, 0),
+    ("segments", True, 0),
+    ("size", True, 0),
+    ("log start", True, 1),
+    ("end", True, 0),
+    ("first record", False, 2),
+    ("last record", False, 0),
+    ("state", False, 0),
+)
+
+
+def _partition_cells(row: ArchivedPartition) -> list[str]:
+    return [
+        row.partition.topic,
+        str(row.partition.partition),
+        f"{row.segment_count:,}",
+        human_bytes(row.size_bytes),
+        str(row.log_start_offset),
+        str(row.end_offset),
+        human_time(row.min_timestamp_ms),
+        human_time(row.max_timestamp_ms),
+        _state(row),
+    ]
+
+
+def _partition_json(row: ArchivedPartition) -> Json:
+    return {
+        "topic": row.partition.topic,
+        "topic_id": str(row.partition.topic_id),
+        "partition": row.partition.partition,
+        "segments": row.segment_count,
+        "size_bytes": row.size_bytes,
+        "log_start_offset": row.log_start_offset,
+        "end_offset": row.end_offset,
+        "min_timestamp_ms": row.min_timestamp_ms,
+        "max_timestamp_ms": row.max_timestamp_ms,
+        "deleting": row.deleting_count,
+        "topic_deleted_ms": row.topic_deleted_ms,
+        "problem": row.problem,
+    }
+
+
+def print_segments(
+    url: str,
+    *,
+    endpoint_url: str | None,
+    region: str | None,
+    topic: str | None,
+    partition: int | None = None,
+    as_json: bool = False,
+) -> int:
+    """One row per segment, as they are read; the exit code. Raises StrandlineError."""
+    store = open_store(url, endpoint_url=endpoint_url, region=region)
+    with working("reading manifests"):
+        partitions = [
+            row
+            for row in list_partitions(store, topic=topic)
+            if partition is None or row.partition.partition == partition
+        ]
+    if not any(row.segment_count or row.problem for row in partitions):
+        return _nothing(store, topic)
+    segments = list_segments(store, topic=topic, partition=partition)
+    if as_json:
+        _print_json_rows(_segment_json(segment) for segment in segments)
+        return 0
+    offset_digits = widest(row.end_offset for row in partitions)
+    name_width = widest(row.partition for row in partitions)
+    printer = RowPrinter(
+        f"segments {url}",
+        [
+            Column(name="partition", width=name_width),
+            Column(name="base offset", width=offset_digits, is_right=True),
+            Column(name="end offset", width=offset_digits, is_right=True, rank=3),
+            Column(name="records", width=len("100,000,000"), is_right=True),
+            Column(name="size", width=len("1023.9 MiB"), is_right=True),
+            Column(name="first record", width=TIME_WIDTH),
+            Column(name="last record", width=TIME_WIDTH, rank=2),
+            Column(name="uploaded", width=TIME_WIDTH, rank=4),
+            Column(name="crc32c", width=8, rank=5),
+            # A key has a hundred characters and more; at the end of the row no width is needed.
+            Column(name="object", width=len("topics/") + name_width + KEY_WIDTH, rank=6),
+        ],
+        columns_max=terminal_columns(),
+    )
+    count = size_bytes = 0
+    for segment in segments:
+        printer.row(_segment_cells(segment))
+        count += 1
+        size_bytes += segment.size_bytes
+    print(f"\n{counted(count, 'segment')}, {human_bytes(size_bytes)}")
+    return 0
+
+
+def _segment_cells(row: ArchivedSegment) -> list[str]:
+    return [
+        str(row.partition),
+        str(row.base_offset),
+        str(row.end_offset),
+        f"{row.record_count:,}",
+        human_bytes(row.size_bytes),
+        human_time(row.min_timestamp_ms),
+        human_time(row.max_timestamp_ms),
+        human_time(row.uploaded_ms),
+        f"{row.log_crc32c:08x}",
+        row.log_key,
+    ]
+
+
+def _segment_json(row: ArchivedSegment) -> Json:
+    return {
+        "topic": row.partition.topic,
+        "topic_id": str(row.partition.topic_id),
+        "partition": row.partition.partition,
+        "base_offset": row.base_offset,
+        "end_offset": row.end_offset,
+        "records": row.record_count,
+        "size_bytes": row.size_bytes,
+        "min_timestamp_ms": row.min_timestamp_ms,
+        "max_timestamp_ms": row.max_timestamp_ms,
+        "uploaded_ms": row.uploaded_ms,
+        "has_transactions": row.has_transactions,
+        "crc32c": f"{row.log_crc32c:08x}",
+        "log_key": row.log_key,
+        "meta_key": row.meta_key,
+    }
+
+
+def _print_json_rows(rows: Iterable[Json]) -> None:
+    """One document, a row to a line, written as the rows come."""
+    separator = "[\n"
+    for row in rows:
+        sys.stdout.write(separator + json.dumps(row, ensure_ascii=False))
+        separator = ",\n"
+    sys.stdout.write("\n]\n" if separator == ",\n" else "[]\n")
+
+
+def _state(row: ArchivedPartition) -> str:
+    if row.problem:
+        return row.problem
+    if row.topic_deleted_ms is not None:
+        return "topic deleted, being purged"
+    return f"{row.deleting_count} being deleted" if row.deleting_count else "ok"
+
+
+def _nothing(store: ObjectStore, topic: str | None) -> int:
+    """Says why: a place without an archive, or an archive that has nothing of it yet."""
+    why = WHERE_IT_IS
+    if load_cluster_info(store) is not None:
+        why = (
+            "a topic needs remote.storage.enable=true, and its segments are copied once they are"
+            " closed (segment.bytes, segment.ms)"
+        )
+    if topic:
+        what = (
+            f"no topic {topic!r} is archived at {store.url}: {why}; without --topic all are listed"
+        )
+    else:
+        what = f"nothing is archived at {store.url}: {why}"
+    print(f"strandline: {what}", file=sys.stderr)
+    return NOTHING_FOUND
+
+
+def make_console() -> Console:
+    """Draws to the terminal, or wide and plain into a pipe."""
+    return Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
+
+
+def make_table(title: str) -> Table:
+    """An empty table in the style of the house."""
+    return Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
+
+
+def human_time(timestamp_ms: TimestampMs | None) -> str:
+    """`2013-01-01 10:00:00` in UTC; a dash for none."""
+    if timestamp_ms is None or timestamp_ms < 0:
+        return "-"
+    try:
+        moment = datetime.fromtimestamp(timestamp_ms / 1000, tz=UTC)
+    except (OverflowError, ValueError):
+        return f"{timestamp_ms} ms"
+    return moment.strftime("%Y-%m-%d %H:%M:%S")

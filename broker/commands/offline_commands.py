@@ -1,0 +1,489 @@
+"""Commands that work on a bucket or on folders alone, whether a broker runs or not.
+
+    archive    ls, show, usage, verify, ...              over a bucket
+    lake       plan                                      over a bucket, as Spark would
+    verify     every file of a broker's log folders      exit code 3: something is damaged
+    dump-log   one file of a log folder                  exit code 3: it is damaged
+
+Each adds its arguments here and imports what it runs when it is called.
+"""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from strandline.broker.tools.client.confirmation import add_yes
+from strandline.broker.tools.client.failures import WrongUse
+
+_ARCHIVE_EXAMPLES = {
+    "ls": """
+  strandline archive ls --remote s3://my-bucket/prefix
+  strandline archive ls --remote file:///srv/archive --topic orders --json
+""",
+    "show": """
+  strandline archive show --remote s3://my-bucket/prefix --topic orders
+""",
+    "usage": """
+  strandline archive usage --remote s3://my-bucket/prefix
+  strandline archive usage --remote s3://my-bucket/prefix \\
+      --price STANDARD=0.023 --price GLACIER_IR=0.004
+""",
+    "retention": """
+  strandline archive retention --remote s3://my-bucket/prefix --topic orders \\
+      --retention-ms 90d
+""",
+    "verify": """
+  strandline archive verify --remote s3://my-bucket/prefix           # checksums
+  strandline archive verify --remote s3://my-bucket/prefix --quick   # sizes alone
+  strandline archive verify --remote s3://my-bucket/prefix --deep \\
+      --state verify.json               # every byte; goes on where it was
+""",
+    "orphans": """
+  strandline archive orphans --remote s3://my-bucket/prefix          # prints them
+  strandline archive orphans --remote s3://my-bucket/prefix --delete        # asks
+  strandline archive orphans --remote s3://my-bucket/prefix --delete --yes  # does not
+""",
+    "lifecycle": """
+  strandline archive lifecycle --remote s3://my-bucket/prefix        # prints it
+  strandline archive lifecycle --remote s3://my-bucket/prefix --apply
+""",
+}
+
+_ARCHIVE_NOTES = """
+Works on the bucket alone: no broker has to run, and one that runs is not
+disturbed. Nothing is changed there but by verify --repair and --drop-pieces,
+orphans --delete and --delete-all, and lifecycle --apply. What cannot be undone
+is shown first and asked for, or wants --yes. Credentials come from the usual AWS
+chain.
+"""
+
+_VERIFY_EXAMPLES = """
+examples:
+  strandline verify /var/lib/strandline
+  strandline verify /disk1/strandline /disk2/strandline     # all folders of log.dirs in one call
+"""
+
+_DUMP_EXAMPLES = """
+examples:
+  strandline dump-log /var/lib/strandline/orders-0/00000000000000000000.log
+  strandline dump-log /var/lib/strandline/orders-0/00000000000000000000.log --records --verify
+  strandline dump-log /var/lib/strandline/orders-0/00000000000000000000.timeindex
+"""
+
+_LAKE_EXAMPLES = """
+Reads manifests and statistics, never a log. Needs strandline[lake].
+
+examples:
+  strandline lake plan --remote s3://my-bucket/my-cluster --topic orders \\
+      --where 'timestamp >= 2024-02-01T10:00:00Z' --where 'timestamp < 2024-02-01T11:00:00Z'
+  strandline lake plan --remote file:///srv/archive --topic orders --where 'key = customer-7'
+  strandline lake plan --remote s3://archive --endpoint-url http://127.0.0.1:4566 \\
+      --option subscribePattern='^orders' --option includeOpenSegment=false
+"""
+
+
+def _add_archive(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    archive = commands.add_parser(
+        "archive",
+        help="look into a bucket: what is archived, and where",
+        description="Looks into a bucket: what is archived, where, and whether it is whole.",
+        epilog=_archive_epilog(*_ARCHIVE_EXAMPLES),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = archive.add_subparsers(title="actions", required=True, metavar="ACTION")
+    for name, help_text, run in (
+        ("ls", "one line per partition", _archive_ls),
+        ("show", "one line per segment", _archive_show),
+    ):
+        action = actions.add_parser(
+            name,
+            help=help_text,
+            description=f"Prints {help_text}.",
+            epilog=_archive_epilog(name),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        _add_remote(action)
+        action.add_argument("--topic", help="one topic only")
+        if name == "show":
+            action.add_argument("--partition", type=int, metavar="N", help="one partition only")
+        _add_json(action)
+        action.set_defaults(run=run)
+    _add_usage(actions)
+    _add_retention(actions)
+    _add_verify(actions)
+    _add_orphans(actions)
+    _add_lifecycle(actions)
+
+
+def _archive_epilog(*actions: str) -> str:
+    examples = "\n".join(_ARCHIVE_EXAMPLES[action].strip("\n") for action in actions)
+    return f"examples:\n{examples}\n{_ARCHIVE_NOTES}"
+
+
+def _wrapped(text: str) -> str:
+    """For the formatter that leaves line breaks, and so examples, as they are."""
+    return textwrap.fill(text, 78)
+
+
+def _add_remote(action: argparse.ArgumentParser) -> None:
+    action.add_argument(
+        "--remote",
+        required=True,
+        metavar="URL",
+        help="s3://bucket/prefix or file:///folder, as in strandline.remote.url",
+    )
+    action.add_argument("--endpoint-url", metavar="URL", help="of an S3 that is not AWS")
+    action.add_argument("--region", help="of the bucket")
+
+
+def _add_json(action: argparse.ArgumentParser) -> None:
+    action.add_argument("--json", action="store_true", help="JSON for programs")
+
+
+def _add_verify(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    verify = actions.add_parser(
+        "verify",
+        help="compare every manifest with what lies in the bucket",
+        description=_wrapped(
+            "Looks for missing and damaged objects, gaps and overlaps, and says what to do about"
+            " them. Compares checksums as the store keeps them, and sizes where it keeps none."
+            " Exit code 0: whole; 3: something is damaged; 1: it could not look."
+        ),
+        epilog=_archive_epilog("verify"),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _add_remote(verify)
+    verify.add_argument("--topic", help="one topic only")
+    depth = verify.add_mutually_exclusive_group()
+    depth.add_argument(
+        "--quick", action="store_true", help="sizes only, from listings: a request per 1000 objects"
+    )
+    depth.add_argument("--deep", action="store_true", help="read every byte of every segment")
+    verify.add_argument(
+        "--repair", action="store_true", help="make damaged .meta objects again from their segments"
+    )
+    verify.add_argument(
+        "--drop-pieces",
+        action="store_true",
+        help="give damaged pieces of open segments up, and what came after them",
+    )
+    add_yes(verify)
+    verify.add_argument(
+        "--state",
+        type=Path,
+        metavar="FILE",
+        help="note what is done, and go on from there if the file exists",
+    )
+    verify.set_defaults(run=_archive_verify)
+
+
+def _add_usage(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    usage = actions.add_parser(
+        "usage",
+        help="what is paid for: objects and bytes by topic, kind and storage class",
+        description=_wrapped(
+            "Counts what lies under the prefix, whoever wrote it, with older versions, unfinished"
+            " uploads and what is nobody's. Two requests per 1000 objects; no object is opened."
+        ),
+        epilog=_archive_epilog("usage"),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _add_remote(usage)
+    usage.add_argument(
+        "--price",
+        action="append",
+        default=[],
+        dest="prices",
+        metavar="CLASS=PRICE",
+        help="of a GiB and month in a storage class; may be repeated",
+    )
+    _add_json(usage)
+    usage.set_defaults(run=_archive_usage)
+
+
+def _add_retention(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    retention = actions.add_parser(
+        "retention",
+        help="what limits would delete, before they are set",
+        description=_wrapped(
+            "Says what the given limits would delete of a topic's archive now, partition by"
+            " partition. Nothing is changed. A limit that is not given is the topic's own."
+        ),
+        epilog=_archive_epilog("retention"),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _add_remote(retention)
+    retention.add_argument("--topic", required=True)
+    retention.add_argument("--retention-ms", metavar="TIME", help="30d, 12h, milliseconds; -1: all")
+    retention.add_argument("--retention-bytes", type=int, metavar="N", help="of a partition")
+    _add_json(retention)
+    retention.set_defaults(run=_archive_retention)
+
+
+def _add_orphans(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    orphans = actions.add_parser(
+        "orphans",
+        help="objects that nothing refers to",
+        description="Lists what uploads, merges and purges that died have left behind.",
+        epilog=_archive_epilog("orphans"),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _add_remote(orphans)
+    orphans.add_argument("--topic", help="one topic only")
+    orphans.add_argument(
+        "--delete", action="store_true", help="delete what a readable manifest does not name"
+    )
+    orphans.add_argument(
+        "--delete-all",
+        action="store_true",
+        help="that, and what a lost or newer manifest, or a lost topic.json, may own: these may be"
+        " the only copies of records; look before you do",
+    )
+    add_yes(orphans)
+    orphans.add_argument(
+        "--grace-hours",
+        type=float,
+        default=24.0,
+        metavar="N",
+        help="leave out what is younger: an upload may be under way [24]",
+    )
+    orphans.set_defaults(run=_archive_orphans)
+
+
+def _add_lifecycle(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    lifecycle = actions.add_parser(
+        "lifecycle",
+        help="the bucket rule that aborts unfinished uploads",
+        description="Prints the rule; --apply adds it to the bucket's own, which stay.",
+        epilog=_archive_epilog("lifecycle"),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _add_remote(lifecycle)
+    lifecycle.add_argument("--apply", action="store_true", help="add it to the bucket")
+    lifecycle.set_defaults(run=_archive_lifecycle)
+
+
+def _add_lake(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    lake = commands.add_parser(
+        "lake",
+        help="what a query over the archive would read, and why",
+        description="What a query over the archive would read, and why.",
+        epilog=_LAKE_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = lake.add_subparsers(title="actions", required=True, metavar="ACTION")
+    plan = actions.add_parser(
+        "plan",
+        help="segments, chunks, bytes and requests of a query, and what it leaves out",
+        description="Plans a query over the archive without reading any log.",
+        epilog=_LAKE_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    plan.add_argument("--remote", required=True, metavar="URL", help="as in strandline.remote.url")
+    plan.add_argument("--topic", help="topics, joined by commas")
+    plan.add_argument(
+        "--where",
+        action="append",
+        default=[],
+        metavar="'COLUMN OPERATOR VALUE'",
+        help="a filter on topic, partition, offset, timestamp or key, with = != < <= > >=; a time"
+        " is ISO (UTC without a zone) or milliseconds; may be repeated, and all have to hold",
+    )
+    plan.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        dest="query_options",
+        metavar="NAME=VALUE",
+        help="an option of the Spark source, see docs/lake.md; may be repeated",
+    )
+    plan.add_argument("--endpoint-url", metavar="URL", help="of an S3 that is not AWS")
+    plan.add_argument("--region", help="of the bucket")
+    plan.set_defaults(run=_lake_plan)
+
+
+def _add_verify_folders(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    verify = commands.add_parser(
+        "verify",
+        help="check everything in the log folders of a broker",
+        description=_wrapped(
+            "Reads every batch, index, snapshot and checkpoint, changes nothing, and says what to"
+            " do about what is wrong. A broker may run meanwhile; what it is writing is left out."
+            " Exit code 0: whole; 3: something is damaged."
+        ),
+        epilog=_VERIFY_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    verify.add_argument(
+        "folders", type=Path, nargs="+", metavar="DATA_FOLDER", help="one of log.dirs, or several"
+    )
+    verify.set_defaults(run=_verify_folders)
+
+
+def _add_dump_log(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    dump = commands.add_parser(
+        "dump-log",
+        help="print what is in a segment, index, snapshot or checkpoint file",
+        description="Prints a log file batch by batch; other files entry by entry."
+        " Ends with 3 if the file is damaged.",
+        epilog=_DUMP_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    dump.add_argument(
+        "file",
+        type=Path,
+        metavar="FILE",
+        help="by its name: .log, .index, .timeindex, .txnindex, .snapshot, or a checkpoint",
+    )
+    dump.add_argument("--records", action="store_true", help="print every record as well")
+    dump.add_argument("--verify", action="store_true", help="check every CRC")
+    dump.set_defaults(run=_dump_log)
+
+
+COMMANDS: Mapping[str, Callable[[argparse._SubParsersAction[argparse.ArgumentParser]], None]] = {
+    "archive": _add_archive,
+    "lake": _add_lake,
+    "dump-log": _add_dump_log,
+    "verify": _add_verify_folders,
+}
+
+
+def _archive_ls(options: argparse.Namespace) -> int:
+    from strandline.broker.commands.archive_tables import print_partitions
+
+    return print_partitions(
+        options.remote,
+        endpoint_url=options.endpoint_url,
+        region=options.region,
+        topic=options.topic,
+        as_json=options.json,
+    )
+
+
+def _archive_show(options: argparse.Namespace) -> int:
+    from strandline.broker.commands.archive_tables import print_segments
+
+    return print_segments(
+        options.remote,
+        endpoint_url=options.endpoint_url,
+        region=options.region,
+        topic=options.topic,
+        partition=options.partition,
+        as_json=options.json,
+    )
+
+
+def _lake_plan(options: argparse.Namespace) -> int:
+    from strandline.spark_lake.query.plan_table import print_plan
+
+    given = list(options.query_options)
+    if options.endpoint_url:
+        given.append(f"s3.endpoint.url={options.endpoint_url}")
+    if options.region:
+        given.append(f"s3.region={options.region}")
+    return print_plan(options.remote, topics=options.topic, where=options.where, options=given)
+
+
+def _archive_verify(options: argparse.Namespace) -> int:
+    from strandline.broker.commands.archive_commands import VerifyOptions, open_remote, verify
+    from strandline.storage.tiering.audit.scrub import Depth
+
+    depth = Depth.EVERYTHING if options.deep else Depth.CHECKSUMS
+    return verify(
+        open_remote(options.remote, options.endpoint_url, options.region),
+        VerifyOptions(
+            topic=options.topic,
+            depth=Depth.SIZES if options.quick else depth,
+            repair=options.repair,
+            drop_pieces=options.drop_pieces,
+            yes=options.yes,
+            state=options.state,
+        ),
+    )
+
+
+def _archive_usage(options: argparse.Namespace) -> int:
+    from strandline.broker.commands.archive_commands import open_remote
+    from strandline.broker.commands.archive_usage import price_of, print_usage
+
+    return print_usage(
+        open_remote(options.remote, options.endpoint_url, options.region),
+        prices=dict(price_of(text) for text in options.prices),
+        as_json=options.json,
+    )
+
+
+def _archive_retention(options: argparse.Namespace) -> int:
+    from strandline.broker.commands.archive_commands import open_remote
+    from strandline.broker.commands.archive_retention import print_retention
+    from strandline.broker.tools.client.timestamps import duration_ms
+
+    given: str | None = options.retention_ms
+    retention_ms = None
+    if given is not None:
+        is_number = given.removeprefix("-").isdecimal()
+        retention_ms = int(given) if is_number else duration_ms(given)
+    for limit in (retention_ms, options.retention_bytes):
+        if limit is not None and limit < -1:
+            raise WrongUse(f"{limit} is no limit", remedy="-1 stands for no limit")
+    return print_retention(
+        open_remote(options.remote, options.endpoint_url, options.region),
+        options.topic,
+        retention_ms=retention_ms,
+        retention_bytes=options.retention_bytes,
+        as_json=options.json,
+    )
+
+
+def _archive_orphans(options: argparse.Namespace) -> int:
+    from strandline.broker.commands.archive_commands import open_remote
+    from strandline.broker.commands.archive_orphans import orphans
+
+    return orphans(
+        open_remote(options.remote, options.endpoint_url, options.region),
+        topic=options.topic,
+        delete=options.delete,
+        delete_all=options.delete_all,
+        yes=options.yes,
+        grace_hours=options.grace_hours,
+    )
+
+
+def _archive_lifecycle(options: argparse.Namespace) -> int:
+    from strandline.broker.commands.archive_commands import lifecycle, open_remote
+
+    return lifecycle(
+        open_remote(options.remote, options.endpoint_url, options.region), apply=options.apply
+    )
+
+
+def _verify_folders(options: argparse.Namespace) -> int:
+    from strandline.broker.commands.verify_command import verify
+    from strandline.storage.local.inspect.verify import is_log_folder
+
+    for folder in options.folders:
+        if not folder.is_dir():
+            raise WrongUse(f"no such folder: {folder}")
+        if not is_log_folder(folder):
+            raise WrongUse(
+                f"{folder} has neither meta.properties nor a partition: name folders of log.dirs"
+            )
+    return verify(options.folders)
+
+
+def _dump_log(options: argparse.Namespace) -> int:
+    from strandline.broker.commands.verify_command import DAMAGED
+    from strandline.storage.local.inspect.dump import Damage, dump_log
+
+    if not options.file.is_file():
+        what = "is a folder, name a file in it" if options.file.is_dir() else "no such file"
+        raise WrongUse(f"{what}: {options.file}")
+    ended = 0
+    for line in dump_log(options.file, verify=options.verify, print_records=options.records):
+        print(line)
+        if isinstance(line, Damage):
+            ended = DAMAGED
+    return ended

@@ -1,0 +1,467 @@
+"""`strandline restore`: empty log folders become a broker again, from the bucket alone.
+
+    1 read the archive             metadata mirror, topic.json, manifests, groups; writes nothing
+    2 lock and mark the folders    .strandline-restore        crash point restore.after-mark
+    3 write the metadata log       mirror + corrections       crash point restore.after-metadata
+    4 write the partitions         empty logs behind their archives   restore.after-partition
+    5 write the groups' offsets                               crash point restore.after-groups
+    6 checkpoints, clean-shutdown mark                        crash point restore.before-unmark
+    7 take the marks away, and only then unlock: who finds a mark may empty the folder
+
+Whatever cannot be read is found in 1, before anything is written. A broker does not start on
+folders with a mark; a restore that finds its own mark empties the folders and begins again, which
+costs little: manifests are read, segments are not. Folders with anything else in them are refused.
+
+Nothing is written to the bucket: the restored broker takes the archive over when it starts, under
+higher leader epochs, and from then on the old one is fenced, should it still run.
+"""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Protocol
+
+from strandline.broker.cluster.metadata.history import Salvaged, salvage_history, whose_is
+from strandline.broker.cluster.metadata.image import MetadataImage
+from strandline.broker.cluster.metadata.metadata_log import MetadataLog
+from strandline.broker.cluster.metadata.records import MetadataRecord
+from strandline.broker.cluster.metadata.restore_plan import (
+    correct_numbers,
+    correct_topics,
+    foreign_nodes,
+)
+from strandline.broker.config.broker_config import BrokerConfig
+from strandline.broker.coordination.runtime.group_archive import (
+    LiveRecords,
+    clamped,
+    read_group_state,
+    write_group_state,
+)
+from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
+from strandline.broker.server.folder_marks import METADATA_FOLDER, RESTORE_MARK, RestoreRefused
+from strandline.storage import files
+from strandline.storage.clock import Clock
+from strandline.storage.config.log_config import LogConfig
+from strandline.storage.counted import counted
+from strandline.storage.crash_points import (
+    RESTORE_AFTER_GROUPS,
+    RESTORE_AFTER_MARK,
+    RESTORE_AFTER_METADATA,
+    RESTORE_AFTER_PARTITION,
+    RESTORE_BEFORE_UNMARK,
+    crash_point,
+)
+from strandline.storage.errors import (
+    CorruptFile,
+    CorruptRecords,
+    DiskError,
+    ObjectCorrupt,
+    StorageError,
+    StrandlineError,
+    UnsupportedFormat,
+)
+from strandline.storage.local.formats.checkpoint import META_PROPERTIES
+from strandline.storage.local.log_dirs.log_dir import LOCK_FILE, lock_directory
+from strandline.storage.local.log_dirs.log_dirs import LogDirs
+from strandline.storage.model import Offset, TopicIdPartition, TopicPartition
+from strandline.storage.remote.keys import GROUPS_PREFIX, group_state_key
+from strandline.storage.remote.manifest import change_list
+from strandline.storage.remote.manifest.json_document import decode_document, encode_document
+from strandline.storage.remote.manifest.topic_info import (
+    DamagedTopic,
+    TopicInfo,
+    list_topics,
+    load_topic_info,
+)
+from strandline.storage.remote.object_store.interface import ObjectStore
+from strandline.storage.remote.object_store.local_directory import LocalDirectoryStore
+from strandline.storage.tiering.audit.restoring import (
+    ArchivedState,
+    read_partition,
+    write_partition,
+)
+from strandline.storage.values import dataclass
+
+log = logging.getLogger(__name__)
+
+MARK_FORMAT = "strandline-restore"
+MARK_VERSIONS = range(1, 2)
+# Small requests: a thousand partitions at 150 ms each take ten seconds.
+PARALLEL_READS_MAX = 16
+
+
+class Progress(Protocol):
+    """Told what is being done: steps begin with a total, and advance."""
+
+    def begin(self, what: str, total: int) -> None: ...
+
+    def advance(self, count: int = 1) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoredPartition:
+    """One line of the summary."""
+
+    topic_partition: TopicPartition
+    log_start_offset: Offset
+    end_offset: Offset
+    segment_count: int
+    size_bytes: int
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreSummary:
+    """What a restore did."""
+
+    cluster_id: str
+    partitions: tuple[RestoredPartition, ...]
+    topic_count: int
+    offset_count: int
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Archive:
+    """Everything that step 1 found."""
+
+    cluster_id: str
+    metadata: Salvaged
+    image: MetadataImage
+    records: tuple[MetadataRecord, ...]
+    states: dict[TopicPartition, ArchivedState]
+    groups: dict[int, LiveRecords]
+    problems: tuple[str, ...]
+
+
+class Restore:
+    """One run; see the top of this file. Blocking."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: ObjectStore,
+        *,
+        clock: Clock,
+        progress: Progress,
+        skip_damaged: bool = False,
+    ) -> None:
+        """With `skip_damaged` what is damaged is left out, and the rest restored: partitions whose
+        manifest or open segment is, or whose manifest is an older one, which stay unavailable; what
+        a lost page of a manifest names; descriptions of topics that the mirror does not know;
+        groups' offsets; metadata behind the first that are lost.
+        """
+        self._config = config
+        self._store = store
+        self._clock = clock
+        self._progress = progress
+        self._skip_damaged = skip_damaged
+        self._defaults = config.topic_defaults()
+
+    def run(self) -> RestoreSummary:
+        """Raises RestoreRefused, LogDirLocked, and StorageError if disk or bucket fail."""
+        self._check_folders()
+        archive = self._read_archive()  # 1
+        self._mark(archive.cluster_id)  # 2
+        crash_point(RESTORE_AFTER_MARK)
+        log_dirs = LogDirs.open(
+            self._config.log_dirs,
+            node_id=self._config.node_id,
+            cluster_id=archive.cluster_id,
+            clock=self._clock,
+        )
+        try:
+            offset_count = self._write(log_dirs, archive)
+        finally:
+            log_dirs.unlock()
+        return RestoreSummary(
+            cluster_id=archive.cluster_id,
+            partitions=tuple(_row(key, state) for key, state in sorted(archive.states.items())),
+            topic_count=len(archive.image.topics),
+            offset_count=offset_count,
+            problems=archive.problems,
+        )
+
+    def _write(self, log_dirs: LogDirs, archive: _Archive) -> int:
+        """Steps 3 to 7; how many records of groups there are."""
+        self._write_metadata(archive)  # 3
+        crash_point(RESTORE_AFTER_METADATA)
+        offset_count = self._write_logs(log_dirs, archive)  # 4, 5
+        crash_point(RESTORE_AFTER_GROUPS)
+        ends = {key: opened.end_offset for key, opened in log_dirs.logs.items()}
+        starts = {key: state.log_start_offset for key, state in archive.states.items()}
+        log_dirs.finish(starts, ends)  # 6
+        if log_dirs.failures:
+            raise DiskError("; ".join(map(str, log_dirs.failures.values())))
+        crash_point(RESTORE_BEFORE_UNMARK)
+        for folder in self._config.log_dirs:
+            files.remove(folder / RESTORE_MARK)  # 7
+            files.sync_directory(folder)
+        return offset_count
+
+    # --- 1 read ------------------------------------------------------------------------------
+
+    def _read_archive(self) -> _Archive:
+        store = self._store
+        store.check()
+        cluster_id, fault = whose_is(store)
+        if not cluster_id:
+            raise RestoreRefused(
+                f"{store.url} holds no archive: there is no cluster.json, and no metadata; give the"
+                " strandline.remote.url of the lost broker, with its prefix"
+            )
+        self._progress.begin("metadata", 1)
+        # Only read: the mirror is not written by anybody but its owner.
+        metadata = salvage_history(store, cluster_id=cluster_id)
+        mirrored = metadata.loaded.image
+        self._progress.advance()
+        with ThreadPoolExecutor(PARALLEL_READS_MAX, "restore") as executor:
+            topics, damaged_topics = self._find_topics(executor, mirrored)
+            corrections = correct_topics(mirrored, topics, node_id=self._config.node_id)
+            image = mirrored.apply_entry(corrections.records)
+            self._check_nodes(image)
+            states, damaged_partitions = self._read_partitions(executor, image)
+            groups, damaged_groups = self._read_groups(executor, image)
+        lost = [fault] if fault else []
+        lost += _lost_metadata(metadata)
+        damaged = (*lost, *damaged_topics, *damaged_partitions, *damaged_groups)
+        if damaged and not self._skip_damaged:
+            raise RestoreRefused(
+                "damaged, nothing was restored (--skip-damaged restores the rest):"
+                + "".join(f"\n  {line}" for line in damaged)
+            )
+        numbers = correct_numbers(
+            image,
+            {state.partition: state.leader_epoch for state in states.values()},
+            producer_id_max=max((s.producer_id_max for s in states.values()), default=-1),
+        )
+        return _Archive(
+            cluster_id=cluster_id,
+            metadata=metadata,
+            image=image,
+            records=(*corrections.records, *numbers),
+            states=states,
+            groups=groups,
+            problems=(*corrections.problems, *damaged),
+        )
+
+    def _check_nodes(self, image: MetadataImage) -> None:
+        others = foreign_nodes(image, self._config.node_id)
+        if others:
+            raise RestoreRefused(
+                f"the archive was written by node {', '.join(map(str, sorted(others)))}, this is"
+                f" node.id={self._config.node_id}: restore with the same node.id"
+            )
+
+    def _find_topics(
+        self, executor: ThreadPoolExecutor, mirrored: MetadataImage
+    ) -> tuple[tuple[TopicInfo, ...], list[str]]:
+        topics, damaged = find_topics(self._store, mirrored, executor)
+        texts = []
+        for topic in damaged:
+            is_known = topic.folder.topic_id in mirrored.topics_by_id
+            what = "restored as the metadata have it" if is_known else "left out"
+            texts.append(f"{topic.folder.topic}: description damaged, {what}: {topic.reason}")
+        return topics, texts
+
+    def _read_partitions(
+        self, executor: ThreadPoolExecutor, image: MetadataImage
+    ) -> tuple[dict[TopicPartition, ArchivedState], list[str]]:
+        wanted = [
+            TopicIdPartition(topic.name, topic.topic_id, partition.partition)
+            for topic in image.topics.values()
+            for partition in topic.partitions
+        ]
+        self._progress.begin("manifests", len(wanted))
+        # Before the manifests: what it tells of, they have.
+        newest = change_list.newest_orders(self._store)
+
+        def read(partition: TopicIdPartition) -> ArchivedState | StorageError:
+            known = newest.get((partition.topic_id, partition.partition))
+            try:
+                return read_partition(self._store, partition, newest=known)
+            except (CorruptFile, UnsupportedFormat) as error:
+                return error
+            finally:
+                self._progress.advance()
+
+        states: dict[TopicPartition, ArchivedState] = {}
+        damaged: list[str] = []
+        for partition, found in zip(wanted, executor.map(read, wanted), strict=True):
+            key = TopicPartition(partition.topic, partition.partition)
+            if isinstance(found, StorageError):
+                # Without a folder it stays unavailable: nobody may append at offset 0 again.
+                damaged.append(f"{key}: damaged, not restored: {found}")
+            else:
+                states[key] = found
+                damaged += [f"{key}: {text}" for text in found.lost_pages]
+        return states, damaged
+
+    def _read_groups(
+        self, executor: ThreadPoolExecutor, image: MetadataImage
+    ) -> tuple[dict[int, LiveRecords], list[str]]:
+        topic = image.topics.get(OFFSETS_TOPIC)
+        if topic is None:
+            return {}, self._unknown_groups()
+        numbers = [partition.partition for partition in topic.partitions]
+        self._progress.begin("groups", len(numbers))
+
+        def read(number: int) -> LiveRecords | StrandlineError | None:
+            try:
+                return read_group_state(self._store, number)
+            except (CorruptRecords, ObjectCorrupt) as error:
+                return error
+            finally:
+                self._progress.advance()
+
+        groups: dict[int, LiveRecords] = {}
+        damaged: list[str] = []
+        for number, found in zip(numbers, executor.map(read, numbers), strict=True):
+            if isinstance(found, StrandlineError):
+                key = group_state_key(number)
+                damaged.append(f"{key}: offsets of groups are damaged, not restored: {found}")
+            elif found is not None:
+                groups[number] = found
+        return groups, damaged
+
+    def _unknown_groups(self) -> list[str]:
+        """Offsets that nobody can say the place of: how many partitions there were is lost."""
+        count = sum(1 for _ in self._store.list(GROUPS_PREFIX))
+        if not count:
+            return []
+        return [
+            f"{GROUPS_PREFIX}: the metadata do not know {OFFSETS_TOPIC}, {counted(count, 'object')}"
+            " with offsets of groups not restored: copy them away, the broker writes over them"
+        ]
+
+    # --- 2 mark ------------------------------------------------------------------------------
+
+    def _check_folders(self) -> None:
+        for folder in self._config.log_dirs:
+            if not folder.exists() or (folder / RESTORE_MARK).exists():
+                continue
+            # A start on empty folders makes up a cluster, is refused by the archive, and tells its
+            # operator to restore: whose folder it is says nothing while there is nothing in it.
+            strange = sorted(
+                entry.name
+                for entry in folder.iterdir()
+                if entry.name not in (LOCK_FILE, META_PROPERTIES)
+            )
+            if strange:
+                raise RestoreRefused(
+                    f"{folder} is not empty ({', '.join(strange[:3])}): a restore needs empty log"
+                    " folders; move what is there away"
+                )
+
+    def _mark(self, cluster_id: str) -> None:
+        content = encode_document(
+            MARK_FORMAT, MARK_VERSIONS.start, {"cluster_id": cluster_id, "url": self._store.url}
+        )
+        with ExitStack() as locks:
+            # What lies there may be another restore's, and a broker's by now: reading the archive
+            # took its time. Who opens the folders next has them locked again, or is refused.
+            for folder in self._config.log_dirs:
+                locks.callback(lock_directory(folder).unlock)
+            self._check_folders()
+            for folder in self._config.log_dirs:
+                mark = folder / RESTORE_MARK
+                if mark.exists():
+                    self._empty(folder, mark, cluster_id)
+                else:
+                    files.write_atomically(mark, content)
+                    if files.is_there(folder, META_PROPERTIES):
+                        files.remove(folder / META_PROPERTIES)
+
+    def _empty(self, folder: Path, mark: Path, cluster_id: str) -> None:
+        """Takes away what an interrupted restore of the same archive left."""
+        fields = decode_document(
+            mark.read_bytes(), format_name=MARK_FORMAT, versions=MARK_VERSIONS, source=str(mark)
+        )
+        if fields.text("cluster_id") != cluster_id:
+            raise RestoreRefused(
+                f"{folder}: an interrupted restore of cluster {fields.text('cluster_id')} lies"
+                f" here, not one of {cluster_id}; empty the folder to begin anew"
+            )
+        log.warning("restore begins again", extra={"fields": {"folder": str(folder)}})
+        for entry in folder.iterdir():
+            if entry.is_dir():
+                files.remove_tree(entry)
+            elif entry.name not in (RESTORE_MARK, LOCK_FILE):
+                files.remove(entry)
+
+    # --- 3 to 5 write ------------------------------------------------------------------------
+
+    def _write_metadata(self, archive: _Archive) -> None:
+        folder = self._config.log_dirs[0] / METADATA_FOLDER
+        found = archive.metadata.loaded
+        now = salvage_history(self._store, cluster_id=archive.cluster_id)
+        if now.loaded != found:
+            raise RestoreRefused(
+                f"the metadata in {self._store.url} changed while it was read: another broker uses"
+                " this archive; stop it first"
+            )
+        metadata = MetadataLog(
+            LocalDirectoryStore(folder, clock=self._clock), cluster_id=archive.cluster_id
+        )
+        metadata.restore(found, self._store.url)
+        metadata.load()
+        metadata.append(archive.records)
+
+    def _write_logs(self, log_dirs: LogDirs, archive: _Archive) -> int:
+        self._progress.begin("partitions", len(archive.states))
+        offset_count = 0
+        for key, state in sorted(archive.states.items()):
+            topic = archive.image.topics[key.topic]
+            config = LogConfig.resolve(topic.properties, self._defaults)
+            local = log_dirs.create_log(key, topic.topic_id, config)
+            write_partition(self._store, local, state)
+            live = archive.groups.get(key.partition) if key.topic == OFFSETS_TOPIC else None
+            if live is not None:
+                write_group_state(local, clamped(live, lambda wanted: _end(archive, wanted)))
+                offset_count += len(live)
+            self._progress.advance()
+            crash_point(RESTORE_AFTER_PARTITION)
+        return offset_count
+
+
+def _lost_metadata(metadata: Salvaged) -> list[str]:
+    """What is wrong with the metadata, and what that costs."""
+    if not metadata.damage:
+        return []
+    return [
+        f"{metadata.damage}; restored as they were after entry {metadata.entry}, with the topics"
+        " and partitions that topic.json tells. Other changes since are lost: topics of which"
+        " nothing is archived, properties, quotas, passwords of SCRAM"
+    ]
+
+
+def _end(archive: _Archive, key: TopicPartition) -> Offset | None:
+    state = archive.states.get(key)
+    return None if state is None else state.end_offset
+
+
+def find_topics(
+    store: ObjectStore, image: MetadataImage, executor: Executor
+) -> tuple[tuple[TopicInfo, ...], list[DamagedTopic]]:
+    """Every topic of the archive: those that are listed, and those that `image` knows by name."""
+    damaged: list[DamagedTopic] = []
+    listed = list_topics(store, executor=executor, damaged=damaged)
+    seen = {info.topic_id for info in listed} | {topic.folder.topic_id for topic in damaged}
+    unseen = [topic for topic in image.topics.values() if topic.topic_id not in seen]
+    loaded = executor.map(lambda t: load_topic_info(store, t.name, t.topic_id), unseen)
+    return (*listed, *(info for info in loaded if info is not None)), damaged
+
+
+def _row(key: TopicPartition, state: ArchivedState) -> RestoredPartition:
+    manifest = state.manifest
+    return RestoredPartition(
+        topic_partition=key,
+        log_start_offset=state.log_start_offset,
+        end_offset=state.end_offset,
+        segment_count=0 if manifest is None else manifest.segment_count,
+        size_bytes=0 if manifest is None else manifest.size_bytes,
+        note=state.problem or ("" if manifest is not None else "nothing archived, begins empty"),
+    )

@@ -1,0 +1,73 @@
+"""`strandline restore` as a command: its progress bar, its summary, its exit code."""
+
+from __future__ import annotations
+
+import sys
+
+from strandline.broker.commands.archive_tables import make_console, make_table
+from strandline.broker.commands.progress import BarProgress
+from strandline.broker.commands.restore import Restore, RestoreSummary
+from strandline.broker.config.broker_config import BrokerConfig
+from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
+from strandline.broker.tools.client.printing import human_bytes, plain
+from strandline.storage.clock import SystemClock
+from strandline.storage.counted import counted
+from strandline.storage.errors import InvalidConfig
+from strandline.storage.remote.object_store.interface import open_store
+
+# Restored, but not everything: an operator has to look.
+WITH_PROBLEMS = 1
+
+
+def restore(config: BrokerConfig, *, skip_damaged: bool) -> int:
+    """Restores and prints what came of it; the exit code. Raises StrandlineError."""
+    if config.remote_url is None:
+        raise InvalidConfig("restore needs --remote, or strandline.remote.url in the configuration")
+    store = open_store(
+        config.remote_url,
+        endpoint_url=config.remote_s3_endpoint_url,
+        region=config.remote_s3_region,
+    )
+    try:
+        with BarProgress() as progress:
+            summary = Restore(
+                config,
+                store,
+                clock=SystemClock(),
+                progress=progress,
+                skip_damaged=skip_damaged,
+            ).run()
+    finally:
+        store.close()
+    _print(summary, config)
+    return WITH_PROBLEMS if summary.problems else 0
+
+
+def _print(summary: RestoreSummary, config: BrokerConfig) -> None:
+    table = make_table(f"restored cluster {summary.cluster_id}")
+    for name in ("topic", "partition", "segments", "size", "log start", "end"):
+        table.add_column(name, justify="left" if name == "topic" else "right")
+    table.add_column("note")
+    for row in summary.partitions:
+        if row.topic_partition.topic != OFFSETS_TOPIC:
+            table.add_row(
+                row.topic_partition.topic,
+                str(row.topic_partition.partition),
+                f"{row.segment_count:,}",
+                human_bytes(row.size_bytes),
+                str(row.log_start_offset),
+                str(row.end_offset),
+                plain(row.note),
+            )
+    console = make_console()
+    console.print(table)
+    console.print(
+        f"{counted(summary.topic_count, 'topic')},"
+        f" {counted(len(summary.partitions), 'partition')},"
+        f" {counted(summary.offset_count, 'record')} of groups;"
+        f" start the broker with these folders: {', '.join(map(str, config.log_dirs))}",
+        highlight=False,
+        markup=False,
+    )
+    for problem in summary.problems:
+        print(f"strandline: {problem}", file=sys.stderr)

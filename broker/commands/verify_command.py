@@ -1,0 +1,57 @@
+"""`strandline verify`: the findings one by one, what to do about them, and a sum."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from strandline.broker.commands.progress import BarProgress
+from strandline.broker.tools.client.printing import human_bytes
+from strandline.storage.counted import counted
+from strandline.storage.local.inspect.verify import Damage, Finding, data_bytes, verify_folders
+
+# As `strandline archive verify` has it.
+DAMAGED = 3
+# The bar counts in these: a terabyte in bytes would be a row of digits.
+UNIT_BYTES = 1024 * 1024
+
+
+def verify(data_folders: Sequence[Path]) -> int:
+    """Reads the folders and prints what is wrong; the exit code. Raises StrandlineError."""
+    folders = list(data_folders)
+    with BarProgress() as progress:
+        progress.begin("MiB", data_bytes(folders) // UNIT_BYTES)
+        bar = _Bar(progress)
+        verified = verify_folders(folders, on_bytes=bar.add)
+    for finding in verified.findings:
+        print(_line(finding))
+    for damage in Damage:
+        if any(finding.damage is damage for finding in verified.findings):
+            print(f"{damage.name}: {damage.value}.")
+    left = sum(finding.damage is not Damage.TAIL for finding in verified.findings)
+    in_use = "; a broker is at work, what it is writing was left out" if verified.is_in_use else ""
+    print(
+        f"{counted(verified.partitions, 'partition')}, {counted(verified.segments, 'segment')},"
+        f" {counted(verified.batches, 'batch', 'batches')}, {counted(verified.records, 'record')},"
+        f" {human_bytes(verified.size_bytes)}:"
+        f" {counted(left, 'finding') if left else 'whole'}{in_use}"
+    )
+    return DAMAGED if left else 0
+
+
+def _line(finding: Finding) -> str:
+    return f"{finding.damage.name} {finding.path}: {finding.text}"
+
+
+class _Bar:
+    """Turns bytes into whole units of the progress bar."""
+
+    def __init__(self, progress: BarProgress) -> None:
+        self._progress = progress
+        self._bytes = 0
+
+    def add(self, size_bytes: int) -> None:
+        units = (self._bytes % UNIT_BYTES + size_bytes) // UNIT_BYTES
+        self._bytes += size_bytes
+        if units:
+            self._progress.advance(units)

@@ -1,0 +1,1 @@
+"""The broker's configuration: keys, parsing, checks, and what runs now."""

@@ -1,0 +1,75 @@
+"""Keys that may be set for one listener: `listener.name.<name in lower case>.<key>`, as in Kafka.
+
+A key of that form has the type and bounds of the key it ends in, and no default: where it is not
+set, the key without the prefix holds, or (for limits of connections) nothing further. Users of
+SASL/PLAIN stand under a key that only listeners have:
+
+    listener.name.<name>.plain.sasl.jaas.config
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from strandline.broker.config.definition import NETWORK, BrokerConfigDef
+from strandline.broker.config.table import BROKER_CONFIGS
+from strandline.broker.security.jaas import check_scram, plain_passwords
+from strandline.storage.config.definition import ConfigType
+
+if TYPE_CHECKING:
+    from strandline.broker.config.broker_config import BrokerConfig
+
+PREFIX = "listener.name."
+SCOPED = (
+    "max.connection.creation.rate",
+    "max.connections",
+    "sasl.enabled.mechanisms",
+    "connections.max.reauth.ms",
+)
+PLAIN_USERS = "plain.sasl.jaas.config"
+
+# Keys that only listeners have, and what reads each.
+_OF_LISTENERS: Mapping[str, Callable[[str], object]] = {
+    PLAIN_USERS: plain_passwords,
+    "scram-sha-256.sasl.jaas.config": check_scram,
+    "scram-sha-512.sasl.jaas.config": check_scram,
+}
+_KEYS = "|".join(re.escape(key) for key in (*SCOPED, *_OF_LISTENERS))
+_SCOPED_KEY = re.compile(rf"listener\.name\.(?P<listener>[a-z0-9_.-]+?)\.(?P<key>{_KEYS})")
+
+
+def broker_config(name: str) -> BrokerConfigDef | None:
+    """What is known of a broker key, with or without a listener in it; None if there is no such."""
+    definition = BROKER_CONFIGS.get(name)
+    if definition is not None:
+        return definition
+    match = _SCOPED_KEY.fullmatch(name)
+    if match is None:
+        return None
+    key = match["key"]
+    if key in _OF_LISTENERS:
+        return BrokerConfigDef(
+            section=NETWORK,
+            name=name,
+            type=ConfigType.PASSWORD,
+            default="",
+            doc="Who may log in at the listener by this mechanism, in Kafka's syntax.",
+            nullable=True,
+            check=_OF_LISTENERS[key],
+        )
+    return replace(BROKER_CONFIGS[key], name=name, default="", nullable=True)
+
+
+def of_listener(given: Mapping[str, str], listener: str, key: str) -> str | None:
+    """What is set for one listener alone; None if nothing is."""
+    text = given.get(f"{PREFIX}{listener.lower()}.{key}", "").strip()
+    return text or None
+
+
+def limits_by_listener(config: BrokerConfig, key: str) -> dict[str, int]:
+    """The number under `key` of each listener that has one of its own, by its name."""
+    texts = {one.name: of_listener(config.given, one.name, key) for one in config.listeners}
+    return {name: int(text) for name, text in texts.items() if text is not None}

@@ -1,0 +1,226 @@
+"""Configuration as DescribeConfigs and CreateTopics show it: value, source, synonyms.
+
+A value comes from the first source that has it, and the synonyms tell the whole way there:
+
+    topic property   set on the topic  > set on the broker, under a broker key, in one of these ways
+    group property   set on the group  > set on the broker, under group.<its name>
+    broker key       altered for this broker > altered for all > command line or file > default
+
+Sources carry the numbers of the protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+
+from strandline.broker.config.broker_config import BrokerConfig
+from strandline.broker.config.definition import BrokerConfigDef
+from strandline.broker.config.group_configs import GROUP_CONFIGS
+from strandline.broker.config.listener_keys import broker_config
+from strandline.broker.config.running_config import RunningConfig
+from strandline.broker.config.table import BROKER_CONFIGS
+from strandline.storage.config.log_config import TOPIC_CONFIGS, ConfigDef, ConfigType
+from strandline.storage.values import dataclass
+
+HOUR_MS = 3_600_000
+
+
+class ConfigSource(IntEnum):
+    """Where a value comes from, as the protocol numbers it."""
+
+    DYNAMIC_TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
+    STATIC_BROKER = 4
+    DEFAULT = 5
+    GROUP = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigSynonym:
+    """One of the places that could have set a value; `value` None is null."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigRow:
+    """One line of a listing. `synonyms` are in order of precedence, the effective one first."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+    read_only: bool
+    sensitive: bool
+    type: ConfigType
+    documentation: str
+    synonyms: tuple[ConfigSynonym, ...]
+
+    @property
+    def is_default(self) -> bool:
+        return self.source is ConfigSource.DEFAULT
+
+
+def describe_broker(running: RunningConfig) -> tuple[ConfigRow, ...]:
+    """Every broker key, sorted by name."""
+    given = running.current.given
+    definitions = (broker_config(name) for name in sorted({*BROKER_CONFIGS, *given}))
+    return tuple(_broker_row(running, found) for found in definitions if found is not None)
+
+
+def describe_all(running: RunningConfig) -> tuple[ConfigRow, ...]:
+    """What was altered for every broker, and nothing else, sorted by name."""
+    rows = []
+    for name in sorted(running.everybodys):
+        definition = broker_config(name)
+        assert definition is not None, name
+        synonym = _altered(
+            definition, running.everybodys[name], ConfigSource.DYNAMIC_DEFAULT_BROKER
+        )
+        rows.append(_row(definition, synonym.value, (synonym,)))
+    return tuple(rows)
+
+
+def describe_topic(
+    running: RunningConfig, topic_properties: Mapping[str, str]
+) -> tuple[ConfigRow, ...]:
+    """Every topic property of a topic that has `topic_properties` set, sorted by name."""
+    return tuple(
+        _topic_row(running, TOPIC_CONFIGS[name], topic_properties) for name in sorted(TOPIC_CONFIGS)
+    )
+
+
+def describe_group(
+    running: RunningConfig, group_properties: Mapping[str, str]
+) -> tuple[ConfigRow, ...]:
+    """Every property of a group that has `group_properties` set, sorted by name."""
+    rows = []
+    for name in sorted(GROUP_CONFIGS):
+        definition = GROUP_CONFIGS[name]
+        own = group_properties.get(name)
+        synonyms = [] if own is None else [_synonym(name, own, ConfigSource.GROUP)]
+        synonyms += _set_on_broker(running, definition.synonyms)
+        synonyms.append(_synonym(definition.synonyms[0], definition.default, ConfigSource.DEFAULT))
+        rows.append(
+            ConfigRow(
+                name=name,
+                value=synonyms[0].value,
+                source=synonyms[0].source,
+                read_only=False,
+                sensitive=False,
+                type=definition.type,
+                documentation=definition.doc,
+                synonyms=tuple(synonyms),
+            )
+        )
+    return tuple(rows)
+
+
+def _synonym(name: str, value: str, source: ConfigSource) -> ConfigSynonym:
+    return ConfigSynonym(name=name, value=value, source=source)
+
+
+def _broker_row(running: RunningConfig, definition: BrokerConfigDef) -> ConfigRow:
+    synonyms = _set_on_broker(running, (definition.name,))
+    if definition.default or not definition.nullable:
+        synonyms.append(_default(definition, definition.default))
+    effective = synonyms[0] if synonyms else _default(definition, definition.default)
+    value = _effective_broker_text(running.current, definition) or effective.value
+    return _row(definition, value, tuple(synonyms), source=effective.source)
+
+
+def _row(
+    definition: BrokerConfigDef,
+    value: str | None,
+    synonyms: tuple[ConfigSynonym, ...],
+    *,
+    source: ConfigSource | None = None,
+) -> ConfigRow:
+    return ConfigRow(
+        name=definition.name,
+        value=value,
+        source=synonyms[0].source if source is None else source,
+        read_only=not definition.dynamic,
+        sensitive=definition.type is ConfigType.PASSWORD,
+        type=definition.type,
+        documentation=definition.doc,
+        synonyms=synonyms,
+    )
+
+
+def _set_on_broker(running: RunningConfig, names: Sequence[str]) -> list[ConfigSynonym]:
+    """Who set one of these keys of one meaning: by source, and in each source in their order."""
+    synonyms = []
+    for properties, source in (
+        (running.own, ConfigSource.DYNAMIC_BROKER),
+        (running.everybodys, ConfigSource.DYNAMIC_DEFAULT_BROKER),
+        (running.static.given, ConfigSource.STATIC_BROKER),
+    ):
+        synonyms += [
+            _altered(definition, properties[name], source)
+            for name in names
+            if name in properties and (definition := broker_config(name)) is not None
+        ]
+    return synonyms
+
+
+def _effective_broker_text(config: BrokerConfig, definition: BrokerConfigDef) -> str | None:
+    """Keys whose value is worked out from others: tools look here for where to connect."""
+    if definition.name == "advertised.listeners":
+        return ",".join(str(listener) for listener in config.advertised_listeners)
+    if definition.name == "listeners":
+        return ",".join(str(listener) for listener in config.listeners)
+    if definition.name in ("node.id", "broker.id"):
+        return str(config.node_id)
+    return None
+
+
+def _topic_row(
+    running: RunningConfig, definition: ConfigDef, topic_properties: Mapping[str, str]
+) -> ConfigRow:
+    synonyms = []
+    if definition.name in topic_properties:
+        synonyms.append(
+            ConfigSynonym(
+                name=definition.name,
+                value=topic_properties[definition.name],
+                source=ConfigSource.DYNAMIC_TOPIC,
+            )
+        )
+    # An empty broker key is an unset one.
+    synonyms += [s for s in _set_on_broker(running, definition.synonyms) if s.value is not None]
+    default_name = definition.synonyms[-1] if definition.synonyms else definition.name
+    # The default is shown under the key that would change it, and so in its unit.
+    default = definition.default
+    if default_name.endswith(".hours"):
+        default = str(int(default) // HOUR_MS)
+    synonyms.append(ConfigSynonym(name=default_name, value=default, source=ConfigSource.DEFAULT))
+    effective = synonyms[0]
+    value = effective.value
+    if effective.source is ConfigSource.DEFAULT:
+        value = definition.default
+    elif effective.source is not ConfigSource.DYNAMIC_TOPIC:
+        # The broker key may count hours where the topic property counts milliseconds.
+        value = running.topic_defaults.properties[definition.name]
+    return ConfigRow(
+        name=definition.name,
+        value=value,
+        source=effective.source,
+        read_only=False,
+        sensitive=False,
+        type=definition.type,
+        documentation=definition.doc,
+        synonyms=tuple(synonyms),
+    )
+
+
+def _altered(definition: BrokerConfigDef, text: str, source: ConfigSource) -> ConfigSynonym:
+    return ConfigSynonym(name=definition.name, value=text.strip() or None, source=source)
+
+
+def _default(definition: BrokerConfigDef, text: str) -> ConfigSynonym:
+    value = None if definition.nullable and not text else text
+    return ConfigSynonym(name=definition.name, value=value, source=ConfigSource.DEFAULT)

@@ -1,0 +1,241 @@
+"""The configuration in force: what the broker was started with, and what was altered since.
+
+    set for this broker   over   set for every broker   over   command line, file   over   default
+
+The first two are in the metadata image (AlterConfigs and IncrementalAlterConfigs of a BROKER
+resource); `follow` takes them over. Who reads a key that can be altered asks `current` each time;
+the others may keep what they read.
+
+`check_broker_change` decides before something is stored, and refuses what could not be applied.
+What is stored all the same and cannot be (a key that another release let be altered) is left out,
+with a warning: a broker that does not start is worse than one with a default.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+from strandline.broker.cluster.metadata.decisions import Refusal, TopicDefaults
+from strandline.broker.cluster.metadata.image import MetadataImage, TopicImage
+from strandline.broker.config.broker_config import BrokerConfig
+from strandline.broker.config.foreign_keys import IGNORED, find_foreign
+from strandline.broker.config.listener_keys import broker_config
+from strandline.broker.config.listeners import Listener, check_connections_per_address
+from strandline.broker.config.table import BROKER_CONFIGS
+from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage.config.log_config import LogConfig, nearest_name
+from strandline.storage.errors import InvalidConfig
+
+log = logging.getLogger(__name__)
+
+# Pools of threads whose size can be altered.
+POOL_SIZES = (
+    "remote.log.manager.copier.thread.pool.size",
+    "remote.log.manager.expiration.thread.pool.size",
+    "remote.log.reader.threads",
+)
+
+# Of all listeners together, or of one. A file may close a listener with 0; who alters it may not
+# (Kafka's ConnectionQuotas.ListenerConnectionQuota).
+_LIMIT_OF_CONNECTIONS = re.compile(r"(listener\.name\..+\.)?max\.connections")
+
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+class RunningConfig:
+    """Owner of the configuration in force. Used on the event loop only."""
+
+    def __init__(self, static: BrokerConfig) -> None:
+        self._static = static
+        self._own: Mapping[str, str] = _NOTHING
+        self._everybodys: Mapping[str, str] = _NOTHING
+        self._current = static
+        self._topic_defaults = TopicDefaults.of(static)
+
+    @property
+    def current(self) -> BrokerConfig:
+        return self._current
+
+    @property
+    def static(self) -> BrokerConfig:
+        """What the broker was started with."""
+        return self._static
+
+    @property
+    def own(self) -> Mapping[str, str]:
+        """What was altered for this broker alone."""
+        return self._own
+
+    @property
+    def everybodys(self) -> Mapping[str, str]:
+        """What was altered for every broker."""
+        return self._everybodys
+
+    @property
+    def topic_defaults(self) -> TopicDefaults:
+        return self._topic_defaults
+
+    def bind(self, ports: Mapping[str, int]) -> None:
+        """Takes over the ports that the system gave."""
+        self._static = self._static.with_bound_ports(ports)
+        self._apply()
+
+    def advertised(self, listener: str) -> Listener:
+        """Where clients of a listener are sent: to the same one."""
+        found = self._current.advertised_listeners
+        return next((one for one in found if one.name == listener), found[0])
+
+    def follow(self, image: MetadataImage) -> None:
+        """Takes over what is stored for this broker and for all of them."""
+        own = image.broker_properties.get(self._static.node_id, _NOTHING)
+        everybodys = image.broker_properties.get(None, _NOTHING)
+        if own == self._own and everybodys == self._everybodys:
+            return
+        self._own, self._everybodys = _usable(own), _usable(everybodys)
+        before = self._current
+        self._apply()
+        log.info("configuration altered", extra={"fields": _difference(before, self._current)})
+
+    def _apply(self) -> None:
+        self._current = altered(self._static, {**self._everybodys, **self._own})
+        self._topic_defaults = TopicDefaults.of(self._current)
+
+    def __repr__(self) -> str:
+        return f"<RunningConfig own={dict(self._own)} everybodys={dict(self._everybodys)}>"
+
+
+def altered(static: BrokerConfig, properties: Mapping[str, str]) -> BrokerConfig:
+    """`static` with these keys changed. Raises InvalidConfig."""
+    if not properties:
+        return static
+    fields: dict[str, object] = {}
+    for name, text in properties.items():
+        definition = broker_config(name)
+        assert definition is not None, name
+        value = definition.parse(text)
+        if definition.topic_property is None and name in BROKER_CONFIGS:
+            fields[definition.field_name] = value
+    given = MappingProxyType({**static.given, **properties})
+    return replace(static, **fields, given=given)  # type: ignore[arg-type]  # as in broker_config.py
+
+
+def _usable(stored: Mapping[str, str]) -> Mapping[str, str]:
+    """What of it this release can apply."""
+    usable: dict[str, str] = {}
+    for name, text in stored.items():
+        try:
+            _check_one(name, text)
+        except Refusal as refusal:
+            log.warning(
+                "stored configuration not applied",
+                extra={"fields": {"key": name, "value": text, "reason": refusal.message}},
+            )
+        else:
+            usable[name] = text
+    return MappingProxyType(usable)
+
+
+def _difference(before: BrokerConfig, after: BrokerConfig) -> dict[str, str]:
+    names = before.given.keys() | after.given.keys()
+    return {
+        name: after.given.get(name, "the default")
+        for name in sorted(names)
+        if before.given.get(name) != after.given.get(name)
+    }
+
+
+# --- before something is stored --------------------------------------------------------------
+
+
+def check_broker_change(
+    static: BrokerConfig, image: MetadataImage, node_id: int | None, properties: Mapping[str, str]
+) -> None:
+    """Raises Refusal unless a broker can run with `properties` set; `node_id` None means all.
+
+    INVALID_REQUEST where Kafka says so, also for a bad value (KAFKA-13609).
+    """
+    for name, text in properties.items():
+        _check_one(name, text)
+    stored = _stored_for(static.node_id, image.broker_properties)
+    after = _stored_for(static.node_id, {**image.broker_properties, node_id: properties})
+    try:
+        wanted = altered(
+            static, {name: text for name, text in after.items() if broker_config(name)}
+        )
+        before = altered(static, _usable(stored))
+        _check_pool_sizes(before, wanted)
+        check_connections_per_address(
+            wanted.max_connections_per_ip, wanted.max_connections_per_ip_overrides
+        )
+        defaults = wanted.topic_defaults()
+        # As if they were a topic's own, so that they are also held against each other.
+        LogConfig.resolve_checked(defaults).check_as_defaults()
+    except InvalidConfig as error:
+        raise Refusal(ErrorCode.INVALID_REQUEST, str(error)) from None
+    defaults_before = before.topic_defaults()
+    for topic in image.topics.values() if defaults != defaults_before else ():
+        fault = _fault_of(topic, defaults)
+        # What contradicts itself already is no worse for it, and may be what is being mended.
+        if fault is not None and _fault_of(topic, defaults_before) is None:
+            raise Refusal(
+                ErrorCode.INVALID_REQUEST, f"topic {topic.name} could not run with it: {fault}"
+            )
+
+
+def _fault_of(topic: TopicImage, defaults: Mapping[str, str]) -> InvalidConfig | None:
+    """Why a topic that is made so would be refused."""
+    try:
+        LogConfig.resolve_checked(topic.properties, defaults)
+    except InvalidConfig as error:
+        return error
+    return None
+
+
+def _stored_for(node_id: int, stored: Mapping[int | None, Mapping[str, str]]) -> Mapping[str, str]:
+    return {**stored.get(None, _NOTHING), **stored.get(node_id, _NOTHING)}
+
+
+def _check_pool_sizes(before: BrokerConfig, after: BrokerConfig) -> None:
+    """As Kafka's DynamicThreadPool: one step at most doubles a pool, or halves it.
+
+    Raises InvalidConfig.
+    """
+    for name in POOL_SIZES:
+        definition = broker_config(name)
+        assert definition is not None, name
+        size: int = getattr(before, definition.field_name)
+        wanted: int = getattr(after, definition.field_name)
+        if not size // 2 <= wanted <= size * 2:
+            raise InvalidConfig(
+                f"{name}={wanted}: must be at least half and at most double the current {size}"
+            )
+
+
+def _check_one(name: str, text: str) -> None:
+    definition = broker_config(name)
+    if definition is None:
+        foreign = find_foreign(name, IGNORED)
+        if foreign is not None:
+            raise Refusal(ErrorCode.INVALID_REQUEST, f"{name} has no effect here: {foreign.reason}")
+        raise Refusal(
+            ErrorCode.INVALID_REQUEST, f"unknown key {name!r}{nearest_name(name, BROKER_CONFIGS)}"
+        )
+    if not definition.dynamic:
+        raise Refusal(
+            ErrorCode.INVALID_REQUEST,
+            f"Cannot update these configs dynamically: {name}. Change the file or --set, and"
+            " restart.",
+        )
+    try:
+        value = definition.parse(text)
+    except InvalidConfig as error:
+        raise Refusal(ErrorCode.INVALID_REQUEST, str(error)) from None
+    if value == 0 and _LIMIT_OF_CONNECTIONS.fullmatch(name):
+        raise Refusal(
+            ErrorCode.INVALID_REQUEST,
+            f"{name}=0: must be at least 1, or nobody could connect to take it back",
+        )

@@ -1,0 +1,360 @@
+"""The KIP-848 groups of one partition of `__consumer_offsets`, and how they come and go.
+
+    decision = groups.heartbeat(...)     records and an answer; nothing has changed yet
+    groups.replay(record)                while the log is read, and after records were written
+
+A decision may turn a group into one of the other kind (`consumer_migration`); then its records are
+those of both kinds, and the caller looks after whoever still waits in the classic one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field, replace
+
+from strandline.broker.cluster.metadata.image import MetadataImage
+from strandline.broker.coordination.classic.group import Group
+from strandline.broker.coordination.consumer import classic_members as classic
+from strandline.broker.coordination.consumer import decisions
+from strandline.broker.coordination.consumer.consumer_group import ConsumerGroup
+from strandline.broker.coordination.consumer.decisions import Occasion
+from strandline.broker.coordination.consumer.migration import (
+    classic_snapshot,
+    may_downgrade,
+    may_upgrade,
+    upgrade,
+)
+from strandline.broker.coordination.consumer.roster import Draft, Roster
+from strandline.broker.coordination.values.consumer_values import (
+    JOIN_EPOCH,
+    LEAVE_FOR_A_WHILE_EPOCH,
+    ConsumerRecord,
+    ConsumerRules,
+    CurrentAssignment,
+    EpochRecord,
+    HeartbeatAnswer,
+    HeartbeatRequest,
+)
+from strandline.broker.coordination.values.faults import CoordinatorFault
+from strandline.broker.coordination.values.group_values import (
+    NO_MEMBER_ID,
+    GroupState,
+    JoinAnswer,
+    JoinRequest,
+    LeaveResult,
+    LeavingMember,
+    Moment,
+    Ticket,
+)
+from strandline.broker.coordination.values.shard_values import (
+    CommitRequest,
+    CoordinatorRecord,
+    GroupRecord,
+    OffsetToCommit,
+)
+from strandline.broker.protocol.formats.consumer_protocol import CONSUMER_PROTOCOL_TYPE
+from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage.values import dataclass
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerDecision:
+    """Records to write, and what is answered once they are.
+
+    If the group is a classic one after that: `generations` are what its members know, by id, and
+    `must_rejoin` says that they are to join again.
+    """
+
+    records: tuple[CoordinatorRecord, ...] = ()
+    heartbeat: HeartbeatAnswer | None = None
+    join: JoinAnswer | None = None
+    leave: tuple[LeaveResult, ...] = ()
+    generations: Mapping[str, int] = field(default_factory=dict)
+    must_rejoin: bool = False
+
+
+class ConsumerGroups:
+    """See the top of this file. Not thread-safe, never waits."""
+
+    def __init__(self, rules: ConsumerRules, make_id: Callable[[], str]) -> None:
+        self.rules = rules
+        self._make_id = make_id
+        self._groups: dict[str, ConsumerGroup] = {}
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def __iter__(self) -> Iterator[ConsumerGroup]:
+        return iter(self._groups.values())
+
+    def __contains__(self, group_id: str) -> bool:
+        return group_id in self._groups
+
+    def get(self, group_id: str) -> ConsumerGroup | None:
+        return self._groups.get(group_id)
+
+    def forget(self, group_id: str) -> None:
+        self._groups.pop(group_id, None)
+
+    def clear(self) -> None:
+        self._groups.clear()
+
+    # --- replaying ---------------------------------------------------------------------------
+
+    def replay(self, record: ConsumerRecord, now: Moment) -> None:
+        """Takes over one record of the log."""
+        group = self._groups.get(record.group_id)
+        if isinstance(record, EpochRecord) and record.epoch is None:
+            self._groups.pop(record.group_id, None)
+            return
+        if group is None:
+            if record.is_tombstone:
+                return
+            group = self._groups[record.group_id] = ConsumerGroup(record.group_id, self.rules)
+        group.apply(record, now)
+
+    def loaded(self, now: Moment) -> None:
+        for group in self._groups.values():
+            group.loaded(now)
+
+    # --- the new protocol --------------------------------------------------------------------
+
+    def heartbeat(
+        self, request: HeartbeatRequest, other: Group | None, image: MetadataImage, now: Moment
+    ) -> ConsumerDecision:
+        """ConsumerGroupHeartbeat; `other` is a classic group of the same name.
+
+        `check_heartbeat` came before. Raises CoordinatorFault.
+        """
+        if request.member_epoch < JOIN_EPOCH:
+            return self._leave(request, image, now)
+        prelude: list[CoordinatorRecord] = []
+        group = self._groups.get(request.group_id)
+        if group is not None:
+            draft = Draft(group.roster)
+        elif request.member_epoch != JOIN_EPOCH:
+            raise _not_found(request.group_id)
+        else:
+            draft = Draft(Roster(request.group_id))
+            if other is not None:
+                prelude.append(GroupRecord(request.group_id, None))
+                if other.state is not GroupState.EMPTY:
+                    if not may_upgrade(other, self.rules):
+                        raise _not_found(request.group_id)
+                    upgrade(draft, other, image)
+        if not request.member_id:
+            request = replace(request, member_id=self._make_id())
+        answer = decisions.heartbeat(draft, request, self._occasion(group, image, now))
+        return ConsumerDecision(records=(*prelude, *draft.records), heartbeat=answer)
+
+    def _occasion(self, group: ConsumerGroup | None, image: MetadataImage, now: Moment) -> Occasion:
+        return Occasion(
+            image=image,
+            rules=self.rules,
+            now_ms=now.wall_ms,
+            is_metadata_new=group is None or group.has_new_metadata(image),
+        )
+
+    def _leave(
+        self, request: HeartbeatRequest, image: MetadataImage, now: Moment
+    ) -> ConsumerDecision:
+        group = self._groups.get(request.group_id)
+        if group is None:
+            raise _not_found(request.group_id)
+        member_id = request.member_id
+        decisions.check_identity(group.roster, member_id, request.instance_id)
+        answer = decisions.leave_answer(member_id, request.member_epoch)
+        if request.member_epoch == LEAVE_FOR_A_WHILE_EPOCH:
+            draft = Draft(group.roster)
+            decisions.leave_for_a_while(draft, member_id)
+            return ConsumerDecision(records=tuple(draft.records), heartbeat=answer)
+        return replace(self.fence(group, [member_id], image, now), heartbeat=answer)
+
+    def fence(
+        self, group: ConsumerGroup, member_ids: Sequence[str], image: MetadataImage, now: Moment
+    ) -> ConsumerDecision:
+        """Takes members out; a group of classic members only is a classic group from then on."""
+        draft = Draft(group.roster)
+        decisions.fence(draft, member_ids, image)
+        if _has_new_protocol(group.roster) and may_downgrade(draft.roster, self.rules):
+            return self._downgrade(group, draft.roster, image, now, must_rejoin=True)
+        return ConsumerDecision(records=tuple(draft.records))
+
+    def _downgrade(
+        self,
+        group: ConsumerGroup,
+        remaining: Roster,
+        image: MetadataImage,
+        now: Moment,
+        *,
+        must_rejoin: bool,
+    ) -> ConsumerDecision:
+        log.info(
+            "consumer group becomes a classic group",
+            extra={"fields": {"group": group.group_id, "members": len(remaining.subscriptions)}},
+        )
+        # Members that are to join again know no such generation. So they do that also after a
+        # restart, which forgets that they must.
+        generation = group.roster.epoch + 1 if must_rejoin else group.roster.epoch
+        snapshot = classic_snapshot(remaining, image, generation=generation, now_ms=now.wall_ms)
+        return ConsumerDecision(
+            records=(*self.tombstones(group), GroupRecord(group.group_id, snapshot)),
+            generations={
+                member_id: remaining.current_of(member_id).epoch
+                for member_id in remaining.subscriptions
+            },
+            must_rejoin=must_rejoin,
+        )
+
+    def tombstones(self, group: ConsumerGroup) -> tuple[CoordinatorRecord, ...]:
+        """Records that forget the group, but not what it committed."""
+        draft = Draft(group.roster)
+        draft.forget_group()
+        return tuple(draft.records)
+
+    def found_topics(
+        self,
+        group: ConsumerGroup,
+        found: dict[str, frozenset[str]],
+        image: MetadataImage,
+        now: Moment,
+    ) -> ConsumerDecision:
+        """What the group's regular expressions found in `image`."""
+        draft = Draft(group.roster)
+        decisions.take_over_regexes(draft, found, image, now.wall_ms)
+        return ConsumerDecision(records=tuple(draft.records))
+
+    # --- members of the classic protocol -----------------------------------------------------
+
+    def classic_join(
+        self,
+        group: ConsumerGroup,
+        request: JoinRequest,
+        ticket: Ticket,
+        image: MetadataImage,
+        now: Moment,
+    ) -> ConsumerDecision:
+        """JoinGroup in a group with members of the new protocol. Raises CoordinatorFault."""
+        classic.check_join(group.roster, request, self.rules.size_max)
+        member_id = request.member_id or self._make_id()
+        if (
+            request.member_id == NO_MEMBER_ID
+            and request.needs_member_id
+            and request.group_instance_id is None
+        ):
+            refusal = JoinAnswer(
+                ticket=ticket, error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id
+            )
+            return ConsumerDecision(join=refusal)
+        draft = Draft(group.roster)
+        current = classic.join(draft, request, member_id, self._occasion(group, image, now))
+        answer = JoinAnswer(
+            ticket=ticket,
+            member_id=member_id,
+            generation=current.epoch,
+            protocol_type=CONSUMER_PROTOCOL_TYPE,
+            protocol_name=request.protocols[0].name,
+        )
+        if _has_new_protocol(group.roster) and may_downgrade(draft.roster, self.rules):
+            # A static member came back with the classic protocol, and was the last of the new one.
+            # As long as somebody is still to give partitions back, targets are promises.
+            is_settled = draft.roster.state is GroupState.STABLE
+            has_changed = draft.roster.epoch != group.roster.epoch
+            decision = self._downgrade(
+                group, draft.roster, image, now, must_rejoin=has_changed or not is_settled
+            )
+            return replace(decision, join=answer)
+        return ConsumerDecision(records=tuple(draft.records), join=answer)
+
+    def classic_leave(
+        self,
+        group: ConsumerGroup,
+        leaving: Sequence[LeavingMember],
+        image: MetadataImage,
+        now: Moment,
+    ) -> ConsumerDecision:
+        """LeaveGroup, of a member of either protocol.
+
+        A result for each of them, in order and named as it was: Java's admin finds its members in
+        the answer by what it called them, and calls static ones by their instance alone.
+        """
+        results, gone = [], []
+        for member in leaving:
+            code = ErrorCode.NONE
+            try:
+                gone.append(classic.leaving_member_id(group.roster, member))
+            except CoordinatorFault as fault:
+                code = fault.error_code
+            results.append(
+                LeaveResult(
+                    member_id=member.member_id,
+                    group_instance_id=member.group_instance_id,
+                    error_code=code,
+                )
+            )
+        if not gone:
+            return ConsumerDecision(leave=tuple(results))
+        return replace(
+            self.fence(group, tuple(dict.fromkeys(gone)), image, now), leave=tuple(results)
+        )
+
+    # --- offsets -----------------------------------------------------------------------------
+
+    def check_commit(
+        self, group: ConsumerGroup, request: CommitRequest, offsets: Iterable[OffsetToCommit]
+    ) -> ErrorCode:
+        """Whether this member may commit these offsets of its request now: all of them or none.
+
+        A member whose epoch went up may not have heard of it. So it may commit in an older epoch
+        what it has had since then (KIP-1251).
+        """
+        epoch, member_id = request.generation, request.member_id
+        if epoch < 0 and group.is_empty:
+            return ErrorCode.NONE
+        member = group.roster.subscriptions.get(member_id)
+        if member is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        if member.classic is None and not request.knows_member_epochs:
+            # Such a request means a generation; a member of the new protocol never sends it.
+            return ErrorCode.UNSUPPORTED_VERSION
+        current = group.roster.current_of(member_id)
+        if epoch < current.epoch and all(_has_had(current, offset, epoch) for offset in offsets):
+            return ErrorCode.NONE
+        return _epoch_code(group.roster, member_id, epoch)
+
+    def check_fetch(
+        self, group: ConsumerGroup, *, member_id: str | None, member_epoch: int
+    ) -> ErrorCode:
+        """Whether this member may see the offsets; whoever is none says so."""
+        if member_id is None and member_epoch < 0:
+            return ErrorCode.NONE
+        if member_id is None or member_id not in group.roster.subscriptions:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        return _epoch_code(group.roster, member_id, member_epoch)
+
+
+def _has_had(current: CurrentAssignment, offset: OffsetToCommit, epoch: int) -> bool:
+    """Whether the partition has been the member's since this epoch."""
+    if offset.topic_id is None:
+        return False
+    since = current.assignment_epoch(offset.topic_id, offset.partition)
+    return since is not None and since <= epoch
+
+
+def _epoch_code(roster: Roster, member_id: str, epoch: int) -> ErrorCode:
+    if roster.current_of(member_id).epoch == epoch:
+        return ErrorCode.NONE
+    if roster.subscriptions[member_id].classic is not None:
+        return ErrorCode.ILLEGAL_GENERATION
+    return ErrorCode.STALE_MEMBER_EPOCH
+
+
+def _has_new_protocol(roster: Roster) -> bool:
+    return any(member.classic is None for member in roster.subscriptions.values())
+
+
+def _not_found(group_id: str) -> CoordinatorFault:
+    return CoordinatorFault(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")

@@ -1,0 +1,1 @@
+"""Records of groups and offsets, as `__consumer_offsets` holds them."""

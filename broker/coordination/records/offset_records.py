@@ -1,0 +1,264 @@
+"""Between what the coordinator means and the records of `__consumer_offsets`.
+
+    CoordinatorRecord   <->   key and value in Kafka's formats   <->   one record batch
+
+`read_chunk` is how a partition is loaded: a run of batches, decoded. It blocks on the disk and is
+meant for a worker thread. Commits that belong to a transaction come back marked with their
+producer, and so does the marker that ends it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from enum import Enum
+from typing import TypeAlias
+
+from strandline.broker.coordination.records.consumer_records import (
+    decode_consumer_record,
+    encode_consumer_record,
+)
+from strandline.broker.coordination.values.group_offsets import CommittedOffset
+from strandline.broker.coordination.values.group_values import GroupSnapshot, MemberSnapshot
+from strandline.broker.coordination.values.shard_values import (
+    CoordinatorRecord,
+    GroupRecord,
+    OffsetRecord,
+)
+from strandline.broker.protocol.formats.consumer_group_records import CONSUMER_GROUP_TYPES
+from strandline.broker.protocol.formats.offsets_topic import (
+    GroupMember,
+    GroupMetadataKey,
+    GroupMetadataValue,
+    OffsetCommitKey,
+    OffsetCommitValue,
+    UnknownKey,
+    UnreadableRecord,
+    decode_group_metadata,
+    decode_key,
+    decode_offset_commit,
+    encode_group_metadata,
+    encode_key,
+    encode_offset_commit,
+)
+from strandline.broker.protocol.schema.errors import MalformedRequest
+from strandline.storage.errors import CorruptFile
+from strandline.storage.records.batch.batch import iter_batches
+from strandline.storage.records.batch.record import Record, encode_batch, iter_records
+from strandline.storage.tiering.log.unified_log import UnifiedLog
+from strandline.storage.values import dataclass
+
+# Some thousand offsets: enough for a loader not to go to and fro for each, little enough not to
+# keep the interpreter from the loop for long.
+CHUNK_BYTES = 256 * 1024
+
+_CONTROL_KEY = struct.Struct(">hh")
+
+
+class TransactionEnd(Enum):
+    """How a transaction ended, by the type in its marker."""
+
+    ABORT = 0
+    COMMIT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionalRecord:
+    """A record that counts once its producer's transaction is committed."""
+
+    producer_id: int
+    record: CoordinatorRecord
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionMarker:
+    """The transaction of a producer ended here."""
+
+    producer_id: int
+    end: TransactionEnd
+
+
+LoadedRecord: TypeAlias = CoordinatorRecord | TransactionalRecord | TransactionMarker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """A run of the log, decoded; the next one begins at `next_offset`."""
+
+    records: tuple[LoadedRecord, ...]
+    next_offset: int
+    skipped_count: int
+
+
+def encode_records(records: Sequence[CoordinatorRecord], now_ms: int) -> bytearray:
+    """One batch of these records, ready to be appended."""
+    return bytearray(
+        encode_batch(
+            [
+                Record(offset=position, timestamp_ms=now_ms, key=key, value=value)
+                for position, (key, value) in enumerate(map(_encode, records))
+            ]
+        )
+    )
+
+
+def read_chunk(log: UnifiedLog, offset: int, end_offset: int) -> Chunk:
+    """Reads and decodes some batches from `offset` on, before `end_offset`. Blocks.
+
+    Raises StorageError, CorruptRecords; CorruptFile for a record that is not in Kafka's format.
+    """
+    chunk = log.read(offset, bytes_max=CHUNK_BYTES)
+    if chunk is None or chunk.range is None:
+        raise CorruptFile(f"{log.topic_partition}: nothing at {offset}, before its end")
+    buffer = chunk.range.read()
+    records: list[LoadedRecord] = []
+    skipped_count = 0
+    for batch in iter_batches(buffer):
+        header = batch.header
+        if header.next_offset <= offset:
+            continue
+        for record in iter_records(buffer, header, batch.position):
+            if header.is_control:
+                marker = _marker(header.producer_id, record)
+                if marker is not None:
+                    records.append(marker)
+                continue
+            decoded = _decode(log, record)
+            if decoded is None:
+                skipped_count += 1
+            elif header.is_transactional:
+                records.append(TransactionalRecord(header.producer_id, decoded))
+            else:
+                records.append(decoded)
+    return Chunk(
+        records=tuple(records),
+        next_offset=min(chunk.next_offset, end_offset),
+        skipped_count=skipped_count,
+    )
+
+
+def _marker(producer_id: int, record: Record) -> TransactionMarker | None:
+    """The end of a transaction; other control records are none of ours."""
+    if record.key is None or len(record.key) < _CONTROL_KEY.size:
+        return None
+    _, kind = _CONTROL_KEY.unpack_from(record.key)
+    if kind not in (TransactionEnd.ABORT.value, TransactionEnd.COMMIT.value):
+        return None
+    return TransactionMarker(producer_id, TransactionEnd(kind))
+
+
+def _decode(log: UnifiedLog, record: Record) -> CoordinatorRecord | None:
+    """None for what belongs to group kinds that are not served."""
+    if record.key is None:
+        return None
+    try:
+        return decode_record(record.key, record.value)
+    except UnreadableRecord as error:
+        raise CorruptFile(f"{log.topic_partition}: offset {record.offset}: {error}") from error
+
+
+def decode_record(key_bytes: bytes, value: bytes | None) -> CoordinatorRecord | None:
+    """One record, None if it belongs to a kind of group that is not served.
+
+    Raises UnreadableRecord.
+    """
+    key = decode_key(key_bytes)
+    if isinstance(key, UnknownKey):
+        if key.record_type not in CONSUMER_GROUP_TYPES:
+            return None
+        try:
+            return decode_consumer_record(key_bytes, value)
+        except MalformedRequest as error:
+            raise UnreadableRecord(str(error)) from error
+    if isinstance(key, GroupMetadataKey):
+        return GroupRecord(
+            key.group, None if value is None else _snapshot(decode_group_metadata(value))
+        )
+    committed = None if value is None else _committed(decode_offset_commit(value))
+    return OffsetRecord(key.group, key.topic, key.partition, committed)
+
+
+def _encode(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
+    """Key and value."""
+    if isinstance(record, GroupRecord):
+        key = encode_key(GroupMetadataKey(group=record.group_id))
+        return key, None if record.snapshot is None else _group_value(record.snapshot)
+    if not isinstance(record, OffsetRecord):
+        return encode_consumer_record(record)
+    key = encode_key(
+        OffsetCommitKey(group=record.group_id, topic=record.topic, partition=record.partition)
+    )
+    committed = record.committed
+    if committed is None:
+        return key, None
+    return key, encode_offset_commit(
+        OffsetCommitValue(
+            offset=committed.offset,
+            leader_epoch=committed.leader_epoch,
+            metadata=committed.metadata,
+            commit_timestamp_ms=committed.committed_ms,
+            expire_timestamp_ms=committed.expires_ms,
+        )
+    )
+
+
+def _group_value(snapshot: GroupSnapshot) -> bytes:
+    return encode_group_metadata(
+        GroupMetadataValue(
+            protocol_type=snapshot.protocol_type,
+            generation=snapshot.generation,
+            protocol=snapshot.protocol_name,
+            leader=snapshot.leader,
+            current_state_timestamp_ms=snapshot.state_since_ms,
+            members=tuple(
+                GroupMember(
+                    member_id=member.member_id,
+                    group_instance_id=member.group_instance_id,
+                    client_id=member.client_id,
+                    client_host=member.client_host,
+                    rebalance_timeout_ms=member.rebalance_timeout_ms,
+                    session_timeout_ms=member.session_timeout_ms,
+                    subscription=member.metadata,
+                    assignment=member.assignment,
+                )
+                for member in snapshot.members
+            ),
+        )
+    )
+
+
+def _snapshot(value: GroupMetadataValue) -> GroupSnapshot:
+    return GroupSnapshot(
+        protocol_type=value.protocol_type,
+        generation=value.generation,
+        protocol_name=value.protocol,
+        leader=value.leader,
+        state_since_ms=value.current_state_timestamp_ms,
+        members=tuple(
+            MemberSnapshot(
+                member_id=member.member_id,
+                group_instance_id=member.group_instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                rebalance_timeout_ms=(
+                    member.session_timeout_ms
+                    if member.rebalance_timeout_ms < 0
+                    else member.rebalance_timeout_ms
+                ),
+                session_timeout_ms=member.session_timeout_ms,
+                metadata=member.subscription,
+                assignment=member.assignment,
+            )
+            for member in value.members
+        ),
+    )
+
+
+def _committed(value: OffsetCommitValue) -> CommittedOffset:
+    return CommittedOffset(
+        offset=value.offset,
+        leader_epoch=value.leader_epoch,
+        metadata=value.metadata,
+        committed_ms=value.commit_timestamp_ms,
+        expires_ms=value.expire_timestamp_ms,
+    )

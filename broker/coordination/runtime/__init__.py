@@ -1,0 +1,1 @@
+"""Runs the coordinators: shards, journal, expiry, and the archive of groups."""

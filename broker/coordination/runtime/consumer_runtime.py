@@ -1,0 +1,272 @@
+"""The shell around KIP-848 groups: decide, write, replay, answer; clocks and regular expressions.
+
+    request --> ConsumerGroups (pure) --> records --> one batch in the log --> replay --> answer
+
+Nothing waits: a heartbeat is answered with what the member is to do now. Regular expressions are
+looked for in a worker thread, however many topics there are; what they found is written when it
+is known, and members learn of it with their next heartbeats.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from functools import partial
+from typing import Protocol
+
+from strandline.broker.cluster.metadata.image import MetadataImage
+from strandline.broker.coordination.classic.group import Group
+from strandline.broker.coordination.consumer import classic_members as classic
+from strandline.broker.coordination.consumer.consumer_group import ConsumerGroup
+from strandline.broker.coordination.consumer.consumer_shard import ConsumerDecision
+from strandline.broker.coordination.consumer.decisions import preferred_assignor
+from strandline.broker.coordination.runtime.journal import in_batches, settle, write_members
+from strandline.broker.coordination.runtime.shard import GroupEffects
+from strandline.broker.coordination.runtime.slots import Slot
+from strandline.broker.coordination.values.consumer_values import (
+    ConsumerGroupDescription,
+    EpochRecord,
+    HeartbeatAnswer,
+    HeartbeatRequest,
+)
+from strandline.broker.coordination.values.faults import CoordinatorFault
+from strandline.broker.coordination.values.group_values import (
+    JoinAnswer,
+    JoinRequest,
+    LeaveResult,
+    LeavingMember,
+    Moment,
+    SyncAnswer,
+    SyncRequest,
+    Ticket,
+)
+from strandline.broker.coordination.values.topic_regex import find_topics
+from strandline.broker.protocol.formats.consumer_protocol import CONSUMER_PROTOCOL_TYPE
+from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage.errors import OutOfResources
+
+log = logging.getLogger(__name__)
+
+# Members whose fencing could not be written are fenced again after this.
+FENCE_RETRY_MS = 1000
+
+
+class Surroundings(Protocol):
+    """What the coordinator does for every kind of group."""
+
+    @property
+    def image(self) -> MetadataImage: ...
+
+    def now(self) -> Moment: ...
+
+    def arm(self, group: Group | ConsumerGroup) -> None:
+        """Sees to it that the group is looked at in time."""
+
+    def carry_out(self, slot: Slot, step: GroupEffects) -> None:
+        """Writes and answers what came of an event in a classic group."""
+
+
+class ConsumerCoordinator:
+    """See the top of this file. Used on the event loop only."""
+
+    def __init__(self, surroundings: Surroundings, reads: Executor) -> None:
+        """`reads` looks for topics."""
+        self._surroundings = surroundings
+        self._reads = reads
+
+    # --- the new protocol --------------------------------------------------------------------
+
+    async def heartbeat(self, slot: Slot, request: HeartbeatRequest) -> HeartbeatAnswer:
+        """Raises CoordinatorFault."""
+        now, image = self._surroundings.now(), self._surroundings.image
+        group_id = request.group_id
+        other = slot.shard.group(group_id)
+        decision = slot.shard.consumers.heartbeat(request, other, image, now)
+        answer = decision.heartbeat
+        assert answer is not None, decision
+        self._carry_out(slot, group_id, decision, now)
+        group = slot.shard.consumers.get(group_id)
+        if group is not None:
+            if request.member_epoch >= 0:
+                group.touch(answer.member_id, now)
+                group.saw(image)
+            self._search(slot, group, image, now)
+            self._surroundings.arm(group)
+        if decision.records:
+            await settle(slot)
+        return answer
+
+    def describe(self, group: ConsumerGroup, slot: Slot) -> ConsumerGroupDescription:
+        return group.describe(preferred_assignor(group.roster, slot.shard.consumers.rules))
+
+    # --- members of the classic protocol -----------------------------------------------------
+
+    async def join(
+        self, slot: Slot, group: ConsumerGroup, request: JoinRequest, ticket: Ticket
+    ) -> JoinAnswer:
+        """Raises CoordinatorFault."""
+        now, image = self._surroundings.now(), self._surroundings.image
+        decision = slot.shard.consumers.classic_join(group, request, ticket, image, now)
+        answer = decision.join
+        assert answer is not None, decision
+        self._carry_out(slot, group.group_id, decision, now)
+        if answer.error_code is ErrorCode.NONE and self._is_current(slot, group):
+            group.touch(answer.member_id, now)
+            group.await_sync(answer.member_id, now)
+            group.saw(image)
+            self._surroundings.arm(group)
+        if decision.records:
+            await settle(slot)
+        return answer
+
+    def sync(self, group: ConsumerGroup, request: SyncRequest, ticket: Ticket) -> SyncAnswer:
+        """Raises CoordinatorFault."""
+        now = self._surroundings.now()
+        try:
+            assignment = classic.sync(group.roster, request, self._surroundings.image)
+        except CoordinatorFault as fault:
+            if fault.error_code is ErrorCode.REBALANCE_IN_PROGRESS:
+                group.await_join(request.member_id, now)
+                self._surroundings.arm(group)
+            raise
+        group.synced(request.member_id)
+        group.touch(request.member_id, now)
+        self._surroundings.arm(group)
+        return SyncAnswer(
+            ticket=ticket,
+            protocol_type=CONSUMER_PROTOCOL_TYPE,
+            protocol_name=request.protocol_name,
+            assignment=assignment,
+        )
+
+    def classic_heartbeat(
+        self,
+        group: ConsumerGroup,
+        *,
+        member_id: str,
+        group_instance_id: str | None,
+        generation: int,
+    ) -> ErrorCode:
+        """Whether the member is to join again. Raises CoordinatorFault."""
+        now = self._surroundings.now()
+        classic.classic_membership(group.roster, member_id, group_instance_id, generation)
+        group.touch(member_id, now)
+        code = ErrorCode.NONE
+        if classic.must_join_again(group.roster, member_id):
+            group.await_join(member_id, now)
+            code = ErrorCode.REBALANCE_IN_PROGRESS
+        self._surroundings.arm(group)
+        return code
+
+    async def leave(
+        self, slot: Slot, group: ConsumerGroup, leaving: Sequence[LeavingMember]
+    ) -> tuple[LeaveResult, ...]:
+        """Raises CoordinatorFault."""
+        now, image = self._surroundings.now(), self._surroundings.image
+        decision = slot.shard.consumers.classic_leave(group, leaving, image, now)
+        self._carry_out(slot, group.group_id, decision, now)
+        if decision.records:
+            await settle(slot)
+        return decision.leave
+
+    def clear_empty(self, slot: Slot, group: ConsumerGroup) -> None:
+        """A group without members makes room for a classic one. Raises CoordinatorFault."""
+        assert group.is_empty, group
+        now = self._surroundings.now()
+        for records in in_batches(slot.shard.consumers.tombstones(group)):
+            write_members(slot, records, now)
+
+    # --- time --------------------------------------------------------------------------------
+
+    def tick(self, slot: Slot, group: ConsumerGroup) -> None:
+        """Fences whose time is over."""
+        now = self._surroundings.now()
+        over = group.due(now)
+        if over:
+            log.info(
+                "group members are silent or do not rebalance",
+                extra={"fields": {"group": group.group_id, "members": over}},
+            )
+            image = self._surroundings.image
+            decision = slot.shard.consumers.fence(group, over, image, now)
+            try:
+                self._carry_out(slot, group.group_id, decision, now)
+            except CoordinatorFault:
+                group.try_again_in(FENCE_RETRY_MS, now)
+        if self._is_current(slot, group):
+            self._surroundings.arm(group)
+
+    # --- carrying out ------------------------------------------------------------------------
+
+    def _is_current(self, slot: Slot, group: ConsumerGroup) -> bool:
+        return slot.shard.consumers.get(group.group_id) is group
+
+    def _carry_out(
+        self, slot: Slot, group_id: str, decision: ConsumerDecision, now: Moment
+    ) -> None:
+        """Writes and replays. Raises CoordinatorFault; then nothing has changed."""
+        if not decision.records:
+            return
+        before = slot.shard.group(group_id)
+        write_members(slot, decision.records, now)
+        _log_epoch(decision)
+        after = slot.shard.group(group_id)
+        if after is before:
+            return
+        if before is not None:
+            # It is a group of the new protocol now; whoever waits is to come back and see.
+            effects = before.unload(ErrorCode.REBALANCE_IN_PROGRESS, now)
+            self._surroundings.carry_out(slot, GroupEffects(group=None, effects=effects))
+        if after is not None:
+            effects = after.taken_over(
+                now, generations=decision.generations, must_rejoin=decision.must_rejoin
+            )
+            self._surroundings.carry_out(slot, GroupEffects(group=after, effects=effects))
+
+    # --- regular expressions -----------------------------------------------------------------
+
+    def _search(self, slot: Slot, group: ConsumerGroup, image: MetadataImage, now: Moment) -> None:
+        regexes = group.begin_search(image, now)
+        if not regexes:
+            return
+        try:
+            searching = asyncio.get_running_loop().run_in_executor(
+                self._reads, find_topics, regexes, tuple(image.topics)
+            )
+        except (OutOfResources, RuntimeError, MemoryError):
+            # There is no thread for it: it is tried again, as one that found nothing.
+            group.end_search()
+        else:
+            searching.add_done_callback(partial(self._found, slot, group, image))
+
+    def _found(
+        self,
+        slot: Slot,
+        group: ConsumerGroup,
+        image: MetadataImage,
+        searching: asyncio.Future[dict[str, frozenset[str]]],
+    ) -> None:
+        group.end_search()
+        if searching.cancelled() or not self._is_current(slot, group):
+            return
+        now = self._surroundings.now()
+        try:
+            decision = slot.shard.consumers.found_topics(group, searching.result(), image, now)
+            self._carry_out(slot, group.group_id, decision, now)
+        except CoordinatorFault:
+            # It is tried again: an expression without a record is looked for after a while.
+            return
+        group.saw(image)
+
+
+def _log_epoch(decision: ConsumerDecision) -> None:
+    """A rebalance began; of several epochs in one decision the last one counts."""
+    for record in reversed(decision.records):
+        if isinstance(record, EpochRecord) and record.epoch is not None:
+            log.info(
+                "group rebalances",
+                extra={"fields": {"group": record.group_id, "epoch": record.epoch}},
+            )
+            return

@@ -1,0 +1,72 @@
+"""What came of an event in a classic group: its state into the log, the answers to the members.
+
+    a new group      write, then answer: a member must not be told of a group that is not there
+    all else         answer, then write: these answers do not speak of what is written; those that
+                     do (an assignment) come from the group once it is told `written`
+
+A group that could not be written tells its members so itself (`write_failed`); a new one that
+could not be written never was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from strandline.broker.coordination.classic.group import Group
+from strandline.broker.coordination.runtime.journal import append, log_failed_write, member_code
+from strandline.broker.coordination.runtime.shard import GroupEffects
+from strandline.broker.coordination.runtime.slots import Slot
+from strandline.broker.coordination.values.group_values import (
+    Answer,
+    CreationWrite,
+    Effects,
+    JoinAnswer,
+    Moment,
+)
+from strandline.broker.coordination.values.shard_values import GroupRecord
+from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage.errors import RecordsRejected, StorageError
+
+
+def carry_out(
+    slot: Slot,
+    step: GroupEffects,
+    *,
+    answer: Callable[[Sequence[Answer]], None],
+    now: Callable[[], Moment],
+) -> None:
+    """Writes what is to be written, and answers who is to be answered."""
+    group, effects = step.group, step.effects
+    if group is None:
+        answer(effects.answers)
+        return
+    while effects.write is not None:
+        write, written_at = effects.write, now()
+        if not isinstance(write, CreationWrite):
+            answer(effects.answers)
+        try:
+            append(slot, (GroupRecord(group.group_id, write.snapshot),), written_at)
+        except (RecordsRejected, StorageError) as error:
+            log_failed_write(slot, error)
+            code = member_code(error)
+            if isinstance(write, CreationWrite):
+                for answers in _undo_creation(slot, group, effects, code, written_at):
+                    answer(answers)
+                return
+            effects = group.write_failed(write, code, written_at)
+        else:
+            if isinstance(write, CreationWrite):
+                answer(effects.answers)
+            effects = group.written(write, written_at)
+    answer(effects.answers)
+
+
+def _undo_creation(
+    slot: Slot, group: Group, effects: Effects, error_code: ErrorCode, now: Moment
+) -> tuple[Sequence[Answer], Sequence[Answer]]:
+    """A group that is not in the log never was: whoever joined it is told so."""
+    slot.shard.forget(group.group_id)
+    refused = [
+        JoinAnswer(ticket=answer.ticket, error_code=error_code) for answer in effects.answers
+    ]
+    return refused, group.unload(error_code, now).answers

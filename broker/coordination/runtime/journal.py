@@ -1,0 +1,92 @@
+"""Records into the log of a slot: appended, then replayed, then durable as the topic demands."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from strandline.broker.coordination.records.offset_records import encode_records
+from strandline.broker.coordination.runtime.slots import Slot
+from strandline.broker.coordination.values.faults import CoordinatorFault
+from strandline.broker.coordination.values.group_values import Moment
+from strandline.broker.coordination.values.shard_values import CoordinatorRecord
+from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage.errors import (
+    MessageTooLarge,
+    RecordListTooLarge,
+    RecordsRejected,
+    StorageError,
+    StrandlineError,
+)
+from strandline.storage.local.log.log import AppendOrigin
+
+# Expiry and deleted topics may concern any number of offsets; a batch must stay below
+# max.message.bytes, of which an offset's tombstone takes well under a thousandth.
+TOMBSTONES_PER_BATCH_MAX = 500
+
+
+def append(slot: Slot, records: Sequence[CoordinatorRecord], now: Moment) -> None:
+    """Appends one batch. Raises RecordsRejected, StorageError."""
+    batch = encode_records(records, now.wall_ms)
+    slot.partition.append(memoryview(batch), origin=AppendOrigin.COORDINATOR)
+
+
+def write_offsets(slot: Slot, records: Sequence[CoordinatorRecord], now: Moment) -> None:
+    """Appends and replays. Raises CoordinatorFault with what a committing client is told."""
+    try:
+        append(slot, records, now)
+    except (MessageTooLarge, RecordListTooLarge) as error:
+        raise CoordinatorFault(ErrorCode.INVALID_COMMIT_OFFSET_SIZE) from error
+    except (RecordsRejected, StorageError) as error:
+        log_failed_write(slot, error)
+        raise CoordinatorFault(ErrorCode.NOT_COORDINATOR) from error
+    replay(slot, records, now)
+
+
+def write_members(slot: Slot, records: Sequence[CoordinatorRecord], now: Moment) -> None:
+    """Appends and replays. Raises CoordinatorFault with what a member is told."""
+    try:
+        append(slot, records, now)
+    except (RecordsRejected, StorageError) as error:
+        log_failed_write(slot, error)
+        raise CoordinatorFault(member_code(error)) from error
+    replay(slot, records, now)
+
+
+def replay(slot: Slot, records: Sequence[CoordinatorRecord], now: Moment) -> None:
+    """Takes records that were written, in their order, into the state of their slot."""
+    for record in records:
+        slot.shard.replay(record, now)
+
+
+def member_code(error: StrandlineError) -> ErrorCode:
+    """What members are told when their group could not be written."""
+    if isinstance(error, RecordsRejected):
+        return ErrorCode.UNKNOWN_SERVER_ERROR
+    return ErrorCode.NOT_COORDINATOR
+
+
+def log_failed_write(slot: Slot, error: StrandlineError) -> None:
+    """Says so once a minute: who was refused comes again at once."""
+    where = slot.partition.topic_partition
+    slot.quiet_log.say(
+        logging.WARNING,
+        "group record not written",
+        where,
+        {"partition": str(where), "error": str(error)},
+    )
+
+
+async def settle(slot: Slot) -> None:
+    """Returns when what was written may be told. Raises CoordinatorFault."""
+    if slot.partition.must_flush:
+        try:
+            await slot.partition.flush()
+        except StorageError as error:
+            raise CoordinatorFault(ErrorCode.NOT_COORDINATOR) from error
+
+
+def in_batches(records: Sequence[CoordinatorRecord]) -> list[Sequence[CoordinatorRecord]]:
+    """The records cut into runs of TOMBSTONES_PER_BATCH_MAX, which a batch holds."""
+    size = TOMBSTONES_PER_BATCH_MAX
+    return [records[start : start + size] for start in range(0, len(records), size)]

@@ -1,0 +1,491 @@
+"""The group coordinator: the shell around the groups, with the log, the clock and the callers.
+
+    request --> shard (pure) --> records --> append to the partition --> replay --> answer
+
+Each partition of `__consumer_offsets` is a *slot* (`slots.py`): the log, and a `GroupShard` with
+what the log says. An append is synchronous and in memory of the machine when it returns; with
+`flush.messages` on the topic the answer waits for the disk. An append that fails leaves everything
+as it was.
+
+Groups of the new protocol (KIP-848) are in `consumer_runtime`; requests of the classic protocol
+that name such a group are passed on to it.
+
+There is one loop for all timers (`run`), woken by the earliest deadline of all groups. It also
+notices deleted topics by comparing images, as each change does before it looks at a group; the
+offsets of their partitions go then.
+
+Transactional commits are understood when a log is loaded; nobody can write them yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+
+from strandline.broker.cluster.metadata.decisions import TopicDefaults
+from strandline.broker.cluster.metadata.image import MetadataImage
+from strandline.broker.cluster.metadata.metadata import Metadata
+from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
+from strandline.broker.coordination.classic.group import Group
+from strandline.broker.coordination.consumer.consumer_group import ConsumerGroup
+from strandline.broker.coordination.consumer.decisions import check_heartbeat
+from strandline.broker.coordination.runtime.alarms import Alarms
+from strandline.broker.coordination.runtime.consumer_runtime import ConsumerCoordinator
+from strandline.broker.coordination.runtime.group_writing import carry_out
+from strandline.broker.coordination.runtime.journal import (
+    in_batches,
+    settle,
+    write_offsets,
+)
+from strandline.broker.coordination.runtime.offset_expiry import OffsetForgetting
+from strandline.broker.coordination.runtime.shard import GroupEffects
+from strandline.broker.coordination.runtime.slots import Slot, Slots
+from strandline.broker.coordination.runtime.waiting import WaitingRequests
+from strandline.broker.coordination.values.consumer_values import (
+    DEFAULT_TIMES,
+    JOIN_EPOCH,
+    ConsumerGroupDescription,
+    HeartbeatAnswer,
+    HeartbeatRequest,
+    MemberTimes,
+)
+from strandline.broker.coordination.values.faults import CoordinatorFault
+from strandline.broker.coordination.values.group_configuration import GroupConfiguration
+from strandline.broker.coordination.values.group_offsets import GroupOffsets
+from strandline.broker.coordination.values.group_values import (
+    GroupDescription,
+    GroupState,
+    JoinAnswer,
+    JoinRequest,
+    LeaveResult,
+    LeavingMember,
+    Moment,
+    SyncAnswer,
+    SyncRequest,
+)
+from strandline.broker.coordination.values.shard_values import (
+    CommitRequest,
+    OffsetDeletion,
+    OffsetToDelete,
+)
+from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
+from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage.clock import Clock
+from strandline.storage.model import TimestampMs, TopicId
+from strandline.storage.values import dataclass
+
+log = logging.getLogger(__name__)
+
+# The loop looks at the metadata this often even if no group has a deadline.
+POLL_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorStatistics:
+    """What the coordinator holds; for operators and tests."""
+
+    groups_by_state: Mapping[GroupState, int]
+    offset_count: int
+    loading_partitions: int
+    loaded_partitions: int
+    parked_requests: int
+
+
+class GroupCoordinator:
+    """See the top of this file. Used on the event loop only."""
+
+    def __init__(
+        self,
+        config: GroupConfiguration,
+        metadata: Metadata,
+        replicas: ReplicaManager,
+        *,
+        node_id: int,
+        topic_defaults: TopicDefaults,
+        clock: Clock,
+        reads: Executor,
+        times_of: Callable[[str], MemberTimes] = lambda _group_id: DEFAULT_TIMES,
+        believed_ms: Callable[[], TimestampMs] | None = None,
+    ) -> None:
+        """`reads` runs the blocking part of loading.
+
+        `believed_ms` is the time by which offsets expire, the clock's if it is not given.
+
+        `times_of` says what holds for the members of a group of the new protocol.
+        """
+        self._config = config
+        self._metadata = metadata
+        self._clock = clock
+        self._wake = asyncio.Event()
+        self._slots = Slots(
+            config,
+            metadata,
+            replicas,
+            node_id=node_id,
+            topic_defaults=topic_defaults,
+            clock=clock,
+            reads=reads,
+            on_found=self._wake.set,
+            times_of=times_of,
+        )
+        # The incarnation of the topic that the slots belong to.
+        self._topic_id: TopicId | None = None
+        self._seen: MetadataImage | None = None
+        self._waiting = WaitingRequests()
+        self._consumers = ConsumerCoordinator(self, reads)
+        self._alarms = Alarms()
+        self._forgetting = OffsetForgetting(
+            self._slots,
+            interval_ms=config.offsets_retention_check_interval_ms,
+            now=self.now(),
+            believed_ms=believed_ms or clock.now_ms,
+        )
+
+    def __repr__(self) -> str:
+        return f"<GroupCoordinator {self.statistics()}>"
+
+    def statistics(self) -> CoordinatorStatistics:
+        slots = self._slots.present()
+        return CoordinatorStatistics(
+            groups_by_state=Counter(
+                group.state for slot in slots for group in (*slot.shard, *slot.shard.consumers)
+            ),
+            offset_count=sum(slot.shard.offset_count for slot in slots),
+            loading_partitions=sum(not slot.is_loaded for slot in slots),
+            loaded_partitions=sum(slot.is_loaded for slot in slots),
+            parked_requests=len(self._waiting),
+        )
+
+    @property
+    def image(self) -> MetadataImage:
+        return self._metadata.image
+
+    # --- members -----------------------------------------------------------------------------
+
+    async def join(self, group_id: str, request: JoinRequest) -> JoinAnswer:
+        """Waits for the others to join. Raises CoordinatorFault."""
+        config = self._config
+        _check_group_id(group_id)
+        if not (
+            config.group_min_session_timeout_ms
+            <= request.session_timeout_ms
+            <= config.group_max_session_timeout_ms
+        ):
+            raise CoordinatorFault(ErrorCode.INVALID_SESSION_TIMEOUT)
+        slot = await self._slot_for_writing(group_id)
+        consumers = slot.shard.consumers.get(group_id)
+        if consumers is not None and not consumers.is_empty:
+            return await self._consumers.join(slot, consumers, request, self._waiting.next_ticket())
+        if consumers is not None:
+            self._consumers.clear_empty(slot, consumers)
+        with self._waiting.park() as parked:
+            step = slot.shard.join(group_id, request, parked.ticket, self.now())
+            self.carry_out(slot, step)
+            answer = await parked.answer()
+        await settle(slot)
+        assert isinstance(answer, JoinAnswer), answer
+        return answer
+
+    async def sync(self, group_id: str, request: SyncRequest) -> SyncAnswer:
+        """Waits for the leader's assignment. Raises CoordinatorFault."""
+        _check_group_id(group_id)
+        slot = self._slot_with(group_id)
+        consumers = None if slot is None else slot.shard.consumers.get(group_id)
+        if consumers is not None:
+            return self._consumers.sync(consumers, request, self._waiting.next_ticket())
+        group = None if slot is None else slot.shard.group(group_id)
+        if slot is None or group is None:
+            raise CoordinatorFault(ErrorCode.UNKNOWN_MEMBER_ID)
+        with self._waiting.park() as parked:
+            effects = group.sync(request, parked.ticket, self.now())
+            self.carry_out(slot, GroupEffects(group=group, effects=effects))
+            answer = await parked.answer()
+        await settle(slot)
+        assert isinstance(answer, SyncAnswer), answer
+        return answer
+
+    def heartbeat(
+        self, group_id: str, *, member_id: str, group_instance_id: str | None, generation: int
+    ) -> ErrorCode:
+        """What a member's sign of life is answered."""
+        try:
+            _check_group_id(group_id)
+            slot = self._slot_with(group_id)
+            consumers = None if slot is None else slot.shard.consumers.get(group_id)
+            if consumers is not None:
+                return self._consumers.classic_heartbeat(
+                    consumers,
+                    member_id=member_id,
+                    group_instance_id=group_instance_id,
+                    generation=generation,
+                )
+        except CoordinatorFault as fault:
+            # The session begins only when the group is loaded, so all is well until then.
+            if fault.error_code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                return ErrorCode.NONE
+            return fault.error_code
+        group = None if slot is None else slot.shard.group(group_id)
+        if group is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        code = group.heartbeat(
+            member_id=member_id,
+            group_instance_id=group_instance_id,
+            generation=generation,
+            now=self.now(),
+        )
+        self.arm(group)
+        return code
+
+    async def leave(
+        self, group_id: str, leaving: Sequence[LeavingMember]
+    ) -> tuple[LeaveResult, ...]:
+        """A result for each member in order. Raises CoordinatorFault."""
+        _check_group_id(group_id)
+        slot = self._slot_with(group_id)
+        consumers = None if slot is None else slot.shard.consumers.get(group_id)
+        if slot is not None and consumers is not None:
+            return await self._consumers.leave(slot, consumers, leaving)
+        group = None if slot is None else slot.shard.group(group_id)
+        if slot is None or group is None:
+            return tuple(
+                LeaveResult(
+                    member_id=member.member_id,
+                    group_instance_id=member.group_instance_id,
+                    error_code=ErrorCode.UNKNOWN_MEMBER_ID,
+                )
+                for member in leaving
+            )
+        results, effects = group.leave(leaving, self.now())
+        self.carry_out(slot, GroupEffects(group=group, effects=effects))
+        await settle(slot)
+        return results
+
+    async def consumer_heartbeat(self, request: HeartbeatRequest) -> HeartbeatAnswer:
+        """The new protocol's only request of members. Raises CoordinatorFault."""
+        check_heartbeat(request, self._slots.consumer_rules)
+        if request.member_epoch == JOIN_EPOCH:
+            slot: Slot | None = await self._slot_for_writing(request.group_id)
+        else:
+            slot = self._slot_with(request.group_id)
+        if slot is None:
+            raise CoordinatorFault(ErrorCode.GROUP_ID_NOT_FOUND)
+        return await self._consumers.heartbeat(slot, request)
+
+    # --- offsets -----------------------------------------------------------------------------
+
+    async def commit(self, group_id: str, request: CommitRequest) -> tuple[ErrorCode, ...]:
+        """A code for each offset in order. Raises CoordinatorFault."""
+        slot = await self._slot_for_writing(group_id)
+        now = self.now()
+        decision = slot.shard.commit(group_id, request, now)
+        group = slot.shard.group(group_id)
+        if group is not None:
+            self.arm(group)
+        if decision.records:
+            write_offsets(slot, decision.records, now)
+            await settle(slot)
+        return decision.error_codes
+
+    def offsets_of(
+        self, group_id: str, *, member_id: str | None = None, member_epoch: int = -1
+    ) -> GroupOffsets | None:
+        """What the group has committed, None if nothing. Raises CoordinatorFault.
+
+        A member of a group of the new protocol that says its epoch must be in it.
+        """
+        slot = self._slot_with(group_id)
+        if slot is None:
+            return None
+        consumers = slot.shard.consumers.get(group_id)
+        if consumers is not None:
+            code = slot.shard.consumers.check_fetch(
+                consumers, member_id=member_id, member_epoch=member_epoch
+            )
+            if code is not ErrorCode.NONE:
+                raise CoordinatorFault(code)
+        return slot.shard.offsets_of(group_id)
+
+    async def delete_offsets(
+        self, group_id: str, wanted: Sequence[OffsetToDelete]
+    ) -> OffsetDeletion:
+        """Forgets offsets. Raises CoordinatorFault."""
+        _check_group_id(group_id)
+        slot = self._slot_with(group_id)
+        if slot is None:
+            raise CoordinatorFault(ErrorCode.GROUP_ID_NOT_FOUND)
+        deletion = slot.shard.delete_offsets(group_id, wanted)
+        if deletion.records:
+            write_offsets(slot, deletion.records, self.now())
+            await settle(slot)
+        return deletion
+
+    # --- groups ------------------------------------------------------------------------------
+
+    def describe(self, group_id: str) -> GroupDescription | None:
+        """The classic group, None if there is none. Raises CoordinatorFault."""
+        slot = self._slot_with(group_id)
+        if slot is None:
+            return None
+        if group_id in slot.shard.consumers:
+            raise CoordinatorFault(
+                ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a classic group."
+            )
+        group = slot.shard.group(group_id)
+        return None if group is None else group.describe()
+
+    def describe_consumers(self, group_id: str) -> ConsumerGroupDescription:
+        """The group of the new protocol. Raises CoordinatorFault."""
+        _check_group_id(group_id)
+        slot = self._slot_with(group_id)
+        group = None if slot is None else slot.shard.consumers.get(group_id)
+        if slot is None or group is None:
+            is_classic = slot is not None and slot.shard.group(group_id) is not None
+            what = "is not a consumer group" if is_classic else "not found"
+            raise CoordinatorFault(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} {what}.")
+        return self._consumers.describe(group, slot)
+
+    def groups(self) -> list[Group | ConsumerGroup]:
+        """Every group that this broker coordinates. Raises CoordinatorFault while it loads."""
+        self._catch_up()
+        slots = self._slots.all()
+        for slot in slots:
+            if not slot.is_loaded:
+                raise CoordinatorFault(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        return [group for slot in slots for group in (*slot.shard, *slot.shard.consumers)]
+
+    async def delete(self, group_id: str) -> ErrorCode:
+        """Forgets a group without members, and what it committed."""
+        try:
+            slot = self._slot_with(group_id)
+            if slot is None:
+                return ErrorCode.GROUP_ID_NOT_FOUND
+            deletion = slot.shard.delete_group(group_id)
+            if deletion.error_code is not ErrorCode.NONE:
+                return deletion.error_code
+            for records in in_batches(deletion.records):
+                write_offsets(slot, records, self.now())
+            await settle(slot)
+        except CoordinatorFault as fault:
+            return fault.error_code
+        return ErrorCode.NONE
+
+    # --- writing -----------------------------------------------------------------------------
+
+    def carry_out(self, slot: Slot, step: GroupEffects) -> None:
+        """Writes what is to be written, answers who is to be answered, and sets the alarm."""
+        carry_out(slot, step, answer=self._waiting.answer, now=self.now)
+        if step.group is not None:
+            self.arm(step.group)
+
+    def _slot_with(self, group_id: str) -> Slot | None:
+        """The loaded slot of a group, None while there is no topic. Raises CoordinatorFault."""
+        self._catch_up()
+        return self._slots.of(group_id)
+
+    async def _slot_for_writing(self, group_id: str) -> Slot:
+        """As `_slot_with`, but creates the topic if need be."""
+        if self._slots.topic() is None:
+            await self._slots.create_topic()
+        slot = self._slot_with(group_id)
+        if slot is None:
+            raise CoordinatorFault(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return slot
+
+    def _begin_sessions(self, slot: Slot) -> None:
+        self._forgetting.note_loaded(slot, self._metadata.image.topics, self.now())
+        for step in slot.shard.loaded(self.now()):
+            self.carry_out(slot, step)
+        for group in slot.shard.consumers:
+            self.arm(group)
+
+    # --- following the metadata --------------------------------------------------------------
+
+    def _catch_up(self) -> None:
+        """Forgets the offsets of topics that were deleted since the last look."""
+        image, seen = self._metadata.image, self._seen
+        if image is seen:
+            return
+        self._seen = image
+        topic = image.topics.get(OFFSETS_TOPIC)
+        topic_id = None if topic is None else topic.topic_id
+        if topic_id != self._topic_id:
+            self._topic_id = topic_id
+            self._drop_slots()
+        if seen is None:
+            return
+        gone = {
+            known.name
+            for known_id, known in seen.topics_by_id.items()
+            if known_id not in image.topics_by_id
+        }
+        made = {
+            topic.name
+            for made_id, topic in image.topics_by_id.items()
+            if made_id not in seen.topics_by_id
+        }
+        if gone or made:
+            self._forgetting.follow(image.topics, gone=gone, made=made, now=self.now())
+
+    def _drop_slots(self) -> None:
+        for slot in self._slots.drop():
+            for step in slot.shard.unload(ErrorCode.NOT_COORDINATOR, self.now()):
+                self._waiting.answer(step.effects.answers)
+        self._alarms.clear()
+
+    # --- time --------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Loads what is not loaded, and keeps all deadlines; never returns."""
+        while True:
+            self._catch_up()
+            self._ring_alarms()
+            slot = self._slots.next_to_load()
+            if slot is not None:
+                await self._slots.load(slot, self.now, self._begin_sessions)
+                continue
+            self._forgetting.expire_if_due(self.now())
+            try:
+                async with asyncio.timeout(self._idle_s()):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+            self._wake.clear()
+
+    def _idle_s(self) -> float:
+        next_ms = self._alarms.next_ms
+        if next_ms is None:
+            return POLL_S
+        return max(0.0, min((next_ms - self.now().monotonic_ms) / 1000, POLL_S))
+
+    def now(self) -> Moment:
+        return Moment(self._clock.now_ms(), int(self._clock.monotonic_s() * 1000))
+
+    def arm(self, group: Group | ConsumerGroup) -> None:
+        """Sees to it that the group is looked at in time."""
+        deadline_ms = group.next_deadline_ms
+        if deadline_ms is not None and self._alarms.arm(group.group_id, deadline_ms):
+            self._wake.set()
+
+    def _ring_alarms(self) -> None:
+        now = self.now()
+        for group_id in self._alarms.ring(now.monotonic_ms):
+            try:
+                slot = self._slots.of(group_id)
+            except CoordinatorFault:
+                # The group went with its partition.
+                continue
+            group = None if slot is None else slot.shard.any_group(group_id)
+            if slot is None or group is None:
+                continue
+            if isinstance(group, ConsumerGroup):
+                self._consumers.tick(slot, group)
+            else:
+                self.carry_out(slot, GroupEffects(group=group, effects=group.tick(now)))
+
+
+def _check_group_id(group_id: str) -> None:
+    if not group_id:
+        raise CoordinatorFault(ErrorCode.INVALID_GROUP_ID)

@@ -1,0 +1,337 @@
+"""The groups and offsets of one partition of `__consumer_offsets`, without the partition.
+
+    replay(record)                     while the log is read, and after records were written
+    commit / delete... -> records      the caller writes them, then replays them: an offset is
+                                       seen only when it is in the log
+    join -> group, effects             the state of members changes at once; what may be told
+                                       only after a write says so in its effects
+
+Groups of the new protocol (KIP-848) are in `consumers`; a group id is in one of the two kinds.
+
+A group that only commits offsets (a *simple* group) has no record of its own: it exists as long as
+one of its offsets does, and is found again by replaying those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence, Set
+from dataclasses import replace
+
+from strandline.broker.coordination.classic.group import Group
+from strandline.broker.coordination.consumer.consumer_group import ConsumerGroup
+from strandline.broker.coordination.consumer.consumer_shard import ConsumerGroups
+from strandline.broker.coordination.values.consumer_values import CONSUMER_RECORDS, ConsumerRules
+from strandline.broker.coordination.values.group_offsets import (
+    NO_EXPIRY,
+    CommittedOffset,
+    GroupOffsets,
+    find_expired,
+)
+from strandline.broker.coordination.values.group_values import (
+    NO_MEMBER_ID,
+    CreationWrite,
+    Effects,
+    GroupRules,
+    GroupState,
+    JoinAnswer,
+    JoinRequest,
+    Moment,
+    Ticket,
+)
+from strandline.broker.coordination.values.shard_values import (
+    NO_RETENTION,
+    CommitDecision,
+    CommitRequest,
+    CoordinatorRecord,
+    GroupDeletion,
+    GroupRecord,
+    OffsetDeletion,
+    OffsetRecord,
+    OffsetToCommit,
+    OffsetToDelete,
+)
+from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage.config.log_config import LONG_MAX
+from strandline.storage.values import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupEffects:
+    """What came of an event in a group. `group` is None if there is no such group."""
+
+    group: Group | None
+    effects: Effects
+
+
+class GroupShard:
+    """See the top of this file. Not thread-safe, never waits."""
+
+    def __init__(
+        self,
+        *,
+        rules: GroupRules,
+        make_id: Callable[[], str],
+        offset_metadata_length_max: int,
+        retention_ms: int,
+        consumer_rules: ConsumerRules | None = None,
+    ) -> None:
+        self.consumers = ConsumerGroups(consumer_rules or ConsumerRules(), make_id)
+        self._rules = rules
+        self._make_id = make_id
+        self._offset_metadata_length_max = offset_metadata_length_max
+        self._retention_ms = retention_ms
+        self._groups: dict[str, Group] = {}
+        self._offsets: dict[str, GroupOffsets] = {}
+
+    def __repr__(self) -> str:
+        return f"<GroupShard {len(self._groups)} groups, {self.offset_count} offsets>"
+
+    def __iter__(self) -> Iterator[Group]:
+        """The classic groups."""
+        return iter(self._groups.values())
+
+    @property
+    def group_count(self) -> int:
+        return len(self._groups) + len(self.consumers)
+
+    @property
+    def offset_count(self) -> int:
+        return sum(len(offsets) for offsets in self._offsets.values())
+
+    def group(self, group_id: str) -> Group | None:
+        """The classic group of this name."""
+        return self._groups.get(group_id)
+
+    def any_group(self, group_id: str) -> Group | ConsumerGroup | None:
+        return self._groups.get(group_id) or self.consumers.get(group_id)
+
+    def offsets_of(self, group_id: str) -> GroupOffsets | None:
+        """What the group has committed; None if nothing, or if there is no such group."""
+        return self._offsets.get(group_id)
+
+    # --- replaying ---------------------------------------------------------------------------
+
+    def replay(self, record: CoordinatorRecord, now: Moment) -> None:
+        """Takes over one record of the log."""
+        if isinstance(record, OffsetRecord):
+            self._replay_offset(record, now)
+        elif isinstance(record, CONSUMER_RECORDS):
+            if not record.is_tombstone:
+                # A simple group that an offset before this record made.
+                self._groups.pop(record.group_id, None)
+            self.consumers.replay(record, now)
+        elif record.snapshot is None:
+            self._groups.pop(record.group_id, None)
+        else:
+            self.consumers.forget(record.group_id)
+            self._groups[record.group_id] = Group.restored(
+                record.group_id,
+                record.snapshot,
+                now,
+                rules=self._rules,
+                make_id=self._make_id,
+            )
+
+    def _replay_offset(self, record: OffsetRecord, now: Moment) -> None:
+        offsets = self._offsets.get(record.group_id)
+        if record.committed is None:
+            if offsets is not None:
+                offsets.remove(record.topic, record.partition)
+                if not offsets.topics:
+                    del self._offsets[record.group_id]
+            return
+        if offsets is None:
+            offsets = self._offsets[record.group_id] = GroupOffsets()
+        offsets.put(record.topic, record.partition, record.committed)
+        if record.group_id not in self._groups and record.group_id not in self.consumers:
+            self._groups[record.group_id] = self._new_group(record.group_id, now)
+
+    def loaded(self, now: Moment) -> list[GroupEffects]:
+        """The log is read to its end: the sessions of all members begin."""
+        self.consumers.loaded(now)
+        return [
+            GroupEffects(group=group, effects=group.loaded(now)) for group in self._groups.values()
+        ]
+
+    def unload(self, error_code: ErrorCode, now: Moment) -> list[GroupEffects]:
+        """This broker does not coordinate these groups any more."""
+        groups, self._groups, self._offsets = self._groups, {}, {}
+        self.consumers.clear()
+        return [
+            GroupEffects(group=group, effects=group.unload(error_code, now))
+            for group in groups.values()
+        ]
+
+    def _new_group(self, group_id: str, now: Moment) -> Group:
+        return Group(group_id, now, rules=self._rules, make_id=self._make_id)
+
+    # --- members -----------------------------------------------------------------------------
+
+    def join(
+        self, group_id: str, request: JoinRequest, ticket: Ticket, now: Moment
+    ) -> GroupEffects:
+        """A join makes the group if nobody has; see `Group.join`.
+
+        The answers beside a `CreationWrite` are to be sent once that is written.
+        """
+        group = self._groups.get(group_id)
+        if group is not None:
+            return GroupEffects(group=group, effects=group.join(request, ticket, now))
+        if request.member_id != NO_MEMBER_ID:
+            refusal = JoinAnswer(
+                ticket=ticket,
+                error_code=ErrorCode.UNKNOWN_MEMBER_ID,
+                member_id=request.member_id,
+            )
+            return GroupEffects(group=None, effects=Effects(answers=(refusal,)))
+        group = self._new_group(group_id, now)
+        effects = group.join(request, ticket, now)
+        if not group.member_count and not group.has_pending_members:
+            # It was refused. Kafka keeps the empty group until it expires; we keep nothing.
+            return GroupEffects(group=None, effects=effects)
+        self._groups[group_id] = group
+        assert effects.write is None, effects
+        return GroupEffects(
+            group=group,
+            effects=replace(effects, write=CreationWrite(snapshot=group.creation_snapshot())),
+        )
+
+    def forget(self, group_id: str) -> None:
+        """The group could not be written, so it never was."""
+        self._groups.pop(group_id, None)
+
+    # --- offsets -----------------------------------------------------------------------------
+
+    def check_commit(self, group_id: str, request: CommitRequest) -> ErrorCode:
+        """Whether the sender may commit for this group now."""
+        consumers = self.consumers.get(group_id)
+        if consumers is not None:
+            # What is too large has its own fault, and is not looked at for another one.
+            offsets = (offset for offset in request.offsets if self._has_room_for(offset))
+            return self.consumers.check_commit(consumers, request, offsets)
+        group = self._groups.get(group_id)
+        if group is not None:
+            return group.check_commit(
+                member_id=request.member_id,
+                group_instance_id=request.group_instance_id,
+                generation=request.generation,
+            )
+        return ErrorCode.NONE if request.generation < 0 else request.missing_group_code
+
+    def commit(self, group_id: str, request: CommitRequest, now: Moment) -> CommitDecision:
+        """The records of a commit. Nothing has changed yet, but its member is known to be alive."""
+        fault = self.check_commit(group_id, request)
+        if fault is not ErrorCode.NONE:
+            return CommitDecision(records=(), error_codes=(fault,) * len(request.offsets))
+        group = self._groups.get(group_id)
+        if group is not None:
+            group.note_commit(request.member_id, now)
+        expires_ms = (
+            NO_EXPIRY
+            if request.retention_ms == NO_RETENTION
+            # Clients that never want to lose it say so with the longest time there is.
+            else min(now.wall_ms + request.retention_ms, LONG_MAX)
+        )
+        records = []
+        codes = []
+        for wanted in request.offsets:
+            if not self._has_room_for(wanted):
+                codes.append(ErrorCode.OFFSET_METADATA_TOO_LARGE)
+                continue
+            codes.append(ErrorCode.NONE)
+            records.append(_commit_record(group_id, wanted, now.wall_ms, expires_ms))
+        return CommitDecision(records=tuple(records), error_codes=tuple(codes))
+
+    def _has_room_for(self, offset: OffsetToCommit) -> bool:
+        return len(offset.metadata or "") <= self._offset_metadata_length_max
+
+    def delete_offsets(self, group_id: str, wanted: Sequence[OffsetToDelete]) -> OffsetDeletion:
+        """Records that forget offsets, except of topics that members read."""
+        group = self.any_group(group_id)
+        if group is None or group.state is GroupState.DEAD:
+            return OffsetDeletion(group_code=ErrorCode.GROUP_ID_NOT_FOUND)
+        if group.state is not GroupState.EMPTY and not group.uses_consumer_protocol:
+            return OffsetDeletion(group_code=ErrorCode.NON_EMPTY_GROUP)
+        offsets = self._offsets.get(group_id)
+        records = []
+        codes = []
+        for entry in wanted:
+            if group.is_subscribed_to(entry.topic):
+                codes.append(ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC)
+                continue
+            codes.append(ErrorCode.NONE)
+            if offsets is not None and offsets.get(entry.topic, entry.partition) is not None:
+                records.append(OffsetRecord(group_id, entry.topic, entry.partition, None))
+        return OffsetDeletion(records=tuple(records), error_codes=tuple(codes))
+
+    def delete_group(self, group_id: str) -> GroupDeletion:
+        """Records that forget a group without members, and all that it committed."""
+        group = self.any_group(group_id)
+        if group is None or group.state is GroupState.DEAD:
+            return GroupDeletion(error_code=ErrorCode.GROUP_ID_NOT_FOUND)
+        if group.state is not GroupState.EMPTY:
+            return GroupDeletion(error_code=ErrorCode.NON_EMPTY_GROUP)
+        return GroupDeletion(records=(*self._tombstones(group_id), *self._end_of(group)))
+
+    def _end_of(self, group: Group | ConsumerGroup) -> tuple[CoordinatorRecord, ...]:
+        """Records that forget a group, but not what it committed."""
+        if isinstance(group, ConsumerGroup):
+            return self.consumers.tombstones(group)
+        return (GroupRecord(group.group_id, None),)
+
+    def _tombstones(self, group_id: str) -> Iterator[OffsetRecord]:
+        for topic, partition, _ in self._offsets.get(group_id, ()):
+            yield OffsetRecord(group_id, topic, partition, None)
+
+    def committed_topics(self) -> set[str]:
+        """Topics that some group has an offset of."""
+        return {topic for offsets in self._offsets.values() for topic in offsets.topics}
+
+    def forget_topics(self, topics: Set[str]) -> list[CoordinatorRecord]:
+        """Records that forget the offsets of topics that are gone."""
+        return [
+            OffsetRecord(group_id, topic, partition, None)
+            for group_id, offsets in self._offsets.items()
+            for topic in topics & offsets.topics.keys()
+            for partition in offsets.topics[topic]
+        ]
+
+    def expire(self, now: Moment) -> list[CoordinatorRecord]:
+        """Records that forget what is too old, and groups of which nothing is left."""
+        records: list[CoordinatorRecord] = []
+        for group in (*self._groups.values(), *self.consumers):
+            group_id = group.group_id
+            expiry = find_expired(
+                group,
+                self._offsets.get(group_id) or GroupOffsets(),
+                now_ms=now.wall_ms,
+                retention_ms=self._retention_ms,
+            )
+            records += (
+                OffsetRecord(group_id, entry.topic, entry.partition, None)
+                for entry in expiry.offsets
+            )
+            if (
+                expiry.leaves_nothing
+                and group.state is GroupState.EMPTY
+                and not (isinstance(group, Group) and group.has_pending_members)
+            ):
+                records += self._end_of(group)
+        return records
+
+
+def _commit_record(
+    group_id: str, wanted: OffsetToCommit, now_ms: int, expires_ms: int
+) -> OffsetRecord:
+    return OffsetRecord(
+        group_id,
+        wanted.topic,
+        wanted.partition,
+        CommittedOffset(
+            offset=wanted.offset,
+            leader_epoch=wanted.leader_epoch,
+            metadata=wanted.metadata or "",
+            committed_ms=now_ms,
+            expires_ms=expires_ms,
+        ),
+    )

@@ -1,0 +1,293 @@
+"""The partitions of `__consumer_offsets` that this broker leads, and what their logs say.
+
+    no topic          nothing is known of any group; the first join or commit creates it
+    a slot, loading   COORDINATOR_LOAD_IN_PROGRESS until `load` has replayed its log
+    a slot, loaded    served
+
+The group's slot is the partition that Java's hash of its id names. An empty log counts as loaded,
+so a topic that was just made is served at once.
+
+The topic is compacted: of each group and each committed offset the latest record stays, so loading
+reads about as much as there is to know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Callable
+from concurrent.futures import Executor
+
+from strandline.broker.cluster.metadata import controller
+from strandline.broker.cluster.metadata.decisions import NewTopic, TopicDefaults
+from strandline.broker.cluster.metadata.image import TopicImage
+from strandline.broker.cluster.metadata.metadata import Metadata
+from strandline.broker.cluster.replicas.partition import Partition
+from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
+from strandline.broker.coordination.records.offset_records import (
+    LoadedRecord,
+    TransactionalRecord,
+    TransactionEnd,
+    TransactionMarker,
+    read_chunk,
+)
+from strandline.broker.coordination.runtime.shard import GroupShard
+from strandline.broker.coordination.values.consumer_values import (
+    ConsumerRules,
+    MemberTimes,
+    MigrationPolicy,
+)
+from strandline.broker.coordination.values.faults import CoordinatorFault
+from strandline.broker.coordination.values.group_configuration import GroupConfiguration
+from strandline.broker.coordination.values.group_partitioning import coordinating_partition
+from strandline.broker.coordination.values.group_values import GroupRules, Moment
+from strandline.broker.coordination.values.shard_values import CoordinatorRecord
+from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
+from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage.clock import Clock
+from strandline.storage.errors import RecordsRejected, StorageError
+from strandline.storage.quiet_log import QuietLog
+
+log = logging.getLogger(__name__)
+
+# A partition that cannot be read is tried again after this.
+LOAD_RETRY_S = 30.0
+
+
+class Slot:
+    """One partition of the topic, and what is known of it."""
+
+    __slots__ = ("is_loaded", "partition", "quiet_log", "retry_s", "shard")
+
+    def __init__(
+        self, partition: Partition, shard: GroupShard, *, is_loaded: bool, quiet_log: QuietLog
+    ) -> None:
+        """`quiet_log` is told of records that could not be written."""
+        self.partition = partition
+        self.shard = shard
+        self.is_loaded = is_loaded
+        self.retry_s = 0.0
+        self.quiet_log = quiet_log
+
+    def __repr__(self) -> str:
+        return f"<Slot {self.partition.topic_partition} loaded={self.is_loaded} {self.shard!r}>"
+
+
+class Slots:
+    """See the top of this file. Used on the event loop only."""
+
+    def __init__(
+        self,
+        config: GroupConfiguration,
+        metadata: Metadata,
+        replicas: ReplicaManager,
+        *,
+        node_id: int,
+        topic_defaults: TopicDefaults,
+        clock: Clock,
+        reads: Executor,
+        on_found: Callable[[], None],
+        times_of: Callable[[str], MemberTimes],
+    ) -> None:
+        """`reads` runs the blocking part of loading; `on_found` tells that there is some."""
+        self._config = config
+        self._metadata = metadata
+        self._replicas = replicas
+        self._node_id = node_id
+        self._topic_defaults = topic_defaults
+        self._clock = clock
+        self._reads = reads
+        self._on_found = on_found
+        self._rules = GroupRules(
+            initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
+            size_max=config.group_max_size,
+        )
+        self.consumer_rules = ConsumerRules(
+            times_of=times_of,
+            size_max=config.group_consumer_max_size,
+            assignors=config.group_consumer_assignors,
+            regex_refresh_interval_ms=config.group_consumer_regex_refresh_interval_ms,
+            migration=MigrationPolicy(config.group_consumer_migration_policy),
+            classic_size_max=config.group_max_size,
+        )
+        self._slots: dict[int, Slot] = {}
+        self._quiet_log = QuietLog(log, clock)
+
+    # --- finding -----------------------------------------------------------------------------
+
+    def topic(self) -> TopicImage | None:
+        return self._metadata.image.topics.get(OFFSETS_TOPIC)
+
+    def present(self) -> list[Slot]:
+        """Those that were asked for already, loaded or not."""
+        return list(self._slots.values())
+
+    def all(self) -> list[Slot]:
+        """Those of every partition that there is."""
+        topic = self.topic()
+        if topic is None:
+            return []
+        slots = (self._slot(index) for index in range(topic.partition_count))
+        return [slot for slot in slots if slot is not None]
+
+    def of(self, group_id: str) -> Slot | None:
+        """The loaded slot of a group, None while there is no topic. Raises CoordinatorFault."""
+        topic = self.topic()
+        if topic is None:
+            return None
+        slot = self._slot(coordinating_partition(group_id, topic.partition_count))
+        if slot is None:
+            raise CoordinatorFault(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        if not slot.is_loaded:
+            raise CoordinatorFault(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        return slot
+
+    def drop(self) -> list[Slot]:
+        """Forgets all slots: the topic is another one now."""
+        slots, self._slots = self._slots, {}
+        return list(slots.values())
+
+    def _slot(self, index: int) -> Slot | None:
+        slot = self._slots.get(index)
+        if slot is not None:
+            return slot
+        partition = self._replicas.partition(OFFSETS_TOPIC, index)
+        if partition is None:
+            return None
+        is_empty = partition.log.end_offset <= partition.log.log_start_offset
+        slot = self._slots[index] = Slot(
+            partition, self._new_shard(), is_loaded=is_empty, quiet_log=self._quiet_log
+        )
+        if not is_empty:
+            self._on_found()
+        return slot
+
+    def _new_shard(self) -> GroupShard:
+        config = self._config
+        return GroupShard(
+            rules=self._rules,
+            make_id=lambda: str(uuid.uuid4()),
+            offset_metadata_length_max=config.offset_metadata_max_bytes,
+            retention_ms=config.offsets_retention_minutes * 60_000,
+            consumer_rules=self.consumer_rules,
+        )
+
+    # --- creating ----------------------------------------------------------------------------
+
+    async def create_topic(self) -> None:
+        """Makes `__consumer_offsets`. Raises CoordinatorFault."""
+        config = self._config
+        new_topic = NewTopic(
+            name=OFFSETS_TOPIC,
+            partition_count=config.offsets_topic_num_partitions,
+            properties={
+                "cleanup.policy": "compact",
+                "segment.bytes": str(config.offsets_topic_segment_bytes),
+            },
+        )
+        try:
+            decision = await self._metadata.change(
+                lambda image: controller.create_topics(
+                    image,
+                    [new_topic],
+                    node_ids=(self._node_id,),
+                    defaults=self._topic_defaults,
+                )
+            )
+        except StorageError as error:
+            self._say_not_created(str(error))
+            raise CoordinatorFault(ErrorCode.COORDINATOR_NOT_AVAILABLE) from error
+        (result,) = decision.results
+        if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+            self._say_not_created(result.error_message)
+            raise CoordinatorFault(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+    def _say_not_created(self, reason: str | None) -> None:
+        """Every join and commit tries it again."""
+        self._quiet_log.say(
+            logging.WARNING,
+            "offsets topic not created",
+            OFFSETS_TOPIC,
+            {"error": reason},
+        )
+
+    # --- loading -----------------------------------------------------------------------------
+
+    def next_to_load(self) -> Slot | None:
+        """A slot whose log is to be replayed now, None if there is none."""
+        now_s = self._clock.monotonic_s()
+        return next((s for s in self.all() if not s.is_loaded and s.retry_s <= now_s), None)
+
+    async def load(
+        self, slot: Slot, now: Callable[[], Moment], on_loaded: Callable[[Slot], None]
+    ) -> None:
+        """Replays the log of one slot; `on_loaded` may serve it from then on."""
+        try:
+            await self._load_slot(slot, now, on_loaded)
+        except (RecordsRejected, StorageError) as error:
+            # Its groups stay unavailable: to forget what they committed would be worse.
+            slot.retry_s = self._clock.monotonic_s() + LOAD_RETRY_S
+            slot.shard = self._new_shard()
+            log.error(
+                "groups not loaded",
+                extra={
+                    "fields": {
+                        "partition": str(slot.partition.topic_partition),
+                        "error": str(error),
+                        "retry_s": LOAD_RETRY_S,
+                    }
+                },
+            )
+
+    async def _load_slot(
+        self, slot: Slot, now: Callable[[], Moment], on_loaded: Callable[[Slot], None]
+    ) -> None:
+        """Replays the log of one partition. Raises RecordsRejected, StorageError."""
+        began_s = self._clock.monotonic_s()
+        unified_log = slot.partition.log
+        offset, end_offset = unified_log.log_start_offset, slot.partition.high_watermark
+        loop = asyncio.get_running_loop()
+        replay = _Replay(slot.shard)
+        while offset < end_offset:
+            chunk = await loop.run_in_executor(
+                self._reads, read_chunk, unified_log, offset, end_offset
+            )
+            moment = now()
+            for record in chunk.records:
+                replay.take(record, moment)
+            offset = chunk.next_offset
+        if self._slots.get(slot.partition.topic_partition.partition) is not slot:
+            return
+        slot.is_loaded = True
+        on_loaded(slot)
+        log.info(
+            "groups loaded",
+            extra={
+                "fields": {
+                    "partition": str(slot.partition.topic_partition),
+                    "groups": slot.shard.group_count,
+                    "offsets": slot.shard.offset_count,
+                    "ms": int((self._clock.monotonic_s() - began_s) * 1000),
+                }
+            },
+        )
+
+
+class _Replay:
+    """Takes records in the order of the log; those of a transaction when it is committed."""
+
+    def __init__(self, shard: GroupShard) -> None:
+        self._shard = shard
+        self._open: dict[int, list[CoordinatorRecord]] = {}
+
+    def take(self, record: LoadedRecord, now: Moment) -> None:
+        if isinstance(record, TransactionalRecord):
+            self._open.setdefault(record.producer_id, []).append(record.record)
+        elif isinstance(record, TransactionMarker):
+            ended = self._open.pop(record.producer_id, [])
+            if record.end is TransactionEnd.COMMIT:
+                for kept in ended:
+                    self._shard.replay(kept, now)
+        else:
+            self._shard.replay(record, now)

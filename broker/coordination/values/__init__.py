@@ -1,0 +1,1 @@
+"""What the group coordinators pass around, and small rules of groups."""

@@ -1,0 +1,170 @@
+"""The offsets that groups have committed, and when they are forgotten.
+
+    group  ->  topic  ->  partition  ->  CommittedOffset
+
+An offset of a group with members is kept while the group reads the topic, however old it is. After
+that its retention (`offsets.retention.minutes`) counts from:
+
+    group                                                    counts from
+    ----------------------------------------------------     ------------------------------------
+    consumers that assign their partitions themselves        the commit
+    groups of the new protocol (KIP-848)                     the commit, for topics nobody reads
+    no members any more                                      when the last one left (the commit,
+                                                             if a record of old does not tell)
+    stable, members are consumers and can be read            the commit, for topics nobody reads
+    anything else (rebalancing, members of another kind)     nothing expires
+
+A commit of old (OffsetCommit v2 to v4) may say itself how long it is good for; then that counts.
+When nothing is left of a group without members, the group goes as well.
+
+All of this is values and plain dicts; records are written by whoever asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple, Protocol
+
+from strandline.broker.coordination.values.group_values import GroupState
+from strandline.storage.values import dataclass
+
+NO_EXPIRY = -1
+NO_STATE_TIMESTAMP = -1
+# What OffsetFetch answers where nothing is committed.
+NO_OFFSET = -1
+
+
+class CommittedOffset(NamedTuple):
+    """One commit: the next offset to read, and what the consumer noted beside it.
+
+    `expires_ms` is -1 unless the commit itself said how long it is good for.
+    """
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+    committed_ms: int
+    expires_ms: int = NO_EXPIRY
+
+
+class TopicOffset(NamedTuple):
+    """A commit with its place."""
+
+    topic: str
+    partition: int
+    committed: CommittedOffset
+
+
+class GroupLife(Protocol):
+    """What expiry wants to know of a group."""
+
+    @property
+    def state(self) -> GroupState: ...
+
+    @property
+    def state_since_ms(self) -> int: ...
+
+    @property
+    def protocol_type(self) -> str | None: ...
+
+    @property
+    def uses_consumer_protocol(self) -> bool: ...
+
+    @property
+    def counts_from_commit(self) -> bool: ...
+
+    @property
+    def subscribed_topics(self) -> frozenset[str] | None: ...
+
+    def is_subscribed_to(self, topic: str) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expiry:
+    """What is to be forgotten; `leaves_nothing` if the group has no other offset."""
+
+    offsets: tuple[TopicOffset, ...]
+    leaves_nothing: bool
+
+
+class GroupOffsets:
+    """The offsets of one group."""
+
+    __slots__ = ("_topics",)
+
+    def __init__(self) -> None:
+        self._topics: dict[str, dict[int, CommittedOffset]] = {}
+
+    def __len__(self) -> int:
+        return sum(len(partitions) for partitions in self._topics.values())
+
+    def __iter__(self) -> Iterator[TopicOffset]:
+        for topic, partitions in self._topics.items():
+            for partition, committed in partitions.items():
+                yield TopicOffset(topic, partition, committed)
+
+    def __repr__(self) -> str:
+        return f"<GroupOffsets {len(self)} of {len(self._topics)} topics>"
+
+    @property
+    def topics(self) -> Mapping[str, Mapping[int, CommittedOffset]]:
+        return self._topics
+
+    def get(self, topic: str, partition: int) -> CommittedOffset | None:
+        partitions = self._topics.get(topic)
+        return None if partitions is None else partitions.get(partition)
+
+    def put(self, topic: str, partition: int, committed: CommittedOffset) -> None:
+        partitions = self._topics.get(topic)
+        if partitions is None:
+            partitions = self._topics[topic] = {}
+        partitions[partition] = committed
+
+    def remove(self, topic: str, partition: int) -> None:
+        """Forgets one commit; it need not be there."""
+        partitions = self._topics.get(topic)
+        if partitions is None:
+            return
+        partitions.pop(partition, None)
+        if not partitions:
+            del self._topics[topic]
+
+
+def find_expired(
+    group: GroupLife, offsets: GroupOffsets, *, now_ms: int, retention_ms: int
+) -> Expiry:
+    """The offsets of the group whose time is over; see the top of this file."""
+    nothing_left = True
+    expired = []
+    for entry in offsets:
+        base_ms = _counts_from(group, entry.committed)
+        if base_ms is None or group.is_subscribed_to(entry.topic):
+            nothing_left = False
+        elif _is_over(entry.committed, base_ms, now_ms, retention_ms):
+            expired.append(entry)
+        else:
+            nothing_left = False
+    return Expiry(offsets=tuple(expired), leaves_nothing=nothing_left)
+
+
+def _counts_from(group: GroupLife, committed: CommittedOffset) -> int | None:
+    """When retention began for this commit; None if it has not."""
+    if group.counts_from_commit:
+        return committed.committed_ms
+    if group.state is GroupState.EMPTY:
+        if group.state_since_ms == NO_STATE_TIMESTAMP:
+            return committed.committed_ms
+        return group.state_since_ms
+    if (
+        group.state is GroupState.STABLE
+        and group.uses_consumer_protocol
+        and group.subscribed_topics is not None
+    ):
+        return committed.committed_ms
+    return None
+
+
+def _is_over(committed: CommittedOffset, base_ms: int, now_ms: int, retention_ms: int) -> bool:
+    if committed.expires_ms != NO_EXPIRY:
+        return now_ms >= committed.expires_ms
+    return now_ms - base_ms >= retention_ms

@@ -1,0 +1,105 @@
+"""What one partition of `__consumer_offsets` is asked, and what it wants written: values only.
+
+A record is a fact in the log: `GroupRecord` and `OffsetRecord`, each with None for "forget it";
+those of KIP-848 groups are in `consumer_values`.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from strandline.broker.coordination.values.consumer_values import ConsumerRecord
+from strandline.broker.coordination.values.group_offsets import CommittedOffset
+from strandline.broker.coordination.values.group_values import GroupSnapshot
+from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage.model import TopicId
+from strandline.storage.values import dataclass
+
+NO_RETENTION = -1
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRecord:
+    """The members of a group, or (None) that there is no such group."""
+
+    group_id: str
+    snapshot: GroupSnapshot | None
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRecord:
+    """A commit, or (None) that there is none."""
+
+    group_id: str
+    topic: str
+    partition: int
+    committed: CommittedOffset | None
+
+
+CoordinatorRecord: TypeAlias = GroupRecord | OffsetRecord | ConsumerRecord
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetToCommit:
+    """One partition of a commit; the client's metadata may be null.
+
+    `topic_id` is that of the topic which has the name now.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int = -1
+    metadata: str | None = None
+    topic_id: TopicId | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitRequest:
+    """OffsetCommit for one group; generation -1 comes from whoever is no member.
+
+    `missing_group_code` is what a member of a group that does not exist is told; it depends on the
+    version of the request.
+    """
+
+    member_id: str = ""
+    group_instance_id: str | None = None
+    generation: int = -1
+    retention_ms: int = NO_RETENTION
+    offsets: tuple[OffsetToCommit, ...]
+    missing_group_code: ErrorCode = ErrorCode.ILLEGAL_GENERATION
+    # Before OffsetCommit v9 `generation` cannot be the epoch of a member of the new protocol.
+    knows_member_epochs: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitDecision:
+    """Records to write, and a code for each offset in order."""
+
+    records: tuple[OffsetRecord, ...]
+    error_codes: tuple[ErrorCode, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetToDelete:
+    """One partition of OffsetDelete."""
+
+    topic: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetDeletion:
+    """Records to write, and a code for each offset in order; or one code for all."""
+
+    records: tuple[OffsetRecord, ...] = ()
+    error_codes: tuple[ErrorCode, ...] = ()
+    group_code: ErrorCode = ErrorCode.NONE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupDeletion:
+    """Records that make a group go, or why it may not."""
+
+    records: tuple[CoordinatorRecord, ...] = ()
+    error_code: ErrorCode = ErrorCode.NONE

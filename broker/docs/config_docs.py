@@ -1,0 +1,182 @@
+"""docs/configuration.md, from the tables that the broker itself reads; see doc_pages.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from strandline.broker.config.definition import SECTIONS, TOPIC_DEFAULTS, BrokerConfigDef
+from strandline.broker.config.foreign_keys import IGNORED, REFUSED, ForeignKeys
+from strandline.broker.config.table import BROKER_CONFIGS
+from strandline.storage.config.log_config import (
+    INT_MAX,
+    LONG_MAX,
+    TOPIC_CONFIGS,
+    ConfigDef,
+    ConfigType,
+)
+
+_INTRODUCTION = """\
+# Configuration
+
+<!-- Made by `make docs`. Do not edit. -->
+
+`strandline serve --config server.properties --set key=value` reads a Java properties file (in
+UTF-8) and then the overrides, which win. Kafka's names mean what they mean in Kafka; keys that
+begin with `strandline.` are ours. A mistyped key or a value out of bounds stops the start with a
+message that names the line, what is accepted, and the nearest known key.
+
+Defaults are Kafka's but for three: `node.id` is 1, `log.dir` is a folder under the working
+directory (Kafka's `/tmp` is emptied at boot), and `listeners` is this machine alone, because
+without further settings nobody is asked for a password.
+
+The keys of the broker are read at the start. Those marked *dynamic* can also be altered while it
+runs, for one broker or for all (`kafka-configs --entity-type brokers`), and keep that value over
+the file's through restarts. Topic properties can be altered at any time.
+"""
+
+_TOPIC_INTRODUCTION = """\
+## Topic properties
+
+Set when a topic is created, or altered later. A topic that does not set a property gets the
+broker's default for it, from the broker key in the last column.
+"""
+
+_TOPIC_DEFAULTS_INTRODUCTION = """\
+Each sets the default of the topic property in the last column. Where several keys set the same one,
+the finest unit wins: `.ms` over `.minutes` over `.hours`.
+"""
+
+_IGNORED_INTRODUCTION = """\
+## Kafka's keys that have no effect
+
+Accepted, so that a configuration made for Kafka can be used, and logged as ignored. A star stands
+for all keys that begin so.
+"""
+
+_REFUSED_INTRODUCTION = """\
+## Kafka's keys that are refused
+
+Ignoring these would break a promise that the configuration makes. A value that asks for nothing, as
+in the last column, is accepted.
+"""
+
+
+def render() -> str:
+    """The whole page."""
+    parts = [_INTRODUCTION]
+    for section in SECTIONS:
+        parts.append(f"## {section}\n")
+        if section == TOPIC_DEFAULTS:
+            parts.append(_TOPIC_DEFAULTS_INTRODUCTION)
+        parts.append(_broker_table(section))
+    parts += [_TOPIC_INTRODUCTION, _topic_table()]
+    parts += [_IGNORED_INTRODUCTION, _ignored_table(), _REFUSED_INTRODUCTION, _refused_table()]
+    return "\n".join(parts)
+
+
+def _broker_table(section: str) -> str:
+    definitions = [d for d in BROKER_CONFIGS.values() if d.section == section]
+    if section == TOPIC_DEFAULTS:
+        return _table(
+            ("name", "default", "type", "accepted", "altered", "topic property"),
+            [(*_facts(d), _altered(d), _code(d.topic_property or "")) for d in definitions],
+        )
+    return _table(
+        ("name", "default", "type", "accepted", "altered", "meaning"),
+        [(*_facts(d), _altered(d), d.doc) for d in definitions],
+    )
+
+
+def _topic_table() -> str:
+    return _table(
+        ("name", "default", "type", "accepted", "meaning", "broker key"),
+        [
+            (*_facts(definition), definition.doc, ", ".join(map(_code, definition.synonyms)))
+            for definition in TOPIC_CONFIGS.values()
+        ],
+    )
+
+
+def _ignored_table() -> str:
+    return _table(
+        ("name", "why it changes nothing"),
+        [(_code(_shown(entry)), entry.reason) for entry in _sorted(IGNORED)],
+    )
+
+
+def _refused_table() -> str:
+    return _table(
+        ("name", "why", "accepted"),
+        [
+            (_code(_shown(entry)), entry.reason, ", ".join(_value(text) for text in entry.neutral))
+            for entry in _sorted(REFUSED)
+        ],
+    )
+
+
+def _facts(definition: ConfigDef) -> tuple[str, str, str, str]:
+    return (
+        _code(definition.name),
+        _default(definition),
+        definition.type.name.lower(),
+        _accepted(definition),
+    )
+
+
+def _altered(definition: BrokerConfigDef) -> str:
+    return "*dynamic*" if definition.dynamic else ""
+
+
+def _default(definition: ConfigDef) -> str:
+    unset = isinstance(definition, BrokerConfigDef) and definition.nullable
+    if unset and not definition.default:
+        return "unset"
+    return _value(definition.default)
+
+
+def _accepted(definition: ConfigDef) -> str:
+    if definition.choices:
+        return ", ".join(map(_code, definition.choices))
+    if definition.type is ConfigType.BOOLEAN:
+        return "`true`, `false`"
+    if definition.minimum is None and definition.maximum is None:
+        return "any"
+    if definition.minimum == definition.maximum:
+        return f"{definition.minimum}"
+    if definition.maximum is None:
+        return f"≥ {definition.minimum}"
+    if definition.minimum is None:
+        return f"≤ {definition.maximum}"
+    return f"{definition.minimum} to {definition.maximum}"
+
+
+def _value(text: str) -> str:
+    match text:
+        case "":
+            return "empty"
+        case _ if text == str(LONG_MAX):
+            return "2⁶³ − 1"
+        case _ if text == str(INT_MAX):
+            return "2³¹ − 1"
+        case _:
+            return _code(text)
+
+
+def _shown(entry: ForeignKeys) -> str:
+    return f"{entry.pattern}*" if entry.pattern.endswith(".") else entry.pattern
+
+
+def _sorted(entries: Iterable[ForeignKeys]) -> list[ForeignKeys]:
+    return sorted(entries, key=lambda entry: entry.pattern)
+
+
+def _code(text: str) -> str:
+    return f"`{text}`" if text else ""
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    # A bar inside a cell would end it.
+    return "".join(
+        "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines
+    )

@@ -1,0 +1,35 @@
+"""Writes the pages of docs/ that are made of tables: `make docs`.
+
+    python -m strandline.broker.docs.doc_pages docs
+
+They are committed; a test compares them with what this would write.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from strandline.broker.docs import config_docs, metrics_docs, protocol_docs
+from strandline.storage.files import write_atomically
+
+PAGES = {
+    "configuration.md": config_docs.render,
+    "metrics.md": metrics_docs.render,
+    "protocol.md": protocol_docs.render,
+}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Writes all of them into the one folder named; the exit status."""
+    if len(arguments) != 1:
+        sys.stderr.write("usage: python -m strandline.broker.docs.doc_pages docs\n")
+        return 2
+    for name, render in PAGES.items():
+        write_atomically(Path(arguments[0]) / name, render().encode(), sync=False)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

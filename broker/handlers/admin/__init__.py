@@ -1,0 +1,1 @@
+"""Admin APIs: topics, configurations, quotas, users, partitions."""

@@ -1,0 +1,52 @@
+"""The handlers of the administrators' APIs, by API key, for the composition root."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from strandline.broker.cluster.replicas.replica_moves import ReplicaMoves
+from strandline.broker.handlers.admin.acls import create_acls, delete_acls, describe_acls
+from strandline.broker.handlers.admin.alter_configs import AlterConfigsHandlers
+from strandline.broker.handlers.admin.client_quotas import ClientQuotaHandlers
+from strandline.broker.handlers.admin.config_resources import ConfigResourceHandler
+from strandline.broker.handlers.admin.log_dirs import LogDirHandler
+from strandline.broker.handlers.admin.partition_admin import PartitionAdminHandlers
+from strandline.broker.handlers.admin.scram_users import ScramUserHandlers
+from strandline.broker.handlers.dispatch.dispatch import Handler
+from strandline.broker.handlers.dispatch.features import FeatureHandlers
+from strandline.broker.handlers.services.services import Services
+from strandline.broker.protocol.schema.api import ApiKey
+from strandline.storage.local.log_dirs.log_dirs import LogDirs
+
+
+def make_admin_handlers(
+    services: Services, log_dirs: LogDirs, moves: ReplicaMoves
+) -> Mapping[ApiKey, Handler]:
+    """What administrators alter: configurations, partitions, quotas, users, log folders."""
+    configs = AlterConfigsHandlers(services)
+    partitions = PartitionAdminHandlers(services)
+    quotas = ClientQuotaHandlers(services)
+    users = ScramUserHandlers(services)
+    features = FeatureHandlers(services)
+    folders = LogDirHandler(services, log_dirs, moves)
+    return {
+        ApiKey.DESCRIBE_ACLS: describe_acls,
+        ApiKey.CREATE_ACLS: create_acls,
+        ApiKey.DELETE_ACLS: delete_acls,
+        ApiKey.ALTER_CONFIGS: configs.alter_configs,
+        ApiKey.INCREMENTAL_ALTER_CONFIGS: configs.incremental_alter_configs,
+        ApiKey.DESCRIBE_CLIENT_QUOTAS: quotas.describe_client_quotas,
+        ApiKey.ALTER_CLIENT_QUOTAS: quotas.alter_client_quotas,
+        ApiKey.ALTER_REPLICA_LOG_DIRS: folders.alter_replica_log_dirs,
+        ApiKey.LIST_CONFIG_RESOURCES: ConfigResourceHandler(services).list_config_resources,
+        ApiKey.DESCRIBE_LOG_DIRS: folders.describe_log_dirs,
+        ApiKey.DESCRIBE_PRODUCERS: partitions.describe_producers,
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS: partitions.describe_topic_partitions,
+        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: users.describe_user_scram_credentials,
+        ApiKey.ALTER_USER_SCRAM_CREDENTIALS: users.alter_user_scram_credentials,
+        ApiKey.UPDATE_FEATURES: features.update_features,
+        ApiKey.UNREGISTER_BROKER: features.unregister_broker,
+        ApiKey.ELECT_LEADERS: partitions.elect_leaders,
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS: partitions.alter_partition_reassignments,
+        ApiKey.LIST_PARTITION_REASSIGNMENTS: partitions.list_partition_reassignments,
+    }

@@ -1,0 +1,468 @@
+"""IncrementalAlterConfigs and AlterConfigs: what topics, brokers and groups run with, changed.
+
+IncrementalAlterConfigs  0-1  SET, DELETE, and for lists APPEND and SUBTRACT; 1 flexible
+AlterConfigs             0-2  replaces all of them: what is not named goes back; 2 flexible
+
+Both make the set of properties that a topic shall have, on the newest image, and leave it to the
+controller, which checks every value as CreateTopics does:
+
+    current properties + request -> NewProperties -> controller -> metadata log -> running logs
+
+The answer comes when the change is durable and the running logs have it. The parts of a request
+are independent: one topic's bad value does not keep another's good one from being set.
+
+A BROKER resource is this broker, or with an empty name all of them. Only keys that the table of
+configurations calls dynamic can be altered; they are in force when the answer goes out.
+
+    current keys + request -> check_broker_change -> metadata log -> RunningConfig
+
+A BROKER_LOGGER resource is the loggers of this broker, for IncrementalAlterConfigs alone
+(`logger_configs.py`).
+
+A GROUP resource is a group, whether it exists or not (`group_configs.py`); its members hear of it
+with their next heartbeat.
+
+Not alterable: the other keys of brokers (they are read at the start), and what keeps the offsets of
+groups where they are: `__consumer_offsets` stays compacted, and on this disk.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TypeAlias
+
+from strandline.broker.cluster.metadata import controller
+from strandline.broker.cluster.metadata.decisions import (
+    Decision,
+    Intent,
+    NewProperties,
+    Refusal,
+    TopicDefaults,
+    TopicResult,
+)
+from strandline.broker.cluster.metadata.image import MetadataImage, TopicImage
+from strandline.broker.cluster.metadata.records import BrokerConfigsSet, GroupConfigsSet
+from strandline.broker.cluster.metadata.topic_names import INTERNAL_TOPICS, topic_name_fault
+from strandline.broker.config.group_configs import GROUP_CONFIGS, GROUPS_MAX, check_group_change
+from strandline.broker.config.running_config import check_broker_change
+from strandline.broker.config.table import BROKER_CONFIGS
+from strandline.broker.handlers.admin.logger_configs import (
+    logger_changes,
+    logger_levels,
+    set_levels,
+)
+from strandline.broker.handlers.services.error_messages import clipped
+from strandline.broker.handlers.services.limits import refuse_flood
+from strandline.broker.handlers.services.services import RequestContext, Services
+from strandline.broker.protocol.messages.alter_configs import (
+    AlterableConfig,
+    AlterConfigsRequest,
+    AlterConfigsResource,
+    AlterConfigsResourceResponse,
+    AlterConfigsResponse,
+)
+from strandline.broker.protocol.messages.describe_configs import ConfigResourceType
+from strandline.broker.protocol.messages.incremental_alter_configs import (
+    ConfigOperation,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+    IncrementalAlterConfigsResponse,
+    IncrementalAlterConfigsResult,
+    IncrementalConfig,
+)
+from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.broker.protocol.schema.primitives import STRING_BYTES_MAX
+from strandline.storage.config.log_config import TOPIC_CONFIGS, ConfigDef, ConfigType
+from strandline.storage.errors import StorageError
+from strandline.storage.values import dataclass
+
+# Makes the properties that a topic shall have of those it has. Raises Refusal.
+Alteration: TypeAlias = Callable[[Mapping[str, str]], dict[str, str]]
+Key: TypeAlias = tuple[int, str]
+Resource: TypeAlias = AlterConfigsResource | IncrementalAlterConfigsResource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of one resource."""
+
+    error_code: int = ErrorCode.NONE
+    message: str | None = None
+
+
+class AlterConfigsHandlers:
+    """The two APIs that change configurations."""
+
+    def __init__(self, services: Services) -> None:
+        self._metadata = services.metadata
+        self._services = services
+
+    async def incremental_alter_configs(
+        self, request: IncrementalAlterConfigsRequest, _context: RequestContext
+    ) -> IncrementalAlterConfigsResponse:
+        _refuse_flood(request.resources)
+
+        def alteration(resource: IncrementalAlterConfigsResource) -> Alteration:
+            definitions: Mapping[str, ConfigDef] = BROKER_CONFIGS
+            inherited = self._services.running.static.given
+            if resource.resource_type == ConfigResourceType.TOPIC:
+                definitions = TOPIC_CONFIGS
+                inherited = self._services.topic_defaults.properties
+            elif resource.resource_type == ConfigResourceType.GROUP:
+                definitions = GROUP_CONFIGS
+            return lambda properties: operated(
+                properties, resource.configs, inherited, definitions=definitions
+            )
+
+        outcomes = await self._alter(
+            {_key(resource): alteration(resource) for resource in request.resources},
+            _repeated(request.resources),
+            Intent.VALIDATE if request.validate_only else Intent.APPLY,
+            {
+                _key(resource): resource.configs
+                for resource in request.resources
+                if resource.resource_type == ConfigResourceType.BROKER_LOGGER
+            },
+        )
+        return IncrementalAlterConfigsResponse(
+            responses=[
+                IncrementalAlterConfigsResult(
+                    error_code=outcome.error_code,
+                    error_message=clipped(outcome.message),
+                    resource_type=kind,
+                    resource_name=name,
+                )
+                for (kind, name), outcome in outcomes.items()
+            ]
+        )
+
+    async def alter_configs(
+        self, request: AlterConfigsRequest, _context: RequestContext
+    ) -> AlterConfigsResponse:
+        _refuse_flood(request.resources)
+
+        def alteration(resource: AlterConfigsResource) -> Alteration:
+            return lambda _properties: replacement(resource.configs)
+
+        outcomes = await self._alter(
+            {_key(resource): alteration(resource) for resource in request.resources},
+            _repeated(request.resources),
+            Intent.VALIDATE if request.validate_only else Intent.APPLY,
+        )
+        return AlterConfigsResponse(
+            responses=[
+                AlterConfigsResourceResponse(
+                    error_code=outcome.error_code,
+                    error_message=clipped(outcome.message),
+                    resource_type=kind,
+                    resource_name=name,
+                )
+                for (kind, name), outcome in outcomes.items()
+            ]
+        )
+
+    # --- carrying it out ---------------------------------------------------------------------
+
+    async def _alter(
+        self,
+        wanted: Mapping[Key, Alteration],
+        repeated: frozenset[Key],
+        intent: Intent,
+        loggers: Mapping[Key, Sequence[IncrementalConfig]] = MappingProxyType({}),
+    ) -> dict[Key, Outcome]:
+        """One outcome per resource, in the order of the request."""
+        outcomes: dict[Key, Outcome] = {}
+        topics: dict[str, Alteration] = {}
+        others: dict[Key, Alteration] = {}
+        known_loggers = logger_levels() if loggers else {}
+        for key, alteration in wanted.items():
+            # Everything has a place from here on, so that the answers come in order.
+            outcomes[key] = Outcome()
+            try:
+                if key in repeated:
+                    raise Refusal(
+                        ErrorCode.INVALID_REQUEST, "Each resource must appear at most once."
+                    )
+                if key[0] == ConfigResourceType.BROKER:
+                    self._broker_of(key)
+                    others[key] = alteration
+                elif key in loggers:
+                    if self._broker_of(key) is None:
+                        raise Refusal(ErrorCode.INVALID_REQUEST, "Broker id must not be empty.")
+                    changes = logger_changes(loggers[key], known_loggers)
+                    if intent is Intent.APPLY:
+                        set_levels(changes)
+                elif key[0] == ConfigResourceType.GROUP:
+                    if not key[1]:
+                        raise Refusal(
+                            ErrorCode.INVALID_REQUEST, "Default group resources are not allowed."
+                        )
+                    others[key] = alteration
+                else:
+                    topics[_topic_of(key)] = alteration
+            except Refusal as refusal:
+                outcomes[key] = _refused(refusal)
+        for name, outcome in (await self._alter_topics(topics, intent)).items():
+            outcomes[ConfigResourceType.TOPIC, name] = outcome
+        for key, alteration in others.items():
+            is_group = key[0] == ConfigResourceType.GROUP
+            make = self._group_decision if is_group else self._broker_decision
+            outcomes[key] = await self._alter_other(make(key, alteration, intent))
+        return outcomes
+
+    def _broker_of(self, key: Key) -> int | None:
+        """Which broker is meant; None for all. Raises Refusal for another one than this."""
+        _, name = key
+        if not name:
+            return None
+        if not name.isascii() or not name.isdigit():
+            raise Refusal(
+                ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}"
+            )
+        node_id = self._services.config.node_id
+        if name.lstrip("0") != str(node_id).lstrip("0"):
+            raise Refusal(
+                ErrorCode.INVALID_REQUEST,
+                f"Unexpected broker id, expected {node_id}, but received {name}",
+            )
+        return node_id
+
+    def _broker_decision(
+        self, key: Key, alteration: Alteration, intent: Intent
+    ) -> Callable[[MetadataImage], Decision[None]]:
+        node_id = self._broker_of(key)
+        static = self._services.running.static
+
+        def decide_broker(image: MetadataImage) -> Decision[None]:
+            present = image.broker_properties.get(node_id, {})
+            wanted = alteration(present)
+            check_broker_change(static, image, node_id, wanted)
+            if intent is Intent.VALIDATE or wanted == dict(present):
+                return Decision(records=(), results=())
+            return Decision(
+                records=(BrokerConfigsSet(node_id=node_id, properties=wanted),), results=()
+            )
+
+        return decide_broker
+
+    def _group_decision(
+        self, key: Key, alteration: Alteration, intent: Intent
+    ) -> Callable[[MetadataImage], Decision[None]]:
+        _, group_id = key
+
+        def decide_group(image: MetadataImage) -> Decision[None]:
+            present = image.group_properties.get(group_id, {})
+            wanted = alteration(present)
+            check_group_change(self._services.config, wanted)
+            if not present and wanted and len(image.group_properties) >= GROUPS_MAX:
+                raise Refusal(
+                    ErrorCode.POLICY_VIOLATION, f"more than {GROUPS_MAX} groups with properties"
+                )
+            if intent is Intent.VALIDATE or wanted == dict(present):
+                return Decision(records=(), results=())
+            return Decision(
+                records=(GroupConfigsSet(group_id=group_id, properties=wanted),), results=()
+            )
+
+        return decide_group
+
+    async def _alter_other(self, decide_one: Callable[[MetadataImage], Decision[None]]) -> Outcome:
+        try:
+            await self._metadata.change(decide_one)
+        except Refusal as refusal:
+            return _refused(refusal)
+        except StorageError as error:
+            return Outcome(error_code=error.kafka_code, message=str(error))
+        return Outcome()
+
+    async def _alter_topics(
+        self, wanted: Mapping[str, Alteration], intent: Intent
+    ) -> dict[str, Outcome]:
+        if not wanted:
+            return {}
+        try:
+            decision = await self._metadata.change(
+                lambda image: decide(
+                    image, wanted, defaults=self._services.topic_defaults, intent=intent
+                )
+            )
+        except StorageError as error:
+            failed = Outcome(error_code=error.kafka_code, message=str(error))
+            return dict.fromkeys(wanted, failed)
+        return {
+            result.name: Outcome(error_code=result.error_code, message=result.error_message)
+            for result in decision.results
+        }
+
+
+# --- deciding, purely ------------------------------------------------------------------------
+
+
+def decide(
+    image: MetadataImage,
+    wanted: Mapping[str, Alteration],
+    *,
+    defaults: TopicDefaults,
+    intent: Intent,
+) -> Decision[TopicResult]:
+    """The records for the topics that can be altered, and a result for every topic."""
+    changes: list[NewProperties] = []
+    refused: list[TopicResult] = []
+    for name, alteration in wanted.items():
+        try:
+            changes.append(_changed(name, image.topics.get(name), alteration))
+        except Refusal as refusal:
+            refused.append(
+                TopicResult(name=name, error_code=refusal.error_code, error_message=refusal.message)
+            )
+    decision = controller.set_topic_properties(image, changes, defaults=defaults, intent=intent)
+    return Decision(records=decision.records, results=(*decision.results, *refused))
+
+
+def _changed(name: str, topic: TopicImage | None, alteration: Alteration) -> NewProperties:
+    if topic is None:
+        fault = topic_name_fault(name)
+        if fault is not None:
+            raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
+        raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no topic named {name!r}")
+    properties = alteration(topic.properties)
+    if name in INTERNAL_TOPICS:
+        _check_internal(name, properties)
+    return NewProperties(name=name, properties=properties)
+
+
+def _check_internal(name: str, properties: Mapping[str, str]) -> None:
+    """Raises Refusal for what would delete the groups' offsets with age, or take them elsewhere.
+
+    Kafka refuses nothing here, and forgets them.
+    """
+    policy = _elements(properties.get("cleanup.policy", ""))
+    if policy != ["compact"]:
+        raise Refusal(ErrorCode.INVALID_CONFIG, f"{name} needs cleanup.policy=compact.")
+    if properties.get("remote.storage.enable", "").strip().lower() == "true":
+        raise Refusal(ErrorCode.INVALID_CONFIG, f"{name} cannot have remote.storage.enable=true.")
+
+
+def replacement(configs: Sequence[AlterableConfig]) -> dict[str, str]:
+    """What AlterConfigs asks for. Raises Refusal."""
+    _check_names([config.name for config in configs])
+    return {config.name: _value(config.name, config.value) for config in configs}
+
+
+def operated(
+    properties: Mapping[str, str],
+    operations: Sequence[IncrementalConfig],
+    defaults: Mapping[str, str],
+    *,
+    definitions: Mapping[str, ConfigDef] = TOPIC_CONFIGS,
+) -> dict[str, str]:
+    """`properties` after IncrementalAlterConfigs. Raises Refusal.
+
+    A list that is not set begins as what it inherits: from `defaults` (the broker's, or what the
+    broker was started with), or from Kafka's.
+    """
+    _check_names([operation.name for operation in operations])
+    # None of them may be null, whatever else is wrong.
+    values = {
+        operation.name: _value(operation.name, operation.value)
+        for operation in operations
+        if operation.config_operation != ConfigOperation.DELETE
+    }
+    altered = dict(properties)
+    for operation in operations:
+        name = operation.name
+        match operation.config_operation:
+            case ConfigOperation.SET:
+                altered[name] = values[name]
+            case ConfigOperation.DELETE:
+                altered.pop(name, None)
+            case ConfigOperation.APPEND | ConfigOperation.SUBTRACT:
+                definition = _list_of(name, operation.config_operation, definitions)
+                inherited = defaults.get(name, definition.default)
+                altered[name] = _edited(
+                    altered.get(name, inherited), values[name], operation.config_operation
+                )
+                _check_length(name, altered[name])
+            case unknown:
+                raise Refusal(
+                    ErrorCode.INVALID_REQUEST, f"Unknown alter config operation: {unknown}"
+                )
+    return altered
+
+
+def _edited(current: str, named: str, operation: int) -> str:
+    # Keys of a dict: no element twice, in the order in which they came.
+    elements, others = dict.fromkeys(_elements(current)), dict.fromkeys(_elements(named))
+    if operation == ConfigOperation.APPEND:
+        return ",".join(elements | others)
+    return ",".join(element for element in elements if element not in others)
+
+
+def _elements(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _list_of(name: str, operation: int, definitions: Mapping[str, ConfigDef]) -> ConfigDef:
+    definition = definitions.get(name)
+    verb = ConfigOperation(operation).name
+    if definition is None:
+        raise Refusal(ErrorCode.INVALID_CONFIG, f"Can't {verb} to unknown property {name}.")
+    if definition.type is not ConfigType.LIST:
+        raise Refusal(
+            ErrorCode.INVALID_CONFIG, f"Can't {verb} to key {name} because its type is not LIST."
+        )
+    return definition
+
+
+def _check_length(name: str, text: str) -> None:
+    # Each APPEND fits a string of the protocol, their sum may not, and has to be described.
+    if len(text.encode()) > STRING_BYTES_MAX:
+        raise Refusal(
+            ErrorCode.INVALID_CONFIG, f"{name} would be longer than {STRING_BYTES_MAX} bytes"
+        )
+
+
+def _check_names(names: Sequence[str]) -> None:
+    if len(set(names)) != len(names):
+        raise Refusal(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+
+
+def _value(name: str, value: str | None) -> str:
+    if value is None:
+        raise Refusal(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {name}")
+    return value.strip()
+
+
+# --- resources -------------------------------------------------------------------------------
+
+
+def _refuse_flood(resources: Sequence[Resource]) -> None:
+    refuse_flood(len(resources))
+    refuse_flood(sum(len(resource.configs) for resource in resources))
+
+
+def _key(resource: Resource) -> Key:
+    return resource.resource_type, resource.resource_name
+
+
+def _repeated(resources: Sequence[Resource]) -> frozenset[Key]:
+    counts = Counter(map(_key, resources))
+    return frozenset(key for key, count in counts.items() if count > 1)
+
+
+def _topic_of(key: Key) -> str:
+    """The name of the topic that is meant. Raises Refusal for any other resource."""
+    kind, name = key
+    if kind != ConfigResourceType.TOPIC:
+        raise Refusal(
+            ErrorCode.INVALID_REQUEST, f"resource type {kind} has no configuration to alter here"
+        )
+    if not name:
+        raise Refusal(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
+    return name
+
+
+def _refused(refusal: Refusal) -> Outcome:
+    return Outcome(error_code=refusal.error_code, message=refusal.message)

@@ -1,0 +1,160 @@
+"""DescribeConfigs: what topics, groups and this broker run with, and where each value comes from.
+
+    0-4   1 sources and synonyms; 3 types and documentation; 4 flexible
+
+Rows are made in `broker/config/rows.py` from the tables that also check and document the
+properties, so the three cannot differ. Sensitive values are null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from strandline.broker.cluster.metadata.topic_names import topic_name_fault
+from strandline.broker.config.rows import (
+    ConfigRow,
+    ConfigSource,
+    describe_all,
+    describe_broker,
+    describe_group,
+    describe_topic,
+)
+from strandline.broker.handlers.admin.logger_configs import describe_loggers
+from strandline.broker.handlers.services.error_messages import clipped
+from strandline.broker.handlers.services.limits import refuse_flood
+from strandline.broker.handlers.services.services import RequestContext, Services
+from strandline.broker.protocol.messages.describe_configs import (
+    ConfigResourceType,
+    DescribeConfigsEntry,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+)
+from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage.config.definition import as_read
+
+# Each topic of a large cluster with some ten keys of its own.
+KEYS_MAX = 100_000
+# Of what could have set a value, Kafka shows these as it reads them, and others as they were set.
+OWN_SOURCES = (ConfigSource.DYNAMIC_TOPIC, ConfigSource.GROUP)
+
+
+class ConfigHandlers:
+    """Reads configurations; `alter_configs.py` changes them."""
+
+    def __init__(self, services: Services) -> None:
+        self._running = services.running
+        self._metadata = services.metadata
+
+    def describe_configs(
+        self, request: DescribeConfigsRequest, _context: RequestContext
+    ) -> DescribeConfigsResponse:
+        refuse_flood(len(request.resources))
+        refuse_flood(sum(len(r.configuration_keys or ()) for r in request.resources), KEYS_MAX)
+        # A resource that is named twice is described once: a listing is long, its name is not.
+        once_each = {(r.resource_type, r.resource_name): r for r in request.resources}
+        return DescribeConfigsResponse(
+            results=[self._describe(resource, request) for resource in once_each.values()]
+        )
+
+    def _describe(
+        self, resource: DescribeConfigsResource, request: DescribeConfigsRequest
+    ) -> DescribeConfigsResult:
+        rows: Sequence[ConfigRow]
+        name = resource.resource_name
+        match resource.resource_type:
+            case ConfigResourceType.TOPIC:
+                topic = self._metadata.image.topics.get(name)
+                if topic is None and (fault := topic_name_fault(name)) is not None:
+                    return _failed(resource, ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
+                if topic is None:
+                    return _failed(
+                        resource, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no topic named {name!r}"
+                    )
+                rows = describe_topic(self._running, topic.properties)
+            case ConfigResourceType.BROKER:
+                node_id = self._running.static.node_id
+                if name not in ("", str(node_id)):
+                    return _failed(
+                        resource,
+                        ErrorCode.INVALID_REQUEST,
+                        f"this is broker {node_id}, not {name!r}",
+                    )
+                # An empty name asks for what was altered for every broker.
+                rows = describe_broker(self._running) if name else describe_all(self._running)
+            case ConfigResourceType.BROKER_LOGGER:
+                if name != str(self._running.static.node_id):
+                    return _failed(
+                        resource,
+                        ErrorCode.INVALID_REQUEST,
+                        f"loggers are those of broker {self._running.static.node_id}, not {name!r}",
+                    )
+                asked = frozenset(resource.configuration_keys or ())
+                loggers = describe_loggers(documented=request.include_documentation)
+                return DescribeConfigsResult(
+                    resource_type=resource.resource_type,
+                    resource_name=name,
+                    configs=[row for row in loggers if not asked or row.name in asked],
+                )
+            case ConfigResourceType.GROUP:
+                if not name:
+                    return _failed(
+                        resource, ErrorCode.INVALID_REQUEST, "Group name must not be empty"
+                    )
+                properties = self._metadata.image.group_properties.get(name, {})
+                rows = describe_group(self._running, properties)
+            case _:
+                return _failed(
+                    resource,
+                    ErrorCode.INVALID_REQUEST,
+                    f"resource type {resource.resource_type} has no configuration here",
+                )
+        # An empty list means all of them, as null does (Kafka's ConfigHelper).
+        wanted = frozenset(resource.configuration_keys or ())
+        return DescribeConfigsResult(
+            resource_type=resource.resource_type,
+            resource_name=name,
+            configs=[_entry(row, request) for row in rows if not wanted or row.name in wanted],
+        )
+
+
+def _failed(
+    resource: DescribeConfigsResource, code: ErrorCode, message: str
+) -> DescribeConfigsResult:
+    return DescribeConfigsResult(
+        error_code=code,
+        error_message=clipped(message),
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+    )
+
+
+def _entry(row: ConfigRow, request: DescribeConfigsRequest) -> DescribeConfigsEntry:
+    return DescribeConfigsEntry(
+        name=row.name,
+        value=_shown(row, row.value, as_set=False),
+        read_only=row.read_only,
+        is_default=row.is_default,
+        config_source=row.source,
+        is_sensitive=row.sensitive,
+        synonyms=[
+            DescribeConfigsSynonym(
+                name=s.name,
+                value=_shown(row, s.value, as_set=s.source not in OWN_SOURCES),
+                source=s.source,
+            )
+            for s in row.synonyms
+        ]
+        if request.include_synonyms
+        else (),
+        config_type=row.type.value,
+        documentation=row.documentation if request.include_documentation else None,
+    )
+
+
+def _shown(row: ConfigRow, text: str | None, *, as_set: bool) -> str | None:
+    if row.sensitive or text is None:
+        return None
+    return text if as_set else as_read(row.type, text)

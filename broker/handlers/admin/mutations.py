@@ -1,0 +1,75 @@
+"""controller_mutation_rate: how many partitions a client may create or delete per second.
+
+
+Requests of versions that know THROTTLING_QUOTA_EXCEEDED are strict: topics that come when the
+credit is used up are refused with it, those before are done. Older ones are done whole, and wait
+afterwards.
+What is refused for another reason costs nothing, as far as that can be told beforehand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from strandline.broker.cluster.metadata.decisions import (
+    USE_DEFAULT,
+    NewPartitions,
+    NewTopic,
+    TopicDefaults,
+)
+from strandline.broker.cluster.metadata.image import MetadataImage
+from strandline.broker.handlers.services.services import RequestContext, Services
+from strandline.broker.protocol.schema.errors import ErrorCode
+
+REFUSED = ErrorCode.THROTTLING_QUOTA_EXCEEDED
+
+T = TypeVar("T")
+
+
+class Admission:
+    """What one request may do."""
+
+    def __init__(self, services: Services, context: RequestContext, *, strict_from: int) -> None:
+        """`strict_from` is the first version of the API that knows the error code."""
+        quotas = services.quotas
+        self._quota = (
+            quotas.mutation(
+                context.user, context.client_id, strict=context.api_version >= strict_from
+            )
+            if quotas.is_active
+            else None
+        )
+
+    @property
+    def throttle_ms(self) -> int:
+        return 0 if self._quota is None else self._quota.throttle_ms
+
+    def split(self, wanted: Sequence[T], cost: Callable[[T], int]) -> tuple[list[T], list[T]]:
+        """What may be done, and what is refused; `cost` counts partitions."""
+        if self._quota is None:
+            return list(wanted), []
+        admitted: list[T] = []
+        refused: list[T] = []
+        for one in wanted:
+            partitions = cost(one)
+            may = partitions == 0 or self._quota.take(partitions)
+            (admitted if may else refused).append(one)
+        return admitted, refused
+
+
+def creation_cost(image: MetadataImage, topic: NewTopic, defaults: TopicDefaults) -> int:
+    """Partitions that creating the topic makes, for `controller_mutation_rate` (KIP-599)."""
+    if topic.name in image.topics:
+        return 0
+    if topic.assignments:
+        return len(topic.assignments)
+    if topic.partition_count == USE_DEFAULT:
+        return defaults.partition_count
+    return max(topic.partition_count, 0)
+
+
+def addition_cost(image: MetadataImage, wanted: NewPartitions) -> int:
+    """Partitions that are added, for `controller_mutation_rate` (KIP-599)."""
+    topic = image.topics.get(wanted.name)
+    return 0 if topic is None else max(wanted.partition_count - topic.partition_count, 0)

@@ -1,0 +1,278 @@
+"""What administrators ask about partitions: their replicas, their producers, who shall lead them.
+
+DescribeTopicPartitions        0    page by page, in the order of names (KIP-966)
+DescribeProducers              0    the idempotent producers that a partition remembers
+ElectLeaders                   0-2  1 election type; 2 flexible
+AlterPartitionReassignments    0-1  1 a changed replication factor can be refused
+ListPartitionReassignments     0    the moves that are going on
+
+With one broker, whoever leads a partition is its only replica. So no election is needed, a move to
+this broker is done before it begins, a move to another is impossible, and none is ever going on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from strandline.broker.cluster.metadata.decisions import Refusal
+from strandline.broker.cluster.metadata.image import NO_LEADER, PartitionImage, TopicImage
+from strandline.broker.cluster.metadata.placement import check_assignments
+from strandline.broker.cluster.metadata.topic_names import INTERNAL_TOPICS, topic_name_fault
+from strandline.broker.handlers.services.authorized_operations import ALL_OF_A_TOPIC
+from strandline.broker.handlers.services.error_messages import clipped
+from strandline.broker.handlers.services.limits import refuse_flood
+from strandline.broker.handlers.services.services import RequestContext, Services
+from strandline.broker.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartition,
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
+)
+from strandline.broker.protocol.messages.describe_producers import (
+    ActiveProducer,
+    DescribeProducersPartition,
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    DescribeProducersTopicResult,
+)
+from strandline.broker.protocol.messages.describe_topic_partitions import (
+    Cursor,
+    DescribedTopic,
+    DescribedTopicPartition,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+)
+from strandline.broker.protocol.messages.elect_leaders import (
+    ElectionType,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    PartitionResult,
+    ReplicaElectionResult,
+)
+from strandline.broker.protocol.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
+from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage.local.formats.producer_state import NO_SEQUENCE, ProducerEntry
+from strandline.storage.model import TopicPartition
+
+
+class PartitionAdminHandlers:
+    """Answers from the current image and the running logs."""
+
+    def __init__(self, services: Services) -> None:
+        self._metadata = services.metadata
+        self._replicas = services.replicas
+        self._node_ids = (services.config.node_id,)
+        self._page_partitions_max = services.config.max_request_partition_size_limit
+
+    # --- DescribeTopicPartitions -------------------------------------------------------------
+
+    def describe_topic_partitions(
+        self, request: DescribeTopicPartitionsRequest, _context: RequestContext
+    ) -> DescribeTopicPartitionsResponse:
+        refuse_flood(len(request.topics))
+        topics = self._metadata.image.topics
+        names = {topic.name for topic in request.topics} or set(topics)
+        cursor = request.cursor or Cursor(topic_name="", partition_index=0)
+        # Of topics that are named, a page begins in one: others would be left out without a word.
+        is_elsewhere = bool(request.topics and request.cursor) and cursor.topic_name not in names
+        if cursor.partition_index < 0 or is_elsewhere:
+            # A request for all topics has no other name to hang the error on.
+            named = names if request.topics else {cursor.topic_name}
+            return DescribeTopicPartitionsResponse(
+                topics=[_unavailable(name, ErrorCode.INVALID_REQUEST) for name in sorted(named)]
+            )
+        room = max(1, min(request.response_partition_limit, self._page_partitions_max))
+        described: list[DescribedTopic] = []
+        for name in sorted(name for name in names if name >= cursor.topic_name):
+            if room == 0:
+                return _page(described, Cursor(topic_name=name, partition_index=0))
+            topic = topics.get(name)
+            if topic is None:
+                described.append(_unavailable(name, _code_of_missing(name)))
+                continue
+            first = cursor.partition_index if name == cursor.topic_name else 0
+            page = topic.partitions[first : first + room]
+            described.append(_described(topic, page))
+            room -= len(page)
+            if first + len(page) < topic.partition_count:
+                return _page(described, Cursor(topic_name=name, partition_index=first + len(page)))
+        return _page(described, None)
+
+    # --- DescribeProducers -------------------------------------------------------------------
+
+    def describe_producers(
+        self, request: DescribeProducersRequest, _context: RequestContext
+    ) -> DescribeProducersResponse:
+        _refuse_partition_flood([topic.partition_indexes for topic in request.topics])
+        # What is named twice is answered once: a partition may remember very many producers.
+        wanted: dict[str, dict[int, None]] = {}
+        for topic in request.topics:
+            wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+        return DescribeProducersResponse(
+            topics=[
+                DescribeProducersTopicResult(
+                    name=name, partitions=[self._producers(name, index) for index in indexes]
+                )
+                for name, indexes in wanted.items()
+            ]
+        )
+
+    def _producers(self, topic: str, index: int) -> DescribeProducersPartition:
+        served = self._replicas.partition(topic, index)
+        if served is None or served.is_offline:
+            code, message = ErrorCode.KAFKA_STORAGE_ERROR, "its log folder is offline"
+            if served is None and not self._replicas.is_offline(topic, index):
+                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                message = f"no partition {index} of a topic named {topic!r}"
+            return DescribeProducersPartition(
+                partition_index=index, error_code=code, error_message=clipped(message)
+            )
+        return DescribeProducersPartition(
+            partition_index=index,
+            active_producers=[
+                _active(entry) for entry in served.log.local.producers.entries.values()
+            ],
+        )
+
+    # --- ElectLeaders ------------------------------------------------------------------------
+
+    def elect_leaders(
+        self, request: ElectLeadersRequest, _context: RequestContext
+    ) -> ElectLeadersResponse:
+        if request.election_type not in (ElectionType.PREFERRED, ElectionType.UNCLEAN):
+            return ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST)
+        if request.topic_partitions is None:
+            # Of all partitions only those are named whose leader changed or should have.
+            return ElectLeadersResponse()
+        _refuse_partition_flood([topic.partitions for topic in request.topic_partitions])
+        return ElectLeadersResponse(
+            replica_election_results=[
+                ReplicaElectionResult(
+                    topic=topic.topic,
+                    partition_result=[
+                        self._election(topic.topic, index, request.election_type)
+                        for index in topic.partitions
+                    ],
+                )
+                for topic in request.topic_partitions
+            ]
+        )
+
+    def _election(self, topic: str, index: int, election_type: int) -> PartitionResult:
+        partition = self._metadata.image.partition(TopicPartition(topic, index))
+        if partition is None:
+            code, message = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "No such topic or partition."
+        elif partition.leader != NO_LEADER:
+            code, message = ErrorCode.ELECTION_NOT_NEEDED, "The only replica leads already."
+        elif election_type == ElectionType.PREFERRED:
+            code, message = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, "No replica is online."
+        else:
+            code, message = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, "No replica is online."
+        return PartitionResult(partition_id=index, error_code=code, error_message=message)
+
+    # --- reassignments -----------------------------------------------------------------------
+
+    def alter_partition_reassignments(
+        self, request: AlterPartitionReassignmentsRequest, _context: RequestContext
+    ) -> AlterPartitionReassignmentsResponse:
+        _refuse_partition_flood([topic.partitions for topic in request.topics])
+        return AlterPartitionReassignmentsResponse(
+            allow_replication_factor_change=request.allow_replication_factor_change,
+            responses=[
+                ReassignableTopicResponse(
+                    name=topic.name,
+                    partitions=[
+                        self._reassigned(topic.name, partition) for partition in topic.partitions
+                    ],
+                )
+                for topic in request.topics
+            ],
+        )
+
+    def _reassigned(
+        self, topic: str, asked: ReassignablePartition
+    ) -> ReassignablePartitionResponse:
+        try:
+            index = asked.partition_index
+            if self._metadata.image.partition(TopicPartition(topic, index)) is None:
+                raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "No such topic or partition.")
+            if asked.replicas is None:
+                raise Refusal(
+                    ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No partition reassignment is going on."
+                )
+            check_assignments([tuple(asked.replicas)], self._node_ids)
+        except Refusal as refusal:
+            return ReassignablePartitionResponse(
+                partition_index=asked.partition_index,
+                error_code=refusal.error_code,
+                error_message=clipped(refusal.message),
+            )
+        # The one broker has every partition already.
+        return ReassignablePartitionResponse(partition_index=asked.partition_index)
+
+    def list_partition_reassignments(
+        self, _request: ListPartitionReassignmentsRequest, _context: RequestContext
+    ) -> ListPartitionReassignmentsResponse:
+        return ListPartitionReassignmentsResponse()
+
+
+# --- rows ------------------------------------------------------------------------------------
+
+
+def _refuse_partition_flood(partitions: Sequence[Sequence[object]]) -> None:
+    """Raises CloseConnectionError for too many topics, or too many partitions of them together."""
+    refuse_flood(len(partitions))
+    refuse_flood(sum(map(len, partitions)))
+
+
+def _page(
+    described: Sequence[DescribedTopic], next_cursor: Cursor | None
+) -> DescribeTopicPartitionsResponse:
+    return DescribeTopicPartitionsResponse(topics=described, next_cursor=next_cursor)
+
+
+def _code_of_missing(name: str) -> ErrorCode:
+    if topic_name_fault(name) is not None:
+        return ErrorCode.INVALID_TOPIC_EXCEPTION
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def _unavailable(name: str, code: ErrorCode) -> DescribedTopic:
+    return DescribedTopic(name=name, error_code=code)
+
+
+def _described(topic: TopicImage, partitions: Sequence[PartitionImage]) -> DescribedTopic:
+    return DescribedTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.name in INTERNAL_TOPICS,
+        topic_authorized_operations=ALL_OF_A_TOPIC,
+        partitions=[
+            DescribedTopicPartition(
+                partition_index=partition.partition,
+                leader_id=partition.leader,
+                leader_epoch=partition.leader_epoch,
+                replica_nodes=partition.replicas,
+                isr_nodes=partition.isr,
+                # Replicas that may lead without being in sync: there are none, which is known.
+                eligible_leader_replicas=(),
+                last_known_elr=(),
+            )
+            for partition in partitions
+        ],
+    )
+
+
+def _active(entry: ProducerEntry) -> ActiveProducer:
+    return ActiveProducer(
+        producer_id=entry.producer_id,
+        producer_epoch=entry.epoch,
+        last_sequence=entry.batches[-1].last_sequence if entry.batches else NO_SEQUENCE,
+        last_timestamp=entry.last_timestamp_ms,
+        coordinator_epoch=entry.coordinator_epoch,
+        current_txn_start_offset=entry.transaction_first_offset,
+    )

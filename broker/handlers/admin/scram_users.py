@@ -1,0 +1,201 @@
+"""Users that log in by SCRAM (KIP-554): who there is, and new passwords.
+
+DescribeUserScramCredentials  0
+AlterUserScramCredentials     0   the client sends the salted password; kept is what checks it
+
+What is set is in the metadata log, and in force on this broker when the answer goes out. The users
+of a request are independent of each other; all changes of one user are made, or none.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, TypeAlias
+
+from strandline.broker.cluster.metadata.decisions import Decision, Refusal
+from strandline.broker.cluster.metadata.image import MetadataImage
+from strandline.broker.cluster.metadata.records import MetadataRecord, ScramCredentialsSet
+from strandline.broker.handlers.services.error_messages import clipped
+from strandline.broker.handlers.services.limits import refuse_flood
+from strandline.broker.handlers.services.services import RequestContext, Services
+from strandline.broker.protocol.messages.alter_user_scram_credentials import (
+    AlteredScramUser,
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    ScramCredentialDeletion,
+    ScramCredentialUpsertion,
+)
+from strandline.broker.protocol.messages.describe_user_scram_credentials import (
+    CredentialInfo,
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+    UserScramCredentials,
+)
+from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage.errors import StorageError
+
+if TYPE_CHECKING:
+    from strandline.broker.security.scram import ScramCredential
+
+# Kafka's numbers of the mechanisms.
+MECHANISMS: Mapping[int, str] = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
+_NUMBERS = {name: number for number, name in MECHANISMS.items()}
+# More than one broker keeps: each is a line of a snapshot that every start reads.
+USERS_MAX = 100_000
+NAME_BYTES_MAX = 1024
+SALT_BYTES_MAX = 1024
+
+Change: TypeAlias = ScramCredentialDeletion | ScramCredentialUpsertion
+
+
+class ScramUserHandlers:
+    """Decodes, decides on the newest image, encodes."""
+
+    def __init__(self, services: Services) -> None:
+        self._metadata = services.metadata
+
+    def describe_user_scram_credentials(
+        self, request: DescribeUserScramCredentialsRequest, _context: RequestContext
+    ) -> DescribeUserScramCredentialsResponse:
+        known = self._metadata.image.scram_credentials
+        names = [user.name for user in request.users or ()]
+        refuse_flood(len(names))
+        wanted = Counter(names) if names else Counter(known.keys())
+        return DescribeUserScramCredentialsResponse(
+            results=[_described(name, count, known.get(name)) for name, count in wanted.items()]
+        )
+
+    async def alter_user_scram_credentials(
+        self, request: AlterUserScramCredentialsRequest, _context: RequestContext
+    ) -> AlterUserScramCredentialsResponse:
+        refuse_flood(len(request.deletions) + len(request.upsertions))
+        try:
+            decision = await self._metadata.change(lambda image: alter(image, request))
+            results = decision.results
+        except StorageError as error:
+            names = dict.fromkeys(change.name for change in _changes(request))
+            results = tuple(
+                AlteredScramUser(user=name, error_code=error.kafka_code, error_message=str(error))
+                for name in names
+            )
+        return AlterUserScramCredentialsResponse(results=results)
+
+
+def _changes(request: AlterUserScramCredentialsRequest) -> list[Change]:
+    return [*request.deletions, *request.upsertions]
+
+
+def alter(
+    image: MetadataImage, request: AlterUserScramCredentialsRequest
+) -> Decision[AlteredScramUser]:
+    """One result per user, in the order in which they are first named."""
+    changes: dict[str, list[Change]] = {}
+    for change in _changes(request):
+        changes.setdefault(change.name, []).append(change)
+    records: list[MetadataRecord] = []
+    results = []
+    user_count = len(image.scram_credentials)
+    for user, mine in changes.items():
+        present = image.scram_credentials.get(user, {})
+        try:
+            wanted = _changed(user, present, mine)
+            user_count += bool(wanted) - bool(present)
+            if user_count > USERS_MAX:
+                raise Refusal(ErrorCode.POLICY_VIOLATION, f"more than {USERS_MAX} users")
+        except Refusal as refusal:
+            results.append(
+                AlteredScramUser(
+                    user=user,
+                    error_code=refusal.error_code,
+                    error_message=clipped(refusal.message),
+                )
+            )
+            continue
+        records.append(ScramCredentialsSet(user=user, credentials=wanted))
+        results.append(AlteredScramUser(user=user))
+    return Decision(records=tuple(records), results=tuple(results))
+
+
+def _changed(
+    user: str,
+    present: Mapping[str, str],
+    changes: list[Change],
+) -> dict[str, str]:
+    """What the user has afterwards. Raises Refusal."""
+    if not user:
+        raise Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username must not be empty")
+    if len(user.encode()) > NAME_BYTES_MAX:
+        raise Refusal(
+            ErrorCode.UNACCEPTABLE_CREDENTIAL, f"the name is longer than {NAME_BYTES_MAX} bytes"
+        )
+    if len({change.mechanism for change in changes}) < len(changes):
+        raise Refusal(
+            ErrorCode.DUPLICATE_RESOURCE,
+            "A user credential cannot be altered twice in the same request",
+        )
+    wanted = dict(present)
+    for change in changes:
+        mechanism = MECHANISMS.get(change.mechanism)
+        if mechanism is None:
+            raise Refusal(ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism")
+        if isinstance(change, ScramCredentialUpsertion):
+            wanted[mechanism] = str(_credential(change, mechanism))
+        elif wanted.pop(mechanism, None) is None:
+            raise Refusal(
+                ErrorCode.RESOURCE_NOT_FOUND,
+                "Attempt to delete a user credential that does not exist",
+            )
+    return wanted
+
+
+def _credential(change: ScramCredentialUpsertion, mechanism: str) -> ScramCredential:
+    # With it comes OpenSSL: 4 MiB that a broker without such users need not hold.
+    from strandline.broker.security.scram import (
+        DIGESTS,
+        ITERATIONS_MAX,
+        ITERATIONS_MIN,
+        ScramCredential,
+    )
+
+    if change.iterations < ITERATIONS_MIN:
+        raise Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too few iterations")
+    if change.iterations > ITERATIONS_MAX:
+        raise Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too many iterations")
+    if not 0 < len(change.salt) <= SALT_BYTES_MAX or not change.salted_password:
+        raise Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, "the salt or the password is empty")
+    return ScramCredential.of_salted(
+        bytes(change.salted_password),
+        salt=bytes(change.salt),
+        iterations=change.iterations,
+        digest=DIGESTS[mechanism],
+    )
+
+
+def _described(
+    user: str, count: int, credentials: Mapping[str, str] | None
+) -> UserScramCredentials:
+    if count > 1:
+        code, message = (
+            ErrorCode.DUPLICATE_RESOURCE,
+            f"Cannot describe SCRAM credentials for the same user twice: {user}",
+        )
+    elif credentials is None:
+        code, message = (
+            ErrorCode.RESOURCE_NOT_FOUND,
+            f"Attempt to describe a user credential that does not exist: {user}",
+        )
+    else:
+        from strandline.broker.security.scram import ScramCredential
+
+        return UserScramCredentials(
+            user=user,
+            credential_infos=[
+                CredentialInfo(
+                    mechanism=_NUMBERS[name], iterations=ScramCredential.parse(text).iterations
+                )
+                for name, text in credentials.items()
+                if name in _NUMBERS
+            ],
+        )
+    return UserScramCredentials(user=user, error_code=code, error_message=clipped(message))

@@ -1,0 +1,280 @@
+"""CreateTopics, DeleteTopics, CreatePartitions: decide on the image, append, follow, answer.
+
+CreateTopics      0-7  4 counts of -1 mean the defaults; 5 flexible, answers with configs (KIP-525);
+                       7 answers with topic ids
+DeleteTopics      0-6  4 flexible; 5 error messages; 6 by topic id
+CreatePartitions  0-3  2 flexible
+
+Each answers when the change is durable and in force on this broker, so `timeout_ms` is not needed.
+The rules and their messages are in `cluster/controller.py`. If the metadata log cannot be written,
+say because the disk is full, each topic is answered KAFKA_STORAGE_ERROR with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from strandline.broker.cluster.metadata import controller
+from strandline.broker.cluster.metadata.decisions import (
+    DeleteResult,
+    Intent,
+    NewPartitions,
+    NewTopic,
+    ReplicaAssignment,
+    TopicReference,
+    TopicResult,
+)
+from strandline.broker.config.rows import ConfigRow, describe_topic
+from strandline.broker.handlers.admin.mutations import (
+    REFUSED,
+    Admission,
+    addition_cost,
+    creation_cost,
+)
+from strandline.broker.handlers.services.error_messages import clipped
+from strandline.broker.handlers.services.limits import refuse_flood
+from strandline.broker.handlers.services.services import RequestContext, Services
+from strandline.broker.protocol.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopicResult,
+)
+from strandline.broker.protocol.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicResult,
+    CreatedTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from strandline.broker.protocol.messages.delete_topics import (
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
+from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage.errors import StorageError
+
+# Before v3, clients do not know TOPIC_DELETION_DISABLED.
+FIRST_VERSION_WITH_DELETION_DISABLED = 3
+FIRST_VERSION_WITH_TOPIC_IDS = 6
+# From here on clients know THROTTLING_QUOTA_EXCEEDED.
+FIRST_STRICT_CREATION = 6
+FIRST_STRICT_DELETION = 5
+FIRST_STRICT_ADDITION = 3
+
+
+class TopicHandlers:
+    """The three APIs that change which topics there are."""
+
+    def __init__(self, services: Services) -> None:
+        self._metadata = services.metadata
+        self._services = services
+        self._node_ids = (services.config.node_id,)
+
+    async def create_topics(
+        self, request: CreateTopicsRequest, context: RequestContext
+    ) -> CreateTopicsResponse:
+        if len(request.topics) > controller.PARTITIONS_PER_REQUEST_MAX:
+            # Each has a partition at least, so not even their configurations are looked at.
+            return CreateTopicsResponse(topics=[_one_of_too_many(t.name) for t in request.topics])
+        admission = Admission(self._services, context, strict_from=FIRST_STRICT_CREATION)
+        image, defaults = self._metadata.image, self._services.topic_defaults
+        topics, refused = admission.split(
+            [_new_topic(topic) for topic in request.topics],
+            lambda topic: 0 if request.validate_only else creation_cost(image, topic, defaults),
+        )
+        try:
+            decision = await self._metadata.change(
+                lambda image: controller.create_topics(
+                    image,
+                    topics,
+                    node_ids=self._node_ids,
+                    defaults=self._services.topic_defaults,
+                    intent=_intent(request.validate_only),
+                )
+            )
+            done = decision.results
+        except StorageError as error:
+            done = _not_stored((topic.name for topic in topics), error)
+        results = [*done, *(_throttled(topic.name) for topic in refused)]
+        return CreateTopicsResponse(
+            throttle_time_ms=admission.throttle_ms,
+            topics=[self._created(result) for result in results],
+        )
+
+    def _created(self, result: TopicResult) -> CreatableTopicResult:
+        if result.error_code is not ErrorCode.NONE:
+            return CreatableTopicResult(
+                name=result.name,
+                error_code=result.error_code,
+                error_message=clipped(result.error_message),
+                configs=None,
+            )
+        return CreatableTopicResult(
+            name=result.name,
+            topic_id=result.topic_id,
+            num_partitions=result.partition_count,
+            replication_factor=result.replication_factor,
+            configs=[
+                _created_config(r)
+                for r in describe_topic(self._services.running, result.properties)
+            ],
+        )
+
+    async def delete_topics(
+        self, request: DeleteTopicsRequest, context: RequestContext
+    ) -> DeleteTopicsResponse:
+        if context.api_version >= FIRST_VERSION_WITH_TOPIC_IDS:
+            references = [
+                TopicReference(name=topic.name, topic_id=topic.topic_id) for topic in request.topics
+            ]
+        else:
+            references = [TopicReference(name=name) for name in request.topic_names]
+        refuse_flood(len(references))
+        admission = Admission(self._services, context, strict_from=FIRST_STRICT_DELETION)
+        image = self._metadata.image
+        references, refused = admission.split(
+            references, lambda reference: controller.deletion_cost(image, reference)
+        )
+        done: Sequence[DeleteResult]
+        try:
+            decision = await self._metadata.change(
+                lambda image: controller.delete_topics(
+                    image, references, defaults=self._services.topic_defaults
+                )
+            )
+            done = decision.results
+        except StorageError as error:
+            done = [
+                DeleteResult(
+                    name=reference.name,
+                    topic_id=reference.topic_id,
+                    error_code=ErrorCode(error.kafka_code),
+                    error_message=str(error),
+                )
+                for reference in dict.fromkeys(references)
+            ]
+        results = [
+            *done,
+            *(
+                DeleteResult(
+                    name=reference.name,
+                    topic_id=reference.topic_id,
+                    error_code=REFUSED,
+                    error_message=REFUSED.message,
+                )
+                for reference in refused
+            ),
+        ]
+        return DeleteTopicsResponse(
+            throttle_time_ms=admission.throttle_ms,
+            responses=[
+                DeletableTopicResult(
+                    name=result.name,
+                    topic_id=result.topic_id,
+                    error_code=_deletion_code(result.error_code, context.api_version),
+                    error_message=clipped(result.error_message),
+                )
+                for result in results
+            ],
+        )
+
+    async def create_partitions(
+        self, request: CreatePartitionsRequest, context: RequestContext
+    ) -> CreatePartitionsResponse:
+        refuse_flood(len(request.topics))
+        wanted = [
+            NewPartitions(
+                name=topic.name,
+                partition_count=topic.count,
+                assignments=None
+                if topic.assignments is None
+                else tuple(tuple(assignment.broker_ids) for assignment in topic.assignments),
+            )
+            for topic in request.topics
+        ]
+        admission = Admission(self._services, context, strict_from=FIRST_STRICT_ADDITION)
+        image = self._metadata.image
+        topics, refused = admission.split(
+            wanted, lambda topic: 0 if request.validate_only else addition_cost(image, topic)
+        )
+        try:
+            decision = await self._metadata.change(
+                lambda image: controller.create_partitions(
+                    image,
+                    topics,
+                    node_ids=self._node_ids,
+                    intent=_intent(request.validate_only),
+                )
+            )
+            done = decision.results
+        except StorageError as error:
+            done = _not_stored((topic.name for topic in topics), error)
+        results = [*done, *(_throttled(topic.name) for topic in refused)]
+        return CreatePartitionsResponse(
+            throttle_time_ms=admission.throttle_ms,
+            results=[
+                CreatePartitionsTopicResult(
+                    name=result.name,
+                    error_code=result.error_code,
+                    error_message=clipped(result.error_message),
+                )
+                for result in results
+            ],
+        )
+
+
+def _not_stored(names: Iterable[str], error: StorageError) -> tuple[TopicResult, ...]:
+    """The metadata log could not be written: nothing was done that anybody may rely on."""
+    return tuple(
+        TopicResult(name=name, error_code=ErrorCode(error.kafka_code), error_message=str(error))
+        for name in dict.fromkeys(names)
+    )
+
+
+def _throttled(name: str) -> TopicResult:
+    return TopicResult(name=name, error_code=REFUSED, error_message=REFUSED.message)
+
+
+def _one_of_too_many(name: str) -> CreatableTopicResult:
+    return CreatableTopicResult(
+        name=name,
+        error_code=ErrorCode.POLICY_VIOLATION,
+        error_message=f"more than {controller.PARTITIONS_PER_REQUEST_MAX} topics in one request",
+        configs=None,
+    )
+
+
+def _intent(validate_only: bool) -> Intent:
+    return Intent.VALIDATE if validate_only else Intent.APPLY
+
+
+def _new_topic(topic: CreatableTopic) -> NewTopic:
+    return NewTopic(
+        name=topic.name,
+        partition_count=topic.num_partitions,
+        replication_factor=topic.replication_factor,
+        assignments=tuple(
+            ReplicaAssignment(
+                partition=assignment.partition_index, replicas=tuple(assignment.broker_ids)
+            )
+            for assignment in topic.assignments
+        ),
+        properties={config.name: config.value for config in topic.configs},
+    )
+
+
+def _created_config(row: ConfigRow) -> CreatedTopicConfig:
+    return CreatedTopicConfig(
+        name=row.name,
+        value=row.value,
+        read_only=row.read_only,
+        config_source=row.source,
+        is_sensitive=row.sensitive,
+    )
+
+
+def _deletion_code(code: ErrorCode, version: int) -> ErrorCode:
+    if code is ErrorCode.TOPIC_DELETION_DISABLED and version < FIRST_VERSION_WITH_DELETION_DISABLED:
+        return ErrorCode.INVALID_REQUEST
+    return code

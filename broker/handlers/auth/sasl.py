@@ -1,0 +1,205 @@
+"""The door of a SASL listener: who comes in says who he is, and is that one from then on.
+
+SaslHandshake      0-1   0: the mechanism's bytes follow without headers; 1: in SaslAuthenticate
+SaslAuthenticate   0-2   1 session lifetime (KIP-368); 2 flexible
+
+            ApiVersions                 SaslAuthenticate, or raw frames after handshake 0
+    NEW ───────────────► NEW ── SaslHandshake ──► EXCHANGE ──────────► OPEN
+                                                    │                    │ connections.max.reauth.ms
+                             wrong: answer, pause,  │                    ▼
+                             close  ◄───────────────┴── SaslHandshake ◄─ only this is served
+
+Anything else closes the connection. A client that fails is told so after
+connection.failed.authentication.delay.ms, which is what guessing costs. Until somebody is known his
+frames may be no larger than sasl.server.max.receive.size.
+
+A login can be renewed on the same connection, by the same user and mechanism, if
+connections.max.reauth.ms is set; when its time is over, any other request closes the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Callable, Mapping
+
+from strandline.broker.handlers.dispatch.dispatch import Dispatcher
+from strandline.broker.handlers.services.services import RequestContext
+from strandline.broker.network.answers import (
+    Answer,
+    Caller,
+    CloseConnectionError,
+    ClosingParts,
+    Gate,
+    Parts,
+)
+from strandline.broker.protocol.codec.codec import decode_request, encode_response
+from strandline.broker.protocol.header import (
+    RequestHeader,
+    decode_request_header,
+    frame_response,
+)
+from strandline.broker.protocol.header import frame as with_length
+from strandline.broker.protocol.messages.sasl_authenticate import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+)
+from strandline.broker.protocol.messages.sasl_handshake import (
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
+from strandline.broker.protocol.schema.api import ApiKey
+from strandline.broker.protocol.schema.errors import ErrorCode, MalformedRequest, UnsupportedVersion
+from strandline.broker.protocol.schema.schema import Response
+from strandline.broker.security.mechanism import AuthenticationFailed, Exchange
+from strandline.storage.clock import Clock
+from strandline.storage.values import dataclass
+
+_API_KEY = struct.Struct(">h")
+_SASL = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaslSettings:
+    """What holds for one listener."""
+
+    # Makes the server's half of a login, by the name of the mechanism, in the order of preference.
+    mechanisms: Mapping[str, Callable[[], Exchange]]
+    # 0: a login lasts as long as its connection.
+    lifetime_ms: int
+    failed_delay_ms: int
+    frame_bytes_max: int
+
+
+class SaslGate(Gate):
+    """One connection of a SASL listener."""
+
+    def __init__(
+        self, dispatcher: Dispatcher, settings: SaslSettings, *, listener: str, clock: Clock
+    ) -> None:
+        super().__init__(settings.frame_bytes_max)
+        self._dispatcher = dispatcher
+        self._settings = settings
+        self._listener = listener
+        self._clock = clock
+        self._mechanism = ""
+        self._exchange: Exchange | None = None
+        # After a handshake of version 0.
+        self._is_raw = False
+        self._caller: Caller | None = None
+        self._ends_s = float("inf")
+
+    def handle(self, frame: memoryview, peer: str, received_s: float) -> Answer:
+        if self._is_raw:
+            return self._raw_token(frame)
+        api_key = _API_KEY.unpack_from(frame)[0] if len(frame) >= _API_KEY.size else None
+        if api_key in _SASL:
+            return self._sasl(frame)
+        if self._caller is None:
+            if api_key == ApiKey.API_VERSIONS and self._exchange is None:
+                nobody = Caller(listener=self._listener)
+                return self._dispatcher.handle(frame, peer, received_s, nobody)
+            raise CloseConnectionError("a request before the login")
+        if self._clock.monotonic_s() >= self._ends_s:
+            raise CloseConnectionError("the login was not renewed in time")
+        if self._exchange is not None:
+            raise CloseConnectionError("a request in the middle of a login")
+        return self._dispatcher.handle(frame, peer, received_s, self._caller)
+
+    def _sasl(self, frame: memoryview) -> Answer:
+        try:
+            header = decode_request_header(frame)
+            request = decode_request(
+                header.api_key, header.api_version, frame[header.body_position :]
+            )
+        except (MalformedRequest, UnsupportedVersion) as error:
+            raise CloseConnectionError(str(error)) from error
+        if isinstance(request, SaslHandshakeRequest):
+            return self._handshake(header, request)
+        assert isinstance(request, SaslAuthenticateRequest), request
+        return self._authenticate(header, request)
+
+    def _handshake(self, header: RequestHeader, request: SaslHandshakeRequest) -> Answer:
+        known = list(self._settings.mechanisms)
+        is_again = self._caller is not None
+        if self._exchange is not None or (is_again and not self._settings.lifetime_ms):
+            code = ErrorCode.ILLEGAL_SASL_STATE
+            return _answer(header, SaslHandshakeResponse(error_code=code, mechanisms=known))
+        make = self._settings.mechanisms.get(request.mechanism)
+        if make is None:
+            code = ErrorCode.UNSUPPORTED_SASL_MECHANISM
+            response = SaslHandshakeResponse(error_code=code, mechanisms=known)
+            return self._refuse(_answer(header, response), "an unknown mechanism of SASL")
+        if is_again and request.mechanism != self._mechanism:
+            raise CloseConnectionError("a login was to be renewed by another mechanism")
+        self._mechanism = request.mechanism
+        self._exchange = make()
+        self._is_raw = header.api_version == 0
+        return _answer(header, SaslHandshakeResponse(mechanisms=known))
+
+    def _authenticate(self, header: RequestHeader, request: SaslAuthenticateRequest) -> Answer:
+        if self._exchange is None:
+            response = SaslAuthenticateResponse(
+                error_code=ErrorCode.ILLEGAL_SASL_STATE,
+                error_message="SaslAuthenticate needs a SaslHandshake before it",
+            )
+            return self._refuse(_answer(header, response), "SaslAuthenticate out of turn")
+        try:
+            token = self._step(bytes(request.auth_bytes))
+        except AuthenticationFailed as error:
+            response = SaslAuthenticateResponse(
+                error_code=ErrorCode.SASL_AUTHENTICATION_FAILED,
+                # Which of both is wrong is not told.
+                error_message="Authentication failed: Invalid username or password",
+            )
+            return self._refuse(_answer(header, response), f"{self._mechanism}: {error}")
+        is_done = self._exchange is None
+        lifetime_ms = self._settings.lifetime_ms if is_done else 0
+        return _answer(
+            header, SaslAuthenticateResponse(auth_bytes=token, session_lifetime_ms=lifetime_ms)
+        )
+
+    def _raw_token(self, token: memoryview) -> Answer:
+        try:
+            answer = self._step(bytes(token))
+        except AuthenticationFailed as error:
+            return self._refuse([], f"{self._mechanism}: {error}")
+        self._is_raw = self._exchange is not None
+        return with_length([answer])
+
+    def _step(self, token: bytes) -> bytes:
+        """The answer to the client's bytes. Raises AuthenticationFailed."""
+        assert self._exchange is not None
+        step = self._exchange.step(token)
+        if step.user is not None:
+            if self._caller is not None and step.user != self._caller.user:
+                raise AuthenticationFailed("a login was to be renewed by another user")
+            self._exchange = None
+            self._caller = Caller(user=step.user, listener=self._listener)
+            if self._settings.lifetime_ms:
+                self._ends_s = self._clock.monotonic_s() + self._settings.lifetime_ms / 1000
+            self.on_open()
+        return step.answer
+
+    async def _refuse(self, parts: Parts, reason: str) -> Parts:
+        await asyncio.sleep(self._settings.failed_delay_ms / 1000)
+        return ClosingParts(parts, reason)
+
+
+def _answer(header: RequestHeader, response: Response) -> Parts:
+    body = encode_response(response, header.api_version)
+    return frame_response(header.api_key, header.api_version, header.correlation_id, body)
+
+
+def no_handshake(_request: SaslHandshakeRequest, _context: RequestContext) -> SaslHandshakeResponse:
+    """On a listener without SASL."""
+    return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
+
+
+def no_authenticate(
+    _request: SaslAuthenticateRequest, _context: RequestContext
+) -> SaslAuthenticateResponse:
+    """On a listener without SASL."""
+    return SaslAuthenticateResponse(
+        error_code=ErrorCode.ILLEGAL_SASL_STATE, error_message="this listener has no SASL"
+    )

@@ -1,0 +1,1 @@
+"""From a request's header to its handler."""

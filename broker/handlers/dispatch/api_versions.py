@@ -1,0 +1,75 @@
+"""ApiVersions: what this broker speaks.
+
+    0-2  plain; 3 flexible, the client names its software (KIP-511); 4 features of minimum 0
+
+A version that we do not know is answered in version 0 with UNSUPPORTED_VERSION and our range, and
+with the old response header: the one answer that every client can read (KIP-511).
+"""
+
+from __future__ import annotations
+
+import re
+
+from strandline.broker.cluster.metadata.metadata import Metadata
+from strandline.broker.handlers.dispatch.features import finalized_features, supported_features
+from strandline.broker.handlers.services.services import RequestContext
+from strandline.broker.protocol.messages.api_versions import (
+    ApiVersionRange,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+)
+from strandline.broker.protocol.schema.api import SPECS, ApiKey
+from strandline.broker.protocol.schema.errors import ErrorCode
+
+FIRST_VERSION_WITH_SOFTWARE = 3
+FIRST_VERSION_WITH_FEATURES = 3
+FIRST_VERSION_WITH_ZERO_FEATURES = 4
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+
+_RANGES = tuple(
+    ApiVersionRange(
+        api_key=spec.key, min_version=spec.supported.lowest, max_version=spec.supported.highest
+    )
+    for spec in SPECS.values()
+)
+
+
+class ApiVersionsHandler:
+    """Answers from the table of APIs, and from the features of the cluster."""
+
+    def __init__(self, metadata: Metadata) -> None:
+        self._metadata = metadata
+
+    def api_versions(
+        self, request: ApiVersionsRequest, context: RequestContext
+    ) -> ApiVersionsResponse:
+        """Everything that is advertised, or a refusal."""
+        response = api_versions(request, context)
+        if response.error_code or context.api_version < FIRST_VERSION_WITH_FEATURES:
+            return response
+        with_zero = context.api_version >= FIRST_VERSION_WITH_ZERO_FEATURES
+        return ApiVersionsResponse(
+            api_keys=response.api_keys,
+            supported_features=supported_features(with_zero=with_zero),
+            # Kafka takes the end of the metadata log; it grows whenever a feature could change.
+            finalized_features_epoch=self._metadata.image.version,
+            finalized_features=finalized_features(),
+        )
+
+
+def api_versions(request: ApiVersionsRequest, context: RequestContext) -> ApiVersionsResponse:
+    """Everything that is advertised; an unacceptable software name is refused as Kafka does."""
+    if context.api_version >= FIRST_VERSION_WITH_SOFTWARE and not (
+        _SOFTWARE.fullmatch(request.client_software_name)
+        and _SOFTWARE.fullmatch(request.client_software_version)
+    ):
+        return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=())
+    return ApiVersionsResponse(api_keys=_RANGES)
+
+
+def unsupported_api_versions() -> ApiVersionsResponse:
+    """To be encoded in version 0."""
+    return ApiVersionsResponse(
+        error_code=ErrorCode.UNSUPPORTED_VERSION,
+        api_keys=[entry for entry in _RANGES if entry.api_key == ApiKey.API_VERSIONS],
+    )

@@ -1,0 +1,338 @@
+"""From a frame to its handler and back to a frame.
+
+Produce and Fetch are called directly and may answer without a coroutine. Everything else is a
+function from request to response, plain or `async`, found by API key.
+
+An unknown API or version closes the connection: its answer's layout is what could not be agreed
+on. ApiVersions is the exception, see `api_versions.py`.
+
+A large request without records is decoded in a thread: two MiB of the smallest things there are
+take a second, in which nobody else would be served. How many things it may name is then bounded by
+who answers it (`limits.py`).
+
+Here is also where requests are counted, and where a client whose requests take more of the
+broker's time than its `request_percentage` is throttled. Produce and Fetch have further quotas and
+see to all of theirs themselves; a handler that finds another one exceeded sets `throttle_time_ms`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from concurrent.futures import Executor
+from functools import partial
+from types import coroutine
+from typing import TypeAlias, TypeVar
+
+from strandline.broker.handlers.dispatch.api_versions import (
+    ApiVersionsHandler,
+    unsupported_api_versions,
+)
+from strandline.broker.handlers.fetch.fetch import FetchHandler
+from strandline.broker.handlers.fetch.fetch_again import KnownFetches
+from strandline.broker.handlers.produce.produce import ProduceHandler
+from strandline.broker.handlers.services.services import RequestContext, Services
+from strandline.broker.network.answers import (
+    ANONYMOUS,
+    Answer,
+    Caller,
+    CloseConnectionError,
+    ColdParts,
+    Deferred,
+    Parts,
+    ThrottledParts,
+)
+from strandline.broker.protocol.codec.codec import decode_request, encode_response
+from strandline.broker.protocol.fetch import decode_fetch_request
+from strandline.broker.protocol.header import (
+    RequestHeader,
+    decode_request_header,
+    frame_response,
+)
+from strandline.broker.protocol.messages.fetch import FetchRequest
+from strandline.broker.protocol.produce import decode_produce_request
+from strandline.broker.protocol.schema.api import ApiKey
+from strandline.broker.protocol.schema.errors import MalformedRequest, UnsupportedVersion
+from strandline.broker.protocol.schema.schema import Request, Response
+from strandline.broker.telemetry.requests import ApiTraffic, count_errors
+from strandline.storage.files import FileRange
+
+log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+# A handler takes the request class of its API; the table below is where the two are matched.
+Handler: TypeAlias = Callable[..., Response | Awaitable[Response]]
+
+NOBODY = Caller()
+# What stands in front of a frame.
+LENGTH_BYTES = 4
+# Decoding takes half a microsecond per byte at worst; up to here that is 16 ms of the loop.
+DECODED_AT_ONCE_BYTES_MAX = 32 * 1024
+# Others than that. A fetch of two thousand partitions takes 2 ms, and its client waits; on a busy
+# machine to hand it to a thread and take it back takes as long. Of a produce the records are not
+# decoded, and the rest is bounded by its elements.
+DECODED_AT_ONCE_OTHERS: Mapping[ApiKey, int] = {
+    ApiKey.FETCH: 64 * 1024,
+    ApiKey.PRODUCE: sys.maxsize,
+}
+# Nobody looks whether the client of a large fetch is still there, so it does not wait for days.
+LARGE_FETCH_WAIT_MS_MAX = 60_000
+
+
+class Dispatcher:
+    """Answers frames; the server's request handler."""
+
+    def __init__(
+        self,
+        services: Services,
+        produce: ProduceHandler,
+        fetch: FetchHandler,
+        others: Mapping[ApiKey, Handler],
+        *,
+        decoding: Executor,
+    ) -> None:
+        """`decoding` has one thread, for large requests."""
+        self._decoding = decoding
+        self._produce = produce
+        self._fetch = fetch
+        self._known_fetches = KnownFetches()
+        self._others: dict[ApiKey, Handler] = {
+            ApiKey.API_VERSIONS: ApiVersionsHandler(services.metadata).api_versions,
+            **others,
+        }
+        self._quotas = services.quotas
+        self._traffic = services.traffic
+        self._apis = services.traffic.apis
+        self._fetches = self._apis[ApiKey.FETCH]
+        self._now_s = services.clock.monotonic_s
+
+    def handle(
+        self, frame: memoryview, peer: str, received_s: float, caller: Caller = NOBODY
+    ) -> Answer:
+        """See `network.connection.RequestHandler`; `caller` is who sends it, as far as known."""
+        started_s = self._now_s()
+        again = self._known_fetches.get(peer)
+        if again is not None:
+            known = again.match(frame)
+            if known is not None:
+                parts = self._fetch.handle_again(again, *known)
+                if parts is not None:
+                    traffic = self._fetches
+                    size_bytes = len(frame) + LENGTH_BYTES
+                    traffic.came(again.version, size_bytes, started_s - received_s)
+                    traffic.at_once(parts, self._now_s() - started_s)
+                    return parts
+        try:
+            header = decode_request_header(frame)
+            if caller.user is not ANONYMOUS:
+                header = header._replace(user=caller.user)
+            traffic = self._apis[header.api_key]
+            size_bytes = len(frame) + LENGTH_BYTES
+            traffic.came(header.api_version, size_bytes, started_s - received_s)
+            body = frame[header.body_position :]
+            if size_bytes > DECODED_AT_ONCE_BYTES_MAX and size_bytes > DECODED_AT_ONCE_OTHERS.get(
+                header.api_key, 0
+            ):
+                return self._handle_large(header, body, peer, started_s, caller)
+            if header.api_key is ApiKey.PRODUCE:
+                produce = decode_produce_request(header.api_version, body)
+                answer = self._produce.handle(produce, header, size_bytes, started_s, peer)
+            elif header.api_key is ApiKey.FETCH:
+                fetch = decode_fetch_request(header.api_version, body)
+                answer = self._fetch.handle(fetch, header, started_s)
+                if answer.__class__ is ColdParts or (
+                    # Length and header, what stands in front of the first records, and these.
+                    answer.__class__ is list
+                    and len(answer) > 2
+                    and answer[2].__class__ is FileRange
+                ):
+                    self._known_fetches.note(peer, frame, fetch, header)
+            else:
+                request = decode_request(header.api_key, header.api_version, body)
+                return self._dispatch(header, request, peer, started_s, caller)
+        except MalformedRequest as error:
+            self._traffic.refused_total += 1
+            raise CloseConnectionError(f"malformed request: {error}") from error
+        except UnsupportedVersion as error:
+            if error.api_key == ApiKey.API_VERSIONS:
+                response = encode_response(unsupported_api_versions(), 0)
+                return frame_response(ApiKey.API_VERSIONS, 0, error.correlation_id, response)
+            self._traffic.refused_total += 1
+            raise CloseConnectionError(str(error)) from error
+        if answer.__class__ is list:
+            # Nearly every answer; without another call.
+            traffic.at_once(answer, self._now_s() - started_s)
+            return answer
+        return self._counted(answer, traffic, started_s)
+
+    # --- Produce and Fetch -------------------------------------------------------------------
+
+    def _counted(self, answer: Answer, traffic: ApiTraffic, started_s: float) -> Answer:
+        """Counts the answer, now or when it goes out."""
+        local_s = self._now_s() - started_s
+        if isinstance(answer, list):
+            traffic.at_once(answer, local_s)
+            if isinstance(answer, ThrottledParts):
+                traffic.held_up(answer.throttle_ms)
+        elif answer is None:
+            traffic.at_once((), local_s)
+        elif isinstance(answer, Deferred):
+            answer.watcher = partial(self._note_late, traffic, started_s, local_s)
+        else:
+            assert isinstance(answer, Awaitable), answer
+            return self._count_later(answer, traffic, started_s, local_s)
+        return answer
+
+    def _note_late(
+        self, traffic: ApiTraffic, started_s: float, local_s: float, parts: Parts, busy_s: float
+    ) -> None:
+        total_s = self._now_s() - started_s
+        local_s = min(local_s + busy_s, total_s)
+        traffic.late(parts, local_s=local_s, remote_s=total_s - local_s)
+        if isinstance(parts, ThrottledParts):
+            traffic.held_up(parts.throttle_ms)
+
+    async def _count_later(
+        self,
+        answer: Awaitable[Parts | None],
+        traffic: ApiTraffic,
+        started_s: float,
+        local_s: float,
+    ) -> Parts | None:
+        work = _Work(self._now_s)
+        parts = await work.follow(answer)
+        self._note_late(traffic, started_s, local_s, parts or (), work.busy_s)
+        return parts
+
+    # --- everything else ---------------------------------------------------------------------
+
+    async def _handle_large(
+        self,
+        header: RequestHeader,
+        body: memoryview,
+        peer: str,
+        started_s: float,
+        caller: Caller,
+    ) -> Parts | None:
+        """The connection is not read meanwhile, so `body` stays what it is."""
+        loop = asyncio.get_running_loop()
+        try:
+            request = await loop.run_in_executor(
+                self._decoding, decode_request, header.api_key, header.api_version, body
+            )
+        except MalformedRequest as error:
+            self._traffic.refused_total += 1
+            raise CloseConnectionError(f"malformed request: {error}") from error
+        answer: Answer
+        if isinstance(request, FetchRequest):
+            wait_ms = min(request.max_wait_ms, LARGE_FETCH_WAIT_MS_MAX)
+            request.max_wait_ms = wait_ms  # type: ignore[misc]  # nobody else has it
+            answer = self._fetch.handle(request, header, self._now_s())
+            answer = self._counted(answer, self._apis[header.api_key], started_s)
+        else:
+            answer = self._dispatch(header, request, peer, started_s, caller)
+        if isinstance(answer, Deferred):
+            coming: asyncio.Future[Parts] = loop.create_future()
+            answer.attach(coming.set_result, coming.set_exception)
+            return await coming
+        if isinstance(answer, Awaitable):
+            return await answer
+        return answer
+
+    def _dispatch(
+        self,
+        header: RequestHeader,
+        request: Request,
+        peer: str,
+        started_s: float,
+        caller: Caller,
+    ) -> Answer:
+        version = header.api_version
+        context = RequestContext(
+            api_version=version,
+            client_id=header.client_id,
+            peer=peer,
+            user=caller.user,
+            listener=caller.listener,
+        )
+        handler = self._others.get(header.api_key)
+        if handler is None:
+            raise CloseConnectionError(f"{header.api_key.name} is not served")
+        response = handler(request, context)
+        local_s = self._now_s() - started_s
+        if isinstance(response, Response):
+            return self._finish(header, response, local_s, 0.0)
+        return self._encode_later(header, response, started_s, local_s)
+
+    async def _encode_later(
+        self,
+        header: RequestHeader,
+        response: Awaitable[Response],
+        started_s: float,
+        local_s: float,
+    ) -> Parts:
+        work = _Work(self._now_s)
+        found = await work.follow(response)
+        local_s += work.busy_s
+        return self._finish(header, found, local_s, self._now_s() - started_s - local_s)
+
+    def _finish(
+        self, header: RequestHeader, response: Response, local_s: float, remote_s: float
+    ) -> Parts:
+        """Encodes and counts; throttles whom the time of this request was too much for."""
+        traffic = self._apis[header.api_key]
+        throttle_ms: int = getattr(response, "throttle_time_ms", 0)
+        if self._quotas.is_active:
+            asked_ms = self._quotas.requested(header.user, header.client_id, local_s)
+            if asked_ms > throttle_ms:
+                throttle_ms = asked_ms
+                if hasattr(response, "throttle_time_ms"):
+                    response.throttle_time_ms = throttle_ms
+        began_s = self._now_s()
+        count_errors(response, traffic)
+        body = encode_response(response, header.api_version)
+        parts = frame_response(header.api_key, header.api_version, header.correlation_id, body)
+        local_s += self._now_s() - began_s
+        if remote_s > 0:
+            traffic.late(parts, local_s=local_s, remote_s=remote_s)
+        else:
+            traffic.at_once(parts, local_s)
+        if throttle_ms > 0:
+            traffic.held_up(throttle_ms)
+            return ThrottledParts(parts, throttle_ms)
+        return parts
+
+
+class _Work:
+    """How long a coroutine kept the loop busy: its steps, without what it waited for."""
+
+    __slots__ = ("_now_s", "busy_s")
+
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        self._now_s = now_s
+        self.busy_s = 0.0
+
+    @coroutine
+    def follow(self, awaitable: Awaitable[_T]) -> Generator[object, object, _T]:
+        """Drives `awaitable` as `await` would, with a look at the clock around each step."""
+        steps = awaitable.__await__()
+        now_s = self._now_s
+        step: Callable[[], object] = partial(next, steps)
+        while True:
+            began_s = now_s()
+            try:
+                waits_for = step()
+            except StopIteration as end:
+                self.busy_s += now_s() - began_s
+                result: _T = end.value
+                return result
+            self.busy_s += now_s() - began_s
+            try:
+                sent = yield waits_for
+            except BaseException as error:
+                step = partial(steps.throw, error)
+            else:
+                step = partial(steps.send, sent)

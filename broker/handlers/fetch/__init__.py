@@ -1,0 +1,1 @@
+"""Fetch, from both tiers."""

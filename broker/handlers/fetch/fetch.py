@@ -1,0 +1,468 @@
+"""Fetch: records of many partitions from both tiers, with sessions and long polls.
+
+     0   message format 0    1   throttle time    2   message format 1    3   a limit for the answer
+     4   record batches; isolation level, last stable offset, aborted transactions
+     5   log start offset
+     7   incremental sessions (KIP-227)
+     9   current leader epoch (KIP-320)
+    10   zstd is understood by the client
+    11   rack
+    12   flexible, last fetched epoch, diverging epoch
+    13   topics by id
+    15   replica state instead of replica id; 16 node endpoints; 17 directory id; 18 high watermark
+
+Where the answer comes from:
+
+    every wanted offset is local, enough bytes are there,  at once, file ranges sent by sendfile
+    or a partition has more than the answer may hold
+    too few bytes                                          parked until they come (purgatory.py)
+    some offset lies below the local log                   a coroutine reads those partitions from
+                                                           the object store, in parallel, for at
+                                                           most remote.fetch.max.wait.ms; one that
+                                                           is late is answered empty, and its
+                                                           download goes on for the next fetch
+
+Versions 0 to 3, which Apache Kafka 4 no longer has, are answered with old messages that a worker
+thread makes of the batches. They are looked at every OLD_FETCH_LOOK_S instead of being parked.
+
+A client above `consumer_byte_rate` gets an empty answer at once and is not listened to for the time
+that it names; what it was about to get does not count, since it will ask for it again (KIP-219).
+Its answers never hold more than its quota allows for the time that the quota is taken over.
+
+`max_bytes` counts both tiers, and partitions are read in the order in which they are asked for
+until a batch does not fit: as with Kafka, later ones get nothing then, and do not cost a look into
+their files. The first partition with records gets at least one batch however
+small the limits are, so that a large batch stops nobody (KIP-74).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Mapping
+from functools import partial
+
+from strandline.broker.cluster.replicas.partition import Partition
+from strandline.broker.cluster.replicas.traffic import TopicTraffic
+from strandline.broker.handlers.fetch.fetch_again import FetchAgain
+from strandline.broker.handlers.fetch.fetch_answers import (
+    error_answer,
+    follower_fault,
+    is_news,
+    passed_over,
+    readable_end,
+    records_answer,
+    replica_id_of,
+    with_aborted,
+    with_old_messages,
+)
+from strandline.broker.handlers.fetch.fetch_cold import ColdFetches
+from strandline.broker.handlers.fetch.fetch_local_again import local_answer
+from strandline.broker.handlers.fetch.fetch_plan import (
+    FIRST_VERSION_WITH_ZSTD,
+    FetchPass,
+    FetchPlan,
+)
+from strandline.broker.handlers.fetch.fetch_planner import FetchPlanner
+from strandline.broker.handlers.fetch.purgatory import ParkedFetch
+from strandline.broker.handlers.services.fetch_sessions import (
+    FetchSession,
+    PartitionKey,
+    SessionRefused,
+    WantedPartition,
+)
+from strandline.broker.handlers.services.services import Services
+from strandline.broker.network.answers import Answer, ColdParts, Deferred, Parts, ThrottledParts
+from strandline.broker.protocol.fetch import encode_fetch_response
+from strandline.broker.protocol.header import RequestHeader, frame_response
+from strandline.broker.protocol.messages.fetch import (
+    FetchDivergingEpoch,
+    FetchRequest,
+    FetchResponse,
+    FetchResponsePartition,
+    FetchResponseTopic,
+)
+from strandline.broker.protocol.schema.api import ApiKey
+from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.broker.protocol.schema.schema import Part
+from strandline.storage.errors import RecordsRejected, StorageError
+from strandline.storage.model import NO_EPOCH, Isolation, Offset
+from strandline.storage.quiet_log import QuietLog
+from strandline.storage.records.compression import Codec
+
+log = logging.getLogger(__name__)
+
+FIRST_VERSION_WITH_MAGIC_1 = 2
+FIRST_VERSION_WITH_BATCHES = 4
+# Nobody with such a client counts milliseconds.
+OLD_FETCH_LOOK_S = 0.1
+
+
+class FetchHandler:
+    """Serves fetches; keeps nothing between them but the sessions."""
+
+    def __init__(self, services: Services) -> None:
+        self._replicas = services.replicas
+        self._sessions = services.sessions
+        self._bytes_max = services.config.fetch_max_bytes
+        self._services = services
+        self._plan = FetchPlanner(services).plan
+        self._loop = asyncio.get_running_loop()
+        self._quiet_log = QuietLog(log, services.clock)
+        # Fetches that wait at present.
+        self.parked_count = 0
+        self._quotas = services.quotas
+        self._requests = services.traffic.apis[ApiKey.FETCH]
+        self._now_s = services.clock.monotonic_s
+        self._workers = services.records
+        self._pace = services.cold_pace
+        self._cold = ColdFetches(
+            self._look_at,
+            wait_ms_max=lambda: services.config.remote_fetch_max_wait_ms,
+            bytes_max=lambda: self._pace.answer_bytes_max(self._now_s()),
+            waits=services.traffic.remote_fetches,
+            clock=services.clock,
+        )
+
+    def handle(self, request: FetchRequest, header: RequestHeader, started_s: float) -> Answer:
+        """A framed answer, now or later. `started_s` is when the request was taken up."""
+        plan = self._plan(request, header, started_s)
+        if isinstance(plan, SessionRefused):
+            self._requests.failed(plan.error_code)
+            response = FetchResponse(error_code=plan.error_code, topics=())
+            return self._frame(header.api_version, header.correlation_id, response)
+        if replica_id_of(request) >= 0:
+            return self._answer(plan, self._refuse_replica(plan))
+        if plan.version < FIRST_VERSION_WITH_BATCHES:
+            return self._answer_with_old_messages(plan)
+        found = self._look(plan)
+        if found.remote:
+            self._cold.read_from_memory(plan, found)
+            if found.remote:
+                return self._answer_with_remote(plan, found)
+            return self._answer_cold(plan, found)
+        if (
+            found.must_answer
+            or found.total_bytes >= plan.min_bytes
+            or plan.wait_ms_max <= 0
+            or not plan.wanted
+        ):
+            return self._answer(plan, found)
+        return self._park(plan, found)
+
+    def handle_again(
+        self, again: FetchAgain, correlation_id: int, offset: Offset
+    ) -> list[Part] | None:
+        """As `handle`, for a fetch that is `again` from `offset` on.
+
+        Only records of this disk, or that were read ahead from the archive, are given out here, to
+        whom nothing limits. Whoever wants anything else gets None, and nothing has happened.
+        """
+        partition = self._replicas.partitions_of(again.topic, again.topic_id).get(again.partition)
+        if (
+            partition is None
+            or again.leader_epoch not in (NO_EPOCH, partition.leader_epoch)
+            or self._quotas.is_active
+        ):
+            return None
+        unified_log = partition.log
+        log_start_offset = unified_log.log_start_offset
+        if offset < log_start_offset:
+            return None
+        if offset >= unified_log.local.start_offset:
+            return local_answer(again, correlation_id, partition, offset, self._bytes_max)
+        if self._pace.is_held(self._now_s()):
+            return None
+        # One at least, as `ColdFetches` has it.
+        bytes_max = max(min(again.bytes_max, self._bytes_max), 1)
+        read = unified_log.read_remote_from_memory(
+            offset,
+            bytes_max=min(again.partition_bytes_max, bytes_max),
+            isolation=again.isolation,
+        )
+        if read is None:
+            return None
+        partition.traffic.remote_bytes_out += read.size_bytes
+        traffic = partition.traffic
+        traffic.fetch_requests += 1
+        traffic.remote_fetches += 1
+        traffic.bytes_out += read.size_bytes
+        told = partition.high_watermark, partition.last_stable_offset, log_start_offset
+        return ColdParts(again.answer(correlation_id, told, read.buffers, read.size_bytes))
+
+    # --- reading -----------------------------------------------------------------------------
+
+    def _look(self, plan: FetchPlan) -> FetchPass:
+        """One pass over the partitions: local reads at once, remote ones noted."""
+        found = FetchPass()
+        topic: str | None = None
+        topic_id: uuid.UUID | None = None
+        served: Mapping[int, Partition] = {}
+        for wanted in plan.wanted:
+            # A topic is looked for once: to hash its id takes as long as to answer a partition.
+            if wanted.topic_id is not topic_id or wanted.topic is not topic or not served:
+                topic, topic_id = wanted.topic, wanted.topic_id
+                served = self._replicas.partitions_of(topic, topic_id)
+            partition = served.get(wanted.partition)
+            if partition is None:
+                answer = error_answer(wanted.partition, self._code_of_missing(wanted, plan.session))
+                found.must_answer = True
+            else:
+                answer = passed_over(plan, wanted, partition, found) or self._look_at(
+                    plan, wanted, partition, found
+                )
+            found.answers.append((wanted, answer))
+        return found
+
+    def _look_at(
+        self, plan: FetchPlan, wanted: WantedPartition, partition: Partition, found: FetchPass
+    ) -> FetchResponsePartition:
+        unified_log = partition.log
+        partition.traffic.fetch_requests += 1
+        if plan.version < FIRST_VERSION_WITH_ZSTD and unified_log.config.stored_codec == Codec.ZSTD:
+            # Clients of this version do not know it (KIP-110). As KafkaApis, which does not ask
+            # what producers sent to a topic that keeps it.
+            found.must_answer = True
+            code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+            return error_answer(wanted.partition, code, partition)
+        try:
+            partition.check_leader_epoch(wanted.current_leader_epoch)
+            if wanted.last_fetched_epoch >= 0 and not unified_log.has_unknown_extent:
+                diverging = self._diverging(wanted, partition)
+                if diverging is not None:
+                    found.must_answer = True
+                    return diverging
+            budget = 0 if found.is_full else plan.bytes_max - found.total_bytes
+            read = unified_log.read(
+                wanted.fetch_offset,
+                bytes_max=min(wanted.partition_bytes_max, max(budget, 0)),
+                isolation=plan.isolation,
+                at_least_one_batch=found.total_bytes == 0,
+            )
+        except RecordsRejected as error:
+            # No failed fetch, for Kafka: those are the broker's own fault.
+            found.must_answer = True
+            return error_answer(wanted.partition, error.kafka_code, partition)
+        except StorageError as error:
+            where = partition.topic_partition
+            self._quiet_log.say(
+                logging.WARNING,
+                "read failed",
+                where,
+                {"partition": str(where), "error": str(error)},
+            )
+            found.must_answer = True
+            partition.traffic.failed_fetch += 1
+            return error_answer(wanted.partition, error.kafka_code, partition)
+        if read is None:
+            partition.traffic.remote_fetches += 1
+            found.remote.append((len(found.answers), partition, wanted.fetch_offset))
+            return records_answer(wanted.partition, partition, (), 0, plan.isolation)
+        if read.is_cut and budget < wanted.partition_bytes_max:
+            found.is_full = True
+        if read.next_offset < readable_end(partition, plan.isolation):
+            # Cut by a limit or by the end of a segment: what is there already is not waited for.
+            found.must_answer = True
+        if read.range is None:
+            return records_answer(wanted.partition, partition, (), 0, plan.isolation)
+        found.total_bytes += read.range.length
+        answer = records_answer(
+            wanted.partition, partition, (read.range,), read.range.length, plan.isolation
+        )
+        if plan.isolation is Isolation.READ_COMMITTED:
+            aborted = unified_log.local.aborted_transactions(wanted.fetch_offset, read.next_offset)
+            answer = with_aborted(answer, aborted)
+        return answer
+
+    def _refuse_replica(self, plan: FetchPlan) -> FetchPass:
+        """The answers for a follower: no partition has one (Kafka's `followerReplicaOrThrow`)."""
+        found = FetchPass()
+        for wanted in plan.wanted:
+            partition = self._find(wanted)
+            if partition is None:
+                code = int(self._code_of_missing(wanted, plan.session))
+            else:
+                code = follower_fault(partition, wanted.current_leader_epoch)
+            found.answers.append((wanted, error_answer(wanted.partition, code)))
+        return found
+
+    def _find(self, wanted: WantedPartition) -> Partition | None:
+        return self._replicas.partitions_of(wanted.topic, wanted.topic_id).get(wanted.partition)
+
+    def _code_of_missing(self, wanted: WantedPartition, session: FetchSession | None) -> ErrorCode:
+        """Why `_find` finds nothing.
+
+        As KafkaApis and ReplicaManager have it, a session goes by the name that the id had when it
+        came into it: there the topic is gone, or another one has its name.
+        """
+        if wanted.topic is not None:
+            return self._replicas.code_of_missing(wanted.topic, wanted.partition)
+        if self._replicas.is_offline_by_id(wanted.topic_id, wanted.partition):
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        if not self._replicas.has_topic_id(wanted.topic_id):
+            if session is None or wanted.topic_id not in session.names:
+                return ErrorCode.UNKNOWN_TOPIC_ID
+            if session.names[wanted.topic_id] in self._services.metadata.image.topics:
+                return ErrorCode.INCONSISTENT_TOPIC_ID
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    def _diverging(
+        self, wanted: WantedPartition, partition: Partition
+    ) -> FetchResponsePartition | None:
+        """The answer that sends a client back to where its log and ours part (KIP-595).
+
+        Raises OffsetOutOfRange if it has read what nobody wrote, or what was deleted.
+        """
+        end = partition.epoch_end(wanted.last_fetched_epoch)
+        if end.epoch < 0 or wanted.fetch_offset < partition.log.log_start_offset:
+            raise partition.log.out_of_range(wanted.fetch_offset)
+        if end.epoch < wanted.last_fetched_epoch or end.start_offset < wanted.fetch_offset:
+            return FetchResponsePartition(
+                index=wanted.partition,
+                high_watermark=partition.high_watermark,
+                last_stable_offset=partition.last_stable_offset,
+                log_start_offset=partition.log.log_start_offset,
+                diverging_epoch=FetchDivergingEpoch(epoch=end.epoch, end_offset=end.start_offset),
+            )
+        return None
+
+    # --- answering ---------------------------------------------------------------------------
+
+    def _park(self, plan: FetchPlan, found: FetchPass) -> Deferred:
+        partitions = [p for p in (self._find(wanted) for wanted in plan.wanted) if p is not None]
+        deferred = Deferred()
+
+        def finish() -> None:
+            plan.started_s = began_s = self._now_s()
+            self.parked_count -= 1
+            try:
+                parts = self._answer(plan, self._look(plan))
+            except Exception as error:
+                # Nobody above sees it, and the client would wait for an answer that never comes.
+                deferred.fail(error)
+            else:
+                deferred.complete(parts, self._now_s() - began_s)
+
+        def cancel() -> None:
+            self.parked_count -= 1
+            parked.cancel()
+
+        parked = ParkedFetch(
+            self._loop,
+            partitions,
+            missing_bytes=plan.min_bytes - found.total_bytes,
+            wait_ms_max=plan.wait_ms_max,
+            finish=finish,
+        )
+        self.parked_count += 1
+        deferred.cancel_hook = cancel
+        return deferred
+
+    async def _answer_with_remote(self, plan: FetchPlan, found: FetchPass) -> Parts:
+        await self._cold.read(plan, found)
+        plan.started_s = self._now_s()
+        return self._answer_cold(plan, found)
+
+    def _answer_cold(self, plan: FetchPlan, found: FetchPass) -> Parts:
+        parts = self._answer(plan, found)
+        return parts if isinstance(parts, ThrottledParts) else ColdParts(parts)
+
+    async def _answer_with_old_messages(self, plan: FetchPlan) -> Parts:
+        deadline_s = self._loop.time() + max(plan.wait_ms_max, 0) / 1000
+        while True:
+            found = self._look(plan)
+            enough = found.must_answer or found.total_bytes >= plan.min_bytes or found.remote
+            if enough or not plan.wanted or self._loop.time() >= deadline_s:
+                break
+            await asyncio.sleep(min(OLD_FETCH_LOOK_S, deadline_s - self._loop.time()))
+        if found.remote:
+            await self._cold.read(plan, found)
+        plan.started_s = self._now_s()
+        magic = 1 if plan.version >= FIRST_VERSION_WITH_MAGIC_1 else 0
+        for position, (wanted, answer) in enumerate(found.answers):
+            if not answer.records_bytes:
+                continue
+            convert = partial(with_old_messages, answer, magic, wanted.fetch_offset)
+            try:
+                answer = await self._loop.run_in_executor(self._workers, convert)  # noqa: PLW2901
+            except (RecordsRejected, StorageError) as error:
+                answer = error_answer(wanted.partition, error.kafka_code)  # noqa: PLW2901
+            found.answers[position] = (wanted, answer)
+        return self._answer(plan, found)
+
+    def _throttle_ms(self, plan: FetchPlan, found: FetchPass) -> int:
+        """How long the client is to be left alone; then the answer does not count."""
+        busy_s = self._now_s() - plan.started_s
+        by_time = self._quotas.requested(plan.user, plan.client_id, busy_s)
+        by_bytes = self._quotas.fetched(plan.user, plan.client_id, found.total_bytes)
+        if by_time or by_bytes:
+            self._quotas.unfetched(plan.user, plan.client_id, found.total_bytes)
+        return max(by_time, by_bytes)
+
+    def _answer_throttled(self, plan: FetchPlan, throttle_ms: int) -> Parts:
+        """Nothing, and how long there will be nothing."""
+        session_id = 0
+        if plan.session is not None:
+            if plan.incremental:
+                session_id = plan.session.session_id
+            else:
+                # Clients take no session from an answer without the partitions they asked for.
+                self._sessions.end(plan.session.session_id)
+        response = FetchResponse(throttle_time_ms=throttle_ms, session_id=session_id, topics=())
+        parts = self._frame(plan.version, plan.correlation_id, response)
+        return ThrottledParts(parts, throttle_ms)
+
+    def _answer(self, plan: FetchPlan, found: FetchPass) -> Parts:
+        if self._quotas.is_active:
+            throttle_ms = self._throttle_ms(plan, found)
+            if throttle_ms:
+                return self._answer_throttled(plan, throttle_ms)
+        topics: dict[str | uuid.UUID | None, list[FetchResponsePartition]] = {}
+        topic: str | uuid.UUID | None = None
+        of_topic: list[FetchResponsePartition] = []
+        served: list[PartitionKey] = []
+        failed = False
+        session, incremental = plan.session, plan.incremental
+        for wanted, answer in found.answers:
+            if incremental and not is_news(wanted, answer):
+                continue
+            if session is not None:
+                wanted.told_high_watermark = answer.high_watermark
+                wanted.told_log_start_offset = answer.log_start_offset
+                wanted.told_error = answer.error_code != 0
+            if answer.error_code:
+                self._requests.errors[answer.error_code] += 1
+                failed = True
+            named = wanted.topic_id if wanted.topic is None else wanted.topic
+            if named is not topic or not topics:
+                topic, of_topic = named, topics.setdefault(named, [])
+            of_topic.append(answer)
+            if answer.records_bytes:
+                served.append(wanted.key)
+                traffic = self._traffic_of(wanted)
+                if traffic is not None:
+                    traffic.bytes_out += answer.records_bytes
+        self._requests.failed_answers += failed
+        if session is not None and served:
+            session.rotate(served)
+        response = FetchResponse(
+            session_id=session.session_id if session is not None else 0,
+            topics=[
+                FetchResponseTopic(
+                    name=key if isinstance(key, str) else "",
+                    topic_id=None if isinstance(key, str) else key,
+                    partitions=partitions,
+                )
+                for key, partitions in topics.items()
+            ],
+        )
+        return self._frame(plan.version, plan.correlation_id, response)
+
+    def _traffic_of(self, wanted: WantedPartition) -> TopicTraffic | None:
+        partition = self._find(wanted)
+        return None if partition is None else partition.traffic
+
+    def _frame(self, version: int, correlation_id: int, response: FetchResponse) -> Parts:
+        body = encode_fetch_response(version, response)
+        return frame_response(ApiKey.FETCH, version, correlation_id, body)

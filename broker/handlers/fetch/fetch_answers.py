@@ -1,0 +1,182 @@
+"""What a fetch says of one partition: records, an error, or nothing new."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from strandline.broker.cluster.replicas.partition import Partition
+from strandline.broker.handlers.fetch.fetch_plan import (
+    FIRST_VERSION_WITH_ZSTD,
+    FetchPass,
+    FetchPlan,
+)
+from strandline.broker.handlers.services.fetch_sessions import WantedPartition
+from strandline.broker.protocol.messages.fetch import (
+    FetchAbortedTransaction,
+    FetchRequest,
+    FetchResponsePartition,
+)
+from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.broker.protocol.schema.schema import Part
+from strandline.storage.errors import RecordsRejected
+from strandline.storage.files import FileRange
+from strandline.storage.model import NO_EPOCH, AbortedTransaction, Isolation
+from strandline.storage.records.batch.down_conversion import down_convert
+
+
+def replica_id_of(request: FetchRequest) -> int:
+    """The broker that asks as a follower, wherever its version says so; negative: a consumer."""
+    state = request.replica_state
+    return request.replica_id if state is None else state.replica_id
+
+
+def follower_fault(partition: Partition, leader_epoch: int) -> int:
+    """What a broker is told that follows a partition which it is no replica of."""
+    try:
+        partition.check_leader_epoch(leader_epoch)
+    except RecordsRejected as error:
+        return error.kafka_code
+    # It knows the epoch, and not who the replicas are in it: it has to ask.
+    return (
+        ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if leader_epoch == NO_EPOCH
+        else ErrorCode.UNKNOWN_LEADER_EPOCH
+    )
+
+
+def readable_end(partition: Partition, isolation: Isolation) -> int:
+    """Where a reader of this isolation has read everything there is."""
+    if isolation is Isolation.READ_COMMITTED:
+        return partition.last_stable_offset
+    return partition.high_watermark
+
+
+def is_news(wanted: WantedPartition, answer: FetchResponsePartition) -> bool:
+    """Whether an incremental session's client does not know this yet."""
+    return bool(
+        answer.records_bytes
+        or answer.error_code
+        or wanted.told_error
+        or answer.diverging_epoch is not None
+        or answer.high_watermark != wanted.told_high_watermark
+        or answer.log_start_offset != wanted.told_log_start_offset
+    )
+
+
+def error_answer(
+    index: int, error_code: int, partition: Partition | None = None
+) -> FetchResponsePartition:
+    """No records; what is known of the partition, so that the client can find its way."""
+    return FetchResponsePartition(
+        index=index,
+        error_code=error_code,
+        high_watermark=-1 if partition is None else partition.high_watermark,
+        last_stable_offset=-1 if partition is None else partition.last_stable_offset,
+        log_start_offset=-1 if partition is None else partition.log.log_start_offset,
+    )
+
+
+def records_answer(
+    index: int,
+    partition: Partition,
+    records: Sequence[Part],
+    records_bytes: int,
+    isolation: Isolation,
+) -> FetchResponsePartition:
+    """Records in parts that are sent as they are."""
+    return FetchResponsePartition(
+        index=index,
+        high_watermark=partition.high_watermark,
+        last_stable_offset=partition.last_stable_offset,
+        log_start_offset=partition.log.log_start_offset,
+        aborted_transactions=() if isolation is Isolation.READ_COMMITTED else None,
+        records=records,
+        records_bytes=records_bytes,
+    )
+
+
+def passed_over(
+    plan: FetchPlan, wanted: WantedPartition, partition: Partition, found: FetchPass
+) -> FetchResponsePartition | None:
+    """The answer about a partition that has nothing to give: its end is reached, or others have
+    filled the answer. None if it has to be looked at.
+
+    Most partitions of a fetch for a thousand of them are such, and their client waits for all.
+    """
+    unified_log = partition.log
+    local = unified_log.local
+    offset, end_offset = wanted.fetch_offset, local.end_offset
+    log_start_offset = unified_log.log_start_offset
+    if offset != end_offset and (
+        not (found.is_full and found.total_bytes)
+        or offset > end_offset
+        or offset < local.start_offset
+    ):
+        return None
+    epoch = wanted.current_leader_epoch
+    if (
+        offset < log_start_offset
+        or (epoch != partition.leader_epoch and epoch != NO_EPOCH)  # noqa: PLR1714  # half the time
+        or wanted.last_fetched_epoch >= 0
+        or plan.version < FIRST_VERSION_WITH_ZSTD
+        or local.is_stopped
+        or unified_log.is_past_unknown
+    ):
+        return None
+    partition.traffic.fetch_requests += 1
+    stable_offset = local.last_stable_offset
+    is_committed = plan.isolation is Isolation.READ_COMMITTED
+    if offset < (stable_offset if is_committed else end_offset):
+        found.must_answer = True
+    # Nobody changes an answer, and to make one takes as long as all of the above.
+    said = partition.said_in_passing
+    if (
+        said is None
+        or said.high_watermark != end_offset
+        or said.last_stable_offset != stable_offset
+        or said.log_start_offset != log_start_offset
+        or (said.aborted_transactions is None) is is_committed
+    ):
+        said = partition.said_in_passing = FetchResponsePartition(
+            index=partition.topic_partition.partition,
+            high_watermark=end_offset,
+            last_stable_offset=stable_offset,
+            log_start_offset=log_start_offset,
+            aborted_transactions=() if is_committed else None,
+        )
+    return said
+
+
+def with_old_messages(
+    answer: FetchResponsePartition, magic: int, start_offset: int
+) -> FetchResponsePartition:
+    """The answer with its batches as messages of an old format. Blocks; see `down_convert`."""
+    content = b"".join(
+        part.read() if isinstance(part, FileRange) else bytes(part)  # type: ignore[arg-type]
+        for part in answer.records
+    )
+    converted = down_convert(content, magic=magic, start_offset=start_offset)
+    return FetchResponsePartition(
+        index=answer.index,
+        high_watermark=answer.high_watermark,
+        records=(converted,),
+        records_bytes=len(converted),
+    )
+
+
+def with_aborted(
+    answer: FetchResponsePartition, aborted: Sequence[AbortedTransaction]
+) -> FetchResponsePartition:
+    """The same for a read_committed consumer, which leaves these out."""
+    return FetchResponsePartition(
+        index=answer.index,
+        high_watermark=answer.high_watermark,
+        last_stable_offset=answer.last_stable_offset,
+        log_start_offset=answer.log_start_offset,
+        aborted_transactions=[
+            FetchAbortedTransaction(producer_id=a.producer_id, first_offset=a.first_offset)
+            for a in aborted
+        ],
+        records=answer.records,
+        records_bytes=answer.records_bytes,
+    )

@@ -1,0 +1,187 @@
+"""The part of a fetch that lies in the archive: read in parallel, and never waited for too long.
+
+read ahead already          answered from memory, without a task
+else                        read within remote.fetch.max.wait.ms; what is late is answered
+                            empty, and its download goes on for the next fetch
+larger than what is left    answered empty, but for the first batch of an answer
+the archive is away         answered empty, and not before its time
+held back for live traffic  what is there already does not wait for what is late: at the floor, a
+                            partition's next download may be seconds away
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeAlias
+
+from strandline.broker.cluster.replicas.partition import Partition
+from strandline.broker.handlers.fetch.fetch_answers import (
+    error_answer,
+    records_answer,
+    with_aborted,
+)
+from strandline.broker.handlers.fetch.fetch_plan import FetchPass, FetchPlan
+from strandline.broker.handlers.services.fetch_sessions import WantedPartition
+from strandline.broker.protocol.messages.fetch import FetchResponsePartition
+from strandline.broker.telemetry.requests import RemoteWaits
+from strandline.storage.clock import Clock
+from strandline.storage.errors import RecordsRejected, StorageError, TierUnavailable
+from strandline.storage.model import Offset
+from strandline.storage.quiet_log import QuietLog
+from strandline.storage.tiering.log.cold_read import RemoteRead
+
+log = logging.getLogger(__name__)
+
+# A store may be away for days, and every partition that is read has its line.
+FAILURE_TOLD_AGAIN_S = 600.0
+# As good as at once; long enough for what is just about to come.
+HELD_WAIT_MS = 20
+
+LookAt: TypeAlias = Callable[
+    [FetchPlan, WantedPartition, Partition, FetchPass], FetchResponsePartition
+]
+
+
+class ColdFetches:
+    """Answers the partitions that a pass noted as remote."""
+
+    def __init__(
+        self,
+        look_at: LookAt,
+        *,
+        wait_ms_max: Callable[[], int],
+        bytes_max: Callable[[], int | None],
+        waits: RemoteWaits,
+        clock: Clock,
+    ) -> None:
+        """`look_at` answers a partition from this disk; `waits` counts.
+
+        `wait_ms_max` is asked for with each read: it may be altered. So is `bytes_max`, which
+        bounds what one answer has from the archive; None where it is not bounded.
+        """
+        self._look_at = look_at
+        self._wait_ms_max = wait_ms_max
+        self._bytes_max = bytes_max
+        self._waits = waits
+        self._quiet_log = QuietLog(log, clock, quiet_s=FAILURE_TOLD_AGAIN_S)
+
+    def read_from_memory(self, plan: FetchPlan, found: FetchPass) -> None:
+        """Answers the cold partitions whose records were read ahead; the others stay noted."""
+        share = self._share(plan, found)
+        missing: list[tuple[int, Partition, int]] = []
+        for remote in found.remote:
+            position, partition, offset = remote
+            wanted, _ = found.answers[position]
+            read = partition.log.read_remote_from_memory(
+                offset, bytes_max=min(wanted.partition_bytes_max, share), isolation=plan.isolation
+            )
+            if read is None:
+                missing.append(remote)
+            else:
+                self._accept(plan, found, position, partition, read)
+        found.remote = missing
+
+    async def read(self, plan: FetchPlan, found: FetchPass) -> None:
+        """Reads the cold partitions in parallel, within the byte budget that is left."""
+        share = self._share(plan, found)
+        wait_ms = self._wait_ms_max()
+        is_held = bool(found.total_bytes) and self._bytes_max() is not None
+        if is_held:
+            wait_ms = min(wait_ms, HELD_WAIT_MS)
+        self._waits.waiting += 1
+        try:
+            were_late = await asyncio.gather(
+                *(
+                    self._read_one(plan, found, position, partition, share, wait_ms)
+                    for position, partition, _ in found.remote
+                )
+            )
+        finally:
+            self._waits.waiting -= 1
+        if any(were_late) and not is_held:
+            self._waits.expired += 1
+
+    async def _read_one(
+        self,
+        plan: FetchPlan,
+        found: FetchPass,
+        position: int,
+        partition: Partition,
+        bytes_max: int,
+        wait_ms: int,
+    ) -> bool:
+        """Whether it was late: then it is answered empty, and the download goes on."""
+        wanted, _ = found.answers[position]
+        try:
+            async with asyncio.timeout(wait_ms / 1000):
+                read = await partition.log.read_remote(
+                    wanted.fetch_offset,
+                    bytes_max=min(wanted.partition_bytes_max, bytes_max),
+                    isolation=plan.isolation,
+                )
+        except TimeoutError:
+            return True
+        except RecordsRejected as error:
+            answer = error_answer(wanted.partition, error.kafka_code, partition)
+        except StorageError as error:
+            partition.traffic.remote_fetch_errors += 1
+            self._note_failure(partition, wanted.fetch_offset, error)
+            if isinstance(error, TierUnavailable):
+                # Empty, and not before its time: an error now would only make the client spin.
+                await asyncio.sleep(min(plan.wait_ms_max, wait_ms) / 1000)
+                return False
+            answer = error_answer(wanted.partition, error.kafka_code, partition)
+        else:
+            if not read.buffers and read.next_offset > wanted.fetch_offset:
+                # Compaction left nothing of the archive behind the offset: the rest is local.
+                behind = replace(wanted, fetch_offset=read.next_offset)
+                answer = self._look_at(plan, behind, partition, FetchPass())
+                found.total_bytes += answer.records_bytes
+            else:
+                self._accept(plan, found, position, partition, read)
+                return False
+        found.answers[position] = (wanted, answer)
+        return False
+
+    def _share(self, plan: FetchPlan, found: FetchPass) -> int:
+        """Bytes for each cold partition."""
+        held_bytes_max = self._bytes_max()
+        bytes_max = plan.bytes_max
+        if held_bytes_max is not None:
+            bytes_max = min(bytes_max, held_bytes_max)
+        return max((bytes_max - found.total_bytes) // len(found.remote), 1)
+
+    def _accept(
+        self,
+        plan: FetchPlan,
+        found: FetchPass,
+        position: int,
+        partition: Partition,
+        read: RemoteRead,
+    ) -> None:
+        wanted, _ = found.answers[position]
+        if found.total_bytes and found.total_bytes + read.size_bytes > plan.bytes_max:
+            # A batch may be larger than a partition's share. As from the disk, only the first one
+            # goes out in any case; the next fetch finds this one in memory.
+            return
+        partition.traffic.remote_bytes_out += read.size_bytes
+        found.total_bytes += read.size_bytes
+        answer = records_answer(
+            wanted.partition, partition, read.buffers, read.size_bytes, plan.isolation
+        )
+        if read.aborted:
+            answer = with_aborted(answer, read.aborted)
+        found.answers[position] = (wanted, answer)
+
+    def _note_failure(self, partition: Partition, offset: Offset, error: StorageError) -> None:
+        """Says why, once for a while per kind of reason: consumers ask several times a second."""
+        where = partition.topic_partition
+        self._quiet_log.say(
+            logging.WARNING,
+            "cold read failed",
+            (where, type(error).__name__),
+            {"partition": str(where), "offset": offset, "error": str(error)},
+        )

@@ -1,0 +1,1 @@
+"""Group APIs of both protocols."""

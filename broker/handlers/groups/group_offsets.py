@@ -1,0 +1,376 @@
+"""The offsets of groups: committing, fetching and deleting them.
+
+OffsetCommit  0-10  1 membership, 2 without the commit timestamps of 1, which are not used,
+                    5 no retention time any more, 6 leader epoch, 7 static members, 8 flexible,
+                    9 GROUP_ID_NOT_FOUND and KIP-848, 10 topics by id
+OffsetFetch   0-10  1 nothing committed is no error any more,
+                    2 everything at once, and a top-level error, 5 leader epoch, 6 flexible,
+                    7 require stable, 8 several groups, 9 KIP-848, 10 topics by id
+OffsetDelete  0
+
+A partition that nobody knows cannot be committed to; but what is committed is told even if its
+topic is gone, until it is forgotten. Versions by id leave such topics out, as Kafka does.
+
+`require_stable` changes nothing yet: an offset is pending only while a transaction is open.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from strandline.broker.cluster.metadata.image import MetadataImage, TopicImage
+from strandline.broker.coordination.runtime.runtime import GroupCoordinator
+from strandline.broker.coordination.values.faults import CoordinatorFault
+from strandline.broker.coordination.values.group_offsets import (
+    NO_OFFSET,
+    CommittedOffset,
+    GroupOffsets,
+)
+from strandline.broker.coordination.values.shard_values import (
+    CommitRequest,
+    OffsetDeletion,
+    OffsetToCommit,
+    OffsetToDelete,
+)
+from strandline.broker.handlers.services.limits import refuse_flood, refuse_partition_flood
+from strandline.broker.handlers.services.services import RequestContext, Services
+from strandline.broker.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from strandline.broker.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+from strandline.broker.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage.model import ZERO_TOPIC_ID
+from strandline.storage.values import dataclass
+
+FIRST_COMMIT_BY_TOPIC_ID = 10
+FIRST_COMMIT_WITH_GROUP_ID_NOT_FOUND = 9
+FIRST_COMMIT_WITH_MEMBER_EPOCH = 9
+FIRST_FETCH_BY_TOPIC_ID = 10
+FIRST_FETCH_OF_SEVERAL_GROUPS = 8
+FIRST_FETCH_WITH_TOP_LEVEL_ERROR = 2
+FIRST_FETCH_WITH_NOTHING_COMMITTED = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """One partition of an answer to OffsetFetch; -1 and no error where nothing is committed."""
+
+    partition: int
+    offset: int = NO_OFFSET
+    leader_epoch: int = -1
+    metadata: str = ""
+    error_code: ErrorCode = ErrorCode.NONE
+
+    @classmethod
+    def of(cls, partition: int, committed: CommittedOffset | None) -> _Found:
+        if committed is None:
+            return cls(partition=partition)
+        return cls(
+            partition=partition,
+            offset=committed.offset,
+            leader_epoch=committed.leader_epoch,
+            metadata=committed.metadata,
+        )
+
+
+class GroupOffsetHandlers:
+    """Decodes, asks the coordinator, encodes."""
+
+    def __init__(self, services: Services, coordinator: GroupCoordinator) -> None:
+        self._metadata = services.metadata
+        self._coordinator = coordinator
+
+    # --- OffsetCommit ------------------------------------------------------------------------
+
+    async def offset_commit(
+        self, request: OffsetCommitRequest, context: RequestContext
+    ) -> OffsetCommitResponse:
+        refuse_partition_flood(topic.partitions for topic in request.topics)
+        image = self._metadata.image
+        by_id = context.api_version >= FIRST_COMMIT_BY_TOPIC_ID
+        codes: dict[tuple[int, int], ErrorCode] = {}
+        places: list[tuple[int, int]] = []
+        offsets: list[OffsetToCommit] = []
+        for row, wanted in enumerate(request.topics):
+            topic = (
+                image.topics_by_id.get(wanted.topic_id) if by_id else image.topics.get(wanted.name)
+            )
+            for column, partition in enumerate(wanted.partitions):
+                fault = _partition_fault(topic, partition.partition_index, by_id=by_id)
+                if topic is None or fault is not ErrorCode.NONE:
+                    codes[row, column] = fault
+                    continue
+                places.append((row, column))
+                offsets.append(
+                    OffsetToCommit(
+                        topic.name,
+                        partition.partition_index,
+                        partition.committed_offset,
+                        partition.committed_leader_epoch,
+                        partition.committed_metadata,
+                        topic.topic_id,
+                    )
+                )
+        if offsets:
+            committed = await self._commit(request, tuple(offsets), context.api_version)
+            codes.update(zip(places, committed, strict=True))
+        return OffsetCommitResponse(
+            topics=[
+                OffsetCommitResponseTopic(
+                    name=wanted.name,
+                    topic_id=wanted.topic_id,
+                    partitions=[
+                        OffsetCommitResponsePartition(
+                            partition_index=partition.partition_index,
+                            error_code=codes[row, column],
+                        )
+                        for column, partition in enumerate(wanted.partitions)
+                    ],
+                )
+                for row, wanted in enumerate(request.topics)
+            ]
+        )
+
+    async def _commit(
+        self, request: OffsetCommitRequest, offsets: tuple[OffsetToCommit, ...], version: int
+    ) -> Sequence[ErrorCode]:
+        try:
+            return await self._coordinator.commit(
+                request.group_id,
+                CommitRequest(
+                    member_id=request.member_id,
+                    group_instance_id=request.group_instance_id,
+                    generation=request.generation_id_or_member_epoch,
+                    retention_ms=request.retention_time_ms,
+                    offsets=offsets,
+                    missing_group_code=(
+                        ErrorCode.GROUP_ID_NOT_FOUND
+                        if version >= FIRST_COMMIT_WITH_GROUP_ID_NOT_FOUND
+                        else ErrorCode.ILLEGAL_GENERATION
+                    ),
+                    knows_member_epochs=version >= FIRST_COMMIT_WITH_MEMBER_EPOCH,
+                ),
+            )
+        except CoordinatorFault as fault:
+            return (fault.error_code,) * len(offsets)
+
+    # --- OffsetFetch -------------------------------------------------------------------------
+
+    def offset_fetch(
+        self, request: OffsetFetchRequest, context: RequestContext
+    ) -> OffsetFetchResponse:
+        if context.api_version >= FIRST_FETCH_OF_SEVERAL_GROUPS:
+            refuse_flood(len(request.groups))
+            refuse_partition_flood(
+                topic.partition_indexes for group in request.groups for topic in group.topics or ()
+            )
+            by_id = context.api_version >= FIRST_FETCH_BY_TOPIC_ID
+            return OffsetFetchResponse(
+                groups=[self._fetch_group(group, by_id=by_id) for group in request.groups]
+            )
+        refuse_partition_flood(topic.partition_indexes for topic in request.topics or ())
+        return self._fetch_one(request, context.api_version)
+
+    def _fetch_one(self, request: OffsetFetchRequest, version: int) -> OffsetFetchResponse:
+        try:
+            offsets = self._coordinator.offsets_of(request.group_id)
+        except CoordinatorFault as fault:
+            if version >= FIRST_FETCH_WITH_TOP_LEVEL_ERROR:
+                return OffsetFetchResponse(error_code=fault.error_code)
+            return OffsetFetchResponse(
+                topics=[
+                    _fetched_topic(
+                        topic.name,
+                        [
+                            _Found(partition=partition, error_code=fault.error_code)
+                            for partition in topic.partition_indexes
+                        ],
+                    )
+                    for topic in request.topics or ()
+                ]
+            )
+        if request.topics is None:
+            topics = [_fetched_topic(name, found) for name, found in _everything(offsets)]
+        else:
+            topics = []
+            for topic in request.topics:
+                found = _look_up(offsets, topic.name, topic.partition_indexes)
+                if version < FIRST_FETCH_WITH_NOTHING_COMMITTED:
+                    found = [_as_error_where_nothing_is_committed(entry) for entry in found]
+                topics.append(_fetched_topic(topic.name, found))
+        return OffsetFetchResponse(topics=topics)
+
+    def _fetch_group(
+        self, group: OffsetFetchRequestGroup, *, by_id: bool
+    ) -> OffsetFetchResponseGroup:
+        try:
+            offsets = self._coordinator.offsets_of(
+                group.group_id, member_id=group.member_id, member_epoch=group.member_epoch
+            )
+        except CoordinatorFault as fault:
+            return OffsetFetchResponseGroup(group_id=group.group_id, error_code=fault.error_code)
+        topics = (
+            _fetch_everything(offsets, self._metadata.image, by_id=by_id)
+            if group.topics is None
+            else _fetch_named(group, offsets, self._metadata.image, by_id=by_id)
+        )
+        return OffsetFetchResponseGroup(group_id=group.group_id, topics=topics)
+
+    # --- OffsetDelete ------------------------------------------------------------------------
+
+    async def offset_delete(
+        self, request: OffsetDeleteRequest, _context: RequestContext
+    ) -> OffsetDeleteResponse:
+        refuse_partition_flood(topic.partitions for topic in request.topics)
+        image = self._metadata.image
+        wanted = [
+            OffsetToDelete(topic.name, partition.partition_index)
+            for topic in request.topics
+            for partition in topic.partitions
+            if _partition_fault(image.topics.get(topic.name), partition.partition_index)
+            is ErrorCode.NONE
+        ]
+        try:
+            deletion = await self._coordinator.delete_offsets(request.group_id, wanted)
+        except CoordinatorFault as fault:
+            deletion = OffsetDeletion(group_code=fault.error_code)
+        if deletion.group_code is not ErrorCode.NONE:
+            return OffsetDeleteResponse(error_code=deletion.group_code)
+        codes = dict(zip(wanted, deletion.error_codes, strict=True))
+        return OffsetDeleteResponse(
+            topics=[
+                OffsetDeleteResponseTopic(
+                    name=topic.name,
+                    partitions=[
+                        OffsetDeleteResponsePartition(
+                            partition_index=partition.partition_index,
+                            error_code=codes.get(
+                                OffsetToDelete(topic.name, partition.partition_index),
+                                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                            ),
+                        )
+                        for partition in topic.partitions
+                    ],
+                )
+                for topic in request.topics
+            ]
+        )
+
+
+def _partition_fault(topic: TopicImage | None, partition: int, *, by_id: bool = False) -> ErrorCode:
+    if topic is None:
+        return ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if not 0 <= partition < topic.partition_count:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return ErrorCode.NONE
+
+
+def _look_up(offsets: GroupOffsets | None, topic: str, partitions: Iterable[int]) -> list[_Found]:
+    return [
+        _Found.of(partition, None if offsets is None else offsets.get(topic, partition))
+        for partition in partitions
+    ]
+
+
+def _everything(offsets: GroupOffsets | None) -> Iterable[tuple[str, list[_Found]]]:
+    if offsets is not None:
+        for topic, partitions in offsets.topics.items():
+            yield topic, [_Found.of(index, found) for index, found in partitions.items()]
+
+
+def _fetch_everything(
+    offsets: GroupOffsets | None, image: MetadataImage, *, by_id: bool
+) -> list[OffsetFetchResponseTopics]:
+    topics = []
+    for name, found in _everything(offsets):
+        topic = image.topics.get(name)
+        if by_id and topic is None:
+            # There is no id to tell it by.
+            continue
+        topic_id = ZERO_TOPIC_ID if topic is None else topic.topic_id
+        topics.append(_fetched_topics(name, topic_id, found))
+    return topics
+
+
+def _fetch_named(
+    group: OffsetFetchRequestGroup,
+    offsets: GroupOffsets | None,
+    image: MetadataImage,
+    *,
+    by_id: bool,
+) -> list[OffsetFetchResponseTopics]:
+    assert group.topics is not None
+    topics = []
+    for wanted in group.topics:
+        if not by_id:
+            found = _look_up(offsets, wanted.name, wanted.partition_indexes)
+        elif (topic := image.topics_by_id.get(wanted.topic_id)) is not None:
+            found = _look_up(offsets, topic.name, wanted.partition_indexes)
+        else:
+            found = [
+                _Found(partition=partition, error_code=ErrorCode.UNKNOWN_TOPIC_ID)
+                for partition in wanted.partition_indexes
+            ]
+        topics.append(_fetched_topics(wanted.name, wanted.topic_id, found))
+    return topics
+
+
+def _as_error_where_nothing_is_committed(found: _Found) -> _Found:
+    if found.offset != NO_OFFSET or found.error_code is not ErrorCode.NONE:
+        return found
+    return replace(found, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+
+def _fetched_topic(name: str, found: Iterable[_Found]) -> OffsetFetchResponseTopic:
+    return OffsetFetchResponseTopic(
+        name=name,
+        partitions=[
+            OffsetFetchResponsePartition(
+                partition_index=entry.partition,
+                committed_offset=entry.offset,
+                committed_leader_epoch=entry.leader_epoch,
+                metadata=entry.metadata,
+                error_code=entry.error_code,
+            )
+            for entry in found
+        ],
+    )
+
+
+def _fetched_topics(
+    name: str, topic_id: uuid.UUID, found: Iterable[_Found]
+) -> OffsetFetchResponseTopics:
+    return OffsetFetchResponseTopics(
+        name=name,
+        topic_id=topic_id,
+        partitions=[
+            OffsetFetchResponsePartitions(
+                partition_index=entry.partition,
+                committed_offset=entry.offset,
+                committed_leader_epoch=entry.leader_epoch,
+                metadata=entry.metadata,
+                error_code=entry.error_code,
+            )
+            for entry in found
+        ],
+    )

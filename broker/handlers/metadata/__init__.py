@@ -1,0 +1,1 @@
+"""Metadata, offsets and producer ids."""

@@ -1,0 +1,288 @@
+"""Metadata, DescribeCluster and FindCoordinator: who is here, and who leads what.
+
+Metadata         0  an empty list means all topics; from 1 null does, and empty means none
+                 4  allow_auto_topic_creation (older ones imply it)
+                 7  leader epochs; 8-10 cluster operations; 9 flexible
+                10  answers with topic ids; 12 topics by id; 13 a top-level error
+DescribeCluster  0-2   1 endpoint type, 2 fenced brokers
+FindCoordinator  0-6   1 key type, 4 batched, 6 share groups
+
+A topic that does not exist is created on the way if the client allows it and
+`auto.create.topics.enable` does. Kafka answers LEADER_NOT_AVAILABLE then and lets the client ask
+again; one broker can answer with the new topic at once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from strandline.broker.cluster.metadata import controller
+from strandline.broker.cluster.metadata.decisions import NewTopic
+from strandline.broker.cluster.metadata.image import MetadataImage, TopicImage
+from strandline.broker.cluster.metadata.topic_names import INTERNAL_TOPICS, topic_name_fault
+from strandline.broker.config.listeners import Listener
+from strandline.broker.handlers.services.authorized_operations import (
+    ALL_OF_A_TOPIC,
+    ALL_OF_THE_CLUSTER,
+)
+from strandline.broker.handlers.services.limits import refuse_flood
+from strandline.broker.handlers.services.services import RequestContext, Services
+from strandline.broker.protocol.messages.describe_cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+from strandline.broker.protocol.messages.find_coordinator import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+from strandline.broker.protocol.messages.metadata import (
+    OPERATIONS_UNKNOWN,
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage.errors import StorageError
+from strandline.storage.model import ZERO_TOPIC_ID
+from strandline.storage.quiet_log import QuietLog
+
+log = logging.getLogger(__name__)
+
+ENDPOINT_BROKERS = 1
+ENDPOINT_CONTROLLERS = 2
+COORDINATOR_GROUP = 0
+COORDINATOR_TRANSACTION = 1
+FIRST_FLEXIBLE_FIND_COORDINATOR = 3
+FIRST_BATCHED_FIND_COORDINATOR = 4
+FIRST_VERSION_BY_TOPIC_ID = 12
+# Enough to see whose they are.
+LOGGED_NAMES_MAX = 10
+
+
+class MetadataHandlers:
+    """Answers from the current image."""
+
+    def __init__(self, services: Services, advertised: Callable[[str], Listener]) -> None:
+        self._config = services.config
+        self._metadata = services.metadata
+        self._services = services
+        self._advertised = advertised
+        self._quiet_log = QuietLog(log, services.clock)
+
+    # --- Metadata ----------------------------------------------------------------------------
+
+    async def metadata(self, request: MetadataRequest, context: RequestContext) -> MetadataResponse:
+        refuse_flood(len(request.topics or ()))
+        image = self._metadata.image
+        operations = (
+            ALL_OF_A_TOPIC if request.include_topic_authorized_operations else OPERATIONS_UNKNOWN
+        )
+        everything = request.topics is None or (context.api_version == 0 and not request.topics)
+        if everything:
+            topics = [_describe(topic, operations) for topic in image.topics.values()]
+        else:
+            assert request.topics is not None
+            image = await self._create_missing(request, image)
+            version = context.api_version
+            topics = [
+                self._look_up(w, image, version, operations) for w in _once_each(request.topics)
+            ]
+        address = self._advertised(context.listener)
+        node_id = self._config.node_id
+        return MetadataResponse(
+            cluster_authorized_operations=ALL_OF_THE_CLUSTER
+            if request.include_cluster_authorized_operations
+            else OPERATIONS_UNKNOWN,
+            brokers=[
+                MetadataResponseBroker(
+                    node_id=node_id,
+                    host=address.host,
+                    port=address.port,
+                    rack=self._config.broker_rack,
+                )
+            ],
+            cluster_id=image.cluster_id,
+            controller_id=node_id,
+            topics=topics,
+        )
+
+    async def _create_missing(
+        self, request: MetadataRequest, image: MetadataImage
+    ) -> MetadataImage:
+        if not (request.allow_auto_topic_creation and self._config.auto_create_topics_enable):
+            return image
+        assert request.topics is not None
+        missing = [
+            NewTopic(name=topic.name)
+            for topic in _once_each(request.topics)
+            if topic.name
+            and topic.topic_id == ZERO_TOPIC_ID
+            and topic.name not in image.topics
+            and topic.name not in INTERNAL_TOPICS
+            and topic_name_fault(topic.name) is None
+        ]
+        if not missing:
+            return image
+        try:
+            await self._metadata.change(
+                lambda newest: controller.create_topics(
+                    newest,
+                    missing,
+                    node_ids=(self._config.node_id,),
+                    defaults=self._services.topic_defaults,
+                )
+            )
+        except StorageError as error:
+            # The client is told that there is no such topic, and asks again.
+            self._quiet_log.say(
+                logging.WARNING,
+                "topics not created",
+                type(error).__name__,
+                {
+                    "topics": ",".join(topic.name for topic in missing[:LOGGED_NAMES_MAX]),
+                    "count": len(missing),
+                    "error": str(error),
+                },
+            )
+        return self._metadata.image
+
+    def _look_up(
+        self, wanted: MetadataRequestTopic, image: MetadataImage, version: int, operations: int
+    ) -> MetadataResponseTopic:
+        if wanted.name is None or wanted.topic_id != ZERO_TOPIC_ID:
+            if version < FIRST_VERSION_BY_TOPIC_ID:
+                # The fields are there before their meaning is, and an answer needs a name.
+                return MetadataResponseTopic(
+                    error_code=ErrorCode.INVALID_REQUEST, name=wanted.name or ""
+                )
+            topic = image.topics_by_id.get(wanted.topic_id)
+            if topic is None:
+                return MetadataResponseTopic(
+                    error_code=ErrorCode.UNKNOWN_TOPIC_ID,
+                    name=wanted.name,
+                    topic_id=wanted.topic_id,
+                )
+            return _describe(topic, operations)
+        if topic_name_fault(wanted.name) is not None:
+            return MetadataResponseTopic(
+                error_code=ErrorCode.INVALID_TOPIC_EXCEPTION, name=wanted.name
+            )
+        topic = image.topics.get(wanted.name)
+        if topic is None:
+            return MetadataResponseTopic(
+                error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=wanted.name
+            )
+        return _describe(topic, operations)
+
+    # --- DescribeCluster ---------------------------------------------------------------------
+
+    def describe_cluster(
+        self, request: DescribeClusterRequest, context: RequestContext
+    ) -> DescribeClusterResponse:
+        cluster_id = self._metadata.image.cluster_id
+        if request.endpoint_type != ENDPOINT_BROKERS:
+            is_known = request.endpoint_type == ENDPOINT_CONTROLLERS
+            return DescribeClusterResponse(
+                error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE
+                if is_known
+                else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+                error_message="this is a broker endpoint; there is no controller endpoint"
+                if is_known
+                else f"unknown endpoint type {request.endpoint_type}",
+                cluster_id=cluster_id,
+                brokers=(),
+            )
+        address = self._advertised(context.listener)
+        return DescribeClusterResponse(
+            cluster_id=cluster_id,
+            controller_id=self._config.node_id,
+            cluster_authorized_operations=ALL_OF_THE_CLUSTER
+            if request.include_cluster_authorized_operations
+            else OPERATIONS_UNKNOWN,
+            brokers=[
+                DescribeClusterBroker(
+                    broker_id=self._config.node_id,
+                    host=address.host,
+                    port=address.port,
+                    rack=self._config.broker_rack,
+                )
+            ],
+        )
+
+    # --- FindCoordinator ---------------------------------------------------------------------
+
+    def find_coordinator(
+        self, request: FindCoordinatorRequest, context: RequestContext
+    ) -> FindCoordinatorResponse:
+        """This broker coordinates every group; transactions and share groups have nobody yet."""
+        batched = context.api_version >= FIRST_BATCHED_FIND_COORDINATOR
+        keys = request.coordinator_keys if batched else (request.key,)
+        refuse_flood(len(keys))
+        coordinators = [self._coordinator(key, request.key_type, context) for key in keys]
+        if batched:
+            return FindCoordinatorResponse(coordinators=coordinators)
+        coordinator = coordinators[0]
+        return FindCoordinatorResponse(
+            error_code=coordinator.error_code,
+            error_message=coordinator.error_message,
+            node_id=coordinator.node_id,
+            host=coordinator.host,
+            port=coordinator.port,
+        )
+
+    def _coordinator(self, key: str, key_type: int, context: RequestContext) -> Coordinator:
+        if key_type == COORDINATOR_GROUP:
+            # The empty group id too: consumers without a group.id used to commit under it.
+            address = self._advertised(context.listener)
+            return Coordinator(
+                key=key, node_id=self._config.node_id, host=address.host, port=address.port
+            )
+        if key_type == COORDINATOR_TRANSACTION:
+            # A retriable code would let clients ask for ever. librdkafka, which speaks no version
+            # from 3 on, does so after any code but that of a refused id; Java reports every code,
+            # and tells its user the message after any but that one.
+            code = (
+                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+                if context.api_version < FIRST_FLEXIBLE_FIND_COORDINATOR
+                else ErrorCode.INVALID_REQUEST
+            )
+            return _no_coordinator(key, code, "transactions are not served by this version")
+        return _no_coordinator(
+            key, ErrorCode.INVALID_REQUEST, f"coordinator type {key_type} is not served"
+        )
+
+
+def _no_coordinator(key: str, code: ErrorCode, message: str) -> Coordinator:
+    return Coordinator(
+        key=key, node_id=-1, host="", port=-1, error_code=code, error_message=message
+    )
+
+
+def _once_each(topics: Sequence[MetadataRequestTopic]) -> list[MetadataRequestTopic]:
+    """A topic that is named twice is answered once."""
+    return list({(topic.name, topic.topic_id): topic for topic in topics}.values())
+
+
+def _describe(topic: TopicImage, operations: int) -> MetadataResponseTopic:
+    return MetadataResponseTopic(
+        topic_authorized_operations=operations,
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.name in INTERNAL_TOPICS,
+        partitions=[
+            MetadataResponsePartition(
+                partition_index=partition.partition,
+                leader_id=partition.leader,
+                leader_epoch=partition.leader_epoch,
+                replica_nodes=partition.replicas,
+                isr_nodes=partition.isr,
+            )
+            for partition in topic.partitions
+        ],
+    )

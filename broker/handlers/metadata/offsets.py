@@ -1,0 +1,367 @@
+"""ListOffsets, OffsetForLeaderEpoch and DeleteRecords: where things begin and end.
+
+ListOffsets  0  borders of segments before a time; gone in Kafka 4, served for old clients
+             1  one offset per partition
+             2  isolation level: latest means the last stable offset for read_committed
+             4  leader epochs; 6 flexible; 7 -3; 8 -4; 9 -5; 10 timeout; 11 -6
+
+    timestamp   answer                                             from
+           -1   the end: high watermark, or last stable offset
+           -2   the log start, remote tier included
+           -3   the record with the largest timestamp              KIP-734; both tiers
+           -4   the first offset on local disk                     KIP-405
+           -5   the last offset in the remote tier, -1 if none     KIP-1005
+           -6   the first offset that is not yet uploaded          KIP-1023
+         >= 0   the first record at or after that time             both tiers
+
+OffsetForLeaderEpoch 0-4   1 the epoch of the answer; 4 flexible
+DeleteRecords        0-2   2 flexible
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Coroutine, Sequence
+from pathlib import Path
+
+from strandline.broker.cluster.replicas.partition import Partition
+from strandline.broker.handlers.services.limits import refuse_partition_flood
+from strandline.broker.handlers.services.services import RequestContext, Services
+from strandline.broker.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
+from strandline.broker.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsResponsePartition,
+    ListOffsetsResponseTopic,
+)
+from strandline.broker.protocol.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
+)
+from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage.errors import RecordsRejected, StorageError
+from strandline.storage.model import NO_EPOCH, NO_TIMESTAMP, Isolation, TimestampOffset
+from strandline.storage.tiering.log.tier_borders import offsets_before
+from strandline.storage.values import dataclass
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+EARLIEST_PENDING_UPLOAD = -6
+# The version that knows no timestamps of records.
+VERSION_OF_BORDERS = 0
+# The first version whose clients know what each special timestamp means.
+_FIRST_VERSION = {
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
+HIGH_WATERMARK = -1
+_IN_MEMORY = (LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD)
+
+
+@dataclass(frozen=True, slots=True)
+class _Lookup:
+    """A time to be looked up, and where its answer stands."""
+
+    partition: Partition
+    wanted: ListOffsetsPartition
+    answers: list[ListOffsetsResponsePartition]
+    position: int
+
+
+class OffsetHandlers:
+    """The three APIs that speak of offsets alone."""
+
+    def __init__(self, services: Services) -> None:
+        self._replicas = services.replicas
+        self._services = services
+
+    # --- ListOffsets -------------------------------------------------------------------------
+
+    def list_offsets(
+        self, request: ListOffsetsRequest, context: RequestContext
+    ) -> ListOffsetsResponse | Coroutine[None, None, ListOffsetsResponse]:
+        """Answers at once what is known in memory, and otherwise after looking up times.
+
+        Those lookups run in parallel: each may have to decompress a batch or ask the object store.
+        """
+        refuse_partition_flood(topic.partitions for topic in request.topics)
+        times_named = Counter(
+            (topic.name, wanted.partition_index)
+            for topic in request.topics
+            for wanted in topic.partitions
+        )
+        topics: list[ListOffsetsResponseTopic] = []
+        lookups: list[_Lookup] = []
+        for topic in request.topics:
+            answers: list[ListOffsetsResponsePartition] = []
+            for wanted in topic.partitions:
+                is_repeated = times_named[topic.name, wanted.partition_index] > 1
+                partition = self._find(
+                    topic.name, wanted, version=context.api_version, is_repeated=is_repeated
+                )
+                if isinstance(partition, int):
+                    answer = _no_offset(wanted, partition)
+                elif context.api_version == VERSION_OF_BORDERS:
+                    answer = self._borders(partition, wanted)
+                elif wanted.timestamp in _IN_MEMORY:
+                    known = _known_offset(partition, wanted.timestamp, request.isolation_level)
+                    answer = _offset(wanted, known)
+                else:
+                    lookups.append(_Lookup(partition, wanted, answers, len(answers)))
+                    answer = _no_offset(wanted, ErrorCode.NONE)
+                answers.append(answer)
+            topics.append(ListOffsetsResponseTopic(name=topic.name, partitions=answers))
+        response = ListOffsetsResponse(topics=topics)
+        if not lookups:
+            return response
+        # As Kafka's ReplicaManager: the client's patience, which v10 tells, or else the broker's.
+        wait_ms = request.timeout_ms
+        if wait_ms <= 0:
+            wait_ms = self._services.config.remote_list_offsets_request_timeout_ms
+        return self._look_up_all(response, lookups, request.isolation_level, wait_ms)
+
+    def _find(
+        self, topic: str, wanted: ListOffsetsPartition, *, version: int, is_repeated: bool
+    ) -> Partition | int:
+        """The partition that is asked for an offset, or the code that says why it is not."""
+        if is_repeated:
+            # As in Kafka. Lookups are dear: nobody gets the same one a thousand times.
+            return ErrorCode.INVALID_REQUEST
+        timestamp = wanted.timestamp
+        if version < _FIRST_VERSION.get(timestamp, 0) or timestamp < EARLIEST_PENDING_UPLOAD:
+            return ErrorCode.UNSUPPORTED_VERSION
+        partition = self._replicas.partition(topic, wanted.partition_index)
+        if partition is None:
+            return self._replicas.code_of_missing(topic, wanted.partition_index)
+        if partition.is_offline or partition.log.has_unknown_extent:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        try:
+            partition.check_leader_epoch(wanted.current_leader_epoch)
+        except RecordsRejected as error:
+            return error.kafka_code
+        return partition
+
+    def _borders(
+        self, partition: Partition, wanted: ListOffsetsPartition
+    ) -> ListOffsetsResponsePartition:
+        """The answer of version 0: where segments begin that were complete at that time."""
+        if wanted.timestamp == EARLIEST:
+            offsets = [partition.log.log_start_offset][: max(0, wanted.max_num_offsets)]
+        else:
+            offsets = offsets_before(
+                partition.log,
+                None if wanted.timestamp == LATEST else wanted.timestamp,
+                end_offset=partition.high_watermark,
+                now_ms=self._services.clock.now_ms(),
+                count_max=wanted.max_num_offsets,
+            )
+        return ListOffsetsResponsePartition(
+            partition_index=wanted.partition_index, old_style_offsets=offsets
+        )
+
+    async def _look_up_all(
+        self,
+        response: ListOffsetsResponse,
+        lookups: Sequence[_Lookup],
+        isolation: int,
+        wait_ms: int,
+    ) -> ListOffsetsResponse:
+        waits = self._services.traffic.remote_lookups
+        is_remote = any(lookup.partition.log.is_tiered for lookup in lookups)
+        waits.waiting += is_remote
+        try:
+            await asyncio.gather(*(self._look_up(lookup, isolation, wait_ms) for lookup in lookups))
+        finally:
+            waits.waiting -= is_remote
+        return response
+
+    async def _look_up(self, lookup: _Lookup, isolation: int, wait_ms: int) -> None:
+        """Puts the answer in its place.
+
+        A record that the client could not fetch yet is not found (Kafka's
+        Partition.fetchOffsetForTimestamp).
+        """
+        partition, wanted = lookup.partition, lookup.wanted
+        try:
+            async with asyncio.timeout(wait_ms / 1000):
+                if wanted.timestamp == MAX_TIMESTAMP:
+                    found = await partition.log.max_timestamp()
+                else:
+                    found = await partition.log.find_timestamp(wanted.timestamp)
+        except TimeoutError:
+            self._services.traffic.remote_lookups.expired += 1
+            answer = _no_offset(wanted, ErrorCode.REQUEST_TIMED_OUT)
+        except (RecordsRejected, StorageError) as error:
+            answer = _no_offset(wanted, error.kafka_code)
+        else:
+            if partition.is_gone:
+                answer = _no_offset(wanted, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            elif found is None or found.offset >= _fetchable_end(partition, isolation):
+                answer = _no_offset(wanted, ErrorCode.NONE)
+            else:
+                answer = _offset(wanted, found)
+        lookup.answers[lookup.position] = answer
+
+    # --- OffsetForLeaderEpoch ----------------------------------------------------------------
+
+    def offset_for_leader_epoch(
+        self, request: OffsetForLeaderEpochRequest, _context: RequestContext
+    ) -> OffsetForLeaderEpochResponse:
+        refuse_partition_flood(topic.partitions for topic in request.topics)
+        return OffsetForLeaderEpochResponse(
+            topics=[
+                OffsetForLeaderTopicResult(
+                    topic=topic.topic,
+                    partitions=[
+                        self._epoch_end(topic.topic, wanted) for wanted in topic.partitions
+                    ],
+                )
+                for topic in request.topics
+            ]
+        )
+
+    def _epoch_end(self, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
+        partition = self._replicas.partition(topic, wanted.partition)
+        if partition is None:
+            return EpochEndOffset(
+                partition=wanted.partition,
+                error_code=self._replicas.code_of_missing(topic, wanted.partition),
+            )
+        if partition.is_offline or partition.log.has_unknown_extent:
+            return EpochEndOffset(
+                partition=wanted.partition, error_code=ErrorCode.KAFKA_STORAGE_ERROR
+            )
+        try:
+            partition.check_leader_epoch(wanted.current_leader_epoch)
+        except RecordsRejected as error:
+            return EpochEndOffset(partition=wanted.partition, error_code=error.kafka_code)
+        end = partition.epoch_end(wanted.leader_epoch)
+        return EpochEndOffset(
+            partition=wanted.partition, leader_epoch=end.epoch, end_offset=end.start_offset
+        )
+
+    # --- DeleteRecords -----------------------------------------------------------------------
+
+    async def delete_records(
+        self, request: DeleteRecordsRequest, _context: RequestContext
+    ) -> DeleteRecordsResponse:
+        """Answers when the new log starts are durable.
+
+        Where they cannot be, because a disk is full, the records may be there again after a crash:
+        KAFKA_STORAGE_ERROR, and the client asks again.
+        """
+        refuse_partition_flood(topic.partitions for topic in request.topics)
+        results_by_topic = [
+            [self._delete(topic.name, wanted) for wanted in topic.partitions]
+            for topic in request.topics
+        ]
+        failed = await self._replicas.checkpoint_log_starts()
+        return DeleteRecordsResponse(
+            topics=[
+                DeleteRecordsTopicResult(
+                    name=topic.name,
+                    partitions=[self._durably(topic.name, result, failed) for result in results],
+                )
+                for topic, results in zip(request.topics, results_by_topic, strict=True)
+            ]
+        )
+
+    def _durably(
+        self, topic: str, result: DeleteRecordsPartitionResult, failed: frozenset[Path]
+    ) -> DeleteRecordsPartitionResult:
+        partition = self._replicas.partition(topic, result.partition_index)
+        if result.error_code or partition is None:
+            return result
+        if partition.log.local.directory.parent not in failed:
+            return result
+        return DeleteRecordsPartitionResult(
+            partition_index=result.partition_index, error_code=ErrorCode.KAFKA_STORAGE_ERROR
+        )
+
+    def _delete(self, topic: str, wanted: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
+        index = wanted.partition_index
+        partition = self._replicas.partition(topic, index)
+        if partition is None:
+            return DeleteRecordsPartitionResult(
+                partition_index=index, error_code=self._replicas.code_of_missing(topic, index)
+            )
+        if partition.is_offline or partition.log.has_unknown_extent:
+            return DeleteRecordsPartitionResult(
+                partition_index=index, error_code=ErrorCode.KAFKA_STORAGE_ERROR
+            )
+        if partition.is_internal:
+            return DeleteRecordsPartitionResult(
+                partition_index=index, error_code=ErrorCode.INVALID_TOPIC_EXCEPTION
+            )
+        policy = partition.log.config.cleanup_policy
+        if "compact" in policy and "delete" not in policy:
+            # What a key had last is to stay (Kafka's Partition.deleteRecordsOnLeader).
+            return DeleteRecordsPartitionResult(
+                partition_index=index, error_code=ErrorCode.POLICY_VIOLATION
+            )
+        before = partition.high_watermark if wanted.offset == HIGH_WATERMARK else wanted.offset
+        if not 0 <= before <= partition.high_watermark:
+            return DeleteRecordsPartitionResult(
+                partition_index=index, error_code=ErrorCode.OFFSET_OUT_OF_RANGE
+            )
+        try:
+            low_watermark = partition.log.delete_records(before)
+        except (RecordsRejected, StorageError) as error:
+            return DeleteRecordsPartitionResult(partition_index=index, error_code=error.kafka_code)
+        return DeleteRecordsPartitionResult(partition_index=index, low_watermark=low_watermark)
+
+
+def _fetchable_end(partition: Partition, isolation: int) -> int:
+    if isolation == Isolation.READ_COMMITTED:
+        return partition.last_stable_offset
+    return partition.high_watermark
+
+
+def _known_offset(partition: Partition, timestamp: int, isolation: int) -> TimestampOffset:
+    """The answer to one of the special timestamps that need no lookup."""
+    unified_log = partition.log
+    if timestamp == LATEST:
+        end_offset = _fetchable_end(partition, isolation)
+        return TimestampOffset(NO_TIMESTAMP, end_offset, partition.leader_epoch)
+    if timestamp == EARLIEST:
+        offset = unified_log.log_start_offset
+    elif timestamp == EARLIEST_LOCAL:
+        offset = unified_log.local_start_offset
+    elif timestamp == LATEST_TIERED:
+        offset = unified_log.highest_remote_offset
+    else:
+        assert timestamp == EARLIEST_PENDING_UPLOAD, timestamp
+        offset = unified_log.earliest_pending_upload
+    epoch = partition.epoch_for(offset) if offset >= 0 else NO_EPOCH
+    return TimestampOffset(NO_TIMESTAMP, offset, epoch)
+
+
+def _offset(wanted: ListOffsetsPartition, found: TimestampOffset) -> ListOffsetsResponsePartition:
+    return ListOffsetsResponsePartition(
+        partition_index=wanted.partition_index,
+        timestamp=found.timestamp_ms,
+        offset=found.offset,
+        leader_epoch=found.leader_epoch,
+    )
+
+
+def _no_offset(wanted: ListOffsetsPartition, error_code: int) -> ListOffsetsResponsePartition:
+    return ListOffsetsResponsePartition(
+        partition_index=wanted.partition_index, error_code=error_code
+    )

@@ -1,0 +1,63 @@
+"""InitProducerId: a number of its own for every idempotent producer.
+
+    0-5   2 flexible, 3 carries the producer's current id and epoch (KIP-360)
+
+Current ids matter for transactions alone: whoever has none gets a new id each time, as from Kafka's
+TransactionCoordinator. Given a next epoch instead, two that name the same id would have the same
+epoch, and take each other's batches for repeats. Idempotent producers raise epochs by themselves.
+
+Ids are handed out from a block that the metadata log has given away for good: a crash loses the
+rest of a block and never gives one id twice. Transactional ids are refused with a code that
+clients report at once; transactions are not served yet.
+"""
+
+from __future__ import annotations
+
+from strandline.broker.cluster.metadata import controller
+from strandline.broker.handlers.services.services import RequestContext, Services
+from strandline.broker.protocol.messages.init_producer_id import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
+from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage.errors import StorageError
+
+# Id and epoch of who has none yet.
+NO_PRODUCER = -1
+
+
+class ProducerIdHandler:
+    """Owns the current block."""
+
+    def __init__(self, services: Services) -> None:
+        self._metadata = services.metadata
+        self._next = 0
+        self._block_end = 0
+
+    async def init_producer_id(
+        self, request: InitProducerIdRequest, _context: RequestContext
+    ) -> InitProducerIdResponse:
+        if request.transactional_id is not None:
+            return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST)
+        if (request.producer_id == NO_PRODUCER) != (request.producer_epoch == NO_PRODUCER):
+            # As KafkaApis: one without the other names no producer.
+            return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST)
+        try:
+            producer_id = await self._take()
+        except StorageError as error:
+            return InitProducerIdResponse(error_code=error.kafka_code)
+        return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
+
+    async def _take(self) -> int:
+        while self._next == self._block_end:
+            before = self._block_end
+            decision = await self._metadata.change(controller.allocate_producer_ids)
+            if decision.count == 0:
+                raise StorageError("the producer ids of this cluster are used up")
+            # Somebody else may have fetched a block while we waited; theirs is not lost then.
+            if self._block_end == before:
+                self._next = decision.first_producer_id
+                self._block_end = decision.first_producer_id + decision.count
+        taken = self._next
+        self._next += 1
+        return taken

@@ -1,0 +1,434 @@
+"""Produce: append each batch to its partition and answer with the offsets they got.
+
+     0   message format 0; answers without throttle time
+     1   throttle time
+     2   message format 1, answers with the append time
+     3   first version with record batches v2, and with nothing else
+     5   answers with the log start offset
+     7   zstd allowed; below it a zstd batch gets UNSUPPORTED_COMPRESSION_TYPE
+     8   record_errors and error_message
+     9   flexible
+    10   may answer with the current leader (not needed: this broker leads all it knows)
+    13   topics by id
+
+One batch per partition, appended in order. The records are a view of the receive buffer: checked,
+stamped in place, written to the segment, never copied. acks=0 is answered by silence, and by
+closing the connection on error: a client that does not listen would not learn of it otherwise.
+acks=all is acks=1 while a partition has one replica. `min.insync.replicas` refuses nothing then: no
+more replicas can be in sync than there are (Kafka's Partition.effectiveMinIsr).
+
+Versions 0 to 2, which Apache Kafka 4 advertises and refuses, are served as batches of v2. They,
+batches with an impossible max timestamp and topics that ask for more than the batch header take a
+trip through a worker thread (`storage/local/log/preparation.py`) and are answered from a coroutine; the
+order in which requests came is kept. First batches are looked into (`first_batches.py`).
+
+A client above `producer_byte_rate` is answered at once, with the time for which it is not listened
+to then; with acks=0 it just is not listened to.
+
+An append that `flush.messages` wants on the device is answered after an fsync, shared by everybody
+who waits for the same one; then the answer comes from a coroutine instead of at once. So does the
+answer to a batch whose header says that its times are in the future: a worker looks which records
+are to blame (KIP-467).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+from typing import NamedTuple
+
+from strandline.broker.cluster.replicas.partition import Partition
+from strandline.broker.handlers.produce.first_batches import FirstBatches
+from strandline.broker.handlers.produce.produce_later import (
+    Later,
+    ToBlame,
+    ToFlush,
+    complete,
+    record_errors,
+)
+from strandline.broker.handlers.produce.produce_targets import ProduceTargets, refuse_zstd
+from strandline.broker.handlers.services.limits import refuse_partition_flood
+from strandline.broker.handlers.services.services import Services
+from strandline.broker.network.answers import Answer, CloseConnectionError, Parts, ThrottledParts
+from strandline.broker.protocol.header import RequestHeader, frame_response
+from strandline.broker.protocol.messages.produce import (
+    ProducePartition,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceResponsePartition,
+    ProduceResponseTopic,
+    ProduceTopic,
+)
+from strandline.broker.protocol.produce import encode_produce_response, frame_appended
+from strandline.broker.protocol.schema.api import ApiKey
+from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.broker.telemetry.requests import count_errors
+from strandline.storage.errors import (
+    CorruptRecords,
+    DiskError,
+    MessageTooLarge,
+    RecordListTooLarge,
+    RecordsRejected,
+    StorageError,
+)
+from strandline.storage.local.log.log import AppendInfo
+from strandline.storage.local.log.preparation import needs_preparation, prepare, prepare_old
+from strandline.storage.quiet_log import QuietLog
+from strandline.storage.records.batch.max_timestamp import says_too_early
+
+log = logging.getLogger(__name__)
+
+FIRST_VERSION_WITH_BATCHES = 3
+FIRST_VERSION_WITH_ZSTD = 7
+FIRST_VERSION_WITH_RECORD_ERRORS = 8
+
+_REFUSED_UNREAD = (CorruptRecords, MessageTooLarge, RecordListTooLarge)
+
+
+class _Asked(NamedTuple):
+    """Who asked, how much it was, and since when it is worked on."""
+
+    header: RequestHeader
+    size_bytes: int
+    started_s: float
+    # Set for who is new: his first batches are looked into.
+    new_peer: str = ""
+
+
+class ProduceHandler:
+    """Stateless but for what it asks of the services."""
+
+    def __init__(self, services: Services) -> None:
+        self._targets = ProduceTargets(services.replicas)
+        self._find = self._targets.find
+        self._clock = services.clock
+        self._workers = services.records
+        self._quotas = services.quotas
+        self._pace = services.cold_pace
+        self._traffic = services.traffic.apis[ApiKey.PRODUCE]
+        self._now_s = services.clock.monotonic_s
+        self._quiet_log = QuietLog(log, services.clock)
+        self._first_batches = FirstBatches(services.clock.monotonic_s)
+
+    def handle(
+        self,
+        request: ProduceRequest,
+        header: RequestHeader,
+        size_bytes: int,
+        started_s: float,
+        peer: str,
+    ) -> Answer:
+        """The framed answer, now or after an fsync; None for acks=0.
+
+        `size_bytes` is the whole request's, which was taken up at `started_s`; `peer` sent it.
+        """
+        self._pace.saw_live(started_s)
+        if not self._first_batches.is_new(peer):
+            peer = ""
+        topics = request.topics
+        if len(topics) == 1 and len(topics[0].partitions) == 1 and request.acks != 0:
+            wanted = topics[0].partitions[0]
+            return self._handle_one(request, topics[0], wanted, header, size_bytes, started_s, peer)
+        return self._handle_many(request, _Asked(header, size_bytes, started_s, peer))
+
+    def _throttle_ms(self, asked: _Asked, *, acks: int) -> int:
+        """How long the client is to be left alone; its time does not count with acks=0 (Kafka)."""
+        if not self._quotas.is_active:
+            return 0
+        user, client_id = asked.header.user, asked.header.client_id
+        by_bytes = self._quotas.produced(user, client_id, asked.size_bytes)
+        if acks == 0:
+            return by_bytes
+        busy_s = self._now_s() - asked.started_s
+        return max(by_bytes, self._quotas.requested(user, client_id, busy_s))
+
+    def _handle_one(
+        self,
+        request: ProduceRequest,
+        topic: ProduceTopic,
+        wanted: ProducePartition,
+        header: RequestHeader,
+        size_bytes: int,
+        started_s: float,
+        new_peer: str,
+    ) -> Answer:
+        """The usual request, answered without building the answer's objects."""
+        version = header.api_version
+        partition = self._find(topic, wanted.index, version)
+        if _must_prepare(partition, wanted, version):
+            asked = _Asked(header, size_bytes, started_s, new_peer)
+            return self._answer_after_preparation(request, asked)
+        outcome = self._append(request, topic, partition, wanted, version, new_peer)
+        if isinstance(outcome, AppendInfo):
+            assert partition is not None
+            if not partition.must_flush:
+                throttle_ms = 0
+                if self._quotas.is_active:
+                    asked = _Asked(header, size_bytes, started_s)
+                    throttle_ms = self._throttle_ms(asked, acks=request.acks)
+                framed = frame_appended(
+                    version,
+                    header.correlation_id,
+                    topic,
+                    wanted.index,
+                    outcome.base_offset,
+                    outcome.log_append_time_ms,
+                    partition.log.log_start_offset,
+                    throttle_ms,
+                )
+                if framed is not None:
+                    return ThrottledParts([framed], throttle_ms) if throttle_ms else [framed]
+                # A version that has no ready frame: the bytes are counted, the answer is built.
+                return self._framed(
+                    ProduceResponse(
+                        topics=[
+                            _topic_answer(topic, [_appended(wanted.index, outcome, partition)])
+                        ],
+                        throttle_time_ms=throttle_ms,
+                    ),
+                    header,
+                )
+        answers: list[ProduceResponsePartition] = []
+        later: list[Later] = []
+        self._add_answer(outcome, partition, wanted, version, answers, later)
+        asked = _Asked(header, size_bytes, started_s)
+        return self._answer([_topic_answer(topic, answers)], later, asked, request.acks)
+
+    def _handle_many(self, request: ProduceRequest, asked: _Asked) -> Answer:
+        refuse_partition_flood(topic.partitions for topic in request.topics)
+        version = asked.header.api_version
+        topics: list[ProduceResponseTopic] = []
+        later: list[Later] = []
+        if any(
+            _must_prepare(self._find(topic, wanted.index, version), wanted, version)
+            for topic in request.topics
+            for wanted in topic.partitions
+        ):
+            return self._answer_after_preparation(request, asked)
+        for topic in request.topics:
+            answers: list[ProduceResponsePartition] = []
+            for wanted in topic.partitions:
+                partition = self._find(topic, wanted.index, version)
+                outcome = self._append(request, topic, partition, wanted, version, asked.new_peer)
+                self._add_answer(outcome, partition, wanted, version, answers, later)
+            topics.append(_topic_answer(topic, answers))
+        if request.acks == 0:
+            return self._silence(topics, asked)
+        return self._answer(topics, later, asked, request.acks)
+
+    def _silence(self, topics: list[ProduceResponseTopic], asked: _Asked) -> Parts | None:
+        """The answer to acks=0. Raises CloseConnectionError if anything failed."""
+        _close_on_error(topics)
+        throttle_ms = self._throttle_ms(asked, acks=0)
+        return ThrottledParts((), throttle_ms) if throttle_ms else None
+
+    def _add_answer(
+        self,
+        outcome: AppendInfo | ProduceResponsePartition,
+        partition: Partition | None,
+        wanted: ProducePartition,
+        version: int,
+        answers: list[ProduceResponsePartition],
+        later: list[Later],
+    ) -> None:
+        """Adds the answer of one partition, and what it may have to wait for."""
+        if isinstance(outcome, ProduceResponsePartition):
+            if (
+                outcome.error_code == ErrorCode.INVALID_TIMESTAMP
+                and not outcome.record_errors
+                and version >= FIRST_VERSION_WITH_RECORD_ERRORS
+            ):
+                assert partition is not None
+                assert wanted.records is not None
+                later.append(ToBlame(partition, answers, len(answers), wanted.records))
+            answers.append(outcome)
+            return
+        assert partition is not None
+        if partition.must_flush:
+            later.append(ToFlush(partition, answers, len(answers)))
+        answers.append(_appended(wanted.index, outcome, partition))
+
+    def _answer(
+        self,
+        topics: list[ProduceResponseTopic],
+        later: list[Later],
+        asked: _Asked,
+        acks: int,
+    ) -> Answer:
+        throttle_ms = self._throttle_ms(asked, acks=acks)
+        response = ProduceResponse(topics=topics, throttle_time_ms=throttle_ms)
+        if later:
+            return self._answer_later(response, later, asked.header)
+        return self._framed(response, asked.header)
+
+    def _framed(self, response: ProduceResponse, header: RequestHeader) -> Parts:
+        count_errors(response, self._traffic)
+        body = encode_produce_response(header.api_version, response)
+        parts = frame_response(ApiKey.PRODUCE, header.api_version, header.correlation_id, body)
+        if response.throttle_time_ms:
+            return ThrottledParts(parts, response.throttle_time_ms)
+        return parts
+
+    def _append(
+        self,
+        request: ProduceRequest,
+        topic: ProduceTopic,
+        partition: Partition | None,
+        wanted: ProducePartition,
+        version: int,
+        new_peer: str = "",
+    ) -> AppendInfo | ProduceResponsePartition:
+        """Where the batch went, or the answer that says why it is refused."""
+        refused = self._targets.refused(request, topic, partition, wanted, version)
+        if refused is not None:
+            return refused
+        assert partition is not None
+        assert wanted.records is not None
+        try:
+            if version < FIRST_VERSION_WITH_ZSTD:
+                refuse_zstd(wanted.records)
+            if new_peer:
+                self._first_batches.look(new_peer, wanted.records, partition.log.local.config)
+            return partition.append(wanted.records)
+        except (RecordsRejected, StorageError) as error:
+            return self._failed(wanted.index, partition, error)
+
+    # --- by way of a worker thread -----------------------------------------------------------
+
+    async def _answer_after_preparation(
+        self, request: ProduceRequest, asked: _Asked
+    ) -> Parts | None:
+        """The whole request, when at least one of its batches must be prepared.
+
+        The records are a view of the connection's buffer: it takes no further request before this
+        one is answered, so nobody writes there meanwhile.
+        """
+        version = asked.header.api_version
+        topics: list[ProduceResponseTopic] = []
+        later: list[Later] = []
+        for topic in request.topics:
+            found = [self._find(topic, wanted.index, version) for wanted in topic.partitions]
+            outcomes = await asyncio.gather(
+                *(
+                    self._append_prepared(request, topic, partition, wanted, asked)
+                    for partition, wanted in zip(found, topic.partitions, strict=True)
+                )
+            )
+            answers: list[ProduceResponsePartition] = []
+            for partition, wanted, outcome in zip(found, topic.partitions, outcomes, strict=True):
+                self._add_answer(outcome, partition, wanted, version, answers, later)
+            topics.append(_topic_answer(topic, answers))
+        # What the workers did is not the loop's time: only what comes now counts.
+        asked = asked._replace(started_s=self._now_s())
+        if request.acks == 0:
+            return self._silence(topics, asked)
+        throttle_ms = self._throttle_ms(asked, acks=request.acks)
+        response = ProduceResponse(topics=topics, throttle_time_ms=throttle_ms)
+        if later:
+            return await self._answer_later(response, later, asked.header)
+        return self._framed(response, asked.header)
+
+    async def _append_prepared(
+        self,
+        request: ProduceRequest,
+        topic: ProduceTopic,
+        partition: Partition | None,
+        wanted: ProducePartition,
+        asked: _Asked,
+    ) -> AppendInfo | ProduceResponsePartition:
+        version, new_peer = asked.header.api_version, asked.new_peer
+        refused = self._targets.refused(request, topic, partition, wanted, version)
+        if refused is not None:
+            return refused
+        assert partition is not None
+        assert wanted.records is not None
+        prepares = prepare if version >= FIRST_VERSION_WITH_BATCHES else prepare_old
+        try:
+            if FIRST_VERSION_WITH_BATCHES <= version < FIRST_VERSION_WITH_ZSTD:
+                refuse_zstd(wanted.records)
+            if new_peer:
+                self._first_batches.look(new_peer, wanted.records, partition.log.local.config)
+            return await partition.append_prepared(
+                asyncio.get_running_loop().run_in_executor(
+                    self._workers,
+                    partial(
+                        prepares,
+                        wanted.records,
+                        partition.log.config,
+                        now_ms=self._clock.now_ms(),
+                    ),
+                )
+            )
+        except (RecordsRejected, StorageError) as error:
+            return self._failed(wanted.index, partition, error)
+
+    def _failed(
+        self, index: int, partition: Partition, error: RecordsRejected | StorageError
+    ) -> ProduceResponsePartition:
+        """The answer to an append that raised `error`."""
+        log_start_offset = -1
+        if not isinstance(error, _REFUSED_UNREAD):
+            partition.traffic.failed_produce += 1
+        if isinstance(error, RecordsRejected):
+            # As ReplicaManager.appendToLocalLog: told of what was refused for what is in it.
+            if not isinstance(error, _REFUSED_UNREAD):
+                log_start_offset = partition.log.log_start_offset
+        else:
+            where = partition.topic_partition
+            self._quiet_log.say(
+                # The log of the partition says what its disk does.
+                logging.DEBUG if isinstance(error, DiskError) else logging.WARNING,
+                "append failed",
+                where,
+                {"partition": str(where), "error": str(error)},
+            )
+        return ProduceResponsePartition(
+            index=index,
+            error_code=error.kafka_code,
+            log_start_offset=log_start_offset,
+            error_message=str(error),
+            record_errors=record_errors(error) if isinstance(error, RecordsRejected) else (),
+        )
+
+    async def _answer_later(
+        self, response: ProduceResponse, later: list[Later], header: RequestHeader
+    ) -> Parts:
+        await complete(later, self._workers, now_ms=self._clock.now_ms(), quiet_log=self._quiet_log)
+        return self._framed(response, header)
+
+
+def _must_prepare(partition: Partition | None, wanted: ProducePartition, version: int) -> bool:
+    """Whether the batch cannot be appended as it came."""
+    if partition is None or wanted.records is None:
+        return False
+    config, records = partition.log.local.config, wanted.records
+    if version >= FIRST_VERSION_WITH_BATCHES and config.stores_as_sent:
+        return says_too_early(records) and needs_preparation(records, config)
+    return version < FIRST_VERSION_WITH_BATCHES or needs_preparation(records, config)
+
+
+def _close_on_error(topics: list[ProduceResponseTopic]) -> None:
+    """Raises CloseConnectionError if anything failed."""
+    for topic in topics:
+        for partition in topic.partitions:
+            if partition.error_code:
+                raise CloseConnectionError(
+                    f"acks=0 produce to {topic.name or topic.topic_id}-{partition.index} "
+                    f"failed with {ErrorCode(partition.error_code).name}"
+                )
+
+
+def _topic_answer(
+    topic: ProduceTopic, answers: list[ProduceResponsePartition]
+) -> ProduceResponseTopic:
+    return ProduceResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=answers)
+
+
+def _appended(index: int, info: AppendInfo, partition: Partition) -> ProduceResponsePartition:
+    return ProduceResponsePartition(
+        index=index,
+        base_offset=info.base_offset,
+        log_append_time_ms=info.log_append_time_ms,
+        log_start_offset=partition.log.log_start_offset,
+    )

@@ -1,0 +1,100 @@
+"""What answers of Produce wait for after the append: an fsync, or a look at who is to blame.
+
+    ToFlush    the records are in the log; the answer is an error if they do not reach the device
+    ToBlame    the batch is refused for the newest time of its header; a worker reads its records
+               for those that are too new, so that their producer fails them alone (KIP-467)
+
+Either changes an answer that is made already, in its place, before anybody has seen it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from functools import partial
+from typing import TypeAlias
+
+from strandline.broker.cluster.replicas.partition import Partition
+from strandline.broker.protocol.messages.produce import (
+    ProduceRecordError,
+    ProduceResponsePartition,
+)
+from strandline.storage.errors import InvalidTimestamp, RecordsRejected, StorageError
+from strandline.storage.local.log.append_rules import check_records
+from strandline.storage.quiet_log import QuietLog
+from strandline.storage.values import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ToFlush:
+    """An append whose answer waits for an fsync, and where that answer stands."""
+
+    partition: Partition
+    answers: list[ProduceResponsePartition]
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class ToBlame:
+    """A batch that was refused for its header's newest time, and where that answer stands."""
+
+    partition: Partition
+    answers: list[ProduceResponsePartition]
+    position: int
+    records: memoryview
+
+
+Later: TypeAlias = ToFlush | ToBlame
+
+
+async def complete(
+    later: Sequence[Later], workers: Executor, *, now_ms: int, quiet_log: QuietLog
+) -> None:
+    """Does what the answers wait for, in order. Records are read by `workers`."""
+    for entry in later:
+        if isinstance(entry, ToFlush):
+            await _flush(entry, quiet_log)
+        else:
+            await _blame(entry, workers, now_ms)
+
+
+async def _flush(entry: ToFlush, quiet_log: QuietLog) -> None:
+    try:
+        await entry.partition.flush()
+    except StorageError as error:
+        where = entry.partition.topic_partition
+        quiet_log.say(
+            logging.ERROR,
+            "flush failed",
+            where,
+            {"partition": str(where), "error": str(error)},
+        )
+        entry.answers[entry.position] = ProduceResponsePartition(
+            index=entry.answers[entry.position].index,
+            error_code=error.kafka_code,
+            error_message=str(error),
+        )
+
+
+async def _blame(entry: ToBlame, workers: Executor, now_ms: int) -> None:
+    """Names the records that are too new, if the batch is what its header says."""
+    try:
+        await asyncio.get_running_loop().run_in_executor(
+            workers, partial(check_records, entry.records, entry.partition.log.config, now_ms)
+        )
+    except InvalidTimestamp as error:
+        refused = entry.answers[entry.position]
+        refused.record_errors = record_errors(error)  # type: ignore[misc]  # nobody has it yet
+        refused.error_message = str(error)  # type: ignore[misc]
+    except RecordsRejected:
+        pass  # It is refused already.
+
+
+def record_errors(error: RecordsRejected) -> list[ProduceRecordError]:
+    """The records that an error names, as the answer does."""
+    return [
+        ProduceRecordError(batch_index=wrong.batch_index, batch_index_error_message=wrong.message)
+        for wrong in error.record_errors
+    ]

@@ -1,0 +1,1 @@
+"""What handlers share: services, limits, messages."""

@@ -1,0 +1,56 @@
+"""What handlers may ask: one bundle, made by the composition root."""
+
+from __future__ import annotations
+
+from concurrent.futures import Executor
+
+from strandline.broker.cluster.metadata.decisions import TopicDefaults
+from strandline.broker.cluster.metadata.metadata import Metadata
+from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
+from strandline.broker.config.broker_config import BrokerConfig
+from strandline.broker.config.running_config import RunningConfig
+from strandline.broker.handlers.services.fetch_sessions import FetchSessionCache
+from strandline.broker.network.answers import ANONYMOUS
+from strandline.broker.quotas.cold_pace import ColdPace
+from strandline.broker.quotas.quotas import ClientQuotas
+from strandline.broker.telemetry.requests import RequestTraffic
+from strandline.storage.clock import Clock
+from strandline.storage.values import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """The broker as its handlers see it."""
+
+    running: RunningConfig
+    metadata: Metadata
+    replicas: ReplicaManager
+    sessions: FetchSessionCache
+    quotas: ClientQuotas
+    traffic: RequestTraffic
+    clock: Clock
+    cold_pace: ColdPace
+    # Runs what decompresses, compresses or looks at records.
+    records: Executor
+
+    @property
+    def config(self) -> BrokerConfig:
+        """The configuration in force: ask anew for whatever can be altered."""
+        return self.running.current
+
+    @property
+    def topic_defaults(self) -> TopicDefaults:
+        """What topics get at present that do not say otherwise."""
+        return self.running.topic_defaults
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestContext:
+    """Who asks, in which version."""
+
+    api_version: int
+    client_id: str
+    peer: str
+    user: str = ANONYMOUS
+    # The name of the listener that the connection came by; empty where it does not matter.
+    listener: str = ""

@@ -1,0 +1,1 @@
+"""Makes the handlers, the rare ones when they are first asked for."""

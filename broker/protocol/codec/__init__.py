@@ -1,0 +1,1 @@
+"""Generated encoders and decoders of messages."""

@@ -1,0 +1,42 @@
+"""Makes, for one message class and version, one flat function that decodes and one that encodes.
+
+Interpreting a field table costs a method call per field; a function written out for one version
+costs what hand-written code does. It is made on first use (a third of a millisecond) and kept for
+ever; there are as many as there are versions that somebody really speaks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias, cast
+
+from strandline.broker.protocol.codec.decoder_source import DecoderSource
+from strandline.broker.protocol.codec.encoder_source import EncoderSource
+from strandline.broker.protocol.codec.source import Source
+from strandline.broker.protocol.schema.schema import Part, Struct
+
+Decoder: TypeAlias = Callable[[memoryview, int, int], tuple[Struct, int]]
+Encoder: TypeAlias = Callable[[Struct], list[Part]]
+
+
+def make_decoder(cls: type[Struct], version: int, *, flexible: bool) -> Decoder:
+    """The decode function of `cls` in `version`: (data, position, limit) to (struct, position)."""
+    return cast("Decoder", _build(DecoderSource(version, flexible), cls, "decode"))
+
+
+def make_encoder(cls: type[Struct], version: int, *, flexible: bool) -> Encoder:
+    """The encode function of `cls` in `version`: struct to buffers and untouched parts."""
+    return cast("Encoder", _build(EncoderSource(version, flexible), cls, "encode"))
+
+
+def source_of(cls: type[Struct], version: int, *, flexible: bool, direction: str) -> str:
+    """The generated text, for reading it."""
+    maker = DecoderSource if direction == "decode" else EncoderSource
+    return maker(version, flexible).write(cls)
+
+
+def _build(source: Source, cls: type[Struct], name: str) -> object:
+    text = source.write(cls)
+    code = compile(text, f"<{name} {cls.__name__} v{source.version}>", "exec")
+    exec(code, source.names)
+    return source.names[name]

@@ -1,0 +1,1 @@
+"""Kafka's record formats of groups and offsets."""

@@ -1,0 +1,223 @@
+"""The records of KIP-848 groups in `__consumer_offsets`, in Kafka's formats.
+
+key     type i16 | fields, never flexible     value    version 0 i16 | fields, flexible; or null
+
+type  key fields        value                    what it says
+3     group             GroupEpochValue          the group is in this epoch
+4     group             TopicMetadataValue       of Kafka up to 4.0; since then the hash in type 3
+5     group member      MemberMetadataValue      what the member is and subscribes to
+6     group             TargetEpochValue         the epoch that the target assignment is of
+7     group member      TargetAssignmentValue    what the member is to have
+8     group member      CurrentAssignmentValue   what the member has, and what it gives back
+16    group regex       ResolvedRegexValue       the topics that a regular expression finds
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final, TypeAlias, TypeVar
+
+from strandline.broker.protocol.formats.versioned import read_struct, read_version, write_struct
+from strandline.broker.protocol.schema.errors import MalformedRequest
+from strandline.broker.protocol.schema.schema import (
+    Buffer,
+    Struct,
+    array,
+    byte_string,
+    int8,
+    int32,
+    int64,
+    string,
+    struct,
+    uuid_,
+    wire,
+)
+
+S = TypeVar("S", bound=Struct)
+
+GROUP_EPOCH_TYPE: Final = 3
+TOPIC_METADATA_TYPE: Final = 4
+MEMBER_METADATA_TYPE: Final = 5
+TARGET_EPOCH_TYPE: Final = 6
+TARGET_ASSIGNMENT_TYPE: Final = 7
+CURRENT_ASSIGNMENT_TYPE: Final = 8
+RESOLVED_REGEX_TYPE: Final = 16
+
+_GROUP_TYPES: Final = frozenset({GROUP_EPOCH_TYPE, TOPIC_METADATA_TYPE, TARGET_EPOCH_TYPE})
+CONSUMER_GROUP_TYPES: Final = _GROUP_TYPES | {
+    MEMBER_METADATA_TYPE,
+    TARGET_ASSIGNMENT_TYPE,
+    CURRENT_ASSIGNMENT_TYPE,
+    RESOLVED_REGEX_TYPE,
+}
+_VALUE_VERSION: Final = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroupKey:
+    """Which thing of a group; `name` is a member id or a regular expression, or empty."""
+
+    record_type: int
+    group: str
+    name: str = ""
+
+
+class _GroupKeyWire(Struct):
+    group: str = wire(string)
+
+
+class _NamedKeyWire(Struct):
+    group: str = wire(string)
+    name: str = wire(string)
+
+
+class GroupEpochValue(Struct):
+    epoch: int = wire(int32)
+    metadata_hash: int = wire(int64, tag=0, default=0)
+
+
+class TopicPartitionRacks(Struct):
+    partition: int = wire(int32)
+    racks: Sequence[str] = wire(array(string))
+
+
+class SubscribedTopicMetadata(Struct):
+    topic_id: uuid.UUID = wire(uuid_)
+    topic_name: str = wire(string)
+    partition_count: int = wire(int32)
+    partition_racks: Sequence[TopicPartitionRacks] = wire(array(TopicPartitionRacks), default=())
+
+
+class TopicMetadataValue(Struct):
+    topics: Sequence[SubscribedTopicMetadata] = wire(array(SubscribedTopicMetadata))
+
+
+class ClassicProtocol(Struct):
+    name: str = wire(string)
+    metadata: bytes = wire(byte_string)
+
+
+class ClassicMemberMetadata(Struct):
+    """Of a member that speaks the classic protocol inside a group of the new one."""
+
+    session_timeout_ms: int = wire(int32)
+    protocols: Sequence[ClassicProtocol] = wire(array(ClassicProtocol))
+
+
+class MemberMetadataValue(Struct):
+    instance_id: str | None = wire(string, nullable="0+", default=None)
+    rack_id: str | None = wire(string, nullable="0+", default=None)
+    client_id: str = wire(string)
+    client_host: str = wire(string)
+    topic_names: Sequence[str] = wire(array(string))
+    topic_regex: str | None = wire(string, nullable="0+", default=None)
+    rebalance_timeout_ms: int = wire(int32, default=-1)
+    server_assignor: str | None = wire(string, nullable="0+", default=None)
+    classic: ClassicMemberMetadata | None = wire(
+        struct(ClassicMemberMetadata), nullable="0+", tag=0, default=None
+    )
+
+
+class TargetEpochValue(Struct):
+    epoch: int = wire(int32)
+
+
+class AssignedPartitions(Struct):
+    topic_id: uuid.UUID = wire(uuid_)
+    partitions: Sequence[int] = wire(array(int32))
+
+
+class CurrentPartitions(Struct):
+    """`assignment_epochs` has one for each partition; up to Kafka 4.2 there were none."""
+
+    topic_id: uuid.UUID = wire(uuid_)
+    partitions: Sequence[int] = wire(array(int32))
+    assignment_epochs: Sequence[int] | None = wire(array(int32), nullable="0+", tag=0, default=())
+
+
+class TargetAssignmentValue(Struct):
+    topic_partitions: Sequence[AssignedPartitions] = wire(array(AssignedPartitions))
+
+
+class CurrentAssignmentValue(Struct):
+    """`state` 0 is stable, 1 unrevoked, 2 unreleased, as in Kafka's MemberState."""
+
+    epoch: int = wire(int32)
+    previous_epoch: int = wire(int32)
+    state: int = wire(int8)
+    assigned: Sequence[CurrentPartitions] = wire(array(CurrentPartitions))
+    revoking: Sequence[CurrentPartitions] = wire(array(CurrentPartitions))
+
+
+class ResolvedRegexValue(Struct):
+    topics: Sequence[str] = wire(array(string))
+    version: int = wire(int64)
+    timestamp_ms: int = wire(int64)
+
+
+ConsumerGroupValue: TypeAlias = (
+    GroupEpochValue
+    | TopicMetadataValue
+    | MemberMetadataValue
+    | TargetEpochValue
+    | TargetAssignmentValue
+    | CurrentAssignmentValue
+    | ResolvedRegexValue
+)
+
+_VALUES: Mapping[int, type[ConsumerGroupValue]] = MappingProxyType(
+    {
+        GROUP_EPOCH_TYPE: GroupEpochValue,
+        TOPIC_METADATA_TYPE: TopicMetadataValue,
+        MEMBER_METADATA_TYPE: MemberMetadataValue,
+        TARGET_EPOCH_TYPE: TargetEpochValue,
+        TARGET_ASSIGNMENT_TYPE: TargetAssignmentValue,
+        CURRENT_ASSIGNMENT_TYPE: CurrentAssignmentValue,
+        RESOLVED_REGEX_TYPE: ResolvedRegexValue,
+    }
+)
+
+
+def encode_consumer_key(key: ConsumerGroupKey) -> bytes:
+    """The bytes that compaction compares."""
+    row: Struct = (
+        _GroupKeyWire(group=key.group)
+        if key.record_type in _GROUP_TYPES
+        else _NamedKeyWire(group=key.group, name=key.name)
+    )
+    return write_struct(row, key.record_type)
+
+
+def decode_consumer_key(key: Buffer) -> ConsumerGroupKey:
+    """A key of one of `CONSUMER_GROUP_TYPES`. Raises MalformedRequest."""
+    encoded = memoryview(key)
+    record_type = read_version(encoded)
+    if record_type in _GROUP_TYPES:
+        group = _whole(_GroupKeyWire, record_type, encoded)
+        return ConsumerGroupKey(record_type=record_type, group=group.group)
+    named = _whole(_NamedKeyWire, record_type, encoded)
+    return ConsumerGroupKey(record_type=record_type, group=named.group, name=named.name)
+
+
+def encode_consumer_value(value: ConsumerGroupValue) -> bytes:
+    """The value of a record, in the only version that there is."""
+    return write_struct(value, _VALUE_VERSION, flexible_from=0)
+
+
+def decode_consumer_value(record_type: int, value: Buffer) -> ConsumerGroupValue:
+    """The value that belongs to a key of this type. Raises MalformedRequest."""
+    encoded = memoryview(value)
+    version = read_version(encoded)
+    if version != _VALUE_VERSION:
+        raise MalformedRequest(f"a value of version {version}, where we know 0")
+    return _whole(_VALUES[record_type], version, encoded, flexible_from=0)
+
+
+def _whole(cls: type[S], version: int, encoded: memoryview, *, flexible_from: int = 32767) -> S:
+    found, position = read_struct(cls, version, encoded, flexible_from=flexible_from)
+    if position != len(encoded):
+        raise MalformedRequest(f"{len(encoded) - position} bytes are left after {cls.__name__}")
+    return found

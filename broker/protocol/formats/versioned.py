@@ -1,0 +1,62 @@
+"""A struct with its own version in front: what Kafka puts into opaque fields and internal topics.
+
+    version i16 | struct, in that version
+
+The tables are those of `schema`; here is what `codec` is for requests, without headers and APIs.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import cache
+from typing import Final, TypeVar
+
+from strandline.broker.protocol.codec.codegen import Decoder, Encoder, make_decoder, make_encoder
+from strandline.broker.protocol.schema.errors import MalformedRequest
+from strandline.broker.protocol.schema.schema import IN_MEMORY, Struct
+
+S = TypeVar("S", bound=Struct)
+
+VERSION_BYTES: Final = 2
+# The first flexible version of what never becomes flexible.
+NEVER_FLEXIBLE: Final = 32767
+_VERSION: Final = struct.Struct(">h")
+
+# One function per table and version, made on first use; there are a few dozen at most.
+_decoder_for = cache(make_decoder)
+_encoder_for = cache(make_encoder)
+
+
+def read_version(data: memoryview) -> int:
+    """The version in front. Raises MalformedRequest."""
+    if len(data) < VERSION_BYTES:
+        raise MalformedRequest(f"{len(data)} bytes cannot hold a version")
+    version: int = _VERSION.unpack_from(data, 0)[0]
+    return version
+
+
+def read_struct(
+    cls: type[S], version: int, data: memoryview, *, flexible_from: int = NEVER_FLEXIBLE
+) -> tuple[S, int]:
+    """The struct behind the version in `data`, read as `version`; where it ends.
+
+    Raises MalformedRequest.
+    """
+    decoder: Decoder = _decoder_for(cls, version, flexible=version >= flexible_from)
+    try:
+        message, position = decoder(data, VERSION_BYTES, len(data))
+    except (struct.error, IndexError) as error:
+        raise MalformedRequest(f"{cls.__name__} v{version} ends in the middle") from error
+    assert type(message) is cls, message
+    return message, position
+
+
+def write_struct(message: Struct, version: int, *, flexible_from: int = NEVER_FLEXIBLE) -> bytes:
+    """Version and struct; fields that the version does not carry are left out."""
+    encoder: Encoder = _encoder_for(type(message), version, flexible=version >= flexible_from)
+    try:
+        (body,) = encoder(message)
+    except (struct.error, TypeError, AttributeError) as error:
+        raise AssertionError(f"{message!r} does not fit version {version}") from error
+    assert isinstance(body, IN_MEMORY), body
+    return _VERSION.pack(version) + bytes(body)

@@ -1,0 +1,1 @@
+"""The schema language, and the tables of APIs and error codes."""

@@ -1,0 +1,361 @@
+"""The schema language: a message class is its own field table.
+
+    class FindCoordinatorRequest(Request, api=ApiKey.FIND_COORDINATOR):
+        key: str = wire(string, "0-3", default="")
+        key_type: int = wire(int8, "1+", default=0)
+        coordinator_keys: Sequence[str] = wire(array(string), "4+", default=())
+
+Each line is one field, in wire order: attribute, type, the versions that carry it, and where it
+applies the versions that allow null, the tag, the default. mypy checks the annotation against the
+wire type, and reads the class as a keyword-only frozen dataclass. `codegen` makes from it one flat
+function per version and direction.
+
+* A field that a version does not carry has its default after decoding, and is left out of encoding.
+* Nested structs live in the versions of the message that holds them; their own ranges are in
+  message versions too, as in Kafka's documents.
+* Instances are frozen for mypy only: at run time they are plain slotted objects, because a frozen
+  dataclass costs three times as much to make, and a broker makes millions.
+* Sequences are tuples when empty and lists otherwise; `==` does not see the difference.
+* `records` decode to slices of the request's own buffer: valid as long as it is. A `byte_string` is
+  copied: it outlives the request, and a slice object is larger than what is usually in it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import (
+    TYPE_CHECKING,
+    ClassVar,
+    Final,
+    Generic,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    dataclass_transform,
+    overload,
+)
+
+from strandline.broker.protocol.schema.api import SPECS, ApiKey, ApiSpec, api_name
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+S = TypeVar("S", bound="Struct")
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+# For `isinstance`: a union written out would be built anew at every call.
+IN_MEMORY: Final = (bytes, bytearray, memoryview)
+ZERO_UUID: Final = uuid.UUID(int=0)
+
+# Tags from here on are fields that Kafka does not have; clients pass over tags they do not know.
+OWN_TAG_MIN: Final = 1000
+
+# A version that no message reaches: the open end of "7+".
+VERSION_OPEN: Final = 32767
+
+
+class SizedPart(Protocol):
+    """A stretch of bytes that is not in memory, such as a range of a file sent by `sendfile`."""
+
+    @property
+    def length(self) -> int: ...
+
+
+Part: TypeAlias = Buffer | SizedPart
+
+
+# --- wire types ------------------------------------------------------------------------------
+
+
+class WireType(Generic[T_co]):
+    """How a Python value of one Python type travels. Instances are the names used in the tables."""
+
+    __slots__ = ("name", "zero")
+
+    def __init__(self, name: str, zero: T_co) -> None:
+        self.name = name
+        self.zero = zero
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+class Fixed(WireType[T_co]):
+    """A value of fixed width, read and written by `struct`; runs of them share one call."""
+
+    __slots__ = ("code", "size_bytes")
+
+    def __init__(self, name: str, zero: T_co, code: str, size_bytes: int) -> None:
+        super().__init__(name, zero)
+        self.code = code
+        self.size_bytes = size_bytes
+
+
+class ArrayOf(WireType[Sequence[T_co]]):
+    """A counted sequence."""
+
+    __slots__ = ("element",)
+
+    def __init__(self, element: WireType[T_co]) -> None:
+        super().__init__(f"array({element.name})", ())
+        self.element = element
+
+
+class StructOf(WireType[T_co]):
+    """A nested struct."""
+
+    __slots__ = ("struct",)
+
+    def __init__(self, struct: type[Struct]) -> None:
+        # A struct that a version does not carry is None; its field's annotation says so.
+        super().__init__(struct.__name__, None)  # type: ignore[arg-type]
+        self.struct = struct
+
+
+boolean = Fixed("bool", False, "?", 1)
+int8 = Fixed("int8", 0, "b", 1)
+int16 = Fixed("int16", 0, "h", 2)
+uint16 = Fixed("uint16", 0, "H", 2)
+int32 = Fixed("int32", 0, "i", 4)
+uint32 = Fixed("uint32", 0, "I", 4)
+int64 = Fixed("int64", 0, "q", 8)
+float64 = Fixed("float64", 0.0, "d", 8)
+uuid_ = Fixed("uuid", ZERO_UUID, "16s", 16)
+# For classes where "this version has no topic ids" must differ from "the client sent the zero id".
+# Decoding a version that carries the field always yields a UUID; None is encoded as zero.
+optional_uuid: Fixed[uuid.UUID | None] = Fixed("uuid", None, "16s", 16)
+
+string = WireType("string", "")
+byte_string: WireType[bytes] = WireType("bytes", b"")
+records: WireType[memoryview | None] = WireType("records", None)
+# Records of a fetch response: parts that may lie in a file, and `records_bytes` beside them.
+record_parts: WireType[Sequence[Part]] = WireType("records", ())
+
+
+@overload
+def array(element: WireType[T]) -> WireType[Sequence[T]]: ...
+@overload
+def array(element: type[S]) -> WireType[Sequence[S]]: ...
+def array(element: WireType[object] | type[Struct]) -> WireType[Sequence[object]]:
+    """The wire type of a sequence of wire types or structs."""
+    return ArrayOf(element if isinstance(element, WireType) else struct(element))
+
+
+def struct(cls: type[S]) -> WireType[S]:
+    """The wire type of one nested struct."""
+    return StructOf(cls)
+
+
+def optional_struct(cls: type[S]) -> WireType[S | None]:
+    """A struct under a tag: None is not sent, and not sent is None."""
+    return StructOf(cls)
+
+
+# --- fields ----------------------------------------------------------------------------------
+
+
+class Field:
+    """One row of a table, resolved."""
+
+    __slots__ = (
+        "default",
+        "first",
+        "has_default",
+        "kind",
+        "last",
+        "name",
+        "nullable_first",
+        "nullable_last",
+        "tag",
+    )
+
+    def __init__(
+        self,
+        kind: WireType[object],
+        versions: str,
+        nullable: str | None,
+        tag: int | None,
+        default: object,
+    ) -> None:
+        self.name = ""
+        self.kind = kind
+        self.first, self.last = _parse_versions(versions)
+        self.nullable_first, self.nullable_last = _parse_versions(nullable) if nullable else (1, 0)
+        self.tag = tag
+        self.has_default = default is not _REQUIRED
+        self.default = kind.zero if default is _REQUIRED else default
+
+    def is_in(self, version: int) -> bool:
+        return self.first <= version <= self.last
+
+    def is_nullable(self, version: int) -> bool:
+        return self.nullable_first <= version <= self.nullable_last
+
+
+_REQUIRED: Final = object()
+
+
+def _parse_versions(text: str) -> tuple[int, int]:
+    if text.endswith("+"):
+        return int(text[:-1]), VERSION_OPEN
+    first, _, last = text.partition("-")
+    return int(first), int(last or first)
+
+
+if TYPE_CHECKING:
+    # Two faces of one function: what mypy sees is the type of the attribute, so that
+    # `x: str = wire(int32)` is an error, and `default=` makes the constructor argument optional.
+    @overload
+    def wire(
+        kind: WireType[T], versions: str = "0+", *, tag: int | None = None, default: T = ...
+    ) -> T: ...
+    @overload
+    def wire(
+        kind: WireType[T],
+        versions: str = "0+",
+        *,
+        nullable: str,
+        tag: int | None = None,
+        default: T | None = ...,
+    ) -> T | None: ...
+    def wire(
+        kind: WireType[T],
+        versions: str = "0+",
+        *,
+        nullable: str | None = None,
+        tag: int | None = None,
+        default: T | None = None,
+    ) -> T | None: ...
+
+    def beside_the_wire(*, default: T) -> T: ...
+
+else:
+
+    def wire(kind, versions="0+", *, nullable=None, tag=None, default=_REQUIRED):
+        """One field: its type, versions, versions in which it may be null, tag and default."""
+        return Field(kind, versions, nullable, tag, default)
+
+    def beside_the_wire(*, default):
+        """An attribute that no version carries; encoders may use it."""
+        return Field(int64, "1-0", None, None, default)
+
+
+# --- structs ---------------------------------------------------------------------------------
+
+
+@dataclass_transform(
+    kw_only_default=True, frozen_default=True, field_specifiers=(wire, beside_the_wire)
+)
+class StructMeta(type):
+    """Turns a field table into a slotted class with a keyword constructor."""
+
+    fields: Mapping[str, Field]
+
+    def __new__(
+        mcs,
+        name: str,
+        bases: tuple[type, ...],
+        namespace: dict[str, object],
+        api: ApiKey | None = None,
+    ) -> StructMeta:
+        fields = {key: value for key, value in namespace.items() if isinstance(value, Field)}
+        body = {key: value for key, value in namespace.items() if key not in fields}
+        for key, field in fields.items():
+            field.name = key
+        body["__slots__"] = tuple(fields)
+        cls = super().__new__(mcs, name, bases, body)
+        cls.fields = fields
+        if api is not None:
+            cls.spec = SPECS[api]  # type: ignore[attr-defined]  # declared by Message
+        if fields:
+            # mypy takes no assignment to __init__; here and below it is the metaclass's work.
+            cls.__init__ = _make_late_constructor(cls, fields)  # type: ignore[misc]
+        return cls
+
+
+def _make_late_constructor(cls: type, fields: Mapping[str, Field]) -> Callable[..., None]:
+    """Compiles the constructor at its first call, and takes its place.
+
+    There are some two hundred structs, and a broker that starts makes none of most of them.
+    """
+
+    def construct(self: object, **values: object) -> None:
+        constructor = _make_constructor(fields)
+        cls.__init__ = constructor  # type: ignore[misc]
+        constructor(self, **values)
+
+    return construct
+
+
+def _make_constructor(fields: Mapping[str, Field]) -> Callable[..., None]:
+    arguments = ", ".join(
+        f"{name}=_defaults[{name!r}]" if field.has_default else name
+        for name, field in fields.items()
+    )
+    body = "\n ".join(f"self.{name} = {name}" for name in fields)
+    namespace: dict[str, object] = {
+        "_defaults": {name: field.default for name, field in fields.items()}
+    }
+    exec(f"def __init__(self, *, {arguments}):\n {body}\n", namespace)
+    constructor = namespace["__init__"]
+    assert callable(constructor)
+    return constructor
+
+
+class Struct(metaclass=StructMeta):
+    """A nested struct; compared by value, shown with its fields."""
+
+    if TYPE_CHECKING:
+        fields: ClassVar[Mapping[str, Field]]
+        __slots__: ClassVar[tuple[str, ...]]
+
+    def values(self) -> Iterator[tuple[str, object]]:
+        """Attribute names and values, in the order of the table."""
+        for name in type(self).fields:
+            yield name, getattr(self, name)
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return all(
+            _comparable(getattr(self, name)) == _comparable(getattr(other, name))
+            for name in type(self).fields
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # sequences inside may be lists
+
+    def __repr__(self) -> str:
+        inside = ", ".join(f"{name}={value!r}" for name, value in self.values())
+        return f"{type(self).__name__}({inside})"
+
+
+def _comparable(value: object) -> object:
+    return [_comparable(item) for item in value] if isinstance(value, tuple | list) else value
+
+
+class Message(Struct):
+    """A request or response body."""
+
+    if TYPE_CHECKING:
+        spec: ClassVar[ApiSpec]
+
+
+class Request(Message):
+    """A request body: `class MetadataRequest(Request, api=ApiKey.METADATA)`.
+
+    `elements_max` bounds the elements of all its arrays, and its tags, together, before they are
+    decoded. A frame of 100 MiB, which Produce may have, has room for sixteen million partitions.
+    """
+
+    # Four times what any handler answers about.
+    elements_max: ClassVar[int] = 400_000
+
+
+class Response(Message):
+    """A response body."""
+
+
+def message_names(key: ApiKey) -> tuple[str, str, str]:
+    """Module and class names of an API: by convention, so that no registry imports them all."""
+    name = api_name(key)
+    return key.name.lower(), f"{name}Request", f"{name}Response"

@@ -1,0 +1,497 @@
+"""This broker's archive in the bucket: whose it is, and what keeps it up to date.
+
+    claim     cluster.json names this cluster, or is written if there is none
+    then      mirror    the metadata log, after each change; if it goes on with another broker's
+                        entries, that one owns the archive, and this one changes nothing any more
+              groups    the groups' offsets, every strandline.remote.groups.upload.ms
+              tiering   segments and manifests
+              look      every strandline.remote.check.interval.ms: what somebody deleted of
+                        cluster.json, the metadata and the groups is written again
+
+    stop      1 what the groups committed is read       2 the logs are closed, and marked so
+                                                          crash point stop.after-mark
+              3 the mirror    4 the groups' offsets       crash point stop.after-groups
+              5 the list of changes
+
+A kill after any of these loses what comes after it, until the next start tells it: the mirror and
+the list are hints or histories that go on, and the groups are read again from their own log. 1 asks
+no store, and 3 to 5 together have STOP_S: what the store does not take until then waits for the
+next start, too. 4 needs 3, as always: a restore takes the topic from the mirror. 5 comes last,
+because it says how far the mirror is.
+
+Nothing is written before the claim. A folder that is empty, and held this broker's archive before,
+is not claimed: its volume is not mounted, most likely (`archive_mark.py`). A bucket that cannot be
+asked at the start is asked again later, so that a broker starts, and serves what is on its disk,
+while the store is away.
+
+A store that takes no writes (rights to read alone, or no room) says whose archive it holds all the
+same. Then what is archived is served, nothing is copied, and the claim goes on asking until a write
+is taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+from strandline.broker.cluster.metadata.history import cluster_of, whose_is
+from strandline.broker.cluster.metadata.metadata_log import MetadataLog
+from strandline.broker.cluster.metadata.mirror import MirrorTaken
+from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
+from strandline.broker.coordination.runtime.group_archive import GroupArchive
+from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
+from strandline.broker.server.archive_mark import ArchiveMark
+from strandline.broker.server.workers import MANIFEST_THREADS, MANIFEST_THREADS_AT_START, Workers
+from strandline.storage.clock import Clock
+from strandline.storage.concurrency.shared_future import result_of
+from strandline.storage.concurrency.side_by_side import side_by_side
+from strandline.storage.crash_points import STOP_AFTER_GROUPS, STOP_AFTER_MARK, crash_point
+from strandline.storage.errors import (
+    AccessDenied,
+    DiskError,
+    RecordsRejected,
+    StorageError,
+    StoreFull,
+    StrandlineError,
+    TierError,
+    TierUnavailable,
+)
+from strandline.storage.remote.keys import CLUSTER_KEY
+from strandline.storage.remote.manifest.cluster_info import (
+    ClusterInfo,
+    create_cluster_info,
+    load_cluster_info,
+)
+from strandline.storage.remote.object_store.conditional_writes import (
+    Conditions,
+    check_conditional_writes,
+)
+from strandline.storage.remote.object_store.interface import ObjectStore
+from strandline.storage.tiering.policy.retry import RetryPolicy, RetryState
+from strandline.storage.values import dataclass
+
+if TYPE_CHECKING:
+    from strandline.storage.tiering.manager.manager import TieringManager
+
+log = logging.getLogger(__name__)
+
+# Start-up waits this long for the store to say whose archive it holds, and goes on without it.
+CLAIM_WAIT_S = 5.0
+# Then the store is asked again after this, doubling up to the maximum.
+CLAIM_RETRY_S = 0.5
+CLAIM_RETRY_S_MAX = 5.0
+# A stop gives the store so long to take what it is to know, and so long to be read for that.
+STOP_S = 3.0
+STOP_READ_S = 1.0
+# Costs no request while nothing has changed; what is not mirrored is lost with the machine.
+MIRROR_CHECK_S = 0.5
+
+
+_AWAY = "remote tier cannot be reached; archived records wait until it can"
+_UNREADABLE = "remote tier forbids this broker to read; archived records wait until it may"
+_FORBIDDEN = (
+    "writing to the remote tier is forbidden: what is archived is served, nothing is copied; it is"
+    " tried again"
+)
+_FULL = "remote tier has no room: what is archived is served, nothing is copied; it is tried again"
+_FORBIDDEN_NEW = (
+    "writing to the remote tier is forbidden: no archive can be begun there; it is tried again"
+)
+_FULL_NEW = "remote tier has no room to begin an archive in; it is tried again"
+
+
+class WrongArchive(StrandlineError):
+    """The bucket holds another cluster's archive."""
+
+
+class ArchiveClaim:
+    """Whether the bucket is known to be this cluster's."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        workers: Workers,
+        *,
+        cluster_id: str,
+        mark: ArchiveMark | None = None,
+    ) -> None:
+        """`mark` says whether an earlier start has seen the archive; None if it cannot vanish."""
+        self._store = store
+        self._mark = mark
+        self._workers = workers
+        self._ours = ClusterInfo(cluster_id=cluster_id)
+        self._is_ours = False
+        # How often cluster.json was gone, though it had been there.
+        self.deleted_count = 0
+        # Why the store took no write when it was last asked to; None: it took it, or was not asked.
+        self.refusal: TierError | None = None
+        # Known once it has taken writes.
+        self.conditions: Conditions | None = None
+        # What the store was asked and has not answered yet, though nobody may wait for it.
+        self._asking: asyncio.Future[_Answer] | None = None
+        # What was logged last of a claim that is not whole.
+        self._noted = ""
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the archive is this cluster's; it may be one that takes no writes."""
+        return self._is_ours
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether there is nothing left to ask for."""
+        return self._is_ours and self.refusal is None
+
+    async def attempt(self, *, wait_s: float | None = None) -> bool:
+        """Whether it is known to be ours; False if the store cannot be asked now.
+
+        After `wait_s` it is not waited for any more; None waits as long as the store does. The
+        question stands meanwhile: the next attempt has its answer, and does not ask anew.
+
+        Raises WrongArchive if it is another's: nothing may be written there. Raises InvalidConfig
+        if the store cannot keep manifests safe.
+        """
+        if self._asking is None:
+            claim = partial(_claim, self._store, self._ours, self._mark)
+            # Not in the metadata thread: while the store hangs, topics can still be created.
+            executor = self._workers.manifests
+            self._asking = asyncio.get_running_loop().run_in_executor(executor, claim)
+            # A start that ends meanwhile leaves a question that nobody has the answer of.
+            self._asking.add_done_callback(_note_failure)
+        asking = self._asking
+        try:
+            async with asyncio.timeout(wait_s):
+                answer = await result_of(asking)
+        except TimeoutError:
+            self._note(_AWAY, TierUnavailable(CLUSTER_KEY, "put", f"no answer in {wait_s} s"))
+            return self._is_ours
+        except (DiskError, TierError) as error:
+            self._note(_UNREADABLE if isinstance(error, AccessDenied) else _AWAY, error)
+            return self._is_ours
+        finally:
+            # Whatever the answer was: who asks again is not given an old one.
+            if asking.done():
+                self._asking = None
+        if answer.info is not None:
+            self._check_owner(answer.info)
+            self._is_ours = True
+        self._note_writes(answer)
+        return self._is_ours
+
+    async def look(self) -> None:
+        """Whether it still is ours; a cluster.json that was deleted is written again.
+
+        Raises WrongArchive if it is another's by now, and StorageError if that cannot be known.
+        """
+        run = partial(asyncio.get_running_loop().run_in_executor, self._workers.manifests)
+        found = await run(load_cluster_info, self._store)
+        if found is None:
+            self.deleted_count += 1
+            log.warning(
+                "cluster.json was deleted in the bucket, it is written again",
+                extra={"fields": {"url": self._store.url}},
+            )
+            found = await run(_found_or_created, self._store, self._ours)
+        self._is_ours = found.cluster_id == self._ours.cluster_id
+        self._check_owner(found)
+
+    def _check_owner(self, theirs: ClusterInfo) -> None:
+        if theirs.cluster_id != self._ours.cluster_id:
+            raise WrongArchive(
+                f"{self._store.url} belongs to cluster {theirs.cluster_id}, the log folders to "
+                f"{self._ours.cluster_id}: point strandline.remote.url at an empty prefix, or "
+                f"log.dirs at the folders of {theirs.cluster_id}. If those are lost: "
+                "`strandline restore`"
+            )
+
+    def _note_writes(self, answer: _Answer) -> None:
+        before, self.refusal = self.refusal, answer.refusal
+        self.conditions = answer.conditions or self.conditions
+        if answer.refusal is not None:
+            forbidden, full = (_FORBIDDEN, _FULL) if self._is_ours else (_FORBIDDEN_NEW, _FULL_NEW)
+            is_full = isinstance(answer.refusal, StoreFull)
+            self._note(full if is_full else forbidden, answer.refusal)
+        elif before is not None:
+            self._noted = ""
+            log.info("remote tier takes writes again", extra={"fields": {"url": self._store.url}})
+
+    def _note(self, event: str, error: StorageError) -> None:
+        """Says why the archive is not used as it should, once per kind of reason."""
+        noted = f"{event} {type(error).__name__}"
+        # Of a store that goes away once it is known whose archive it holds, others tell.
+        is_told = noted == self._noted or (event == _AWAY and self._is_ours)
+        log.log(
+            logging.DEBUG if is_told else logging.WARNING,
+            event,
+            extra={"fields": {"url": self._store.url, "error": str(error)}},
+        )
+        self._noted = noted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Answer:
+    """What a store says: whose archive it holds (`info`, None: nobody's), and why it takes no write
+    (`refusal`, None: it took some, and keeps `conditions`).
+    """
+
+    info: ClusterInfo | None
+    refusal: TierError | None = None
+    conditions: Conditions | None = None
+
+
+def _note_failure(asking: asyncio.Future[_Answer]) -> None:
+    if not asking.cancelled():
+        asking.exception()
+
+
+def _claim(store: ObjectStore, ours: ClusterInfo, mark: ArchiveMark | None) -> _Answer:
+    """Whose archive it is, ours if it was nobody's; blocks.
+
+        1 an archive that was there before is there   2 the store keeps conditions
+        3 cluster.json                                4 this disk remembers the archive
+
+    Before 1 nothing is written there: it may be the mount point of a volume that is not mounted. A
+    store that takes no writes cannot be asked 2; one that has a 3 was asked by who wrote that.
+    Raises InvalidConfig if the store cannot keep manifests safe, TierError if it cannot be asked,
+    DiskError if this disk cannot say what it remembers.
+    """
+    if mark is not None and mark.is_set and not whose_is(store)[0]:  # 1
+        raise TierUnavailable(
+            CLUSTER_KEY,
+            "get",
+            f"{store.url} held this broker's archive, and is empty: is its volume mounted?"
+            f" To begin a new archive there, remove {mark.path}",
+        )
+    try:
+        conditions = check_conditional_writes(store)  # 2
+        answer = _Answer(info=_found_or_created(store, ours), conditions=conditions)  # 3
+    except (AccessDenied, StoreFull) as refusal:
+        answer = _Answer(info=load_cluster_info(store), refusal=refusal)
+    found = answer.info
+    if mark is not None and found is not None and found.cluster_id == ours.cluster_id:
+        mark.set()  # 4
+    return answer
+
+
+def _found_or_created(store: ObjectStore, ours: ClusterInfo) -> ClusterInfo:
+    """Where cluster.json is lost the metadata still say whose archive it is."""
+    if load_cluster_info(store) is None and (owner := cluster_of(store)) not in (
+        "",
+        ours.cluster_id,
+    ):
+        return ClusterInfo(cluster_id=owner)
+    return create_cluster_info(store, ours)
+
+
+async def start_tiering(
+    tiering: TieringManager, metadata_log: MetadataLog, workers: Workers
+) -> None:
+    """Loads what the archive says of the partitions, and finds out beside it whose that is.
+
+    Until then a partition that is behind its archive takes no records, and would seem to be empty;
+    and one that has nothing else is not safe from a late commit of its last broker.
+    """
+    workers.manifests.resize(MANIFEST_THREADS_AT_START)
+    try:
+        if not tiering.is_unclaimed:
+            await tiering.start()
+            return
+        await side_by_side(tiering.start(), _claim_soon(tiering, metadata_log, workers))
+        if tiering.archive_is_ours and tiering.is_waiting:
+            await tiering.start()
+    finally:
+        workers.manifests.resize(MANIFEST_THREADS)
+
+
+async def _claim_soon(tiering: TieringManager, metadata_log: MetadataLog, workers: Workers) -> None:
+    """Not at any price: the loop tries again, and says why."""
+    with contextlib.suppress(TimeoutError, StorageError):
+        async with asyncio.timeout(CLAIM_WAIT_S):
+            await _tell(metadata_log.claim_mirror, tiering, workers)
+
+
+async def _tell(mirror: Callable[[], object], tiering: TieringManager, workers: Workers) -> None:
+    """Brings changes of the metadata to the bucket; `tiering` is told whose archive that shows.
+
+    Raises StorageError.
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        await loop.run_in_executor(workers.manifests, mirror)
+    except MirrorTaken as error:
+        tiering.lose(str(error))
+        raise
+    except TierUnavailable:
+        raise
+    except StorageError:
+        # Not allowed, or damaged: nothing that another broker would have done.
+        tiering.confirm()
+        raise
+    tiering.confirm()
+
+
+class ArchiveUpkeep:
+    """The loops that bring this broker's state to its archive."""
+
+    def __init__(
+        self,
+        claim: ArchiveClaim,
+        store: ObjectStore,
+        *,
+        tiering: TieringManager,
+        metadata_log: MetadataLog,
+        replicas: ReplicaManager,
+        workers: Workers,
+        clock: Clock,
+        groups_interval_ms: int,
+        check_interval_ms: int,
+    ) -> None:
+        self._claim = claim
+        self._store = store
+        self._tiering = tiering
+        self._metadata_log = metadata_log
+        self._replicas = replicas
+        self._workers = workers
+        self._clock = clock
+        self._groups_interval_ms = groups_interval_ms
+        self._check_interval_ms = check_interval_ms
+        self._groups = GroupArchive(
+            store,
+            lambda: (
+                partition.log
+                for partition in replicas.partitions()
+                if partition.topic_partition.topic == OFFSETS_TOPIC
+            ),
+            executor=workers.manifests,
+            clock=clock,
+        )
+
+    async def mirror_forever(self) -> None:
+        """Brings each change of the metadata to the bucket.
+
+        Until it is known whose the archive is, that is asked for alone: partitions may wait for it,
+        and the first `mirror_once` reads back all there is, with a request for each entry.
+        """
+        mirroring = RetryState("mirror", "metadata", policy=RetryPolicy(), clock=self._clock)
+        while True:
+            # Who has lost the archive does not take it back when its metadata are deleted.
+            is_lost = not (self._tiering.archive_is_ours or self._tiering.is_unclaimed)
+            if self._claim.is_ours and mirroring.may_try and not is_lost:
+                metadata_log = self._metadata_log
+                is_urgent = self._tiering.is_unclaimed
+                mirror: Callable[[], object] = (
+                    metadata_log.claim_mirror if is_urgent else metadata_log.mirror_once
+                )
+                try:
+                    await _tell(mirror, self._tiering, self._workers)
+                except StorageError as error:
+                    mirroring.failed(error)
+                else:
+                    mirroring.succeeded()
+                    self._note_mirror()
+            await asyncio.sleep(MIRROR_CHECK_S)
+
+    async def archive_groups_forever(self) -> None:
+        """Keeps the groups' offsets in the bucket up to date."""
+        while True:
+            await asyncio.sleep(self._groups_interval_ms / 1000)
+            if self._claim.is_ours and self._is_mirrored:
+                await self._groups.run_once()
+
+    async def look_forever(self) -> None:
+        """Writes again what was deleted in the bucket beside the topics."""
+        looking = RetryState("look", "archive", policy=RetryPolicy(), clock=self._clock)
+        while True:
+            await asyncio.sleep(self._check_interval_ms / 1000)
+            if not self._may_tell:
+                continue
+            try:
+                await self._claim.look()
+                await _tell(self._metadata_log.mend_mirror, self._tiering, self._workers)
+                self._note_mirror()
+                await self._groups.look()
+            except WrongArchive as error:
+                self._tiering.lose(str(error))
+            except StorageError as error:
+                looking.failed(error)
+            else:
+                looking.succeeded()
+
+    def deleted_counts(self) -> Mapping[str, int]:
+        """How many objects somebody deleted beside the topics, by what they are."""
+        return {
+            "cluster": self._claim.deleted_count,
+            "metadata": self._metadata_log.statistics().mirror_deleted_count,
+            "groups": self._groups.deleted_count,
+        }
+
+    @property
+    def _is_mirrored(self) -> bool:
+        """Whether the groups may be written.
+
+        A restore takes their topic from the mirror: its contents must not be there before it. And a
+        mirror that has another history shows that this broker is not the only one.
+        """
+        return self._metadata_log.statistics().mirror_lag <= 0
+
+    def _note_mirror(self) -> None:
+        self._tiering.changes.note_metadata(self._metadata_log.statistics().mirror_version)
+
+    async def read_rest(self) -> None:
+        """1 of a stop, when nobody appends any more and the loops have ended."""
+        if not self._may_tell:
+            return
+        try:
+            async with asyncio.timeout(STOP_READ_S):
+                await self._groups.read_rest()  # 1
+        except (TimeoutError, StorageError, RecordsRejected) as error:
+            _note_untold(error)
+
+    async def tell_rest(self) -> None:
+        """3 to 5 of a stop: what a replica and a restore are to know of this run."""
+        if not self._may_tell:
+            return
+        crash_point(STOP_AFTER_MARK)
+        try:
+            async with asyncio.timeout(STOP_S):
+                await _tell(self._metadata_log.mirror_once, self._tiering, self._workers)  # 3
+                self._note_mirror()
+                if self._is_mirrored:
+                    await self._groups.write_rest()  # 4
+                crash_point(STOP_AFTER_GROUPS)
+                await self._tiering.tell_last_changes()  # 5
+        except (TimeoutError, StorageError) as error:
+            _note_untold(error)
+
+    @property
+    def _may_tell(self) -> bool:
+        tiering = self._tiering
+        return self._claim.is_ours and tiering.archive_is_ours and tiering.store_is_up
+
+    async def tier_forever(self) -> None:
+        """Runs the tiering once the archive is known to be ours."""
+        if not self._claim.is_ours:
+            await self._ask_until(lambda: self._claim.is_ours)
+            await start_tiering(self._tiering, self._metadata_log, self._workers)
+        await side_by_side(self._tiering.run(), self._ask_until(lambda: self._claim.is_whole))
+
+    async def _ask_until(self, is_enough: Callable[[], bool]) -> None:
+        """Claims the archive again and again. Raises WrongArchive, InvalidConfig."""
+        wait_s = CLAIM_RETRY_S
+        while not is_enough():
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, CLAIM_RETRY_S_MAX)
+            await self._claim.attempt()
+            self._tiering.note_probe(self._claim.refusal)
+
+
+def _note_untold(error: Exception) -> None:
+    """Nothing is lost with the next start; a replica and a restore before it know less."""
+    log.warning(
+        "the archive was not told everything before the stop",
+        extra={"fields": {"error": str(error) or "no answer in time"}},
+    )

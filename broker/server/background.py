@@ -1,0 +1,249 @@
+"""What runs beside the connections: the loops over the logs, and how a loop is kept running.
+
+    flush       closed segments, and open ones whose flush.ms or flush.messages is due; new epochs
+    checkpoint  log starts
+    revive      log folders that were offline and can be written again
+    expire      idempotent producers that were silent for too long
+    purges      deleted topics of which nothing is left
+
+A loop that fails is logged and begun again; it never takes the broker with it. `app.py` starts
+them; `archive_upkeep.py` has those of the bucket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from strandline.broker.cluster.metadata import controller
+from strandline.broker.cluster.metadata.metadata import Metadata
+from strandline.broker.cluster.replicas.partition import Partition
+from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
+from strandline.broker.config.running_config import RunningConfig
+from strandline.broker.server.workers import SYNC_THREADS, Workers
+from strandline.storage.clock import Clock
+from strandline.storage.errors import DiskError, StrandlineError
+from strandline.storage.local.log.log import LocalLog
+from strandline.storage.local.log_dirs.log_dirs import LogDirs
+from strandline.storage.model import TimestampMs, TopicId
+from strandline.storage.quiet_log import QuietLog
+
+if TYPE_CHECKING:
+    from strandline.storage.local.log_dirs.revival import RevivedLog
+
+log = logging.getLogger(__name__)
+
+# A loop that fails begins again after this, doubling up to the maximum.
+RESTART_S = 1.0
+RESTART_S_MAX = 60.0
+# Closed segments are synced at the next turn; flush.ms is kept to this precision.
+FLUSH_CHECK_S = 1.0
+# Kafka's replica.high.watermark.checkpoint.interval.ms.
+CHECKPOINT_S = 5.0
+# An offline folder is probed with one small file, so often that nobody has to restart the broker.
+REVIVE_CHECK_S = 1.0
+# A partition whose folder could not be made, mostly for want of room, is a change of the metadata
+# each time it is tried: a file, and an object in the bucket.
+UNCREATED_RETRY_S = 60.0
+PURGE_CHECK_S = 0.5
+# An entry of the metadata log stays small: some 20 bytes for each.
+PURGES_PER_CHANGE_MAX = 1000
+# Kafka's producer.id.expiration.check.interval.ms.
+PRODUCER_CHECK_S = 600.0
+
+
+async def keep_running(name: str, begin: Callable[[], Awaitable[None]]) -> None:
+    """Runs a loop, and begins it again if it fails.
+
+    One that ran for RESTART_S_MAX before is begun again as soon as at its first failure: those of
+    last week are no reason to leave a log folder offline for a minute.
+    """
+    loop = asyncio.get_running_loop()
+    wait_s = RESTART_S
+    while True:
+        begun_s = loop.time()
+        try:
+            await begin()
+        except StrandlineError as error:
+            wait_s = _wait_s(wait_s, ran_s=loop.time() - begun_s)
+            log.warning(
+                "background task failed, will be begun again",
+                extra={"fields": {"task": name, "wait_s": wait_s, "error": str(error)}},
+            )
+        except Exception:
+            wait_s = _wait_s(wait_s, ran_s=loop.time() - begun_s)
+            log.exception("background task failed", extra={"fields": {"task": name}})
+        await asyncio.sleep(wait_s)
+        wait_s = min(2 * wait_s, RESTART_S_MAX)
+
+
+def _wait_s(next_s: float, *, ran_s: float) -> float:
+    """How long a loop rests that failed after so long, if the next rest was to be `next_s`."""
+    return RESTART_S if ran_s >= RESTART_S_MAX else next_s
+
+
+def delayed(delay_ms: int, begin: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
+    """The same loop, begun `delay_ms` later."""
+
+    async def wait_and_begin() -> None:
+        await asyncio.sleep(delay_ms / 1000)
+        await begin()
+
+    return wait_and_begin
+
+
+class LogUpkeep:
+    """The loops over this broker's logs and their folders."""
+
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        log_dirs: LogDirs,
+        *,
+        metadata: Metadata,
+        running: RunningConfig,
+        workers: Workers,
+        clock: Clock,
+        believed_ms: Callable[[], TimestampMs],
+    ) -> None:
+        """`believed_ms` is the time by which producers expire: no jump is believed at once."""
+        self._replicas = replicas
+        self._log_dirs = log_dirs
+        self._metadata = metadata
+        self._running = running
+        self._workers = workers
+        self._clock = clock
+        # Logs that were opened anew and are not served yet: the metadata has to be told before.
+        self._revived: list[RevivedLog] = []
+        self._believed_ms = believed_ms
+
+    async def flush_forever(self) -> None:
+        """Syncs closed segments, and open ones whose flush.ms or flush.messages is due.
+
+        And writes the leader epochs that began since the last turn.
+        """
+        loop = asyncio.get_running_loop()
+        quiet_log = QuietLog(log, self._clock)
+        while True:
+            await asyncio.sleep(FLUSH_CHECK_S)
+            now_s = self._clock.monotonic_s()
+            due = [
+                partition
+                for partition in self._replicas.partitions()
+                if _must_be_flushed(partition.log.local, now_s)
+            ]
+            while due:
+                # Taken out: nobody here is to hold a partition that is deleted later.
+                together = [due.pop() for _ in due[:SYNC_THREADS]]
+                await asyncio.gather(*(_flush(one, quiet_log) for one in together))
+                together.clear()
+            unwritten = [
+                partition
+                for partition in self._replicas.partitions()
+                if partition.log.local.leader_epochs.is_unwritten
+            ]
+            if unwritten:
+                await loop.run_in_executor(self._workers.disk, _write_epochs, unwritten, quiet_log)
+                unwritten.clear()
+
+    async def checkpoint_forever(self) -> None:
+        """Writes down where the logs start."""
+        while True:
+            await asyncio.sleep(CHECKPOINT_S)
+            await self._replicas.checkpoint_log_starts()
+
+    async def revive_folders_forever(self) -> None:
+        """Takes log folders into service again that went offline and can be written once more."""
+        loop = asyncio.get_running_loop()
+        tried_s = -UNCREATED_RETRY_S
+        while True:
+            await asyncio.sleep(REVIVE_CHECK_S)
+            if self._log_dirs.has_failed:
+                self._revived += await loop.run_in_executor(
+                    self._workers.disk, self._log_dirs.revive
+                )
+            revived = self._revived
+            now_s = self._clock.monotonic_s()
+            is_to_create = (
+                self._replicas.has_uncreated
+                and not self._log_dirs.has_failed
+                and (revived or now_s - tried_s >= UNCREATED_RETRY_S)
+            )
+            if is_to_create:
+                tried_s = now_s
+            if is_to_create or any(pair.lost_records for pair in revived):
+                await self._metadata.lead_anew(self._running.static.node_id)
+            self._replicas.replace_logs(revived)
+            revived.clear()
+
+    async def expire_producers_forever(self) -> None:
+        """Forgets idempotent producers that were silent for `producer.id.expiration.ms`."""
+        while True:
+            await asyncio.sleep(PRODUCER_CHECK_S)
+            now_ms = self._believed_ms()
+            for partition in self._replicas.partitions():
+                partition.log.local.producers.expire(
+                    now_ms, self._running.current.producer_id_expiration_ms
+                )
+                await asyncio.sleep(0)
+
+
+async def _flush(partition: Partition, quiet_log: QuietLog) -> None:
+    try:
+        await partition.flush()
+    except DiskError as error:
+        if partition.is_gone:
+            return
+        where = partition.topic_partition
+        quiet_log.say(
+            logging.ERROR,
+            "flush failed",
+            where,
+            {"partition": str(where), "error": str(error)},
+        )
+
+
+def _write_epochs(partitions: Sequence[Partition], quiet_log: QuietLog) -> None:
+    """Blocks."""
+    for partition in partitions:
+        try:
+            partition.log.local.write_epochs()
+        except DiskError as error:
+            if not partition.is_gone:
+                where = partition.topic_partition
+                quiet_log.say(
+                    logging.ERROR,
+                    "leader epochs not written",
+                    where,
+                    {"partition": str(where), "error": str(error)},
+                )
+
+
+def _must_be_flushed(local: LocalLog, now_s: float) -> bool:
+    """Whether closed segments wait for their fsync, or flush.messages or flush.ms ask for one."""
+    if local.failure is not None:
+        return False
+    return local.recovery_point < local.active_segment.base_offset or local.flush_is_due(now_s)
+
+
+class FinishedPurges:
+    """Deleted topics of which no tier has anything left, until the metadata log says so too."""
+
+    def __init__(self) -> None:
+        self._topic_ids: set[TopicId] = set()
+
+    def add(self, topic_id: TopicId) -> None:
+        self._topic_ids.add(topic_id)
+
+    async def note_forever(self, metadata: Metadata) -> None:
+        while True:
+            await asyncio.sleep(PURGE_CHECK_S)
+            while self._topic_ids:
+                # Together: each change is a file, and an object in the bucket.
+                topic_ids = frozenset(islice(self._topic_ids, PURGES_PER_CHANGE_MAX))
+                await metadata.change(partial(controller.finish_purges, topic_ids=topic_ids))
+                self._topic_ids -= topic_ids

@@ -1,0 +1,195 @@
+"""`strandline serve --read-only`: a broker on another broker's bucket, which it only reads.
+
+    start   1 look whose archive it is      3 what changed last; then
+            2 lock and mark the folders     4 the origin's metadata, from its mirror
+                                            5 the logs, ending where the archives end
+
+    runs    every strandline.remote.replica.poll.ms        what changed last; and that, again
+            every strandline.remote.replica.full.poll.ms   the mirror and every manifest
+
+What changed last is asked for before what it names (storage/tiering/changes/change_reader.py): what changes
+in between is named next time.
+
+Its folders hold nothing of the origin but where each log ended, and the offsets of the replica's
+own groups. They are marked: an ordinary broker does not start on them, since it would take the
+archive over, and a replica does not start on an ordinary broker's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
+from functools import partial
+
+from strandline.broker.cluster.metadata.metadata_log import MetadataLog
+from strandline.broker.cluster.replicas.following import (
+    FollowedLog,
+    FollowedTiers,
+    FollowingMetadata,
+)
+from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
+from strandline.broker.config.broker_config import BrokerConfig
+from strandline.broker.server.app import Broker
+from strandline.broker.server.background import delayed
+from strandline.broker.server.folder_marks import REPLICA_MARK, WrongFolder
+from strandline.broker.server.opening import load_logs, make_metadata_log, open_archive
+from strandline.broker.server.part_settings import tiering_config
+from strandline.storage import files
+from strandline.storage.clock import Clock
+from strandline.storage.errors import InvalidConfig, StorageError
+from strandline.storage.local.formats.checkpoint import META_PROPERTIES
+from strandline.storage.local.log_dirs.log_dirs import LogDirs
+from strandline.storage.remote.manifest.cluster_info import load_cluster_info
+from strandline.storage.remote.object_store.interface import ObjectStore
+from strandline.storage.remote.object_store.read_only import ReadOnlyStore
+from strandline.storage.tiering.changes.change_reader import ChangeReader
+from strandline.storage.tiering.log.unified_log import UnifiedLog
+from strandline.storage.tiering.policy.retry import RetryPolicy, RetryState
+
+log = logging.getLogger(__name__)
+
+
+class ReplicaBroker(Broker):
+    """See the top of this file."""
+
+    def __init__(self, config: BrokerConfig, clock: Clock) -> None:
+        """Raises InvalidConfig without a remote tier."""
+        if config.remote_url is None:
+            raise InvalidConfig("--read-only needs strandline.remote.url: whose archive to serve")
+        super().__init__(
+            replace(config, remote_log_storage_system_enable=True, auto_create_topics_enable=False),
+            clock,
+        )
+        self._cluster_id = ""
+        self._changes: ChangeReader
+        # The mirror has not been read since it was to be.
+        self._is_behind = False
+        self._following: FollowingMetadata
+
+    async def start(self) -> None:
+        """Everything up to the ready line. Raises StrandlineError."""
+        config, clock = self._config, self._clock
+        writable = open_archive(config, clock)
+        assert writable is not None
+        store = self._store = ReadOnlyStore(writable)
+        self._cluster_id = await self._in(self._workers.manifests, partial(_cluster_of, store))  # 1
+        self._log_dirs = await self._in(self._workers.disk, self._open_log_dirs)  # 2
+        await self._read_last_time()
+        origin = MetadataLog(store, cluster_id=self._cluster_id)
+        self._metadata_log = make_metadata_log(config, self._log_dirs, clock)
+        self._changes = ChangeReader(
+            store, clock=clock, full_interval_ms=config.remote_replica_full_poll_ms
+        )
+        await self._in(self._workers.changes, self._changes.ask)  # 3
+        await self._in(self._workers.metadata, origin.refresh)  # 4
+        await self._in(self._workers.metadata, self._metadata_log.load)
+        self._tiering = self._make_manager(
+            store,
+            replace(
+                tiering_config(config),
+                follows=True,
+                task_interval_ms=config.remote_replica_poll_ms,
+            ),
+        )
+        self._replicas = ReplicaManager(
+            self._log_dirs,
+            FollowedTiers(
+                self._tiering,
+                log_starts=self._log_dirs.log_start_offsets,
+                lookups=self._workers.lookups,
+            ),
+            topic_defaults=lambda: self._running.topic_defaults.properties,
+            disk=self._workers.disk,
+            syncs=self._workers.syncs,
+        )
+        self._following = FollowingMetadata(
+            origin,
+            self._metadata_log,
+            node_id=config.node_id,
+            follower=self,
+            executor=self._workers.metadata,
+        )
+        self._metadata = self._following
+        image = self._following.image
+        self._running.follow(image)
+        # What it has of a topic that was deleted meanwhile is nothing that anybody would want back.
+        load = partial(
+            load_logs, self._log_dirs, image, self._running.current, keep_empty_strays=False
+        )
+        logs = await self._in(self._workers.disk, load)  # 5
+        self._replicas.take_over(logs, image)
+        await self.follow(image)
+        await self._make_services()
+        self._started = True
+        await self._tiering.start()
+
+    def _open_log_dirs(self) -> LogDirs:
+        for folder in self._config.log_dirs:
+            if (folder / META_PROPERTIES).exists() and not (folder / REPLICA_MARK).exists():
+                raise WrongFolder(
+                    f"{folder} belongs to a broker; a read-only replica needs folders of its own"
+                )
+            files.make_directory(folder)
+            files.write_atomically(folder / REPLICA_MARK, b"")
+        return LogDirs.open(
+            self._config.log_dirs,
+            node_id=self._config.node_id,
+            cluster_id=self._cluster_id,
+            clock=self._clock,
+        )
+
+    def _retained_logs(self) -> Iterable[UnifiedLog]:
+        """Only the replica's own: what the origin lets go is seen in its manifests."""
+        logs = (partition.log for partition in self._replicas.partitions())
+        return (unified_log for unified_log in logs if not isinstance(unified_log, FollowedLog))
+
+    def _loops(self) -> dict[str, Callable[[], Awaitable[None]]]:
+        assert self._tiering is not None
+        delay_ms = self._config.log_initial_task_delay_ms
+        loops: dict[str, Callable[[], Awaitable[None]]] = {
+            "connection sweep": self._server.sweep_forever,
+            "flush": self._upkeep.flush_forever,
+            "checkpoint": self._upkeep.checkpoint_forever,
+            "groups": self._groups.run,
+            "log folders": self._upkeep.revive_folders_forever,
+            "retention": delayed(delay_ms, self._enforcer.run),
+            "tiering": self._tiering.run,
+            "following": self._follow_forever,
+            "moves": self._moves.run,
+        }
+        if self._config.log_cleaner_enable:
+            # Of all logs only those of the replica's own groups are compacted.
+            loops["cleaner"] = delayed(delay_ms, self._cleaner.run)
+        return loops
+
+    async def _follow_forever(self) -> None:
+        state = RetryState("follow", "metadata", policy=RetryPolicy(), clock=self._clock)
+        while True:
+            await asyncio.sleep(self._config.remote_replica_poll_ms / 1000)
+            await self._look(state)
+
+    async def _look(self, state: RetryState) -> None:
+        assert self._tiering is not None
+        news = await self._in(self._workers.changes, self._changes.ask)
+        if self._tiering.hear(news):
+            self._changes.doubt()
+        is_news = news.metadata_version > self._following.origin_version
+        self._is_behind |= is_news or news.is_everything
+        if self._is_behind:
+            try:
+                await self._following.refresh()
+            except StorageError as error:
+                state.failed(error)
+            else:
+                self._is_behind = False
+                state.succeeded()
+
+
+def _cluster_of(store: ObjectStore) -> str:
+    store.check()
+    found = load_cluster_info(store)
+    if found is None:
+        raise InvalidConfig(f"{store.url} holds no archive: there is no cluster.json")
+    return found.cluster_id

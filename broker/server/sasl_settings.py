@@ -1,0 +1,77 @@
+"""How the clients of a SASL listener log in: loaded if there is such a listener.
+
+Users of SCRAM are in the metadata (AlterUserScramCredentials), those of PLAIN in the file.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from strandline.broker.cluster.metadata.metadata import Metadata
+from strandline.broker.config.broker_config import BrokerConfig
+from strandline.broker.config.listener_keys import PLAIN_USERS, of_listener
+from strandline.broker.handlers.auth.sasl import SaslSettings
+from strandline.broker.security.jaas import plain_passwords
+from strandline.broker.security.mechanism import Exchange
+from strandline.broker.security.plain import PlainExchange
+from strandline.broker.security.scram import DIGESTS, ScramCredential, ScramExchange
+from strandline.storage.errors import InvalidConfig
+
+PLAIN = "PLAIN"
+MECHANISMS = (PLAIN, *DIGESTS)
+NONCE_BYTES = 24
+
+
+def settings_of(config: BrokerConfig, metadata: Metadata, listener: str) -> SaslSettings:
+    """What the gate of each connection at `listener` goes by."""
+    own_lifetime = of_listener(config.given, listener, "connections.max.reauth.ms")
+    makers: dict[str, Callable[[], Exchange]] = {}
+    for name in enabled_mechanisms(config, listener):
+        if name == PLAIN:
+            text = of_listener(config.given, listener, PLAIN_USERS)
+            makers[name] = partial(PlainExchange, plain_passwords(text) if text else {})
+        else:
+            makers[name] = partial(_scram, metadata, name)
+    return SaslSettings(
+        mechanisms=makers,
+        lifetime_ms=int(own_lifetime) if own_lifetime else config.connections_max_reauth_ms,
+        failed_delay_ms=config.connection_failed_authentication_delay_ms,
+        frame_bytes_max=config.sasl_server_max_receive_size,
+    )
+
+
+def _scram(metadata: Metadata, mechanism: str) -> Exchange:
+    nonce = secrets.token_urlsafe(NONCE_BYTES)
+    return ScramExchange(DIGESTS[mechanism], partial(_credential, metadata, mechanism), nonce)
+
+
+def _credential(metadata: Metadata, mechanism: str, user: str) -> ScramCredential | None:
+    credentials: Mapping[str, str] = metadata.image.scram_credentials.get(user, {})
+    text = credentials.get(mechanism)
+    return None if text is None else ScramCredential.parse(text)
+
+
+def enabled_mechanisms(config: BrokerConfig, listener: str) -> tuple[str, ...]:
+    """How clients of this listener may log in."""
+    own = of_listener(config.given, listener, "sasl.enabled.mechanisms")
+    names = own.split(",") if own else (config.sasl_enabled_mechanisms or ())
+    return tuple(dict.fromkeys(name.strip() for name in names if name.strip()))
+
+
+def check_mechanisms(config: BrokerConfig, listener: str) -> None:
+    """Raises InvalidConfig for a SASL listener that nobody could come in by, or anybody."""
+    mechanisms = enabled_mechanisms(config, listener)
+    unknown = [name for name in mechanisms if name not in MECHANISMS]
+    if unknown or not mechanisms:
+        raise InvalidConfig(
+            f"listener {listener} is SASL_PLAINTEXT: sasl.enabled.mechanisms="
+            f"{','.join(mechanisms)!r}: expected some of {', '.join(MECHANISMS)}"
+        )
+    users = of_listener(config.given, listener, PLAIN_USERS)
+    if PLAIN in mechanisms and users is None:
+        raise InvalidConfig(
+            f"listener {listener} allows PLAIN: expected its users in"
+            f" listener.name.{listener.lower()}.{PLAIN_USERS}"
+        )

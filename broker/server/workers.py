@@ -1,0 +1,113 @@
+"""The broker's threads, all bounded, each pool for one kind of waiting.
+
+    disk (1)       log folders, checkpoints
+    syncs (8)      flushes of logs; those of different logs share the device
+    metadata (1)   appends to the metadata log
+    manifests (4)  manifests, the mirror of the metadata log; 16 while a start waits for them
+    changes (1)    the list of what changed in the archive, written or read
+    lookups (2)    offsets by time
+    records (2)    appends that need decompression or a look at each record
+    copier (remote.log.manager.copier.thread.pool.size)  uploads
+    reader (remote.log.reader.threads)  cold reads
+    expiration (remote.log.manager.expiration.thread.pool.size)  deletes in the archive
+    cleaner (log.cleaner.threads)  talks to a compacting child process each
+    decoding (1)   large requests
+    moves (1)      copies of partitions for another log folder
+    default (2)    whatever asks for asyncio's default pool, which must be a plain one
+
+`app.py` alone makes them; who works in one is given it. They get over a thread that the system did
+not give.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Executor
+
+from strandline.broker.config.broker_config import BrokerConfig
+from strandline.storage.concurrency.resizable_pool import DefaultPool, ResizablePool
+from strandline.storage.values import dataclass
+
+# Manifests and topic.json are small: a few at a time, and never behind a copy.
+MANIFEST_THREADS = 4
+# Nobody is served yet, and each waits for the store: as many as the tiering loads side by side.
+MANIFEST_THREADS_AT_START = 16
+# ListOffsets by time decompresses a batch of each partition.
+LOOKUP_THREADS = 2
+# An fsync waits for the device and for nobody else; ten at once take little longer than one.
+SYNC_THREADS = 8
+# Codecs let go of the interpreter while they work, so a second thread helps; each may hold a whole
+# decompressed batch.
+RECORD_THREADS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workers:
+    """Every pool of the broker; see the top of this file for what each does."""
+
+    disk: ResizablePool
+    syncs: ResizablePool
+    metadata: ResizablePool
+    copier: ResizablePool
+    lookups: ResizablePool
+    records: ResizablePool
+    manifests: ResizablePool
+    changes: ResizablePool
+    reader: ResizablePool
+    expiration: ResizablePool
+    cleaner: ResizablePool
+    decoding: ResizablePool
+    moves: ResizablePool
+    default: DefaultPool
+
+    @classmethod
+    def start(cls, config: BrokerConfig) -> Workers:
+        """The pools; their threads begin with the first call of each. `stop` ends them."""
+        return cls(
+            disk=ResizablePool(1, "disk"),
+            syncs=ResizablePool(SYNC_THREADS, "syncs"),
+            metadata=ResizablePool(1, "metadata"),
+            copier=ResizablePool(config.remote_log_manager_copier_thread_pool_size, "copier"),
+            lookups=ResizablePool(LOOKUP_THREADS, "lookups"),
+            records=ResizablePool(RECORD_THREADS, "records"),
+            manifests=ResizablePool(MANIFEST_THREADS, "manifests"),
+            changes=ResizablePool(1, "changes"),
+            reader=ResizablePool(config.remote_log_reader_threads, "reader"),
+            expiration=ResizablePool(
+                config.remote_log_manager_expiration_thread_pool_size, "expiration"
+            ),
+            cleaner=ResizablePool(max(1, config.log_cleaner_threads), "cleaner"),
+            decoding=ResizablePool(1, "decoding"),
+            moves=ResizablePool(1, "moves"),
+            default=DefaultPool(2, "default"),
+        )
+
+    def resize(self, config: BrokerConfig) -> None:
+        """Takes over the sizes that may change while the broker runs."""
+        self.copier.resize(config.remote_log_manager_copier_thread_pool_size)
+        self.reader.resize(config.remote_log_reader_threads)
+        self.expiration.resize(config.remote_log_manager_expiration_thread_pool_size)
+
+    def remote_pools(self) -> dict[str, ResizablePool]:
+        """The pools of the remote tier, by name."""
+        return {"copier": self.copier, "reader": self.reader, "expiration": self.expiration}
+
+    def stop(self) -> None:
+        """Ends the threads without waiting: what still runs is given up."""
+        pools: tuple[Executor, ...] = (
+            self.decoding,
+            self.reader,
+            self.lookups,
+            self.records,
+            self.copier,
+            self.expiration,
+            self.cleaner,
+            self.manifests,
+            self.changes,
+            self.moves,
+            self.default,
+            self.metadata,
+            self.syncs,
+            self.disk,
+        )
+        for pool in pools:
+            pool.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,448 @@
+"""What the tools ask a cluster, as values of our own; the only file that knows the admin client.
+
+Every call waits for its answer, at most REQUEST_SECONDS_MAX, and raises ToolFailure with what was
+tried and what can be done about it. What is asked for many partitions is asked in one request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from enum import Enum
+from typing import TYPE_CHECKING, TypeVar
+
+from strandline.broker.tools.client.connection import (
+    REQUEST_SECONDS_MAX,
+    Connection,
+    failure_of,
+    quiet_logger,
+    require_library,
+    settings_checked,
+)
+from strandline.broker.tools.client.failures import ToolFailure
+from strandline.broker.tools.client.resets import Move, PartitionState
+from strandline.storage.counted import counted
+from strandline.storage.model import TimestampMs
+from strandline.storage.values import dataclass
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError, KafkaException, TopicPartition
+    from confluent_kafka.admin import (
+        ClusterMetadata,
+        MemberAssignment,
+        OffsetSpec,
+        TopicDescription,
+    )
+
+T = TypeVar("T")
+Key = tuple[str, int]
+
+# The answer to a request comes from the broker's clock; ours waits a little longer.
+_GRACE_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerPlace:
+    """A broker where it told clients to come."""
+
+    node_id: int
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionPlace:
+    """The brokers of one partition, by their ids."""
+
+    partition: int
+    leader: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicView:
+    """A topic as `topic describe` shows it."""
+
+    name: str
+    topic_id: str
+    is_internal: bool
+    partitions: tuple[PartitionPlace, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigValue:
+    """`source` in the words of Kafka's tools, as in DYNAMIC_TOPIC_CONFIG."""
+
+    name: str
+    value: str | None
+    source: str
+    is_set: bool
+    is_read_only: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupLine:
+    """A group in a list; `kind` is classic or consumer."""
+
+    group: str
+    state: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberView:
+    """A member and the partitions that it has."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    partitions: tuple[Key, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupView:
+    """A group as `group describe` shows it; `assignor` is empty while there is none."""
+
+    group: str
+    state: str
+    kind: str
+    assignor: str
+    coordinator: str
+    members: tuple[MemberView, ...]
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether its offsets can be set by hand."""
+        return not self.members
+
+
+class Cluster:
+    """A connected admin client."""
+
+    def __init__(self, connection: Connection) -> None:
+        """Raises ToolFailure when the library is missing or nobody answers."""
+        require_library()
+        connection.check_reachable()
+        from confluent_kafka.admin import AdminClient
+
+        with settings_checked():
+            self._admin = AdminClient(connection.client_settings(), logger=quiet_logger())
+
+    # --- brokers -----------------------------------------------------------------------------
+
+    def brokers(self) -> list[BrokerPlace]:
+        """All, by id."""
+        found = self._listing().brokers.values()
+        return sorted(
+            (BrokerPlace(node_id=one.id, host=str(one.host), port=int(one.port)) for one in found),
+            key=lambda place: place.node_id,
+        )
+
+    def broker_config(self, node_id: int, name: str) -> str | None:
+        """One property; None if it is unset, or the broker has no such property."""
+        from confluent_kafka.admin import ConfigResource, ResourceType
+
+        resource = ConfigResource(ResourceType.BROKER, str(node_id))
+        futures = self._admin.describe_configs([resource], request_timeout=REQUEST_SECONDS_MAX)
+        entries = _result(futures[resource], f"cannot read the configuration of broker {node_id}")
+        return entries[name].value if name in entries else None
+
+    # --- topics ------------------------------------------------------------------------------
+
+    def topic_names(self) -> list[str]:
+        """All, sorted."""
+        return sorted(self._listing().topics)
+
+    def topics(self, names: Sequence[str]) -> list[TopicView]:
+        """In the order of `names`. Raises ToolFailure if one is unknown."""
+        from confluent_kafka import TopicCollection
+
+        if not names:
+            return []
+        futures = self._admin.describe_topics(
+            TopicCollection(list(names)), request_timeout=REQUEST_SECONDS_MAX
+        )
+        return [
+            _topic_view(_result(futures[name], f"cannot find topic {name!r}")) for name in names
+        ]
+
+    def create_topic(
+        self,
+        name: str,
+        *,
+        partition_count: int,
+        replication_factor: int,
+        config: Mapping[str, str],
+        validate_only: bool,
+    ) -> None:
+        """Counts of -1 are the broker's defaults."""
+        from confluent_kafka.admin import NewTopic
+
+        topic = NewTopic(
+            name,
+            num_partitions=partition_count,
+            replication_factor=replication_factor,
+            config=dict(config),
+        )
+        futures = self._admin.create_topics(
+            [topic], request_timeout=REQUEST_SECONDS_MAX, validate_only=validate_only
+        )
+        _result(futures[name], f"cannot create topic {name!r}")
+
+    def delete_topics(self, names: Sequence[str]) -> None:
+        futures = self._admin.delete_topics(list(names), request_timeout=REQUEST_SECONDS_MAX)
+        for name in names:
+            _result(futures[name], f"cannot delete topic {name!r}")
+
+    def add_partitions(self, name: str, partition_count: int) -> None:
+        """Up to `partition_count` in all."""
+        from confluent_kafka.admin import NewPartitions
+
+        futures = self._admin.create_partitions(
+            [NewPartitions(name, partition_count)], request_timeout=REQUEST_SECONDS_MAX
+        )
+        _result(
+            futures[name], f"cannot give topic {name!r} {counted(partition_count, 'partition')}"
+        )
+
+    def topic_config(self, name: str) -> list[ConfigValue]:
+        """Every property, sorted by name."""
+        from confluent_kafka.admin import ConfigResource, ConfigSource, ResourceType
+
+        resource = ConfigResource(ResourceType.TOPIC, name)
+        futures = self._admin.describe_configs([resource], request_timeout=REQUEST_SECONDS_MAX)
+        entries = _result(futures[resource], f"cannot read the configuration of topic {name!r}")
+        return [
+            ConfigValue(
+                name=entry.name,
+                value=entry.value,
+                source=ConfigSource(entry.source).name,
+                is_set=ConfigSource(entry.source) is ConfigSource.DYNAMIC_TOPIC_CONFIG,
+                is_read_only=bool(entry.is_read_only),
+            )
+            for _, entry in sorted(entries.items())
+        ]
+
+    def alter_topic_config(
+        self, name: str, *, changed: Mapping[str, str], removed: Iterable[str]
+    ) -> None:
+        """Sets and removes properties of a topic; others stay. Raises ToolFailure."""
+        from confluent_kafka.admin import (
+            AlterConfigOpType,
+            ConfigEntry,
+            ConfigResource,
+            ResourceType,
+        )
+
+        entries = [
+            ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
+            for key, value in changed.items()
+        ] + [
+            ConfigEntry(key, None, incremental_operation=AlterConfigOpType.DELETE)
+            for key in removed
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
+        futures = self._admin.incremental_alter_configs(
+            [resource], request_timeout=REQUEST_SECONDS_MAX
+        )
+        _result(futures[resource], f"cannot change the configuration of topic {name!r}")
+
+    # --- offsets -----------------------------------------------------------------------------
+
+    def start_offsets(self, partitions: Sequence[Key]) -> dict[Key, int]:
+        from confluent_kafka.admin import OffsetSpec
+
+        return self._offsets(partitions, OffsetSpec.earliest())
+
+    def end_offsets(self, partitions: Sequence[Key]) -> dict[Key, int]:
+        from confluent_kafka.admin import OffsetSpec
+
+        return self._offsets(partitions, OffsetSpec.latest())
+
+    def offsets_at(
+        self, partitions: Sequence[Key], timestamp_ms: TimestampMs
+    ) -> dict[Key, int | None]:
+        """Of the first record that is not older; None where every record is."""
+        from confluent_kafka.admin import OffsetSpec
+
+        found = self._offsets(partitions, OffsetSpec.for_timestamp(timestamp_ms))
+        return {key: None if offset < 0 else offset for key, offset in found.items()}
+
+    def _offsets(self, partitions: Sequence[Key], spec: OffsetSpec) -> dict[Key, int]:
+        from confluent_kafka import TopicPartition
+
+        if not partitions:
+            return {}
+        futures = self._admin.list_offsets(
+            {TopicPartition(topic, partition): spec for topic, partition in partitions},
+            request_timeout=REQUEST_SECONDS_MAX,
+        )
+        return {
+            (place.topic, place.partition): int(
+                _result(
+                    future, f"cannot read the offsets of {place.topic}-{place.partition}"
+                ).offset
+            )
+            for place, future in futures.items()
+        }
+
+    # --- groups ------------------------------------------------------------------------------
+
+    def group_lines(self) -> list[GroupLine]:
+        """All groups, sorted. Raises ToolFailure if a broker could not say."""
+        listing = _result(
+            self._admin.list_consumer_groups(request_timeout=REQUEST_SECONDS_MAX),
+            "cannot list the groups",
+        )
+        if listing.errors:
+            raise _failure(listing.errors[0], "cannot list the groups")
+        lines = [
+            GroupLine(
+                group=line.group_id,
+                state=_word(line.state),
+                kind=_word(line.type),
+            )
+            for line in listing.valid
+        ]
+        return sorted(lines, key=lambda line: line.group)
+
+    def group(self, name: str) -> GroupView:
+        """A group that does not exist has the state DEAD, as everywhere in Kafka."""
+        futures = self._admin.describe_consumer_groups([name], request_timeout=REQUEST_SECONDS_MAX)
+        description = _result(futures[name], f"cannot describe group {name!r}")
+        coordinator = description.coordinator
+        return GroupView(
+            group=name,
+            state=_word(description.state),
+            kind=_word(description.type),
+            assignor=description.partition_assignor or "",
+            coordinator=f"{coordinator.host}:{coordinator.port}" if coordinator else "",
+            members=tuple(
+                MemberView(
+                    member_id=member.member_id,
+                    instance_id=member.group_instance_id,
+                    client_id=member.client_id,
+                    host=member.host,
+                    partitions=tuple(
+                        sorted((p.topic, p.partition) for p in _assigned(member.assignment))
+                    ),
+                )
+                for member in description.members
+            ),
+        )
+
+    def committed(self, group: str) -> dict[Key, int]:
+        """Every offset that the group has committed."""
+        from confluent_kafka import ConsumerGroupTopicPartitions
+
+        futures = self._admin.list_consumer_group_offsets(
+            [ConsumerGroupTopicPartitions(group)], request_timeout=REQUEST_SECONDS_MAX
+        )
+        what = f"cannot read the offsets of group {group!r}"
+        group_offsets = _result(futures[group], what)
+        for place in group_offsets.topic_partitions:
+            if place.error is not None:
+                raise _failure(place.error, what)
+        return {
+            (place.topic, place.partition): place.offset
+            for place in group_offsets.topic_partitions
+            if place.offset >= 0
+        }
+
+    def group_state(
+        self, group: str, partitions: Sequence[Key], moment_ms: TimestampMs | None = None
+    ) -> list[PartitionState]:
+        """Start, end and committed offset of each partition, in the order given."""
+        starts, ends = self.start_offsets(partitions), self.end_offsets(partitions)
+        committed = self.committed(group)
+        moments = {} if moment_ms is None else self.offsets_at(partitions, moment_ms)
+        return [
+            PartitionState(
+                topic=key[0],
+                partition=key[1],
+                start_offset=starts[key],
+                end_offset=ends[key],
+                committed=committed.get(key),
+                moment_offset=moments.get(key),
+            )
+            for key in partitions
+        ]
+
+    def set_offsets(self, group: str, moves: Sequence[Move]) -> None:
+        """Raises ToolFailure if one partition could not be set; others may have been."""
+        from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+
+        places = [TopicPartition(m.topic, m.partition, m.new_offset) for m in moves]
+        futures = self._admin.alter_consumer_group_offsets(
+            [ConsumerGroupTopicPartitions(group, places)], request_timeout=REQUEST_SECONDS_MAX
+        )
+        answer = _result(futures[group], f"cannot set the offsets of group {group!r}")
+        for place in answer.topic_partitions:
+            if place.error is not None:
+                where = f"{place.topic}-{place.partition}"
+                raise _failure(place.error, f"cannot set the offset of group {group!r} in {where}")
+
+    def delete_groups(self, names: Sequence[str]) -> None:
+        futures = self._admin.delete_consumer_groups(
+            list(names), request_timeout=REQUEST_SECONDS_MAX
+        )
+        for name in names:
+            _result(futures[name], f"cannot delete group {name!r}")
+
+    def _listing(self) -> ClusterMetadata:
+        from confluent_kafka import KafkaException
+
+        try:
+            return self._admin.list_topics(timeout=REQUEST_SECONDS_MAX)
+        except KafkaException as error:
+            raise _failure(error, "cannot list the topics") from None
+
+
+def _topic_view(found: TopicDescription) -> TopicView:
+    return TopicView(
+        name=found.name,
+        topic_id=str(found.topic_id),
+        is_internal=bool(found.is_internal),
+        partitions=tuple(
+            PartitionPlace(
+                partition=place.id,
+                leader=place.leader.id if place.leader is not None else -1,
+                replicas=tuple(node.id for node in place.replicas),
+                isr=tuple(node.id for node in place.isr),
+            )
+            for place in found.partitions
+        ),
+    )
+
+
+def _assigned(assignment: MemberAssignment | None) -> list[TopicPartition]:
+    return [] if assignment is None else list(assignment.topic_partitions or ())
+
+
+def _word(value: Enum | None) -> str:
+    """`PREPARING_REBALANCE` of an enumeration of the library."""
+    return "UNKNOWN" if value is None else str(value.name)
+
+
+def _result(future: Future[T], what: str) -> T:
+    from confluent_kafka import KafkaException
+
+    try:
+        return future.result(REQUEST_SECONDS_MAX + _GRACE_SECONDS)
+    except KafkaException as error:
+        raise _failure(error, what) from None
+    except FutureTimeout:
+        raise ToolFailure(f"{what}: no answer within {REQUEST_SECONDS_MAX:.0f} s") from None
+
+
+def _failure(error: KafkaError | KafkaException, what: str) -> ToolFailure:
+    """Of a KafkaException or of the KafkaError inside."""
+    from confluent_kafka import KafkaError, KafkaException
+
+    inside = error.args[0] if isinstance(error, KafkaException) else error
+    if isinstance(inside, KafkaError):
+        return failure_of(inside, what)
+    return ToolFailure(f"{what}: {inside}")

@@ -1,0 +1,37 @@
+"""What cannot be undone is shown first, and done when somebody says so."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from strandline.broker.tools.client.failures import ToolFailure, WrongUse
+
+if TYPE_CHECKING:
+    import argparse
+
+# What has to be typed: nobody's finger slips to it.
+WORD = "yes"
+
+
+def add_yes(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--yes",
+        action="store_true",
+        help="do not ask before what cannot be undone; needed without a terminal",
+    )
+
+
+def confirm(what: str, *, yes: bool) -> None:
+    """Returns if `what`, which was shown, is to be done: with --yes, or after a question.
+
+    Raises WrongUse where nobody can be asked, ToolFailure if the answer is another.
+    """
+    if yes:
+        return
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise WrongUse(f"nothing was done yet: {what}", remedy="add --yes to do it")
+    sys.stderr.write(f"{what}; type {WORD} to do it: ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip() != WORD:
+        raise ToolFailure("nothing was done")

@@ -1,0 +1,200 @@
+"""How a tool reaches a cluster, and what the cluster's refusals mean to a person.
+
+librdkafka retries a broker that is not there until a request times out, which takes a minute. So
+the addresses are tried once with a plain connect before anything else, and the usual mistakes,
+a broker that does not run and an address that is wrong, are told at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from strandline.broker.tools.client.failures import ToolFailure, WrongUse
+from strandline.storage.extras import how_to_install
+from strandline.storage.values import dataclass
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError
+
+DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+DEFAULT_PORT = 9092
+# One try per address: a broker on the same continent answers a SYN in a tenth of this.
+CONNECT_SECONDS_MAX = 3.0
+REQUEST_SECONDS_MAX = 30.0
+# A login that nobody has answered by then is left to the request, which says what it met.
+LOGIN_TRY_SECONDS = 0.25
+LOGIN_TRIES_MAX = 20
+
+_INSTALL = how_to_install("cli")
+
+# By the code's name in librdkafka; what a person can do next.
+_REMEDIES: Mapping[str, str] = {
+    "UNKNOWN_TOPIC_OR_PART": "strandline topic list  shows the topics there are",
+    "TOPIC_ALREADY_EXISTS": "look at it with: strandline topic describe NAME",
+    "TOPIC_EXCEPTION": "names are 1 to 249 letters, digits, '.', '_' and '-'",
+    "INVALID_REPLICATION_FACTOR": "a topic cannot have more replicas than there are brokers",
+    "INVALID_CONFIG": "docs/configuration.md lists every topic property and its values",
+    "GROUP_ID_NOT_FOUND": "strandline group list  shows the groups there are",
+    "NON_EMPTY_GROUP": "stop the group's consumers first; group describe shows who they are",
+    "GROUP_SUBSCRIBED_TO_TOPIC": "stop the group's consumers first",
+    "UNKNOWN_MEMBER_ID": "stop the group's consumers first; group describe shows who they are",
+    "TOPIC_AUTHORIZATION_FAILED": "the user of this connection lacks the right; see -X",
+    "GROUP_AUTHORIZATION_FAILED": "the user of this connection lacks the right; see -X",
+    "CLUSTER_AUTHORIZATION_FAILED": "the user of this connection lacks the right; see -X",
+    "MSG_SIZE_TOO_LARGE": "max.message.bytes of the topic is the limit: strandline topic alter",
+    "OFFSET_OUT_OF_RANGE": "strandline topic describe NAME  shows where the log starts and ends",
+    "_TIMED_OUT": "the broker took the connection and did not answer: see its log",
+    "_TRANSPORT": "the connection broke; does the listener expect TLS or SASL? see -X",
+    "_ALL_BROKERS_DOWN": "the advertised address may be another one: see advertised.listeners",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connection:
+    """Where the cluster is, and librdkafka's settings for the way there."""
+
+    bootstrap: str = DEFAULT_BOOTSTRAP
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    def client_settings(self, **more: str | int | bool) -> dict[str, str | int | float | bool]:
+        """For a client of confluent-kafka; `more` are names with `_` for the dots."""
+        dotted = {name.replace("_", "."): value for name, value in more.items()}
+        return {
+            "bootstrap.servers": self.bootstrap,
+            "client.id": "strandline-cli",
+            **dotted,
+            **self.settings,
+        }
+
+    def check_reachable(self) -> None:
+        """Raises ToolFailure unless one of the addresses takes a connection, and the login."""
+        refusals = []
+        for address in self.bootstrap.split(","):
+            host, port = split_address(address.strip())
+            try:
+                socket.create_connection((host, port), timeout=CONNECT_SECONDS_MAX).close()
+            except OSError as error:
+                refusals.append(f"{host}:{port}: {error.strerror or error}")
+            else:
+                self._check_login()
+                return
+        raise ToolFailure(
+            f"no broker answers at {'; '.join(refusals)}",
+            remedy="is it running (strandline serve)? say where with --bootstrap-server HOST:PORT",
+        )
+
+    def _check_login(self) -> None:
+        """Raises ToolFailure when it is refused.
+
+        librdkafka would try again until a request times out, and then not say why.
+        """
+        if not self.settings.get("security.protocol", "").lower().startswith("sasl"):
+            return
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import AdminClient
+
+        errors: list[KafkaError] = []
+        settings: dict[str, Any] = {**self.client_settings(), "error_cb": errors.append}
+        with settings_checked():
+            admin = AdminClient(settings, logger=quiet_logger())
+        for _ in range(LOGIN_TRIES_MAX):
+            try:
+                admin.list_topics(timeout=LOGIN_TRY_SECONDS)
+            except KafkaException:
+                admin.poll(0)  # Calls what waits in `errors`.
+            else:
+                return
+            for error in errors:
+                if error.name() == "_AUTHENTICATION":
+                    raise ToolFailure(
+                        f"the login is refused: {error.str()}",
+                        remedy="user, password and mechanism are settings: see -X",
+                    )
+
+
+def connection_of(
+    bootstrap: str, settings: Sequence[str], settings_file: Path | None
+) -> Connection:
+    """From the command line; `settings` are KEY=VALUE and win. Raises WrongUse."""
+    merged: dict[str, str] = {}
+    if settings_file is not None:
+        try:
+            lines = settings_file.read_text().splitlines()
+        except OSError as error:
+            raise WrongUse(f"cannot read {settings_file}: {error.strerror}") from None
+        merged.update(
+            _pairs(line for line in lines if line.strip() and line.strip()[0] not in "#!")
+        )
+    merged.update(_pairs(settings))
+    return Connection(bootstrap=bootstrap, settings=merged)
+
+
+def pair(text: str) -> tuple[str, str]:
+    """`a=b`. Raises WrongUse."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise WrongUse(f"{text!r} is no KEY=VALUE")
+    return name.strip(), value.strip()
+
+
+def _pairs(texts: Iterable[str]) -> dict[str, str]:
+    return dict(pair(text) for text in texts)
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of `host:port`, `[::1]:port` or `host`. Raises WrongUse."""
+    address = address.rpartition("://")[2]
+    host, colon, port = address.rpartition(":")
+    if not colon or address.endswith("]"):
+        host, port = address, str(DEFAULT_PORT)
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise WrongUse(f"{address!r} is no HOST:PORT")
+    return host.strip("[]"), int(port)
+
+
+def require_library() -> None:
+    """Raises ToolFailure when the extra is not installed."""
+    try:
+        import confluent_kafka  # noqa: F401
+    except ImportError:
+        raise ToolFailure(
+            "this command speaks to brokers with confluent-kafka, which is not installed",
+            remedy=_INSTALL,
+        ) from None
+
+
+@contextmanager
+def settings_checked() -> Iterator[None]:
+    """Around the making of a client, which refuses settings. Raises WrongUse."""
+    from confluent_kafka import KafkaException
+
+    try:
+        yield
+    except KafkaException as error:
+        raise WrongUse(
+            f"a setting is wrong: {error.args[0].str()}",
+            remedy="-X and --command-config take librdkafka's settings, see its CONFIGURATION.md",
+        ) from None
+
+
+def quiet_logger() -> logging.Logger:
+    """For librdkafka's own lines: what matters comes back as an error of the call."""
+    logger = logging.getLogger("strandline.tools.librdkafka")
+    logger.addHandler(logging.NullHandler())
+    logger.propagate = False
+    return logger
+
+
+def failure_of(error: KafkaError, what: str) -> ToolFailure:
+    """`what` says what was tried, as in `cannot create topic 'a'`."""
+    name = str(error.name())
+    said = str(error.str() or name).rstrip(".")
+    # librdkafka leaves local time-outs unexplained; the name tells at least which it was.
+    reason = said if name in said else f"{said} ({name})"
+    return ToolFailure(f"{what}: {reason}", remedy=_REMEDIES.get(name, ""))

@@ -1,0 +1,186 @@
+"""Records as text: a line for people, a JSON object for programs; both pure.
+
+The JSON of a record is what `consume --json` writes and `produce --json` reads, so a topic can be
+copied through a pipe. Bytes that are no UTF-8 stand in a member of their own, and nothing is lost:
+
+    {"key": "k", "value": "v", "headers": [{"name": "h", "value": "x"}]}
+    {"key": null, "value_base64": "/wA="}
+
+What a person reads never carries control characters: a record must not drive a terminal.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+
+from strandline.broker.tools.client.failures import WrongUse
+from strandline.broker.tools.client.printing import Json, is_utf8, printable, utc_text
+from strandline.broker.tools.client.timestamps import LAST_MOMENT_MS
+from strandline.storage.counted import counted
+from strandline.storage.model import NO_TIMESTAMP, TimestampMs
+from strandline.storage.values import dataclass
+
+# Of bytes that are no text a person sees so many.
+HEX_BYTES_SHOWN = 32
+_DIM, _CYAN, _YELLOW, _RESET = "\x1b[2m", "\x1b[36m", "\x1b[33m", "\x1b[0m"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewRecord:
+    """A record to be written; `timestamp_ms` None is the time of sending."""
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    timestamp_ms: TimestampMs | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenRecord:
+    """A record that was read."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: TimestampMs | None
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+# --- writing -----------------------------------------------------------------------------------
+
+
+def line_of(record: SeenRecord, *, colours: bool) -> str:
+    """`flights-0@7  2013-01-01 05:17:00.000  key → value  {header=value}`."""
+    dim, cyan, yellow, reset = (_DIM, _CYAN, _YELLOW, _RESET) if colours else ("", "", "", "")
+    place = f"{record.topic}-{record.partition}@{record.offset}"
+    when = "-" if record.timestamp_ms is None else utc_text(record.timestamp_ms)
+    line = f"{cyan}{place}{reset}  {dim}{when}{reset}  "
+    if record.key is not None:
+        line += f"{yellow}{shown(record.key)}{reset} → "
+    line += shown(record.value)
+    if record.headers:
+        listed = ", ".join(f"{shown(n.encode())}={shown(v)}" for n, v in record.headers)
+        line += f"  {dim}{{{listed}}}{reset}"
+    return line
+
+
+def shown(content: bytes | None) -> str:
+    """Text without control characters; `null`; the beginning in hex of what is no text."""
+    if content is None:
+        return "null"
+    try:
+        text = content.decode()
+    except UnicodeDecodeError:
+        more = "…" if len(content) > HEX_BYTES_SHOWN else ""
+        return f"<{counted(len(content), 'byte')} {content[:HEX_BYTES_SHOWN].hex()}{more}>"
+    return printable(text)
+
+
+def json_of(record: SeenRecord) -> str:
+    """One line."""
+    document: dict[str, Json] = {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp_ms,
+        **_member("key", record.key),
+        **_member("value", record.value),
+        "headers": [{"name": name, **_member("value", value)} for name, value in record.headers],
+    }
+    return json.dumps(document, ensure_ascii=False)
+
+
+def _member(name: str, content: bytes | None) -> dict[str, Json]:
+    if content is None:
+        return {name: None}
+    try:
+        return {name: content.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(content).decode()}
+
+
+# --- reading -----------------------------------------------------------------------------------
+
+
+def record_of_json(line: bytes) -> NewRecord:
+    """Partition, offset and topic of the line are left out: the copy goes where it is told to.
+
+    Raises WrongUse.
+    """
+    try:
+        document = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise WrongUse(f"a line is no JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise WrongUse("a line is JSON, but no object with key and value")
+    timestamp = document.get("timestamp")
+    headers = document.get("headers") or []
+    if not isinstance(headers, list) or not all(isinstance(h, dict) for h in headers):
+        raise WrongUse('headers are a list of {"name": ..., "value": ...}')
+    if timestamp is not None and type(timestamp) is not int:
+        raise WrongUse("a timestamp is a number of milliseconds")
+    if timestamp is not None and timestamp > LAST_MOMENT_MS:
+        raise WrongUse(f"a timestamp of {timestamp} ms is later than Kafka can tell")
+    if timestamp is not None and timestamp < NO_TIMESTAMP:
+        raise WrongUse(f"a timestamp of {timestamp} ms is before 1970, which Kafka cannot tell")
+    return NewRecord(
+        key=_content(document, "key"),
+        value=_content(document, "value"),
+        headers=tuple((_checked(str(h.get("name", ""))), _content(h, "value")) for h in headers),
+        timestamp_ms=None if timestamp == NO_TIMESTAMP else timestamp,
+    )
+
+
+def _content(document: Mapping[str, object], name: str) -> bytes | None:
+    encoded = document.get(f"{name}_base64")
+    if isinstance(encoded, str):
+        try:
+            return base64.b64decode(encoded, validate=True)
+        # What is no ASCII is a ValueError, and so is the library's own error.
+        except ValueError:
+            raise WrongUse(f"{name}_base64 is no base64") from None
+    text = document.get(name)
+    if text is None:
+        return None
+    # Numbers and objects are what people type for values; they are stored as their JSON.
+    return _checked(text if isinstance(text, str) else json.dumps(text)).encode()
+
+
+def _checked(text: str) -> str:
+    if not is_utf8(text):
+        raise WrongUse(f"{printable(text)} is not UTF-8: it has half of a pair of UTF-16")
+    return text
+
+
+def record_of_line(
+    line: bytes, *, key_separator: bytes | None, parse_headers: bool, null_text: bytes | None
+) -> NewRecord:
+    """`value`, `key SEP value` or `h1:v1,h2:v2 TAB ...`, as Kafka's console producer reads it.
+
+    Raises WrongUse when a separator is missing.
+    """
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    key = None
+    if parse_headers:
+        head, tab, line = line.partition(b"\t")
+        if not tab:
+            raise WrongUse(f"no TAB behind the headers in {shown(head)!r}")
+        headers = tuple(_header(part) for part in head.split(b",") if part)
+    if key_separator is not None:
+        key, found, line = line.partition(key_separator)
+        if not found:
+            raise WrongUse(f"no {shown(key_separator)!r} between key and value in {shown(key)!r}")
+    if null_text is not None and key == null_text:
+        key = None
+    return NewRecord(key=key, value=None if line == null_text else line, headers=headers)
+
+
+def _header(text: bytes) -> tuple[str, bytes | None]:
+    name, colon, value = text.partition(b":")
+    if not colon:
+        raise WrongUse(f"header {shown(text)!r} is no name:value")
+    return name.decode(errors="replace"), value

@@ -1,0 +1,26 @@
+"""What can be typed behind `strandline status`, `topic`, `group`, `produce` and `consume`.
+
+Every command shows with `--help` what people do with it; the commands themselves are imported when
+one runs, so that `strandline --help` costs nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from strandline.broker.tools.commands.group_arguments import add_group
+from strandline.broker.tools.commands.record_arguments import add_consume, add_produce
+from strandline.broker.tools.commands.status_arguments import add_status
+from strandline.broker.tools.commands.topic_arguments import add_topic
+
+if TYPE_CHECKING:
+    from strandline.broker.tools.commands.command_parser import Commands
+
+
+def add_commands(commands: Commands) -> None:
+    """Adds the five to the parser of `strandline`."""
+    add_status(commands)
+    add_topic(commands)
+    add_group(commands)
+    add_produce(commands)
+    add_consume(commands)

@@ -1,0 +1,107 @@
+"""What the parsers of all tools share: help with examples, and how the cluster is reached."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from strandline.broker.tools.client.connection import DEFAULT_BOOTSTRAP, Connection, connection_of
+from strandline.broker.tools.client.failures import WrongUse
+from strandline.broker.tools.client.printing import is_utf8, printable
+
+if TYPE_CHECKING:
+    # argparse has no public name for what add_subparsers returns.
+    Commands = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001
+
+# 32 bits with a sign.
+PARTITION_MAX = 2**31 - 1
+BOOTSTRAP_VARIABLE = "STRANDLINE_BOOTSTRAP"
+
+_REACHING = f"""
+Reaching the cluster: --bootstrap-server, else the variable {BOOTSTRAP_VARIABLE}, else
+{DEFAULT_BOOTSTRAP}. TLS, SASL and the rest are settings of librdkafka, as in
+  -X security.protocol=SASL_SSL -X sasl.username=me        or a file of them: --command-config FILE
+Exit codes: 0 done, 1 the cluster refused or cannot be reached, 2 the command line is wrong.
+"""
+
+
+def command_parser(
+    commands: Commands, name: str, text: str, examples: str
+) -> argparse.ArgumentParser:
+    return commands.add_parser(
+        name,
+        help=text,
+        description=text[0].upper() + text[1:] + ".",
+        epilog=examples + _REACHING,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
+def action_parser(
+    actions: Commands,
+    name: str,
+    text: str,
+    examples: str,
+    run: Callable[[argparse.Namespace], int],
+    *,
+    with_json: bool = False,
+) -> argparse.ArgumentParser:
+    """An action that speaks to a cluster; its examples are those that name it."""
+    own = "".join(
+        line + "\n" for line in _joined(examples) if f" {name} " in line or line.endswith(name)
+    )
+    action = command_parser(actions, name, text, f"examples:\n{own}" if own else "")
+    add_connection(action)
+    if with_json:
+        action.add_argument("--json", action="store_true", help="JSON for programs")
+    action.set_defaults(run=run)
+    return action
+
+
+def _joined(examples: str) -> list[str]:
+    """Lines, those that go on behind a backslash as one."""
+    return [part.replace("\0", "\\\n") for part in examples.replace("\\\n", "\0").splitlines()]
+
+
+def add_connection(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("reaching the cluster")
+    group.add_argument(
+        "--bootstrap-server",
+        "-b",
+        default=os.environ.get(BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP),
+        metavar="HOST:PORT",
+        help="a broker, or several with commas [%(default)s]",
+    )
+    group.add_argument(
+        "-X",
+        action="append",
+        default=[],
+        dest="client_settings",
+        metavar="KEY=VALUE",
+        help="a setting of librdkafka; may be repeated",
+    )
+    group.add_argument("--command-config", type=Path, metavar="FILE", help="a file of them")
+
+
+def partition_number(text: str) -> int:
+    """For `add_argument`: a number that a partition can have."""
+    number = int(text)
+    if not 0 <= number <= PARTITION_MAX:
+        raise argparse.ArgumentTypeError(f"{text} is no partition")
+    return number
+
+
+def chosen_connection(options: argparse.Namespace) -> Connection:
+    """How to reach the cluster with what was typed. Raises WrongUse.
+
+    Words come from the system as bytes, and become names on the wire, which are UTF-8; the library
+    would end the process.
+    """
+    for given in vars(options).values():
+        for word in given if isinstance(given, list) else [given]:
+            if isinstance(word, str) and not is_utf8(word):
+                raise WrongUse(f"{printable(word)} is not UTF-8")
+    return connection_of(options.bootstrap_server, options.client_settings, options.command_config)

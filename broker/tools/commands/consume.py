@@ -1,0 +1,278 @@
+"""`strandline consume`: records as they come, from any place in the log.
+
+Without a group partitions are read directly and nothing is remembered. With a group the cluster
+shares the partitions among its members, and offsets are committed for records that were printed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from strandline.broker.tools.client.cluster import Cluster, Key
+from strandline.broker.tools.client.connection import (
+    Connection,
+    failure_of,
+    quiet_logger,
+    settings_checked,
+)
+from strandline.broker.tools.client.failures import WrongUse
+from strandline.broker.tools.client.printing import remark
+from strandline.broker.tools.client.record_text import SeenRecord, json_of, line_of
+from strandline.storage.clock import SystemClock
+from strandline.storage.counted import counted
+from strandline.storage.model import Offset, TimestampMs
+from strandline.storage.values import dataclass
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, Message
+
+# Also how late a record may be shown.
+POLL_SECONDS = 0.1
+RECORDS_PER_POLL = 1000
+TIMESTAMP_NOT_AVAILABLE = 0
+# A group that is well has shared its partitions by then.
+ASSIGNMENT_S = 15.0
+# Of partitions that do not have the offset that was asked for, so many are named.
+STRAYS_SHOWN = 10
+
+
+class Start(Enum):
+    """Where reading begins."""
+
+    START = "start"
+    END = "end"
+    OFFSET = "offset"
+    # So many offsets before the end, in each partition.
+    LAST = "last"
+    MOMENT = "moment"
+
+
+class Output(Enum):
+    """What is written for a record."""
+
+    LINE = "line"
+    VALUE = "value"
+    JSON = "json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What to read and when to stop; None is no limit."""
+
+    topics: tuple[str, ...]
+    partitions: tuple[int, ...] = ()
+    start: Start = Start.END
+    # Offset, count or moment in ms.
+    start_number: int = 0
+    group: str | None = None
+    until_end: bool = False
+    record_count_max: int | None = None
+    silence_ms_max: int | None = None
+    output: Output = Output.LINE
+    quiet: bool = False
+
+
+def consume(connection: Connection, wish: Wish) -> int:
+    """Reads until a limit of the wish or Ctrl-C; the exit code."""
+    if wish.group is not None and wish.partitions:
+        raise WrongUse(
+            "--partition and --group exclude each other: a group is given its partitions"
+        )
+    if wish.group is not None and wish.start not in (Start.START, Start.END):
+        raise WrongUse(
+            "a group goes on where it stopped; --from and --since cannot move it",
+            remedy="strandline group reset-offsets GROUP does",
+        )
+    cluster = Cluster(connection)
+    keys = _partitions(cluster, wish)
+    from confluent_kafka import Consumer
+
+    with settings_checked():
+        consumer = Consumer(
+            connection.client_settings(
+                # librdkafka wants one even where none is used.
+                group_id=wish.group or "strandline-cli",
+                enable_auto_commit=wish.group is not None,
+                enable_auto_offset_store=False,
+                auto_offset_reset="earliest" if wish.start is Start.START else "latest",
+                enable_partition_eof=True,
+            ),
+            logger=quiet_logger(),
+        )
+    try:
+        if wish.group is not None:
+            consumer.subscribe(list(wish.topics))
+        else:
+            _assign(consumer, cluster, wish, keys)
+        if not wish.quiet and wish.start is Start.END and not wish.until_end and not wish.group:
+            remark("waiting for new records; --from start reads those that are there, Ctrl-C ends")
+        count = _copy(consumer, wish, _writer(wish.output))
+    except KeyboardInterrupt:
+        return 0
+    finally:
+        consumer.close()
+    if not wish.quiet:
+        remark(counted(count, "record"))
+    return 0
+
+
+def _partitions(cluster: Cluster, wish: Wish) -> list[Key]:
+    keys = []
+    for topic in cluster.topics(wish.topics):
+        there = {place.partition for place in topic.partitions}
+        absent = sorted(set(wish.partitions) - there)
+        if absent:
+            raise WrongUse(f"topic {topic.name!r} has no partition {absent[0]}")
+        keys += [(topic.name, number) for number in sorted(set(wish.partitions) or there)]
+    return keys
+
+
+def _assign(consumer: Consumer, cluster: Cluster, wish: Wish, keys: Sequence[Key]) -> None:
+    from confluent_kafka import TopicPartition
+
+    starts = _starts(cluster, wish, keys)
+    consumer.assign(
+        [TopicPartition(topic, number, starts[topic, number]) for topic, number in keys]
+    )
+
+
+def _starts(cluster: Cluster, wish: Wish, keys: Sequence[Key]) -> dict[Key, int]:
+    """Where each partition is read from; always inside its log."""
+    if wish.start is Start.START:
+        return cluster.start_offsets(keys)
+    ends = cluster.end_offsets(keys)
+    if wish.start is Start.END:
+        return ends
+    if wish.start is Start.MOMENT:
+        found = cluster.offsets_at(keys, TimestampMs(wish.start_number))
+        return {key: ends[key] if offset is None else offset for key, offset in found.items()}
+    starts = cluster.start_offsets(keys)
+    if wish.start is Start.LAST:
+        return {key: max(ends[key] - wish.start_number, starts[key]) for key in keys}
+    for line in strays(wish.start_number, starts, ends):
+        if not wish.quiet:
+            remark(line)
+    return {key: min(max(wish.start_number, starts[key]), ends[key]) for key in keys}
+
+
+def strays(offset: Offset, starts: Mapping[Key, int], ends: Mapping[Key, int]) -> list[str]:
+    """Which partitions are not read from the offset that was asked for, and from where instead.
+
+    Raises WrongUse if it is beyond the end of all: to wait there, or to find nothing, would look as
+    if there were no records.
+    """
+    beyond = [key for key in sorted(ends) if offset > ends[key]]
+    if beyond and len(beyond) == len(ends):
+        last = max(beyond, key=lambda key: ends[key])
+        raise WrongUse(
+            f"offset {offset} is beyond the end: {_place(last)} ends at {ends[last]}"
+            + ("" if len(ends) == 1 else ", the others before that"),
+            remedy="--from end waits for what comes, --from -N begins with the last N",
+        )
+    before = [key for key in sorted(starts) if offset < starts[key]]
+    return [
+        *(f"{_place(k)} begins at {starts[k]}: read from there" for k in before[:STRAYS_SHOWN]),
+        *(f"{_place(k)} ends at {ends[k]}: read from there" for k in beyond[:STRAYS_SHOWN]),
+    ]
+
+
+def _place(key: Key) -> str:
+    return f"{key[0]}-{key[1]}"
+
+
+def _copy(consumer: Consumer, wish: Wish, write: Callable[[SeenRecord], None]) -> int:
+    """Writes records until it is enough; how many."""
+    clock = SystemClock()
+    heard_s = clock.monotonic_s()
+    at_end: set[Key] = set()
+    count = 0
+    waits_from_s: float | None = None if wish.group is None or wish.quiet else heard_s
+    while True:
+        wanted = RECORDS_PER_POLL
+        if wish.record_count_max is not None:
+            wanted = min(wanted, wish.record_count_max - count)
+            if wanted <= 0:
+                return count
+        messages = consumer.consume(wanted, POLL_SECONDS)
+        for message in _records(messages, at_end):
+            write(_seen(message))
+            count += 1
+            if wish.group is not None:
+                consumer.store_offsets(message)
+        if messages:
+            sys.stdout.flush()
+            heard_s = clock.monotonic_s()
+        assigned = {(place.topic, place.partition) for place in consumer.assignment()}
+        if assigned:
+            waits_from_s = None
+        elif waits_from_s is not None and clock.monotonic_s() - waits_from_s >= ASSIGNMENT_S:
+            waits_from_s = None
+            remark(
+                "still without a partition: other members have them all (strandline group describe"
+                f" {wish.group}), or the group is not served (strandline status)"
+            )
+        if wish.until_end and assigned and assigned <= at_end:
+            return count
+        silence_ms = (clock.monotonic_s() - heard_s) * 1000
+        if wish.silence_ms_max is not None and silence_ms >= wish.silence_ms_max:
+            return count
+
+
+def _records(messages: Sequence[Message], at_end: set[Key]) -> Iterator[Message]:
+    """Those that are records; notes which partitions are read to their end."""
+    from confluent_kafka import KafkaError
+
+    for message in messages:
+        error = message.error()
+        key = (str(message.topic()), int(message.partition() or 0))
+        if error is None:
+            at_end.discard(key)
+            yield message
+        elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  the library's own name
+            at_end.add(key)
+        else:
+            raise failure_of(error, f"cannot read {message.topic() or 'the topic'}")
+
+
+def _seen(message: Message) -> SeenRecord:
+    kind, timestamp_ms = message.timestamp()
+    headers = message.headers() or ()
+    # The stubs allow a mapping, which only a producer may give.
+    assert not isinstance(headers, dict)
+    return SeenRecord(
+        topic=str(message.topic()),
+        partition=int(message.partition() or 0),
+        offset=int(message.offset() or 0),
+        timestamp_ms=None if kind == TIMESTAMP_NOT_AVAILABLE else timestamp_ms,
+        key=_bytes(message.key()),
+        value=_bytes(message.value()),
+        headers=tuple((name, _bytes(value)) for name, value in headers),
+    )
+
+
+def _bytes(content: str | bytes | None) -> bytes | None:
+    return content.encode() if isinstance(content, str) else content
+
+
+def _writer(output: Output) -> Callable[[SeenRecord], None]:
+    out = sys.stdout
+    if output is Output.JSON:
+        return lambda record: _write_line(json_of(record))
+    if output is Output.VALUE:
+        # As it is: the value may be no text, and a pipe takes it.
+        out.flush()
+        return lambda record: _write_value(record.value)
+    colours = out.isatty() and "NO_COLOR" not in os.environ
+    return lambda record: _write_line(line_of(record, colours=colours))
+
+
+def _write_line(line: str) -> None:
+    sys.stdout.write(line + "\n")
+
+
+def _write_value(value: bytes | None) -> None:
+    sys.stdout.buffer.write((value or b"") + b"\n")

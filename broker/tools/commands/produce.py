@@ -1,0 +1,248 @@
+"""`strandline produce`: lines become records.
+
+A record that the broker refuses does not stop those behind it; the first refusal is told in the
+end, with how many there were, and the exit code is 1.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from strandline.broker.tools.client.connection import (
+    REQUEST_SECONDS_MAX,
+    Connection,
+    failure_of,
+    quiet_logger,
+    require_library,
+    settings_checked,
+)
+from strandline.broker.tools.client.failures import ToolFailure, WrongUse
+from strandline.broker.tools.client.printing import remark
+from strandline.broker.tools.client.record_text import NewRecord, record_of_json, record_of_line
+from strandline.storage.clock import SystemClock
+from strandline.storage.counted import counted
+from strandline.storage.values import dataclass
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError, Message, Producer
+
+# RD_KAFKA_PARTITION_UA: the client's partitioner chooses.
+PARTITION_UA = -1
+# And its word for "now".
+TIMESTAMP_OF_SENDING = 0
+# Kafka's largest request; a line that does not end must not fill the memory.
+LINE_BYTES_MAX = 100 * 1024 * 1024
+# Deliveries are taken note of each so many records.
+RECORDS_PER_POLL = 500
+# Records wait so long for company in a batch; a person at a terminal waits for nothing.
+LINGER_MS = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineFormat:
+    """How input becomes records."""
+
+    as_json: bool = False
+    # The whole input is the value of one record.
+    whole: bool = False
+    key_separator: str | None = None
+    parse_headers: bool = False
+    null_text: str | None = None
+
+
+class _Deliveries:
+    """What the broker said to each record."""
+
+    def __init__(self) -> None:
+        self.delivered_count = 0
+        self.failed_count = 0
+        self.first_error: KafkaError | None = None
+
+    def note(self, error: KafkaError | None, _message: Message) -> None:
+        if error is None:
+            self.delivered_count += 1
+        else:
+            self.failed_count += 1
+            self.first_error = self.first_error or error
+
+    def check(self, topic: str) -> None:
+        """Raises ToolFailure, with the first reason, if a record was not written."""
+        if self.first_error is not None:
+            raise failure_of(
+                self.first_error,
+                f"could not write {self.failed_count:,} of"
+                f" {counted(self.failed_count + self.delivered_count, 'record')} to {topic}",
+            )
+
+
+def produce(
+    connection: Connection,
+    topic: str,
+    *,
+    source: Path | None,
+    line_format: LineFormat,
+    headers: tuple[tuple[str, bytes | None], ...],
+    key: str | None,
+    partition: int | None,
+    compression: str,
+    acks: str,
+    quiet: bool,
+) -> int:
+    """Writes everything that comes, until the input ends; the exit code."""
+    require_library()
+    if key is not None and line_format.key_separator is not None:
+        raise WrongUse("--key and --key-separator exclude each other")
+    if line_format.key_separator == "":
+        raise WrongUse("--key-separator is empty; write what stands between key and value")
+    connection.check_reachable()
+    clock = SystemClock()
+    began_s = clock.monotonic_s()
+    interactive = source is None and sys.stdin.isatty()
+    if interactive and not quiet:
+        remark(f"each line becomes a record in {topic}; end with Ctrl-D")
+    producer = _make_producer(
+        connection, acks=acks, compression=compression, linger_ms=0 if interactive else LINGER_MS
+    )
+    deliveries = _Deliveries()
+    fixed_key = None if key is None else key.encode()
+    sent_bytes = 0
+    try:
+        with _opened(source) as stream:
+            for count, record in enumerate(_records(stream, line_format), start=1):
+                _send(
+                    producer,
+                    topic,
+                    record,
+                    key=record.key if fixed_key is None else fixed_key,
+                    headers=[*headers, *record.headers],
+                    partition=partition,
+                    deliveries=deliveries,
+                )
+                sent_bytes += len(record.value or b"")
+                if interactive or count % RECORDS_PER_POLL == 0:
+                    producer.poll(0)
+    except WrongUse as error:
+        # Who mends the line and sends all of it again has these twice.
+        producer.flush()
+        before = counted(deliveries.delivered_count, "record")
+        raise WrongUse(str(error), remedy=f"{before} before it were written to {topic}") from None
+    finally:
+        # What was read is written, also when Ctrl-C ends the reading.
+        producer.flush()
+    deliveries.check(topic)
+    if not quiet:
+        elapsed_s = max(clock.monotonic_s() - began_s, 1e-9)
+        remark(
+            f"wrote {counted(deliveries.delivered_count, 'record')},"
+            f" {counted(sent_bytes, 'byte')} of values, to {topic} in {elapsed_s:.1f} s"
+        )
+    return 0
+
+
+def _make_producer(
+    connection: Connection, *, acks: str, compression: str, linger_ms: int
+) -> Producer:
+    from confluent_kafka import Producer
+
+    with settings_checked():
+        return Producer(
+            connection.client_settings(
+                acks=acks,
+                enable_idempotence=acks in ("all", "-1"),
+                compression_type=compression,
+                linger_ms=linger_ms,
+                message_max_bytes=LINE_BYTES_MAX,
+                message_timeout_ms=int(REQUEST_SECONDS_MAX * 1000),
+            ),
+            logger=quiet_logger(),
+        )
+
+
+def _send(
+    producer: Producer,
+    topic: str,
+    record: NewRecord,
+    *,
+    key: bytes | None,
+    headers: Sequence[tuple[str, bytes | None]],
+    partition: int | None,
+    deliveries: _Deliveries,
+) -> None:
+    """Waits while the client's queue is full. Raises ToolFailure for a record it cannot take."""
+    from confluent_kafka import KafkaException
+
+    # The library's own word for "as the partitioner says".
+    place = PARTITION_UA if partition is None else partition
+    timestamp_ms = TIMESTAMP_OF_SENDING if record.timestamp_ms is None else record.timestamp_ms
+    while True:
+        try:
+            producer.produce(
+                topic,
+                value=record.value,
+                key=key,
+                headers=list(headers),
+                on_delivery=deliveries.note,
+                partition=place,
+                timestamp=timestamp_ms,
+            )
+        except BufferError:
+            # Its answers, or their time-out, make room.
+            producer.poll(0.1)
+        except KafkaException as error:
+            raise failure_of(error.args[0], f"cannot write to {topic}") from None
+        else:
+            return
+
+
+def _records(stream: BinaryIO, line_format: LineFormat) -> Iterator[NewRecord]:
+    if line_format.whole:
+        yield NewRecord(value=_bounded(stream.read(LINE_BYTES_MAX + 1)))
+        return
+    separator = None if line_format.key_separator is None else line_format.key_separator.encode()
+    null_text = None if line_format.null_text is None else line_format.null_text.encode()
+    for number, line in enumerate(_lines(stream), start=1):
+        try:
+            if line_format.as_json:
+                yield _with_a_time(record_of_json(line))
+            else:
+                yield record_of_line(
+                    line,
+                    key_separator=separator,
+                    parse_headers=line_format.parse_headers,
+                    null_text=null_text,
+                )
+        except WrongUse as error:
+            raise WrongUse(f"line {number}: {error}") from None
+
+
+def _with_a_time(record: NewRecord) -> NewRecord:
+    """The record, if its time can be sent. Raises WrongUse."""
+    if record.timestamp_ms == TIMESTAMP_OF_SENDING:
+        raise WrongUse(
+            "a timestamp of 0 cannot be sent: the client library takes it for the time of sending;"
+            " write 1, or leave the timestamp out"
+        )
+    return record
+
+
+def _lines(stream: BinaryIO) -> Iterable[bytes]:
+    while line := stream.readline(LINE_BYTES_MAX + 2):
+        yield _bounded(line.removesuffix(b"\n").removesuffix(b"\r"))
+
+
+def _bounded(content: bytes) -> bytes:
+    if len(content) > LINE_BYTES_MAX:
+        raise WrongUse(f"a record of more than {LINE_BYTES_MAX >> 20} MiB")
+    return content
+
+
+def _opened(source: Path | None) -> BinaryIO:
+    if source is None:
+        return sys.stdin.buffer
+    try:
+        return source.open("rb")
+    except OSError as error:
+        raise ToolFailure(f"cannot read {source}: {error.strerror}") from None

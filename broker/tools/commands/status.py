@@ -1,0 +1,202 @@
+"""`strandline status`: is everything all right, and what lies where. One page for one look.
+
+The brokers are asked over Kafka where their metrics are served, and those are read; with
+`--metrics` the addresses are given, and no Kafka client is needed.
+"""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from urllib.parse import urlsplit
+
+from strandline.broker.tools.client.cluster import BrokerPlace, Cluster
+from strandline.broker.tools.client.connection import Connection
+from strandline.broker.tools.client.failures import ToolFailure, WrongUse
+from strandline.broker.tools.client.health import (
+    Check,
+    Page,
+    TopicTiers,
+    check_broker,
+    store_requests,
+    tiers,
+)
+from strandline.broker.tools.client.printing import Json, human_bytes, print_json, print_table, say
+from strandline.storage.clock import SystemClock
+from strandline.storage.values import dataclass
+
+# As `strandline verify` has it: it could look, and found something.
+TROUBLE = 3
+METRICS_KEY = "strandline.metrics.listener"
+HTTP_SECONDS_MAX = 15.0
+# A page of 20,000 partitions has a few MB.
+PAGE_BYTES_MAX = 64 * 1024 * 1024
+_DAY_S = 86_400.0
+# A monitoring address is inside; what proxy the machine has for the outside does not reach it.
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    """One broker."""
+
+    name: str
+    url: str
+    page: Page
+    checks: Sequence[Check]
+
+    @property
+    def up_s(self) -> float:
+        began_s = self.page.value("process_start_time_seconds")
+        return max(0.0, SystemClock().now_ms() / 1000 - began_s)
+
+
+def status(connection: Connection, urls: Sequence[str], *, as_json: bool) -> int:
+    """The exit code: 0 if all is well, 3 if something is not. Raises ToolFailure, WrongUse."""
+    named = [(url, _checked(url)) for url in urls] or list(_of_cluster(Cluster(connection)))
+    seen = [_look(name, url) for name, url in named]
+    if as_json:
+        print_json([_document(broker) for broker in seen])
+    else:
+        for broker in seen:
+            _print(broker)
+    return TROUBLE if any(check.trouble for broker in seen for check in broker.checks) else 0
+
+
+# --- looking ---------------------------------------------------------------------------------
+
+
+def _of_cluster(cluster: Cluster) -> Iterator[tuple[str, str]]:
+    """Name of each broker, and where its metrics are."""
+    for place in cluster.brokers():
+        name = f"broker {place.node_id} at {place.host}:{place.port}"
+        address = cluster.broker_config(place.node_id, METRICS_KEY)
+        if not address:
+            raise ToolFailure(
+                f"{name} answers, and serves no metrics to tell more",
+                remedy=f"set {METRICS_KEY}=http://127.0.0.1:9404 in its configuration",
+            )
+        yield name, _reachable(address, place)
+
+
+def _reachable(address: str, place: BrokerPlace) -> str:
+    """Where everybody is listened to, the broker's own name is what others know."""
+    parts = urlsplit(address)
+    if parts.hostname in (None, "", "0.0.0.0", "::"):
+        return f"http://{place.host}:{parts.port}"
+    return address
+
+
+def _checked(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise WrongUse(f"{url!r} is no URL", remedy="write --metrics http://127.0.0.1:9404")
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+def _look(name: str, url: str) -> _Seen:
+    page = Page(_get(f"{url}/metrics"))
+    if not page.has("strandline_build_info"):
+        raise ToolFailure(f"{url} serves no metrics of strandline")
+    try:
+        _get(f"{url}/readyz")
+        unready = ""
+    except _Unready as error:
+        unready = str(error)
+    return _Seen(name=name, url=url, page=page, checks=check_broker(page, unready))
+
+
+class _Unready(ToolFailure):
+    """The broker says why it does not serve clients."""
+
+
+def _get(url: str) -> str:
+    try:
+        with _OPENER.open(url, timeout=HTTP_SECONDS_MAX) as answer:
+            body: bytes = answer.read(PAGE_BYTES_MAX)
+    except urllib.error.HTTPError as error:
+        if error.code == 503:
+            raise _Unready(error.read(1000).decode(errors="replace").strip()) from None
+        raise ToolFailure(f"{url} answers {error.code}: no metrics of strandline") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        raise ToolFailure(
+            f"cannot read {url}: {getattr(reason, 'strerror', None) or reason}",
+            remedy=f"is it bound where you are ({METRICS_KEY})? say where with --metrics URL",
+        ) from None
+    return body.decode(errors="replace")
+
+
+# --- telling ---------------------------------------------------------------------------------
+
+
+def _print(broker: _Seen) -> None:
+    release = next(
+        (s.labels.get("version", "") for s in broker.page.all("strandline_build_info")), ""
+    )
+    say(f"{broker.name}: strandline {release}, up for {_length(broker.up_s)}")
+    width = max(len(check.what) for check in broker.checks)
+    for check in broker.checks:
+        mark = "✗" if check.trouble else "✓"
+        trouble = f": {check.trouble}" if check.trouble else ""
+        say(f"  {mark} {check.what.ljust(width)}  {check.figure}{trouble}")
+    found = tiers(broker.page)
+    if found:
+        print_table(
+            "",
+            ("topic", "on disk", "in the archive", "to be copied", "to be deleted"),
+            [_cells(topic) for topic in found],
+        )
+    requests = store_requests(broker.page)
+    if requests:
+        days = max(broker.up_s, 1.0) / _DAY_S
+        counts = ", ".join(f"{count:,} {name}" for name, count in sorted(requests.items()))
+        total = sum(requests.values())
+        rate = f"; {total / days:,.0f} a day" if days >= 1 else ""
+        say(f"requests to the object store since the start: {counts}{rate}")
+    say("all is well" if not any(c.trouble for c in broker.checks) else "see ✗ above")
+
+
+def _cells(topic: TopicTiers) -> tuple[str, ...]:
+    return (
+        topic.topic,
+        human_bytes(topic.local_bytes),
+        human_bytes(topic.archive_bytes),
+        human_bytes(topic.copy_lag_bytes),
+        human_bytes(topic.delete_lag_bytes),
+    )
+
+
+def _length(seconds: float) -> str:
+    """`3 d 4 h`, `12 min`, `30 s`: the two largest units at most."""
+    minutes, hours, days = int(seconds // 60), int(seconds // 3600), int(seconds // _DAY_S)
+    if days:
+        return f"{days} d {hours % 24} h"
+    if hours:
+        return f"{hours} h {minutes % 60} min"
+    return f"{minutes} min" if minutes else f"{int(seconds)} s"
+
+
+def _document(broker: _Seen) -> Json:
+    return {
+        "broker": broker.name,
+        "metrics": broker.url,
+        "up_seconds": int(broker.up_s),
+        "ok": not any(check.trouble for check in broker.checks),
+        "checks": [
+            {"check": check.what, "figure": check.figure, "trouble": check.trouble}
+            for check in broker.checks
+        ],
+        "topics": [
+            {
+                "topic": topic.topic,
+                "local_bytes": topic.local_bytes,
+                "archive_bytes": topic.archive_bytes,
+                "copy_lag_bytes": topic.copy_lag_bytes,
+                "delete_lag_bytes": topic.delete_lag_bytes,
+            }
+            for topic in tiers(broker.page)
+        ],
+        "store_requests": store_requests(broker.page),
+    }

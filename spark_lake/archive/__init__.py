@@ -1,0 +1,1 @@
+"""The archive as the lake reads it: objects, catalog, segments."""

@@ -1,0 +1,395 @@
+"""The bucket as the lake reads it: whole small objects, exact ranges, one level of folders.
+
+fsspec is in front (s3fs for `s3://`), because that is what Spark users have installed and know how
+to configure. This class adds what the lake needs on top: exactly the bytes asked for or an error,
+the four kinds of error of `storage.errors`, few and bounded retries, and a count of what was read.
+
+Forks: Spark forks its Python workers, and s3fs must be made after the fork. So nothing is opened
+before the first read, what was opened is opened anew behind a fork (the connections are those of
+the other process), and pickling (driver to executor) carries only the way to open it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from strandline.spark_lake.archive.ranged_get import SIGNED_S, RangedGets
+from strandline.spark_lake.archive.signed_urls import signed_urls
+from strandline.spark_lake.options.options import S3Options
+from strandline.storage.errors import (
+    AccessDenied,
+    InvalidConfig,
+    ObjectArchived,
+    ObjectCorrupt,
+    ObjectNotFound,
+    StrandlineError,
+    TierUnavailable,
+    UnsupportedFormat,
+)
+from strandline.storage.extras import how_to_install
+from strandline.storage.remote.object_store.local_names import CONTINUATION, key_of, path_of
+
+# s3fs tries each call this often, botocore below it once. The defaults of both multiply to 125
+# attempts, which makes a server that is away look like a hanging query.
+ATTEMPTS_MAX = 3
+CONNECT_TIMEOUT_S = 5
+# Silence on the socket, not the length of a transfer.
+READ_TIMEOUT_S = 30
+# Connections of one process; the planner reads manifests sixteen at a time.
+CONNECTIONS_MAX = 32
+
+# Buckets whose region a process keeps in mind.
+REGIONS_MAX = 1000
+# By endpoint and bucket; None where the server told none.
+_regions: dict[tuple[str | None, str], str | None] = {}
+
+# Only signing needs a region on servers that have none; it is the one S3 began with.
+DEFAULT_REGION = "us-east-1"
+
+# What readers say to do; the reader inside the JVM is handed the same words (`jvm_plan`).
+RETENTION_HINT = (
+    "if retention or a topic deletion removed it while the query ran, run the query again"
+    " (strandline.remote.delete.grace.ms is how long removed objects stay readable)"
+)
+SHORT_OBJECT_HINT = (
+    "the object is shorter than the manifest says; restore it from a backup, or leave its offsets"
+    " out with startingOffsets or endingOffsets"
+)
+DENIED_HINT = (
+    "set the options s3.key and s3.secret, or the AWS environment of the driver and the executors,"
+    " to credentials that may read the bucket"
+)
+
+
+@contextmanager
+def naming_later_formats(url: str) -> Iterator[None]:
+    """What a later release wrote is told with the archive it lies in, and what to do about it."""
+    try:
+        yield
+    except UnsupportedFormat as error:
+        raise UnsupportedFormat(
+            f"{error}; it lies in {url}: update strandline where the driver and the executors run"
+        ) from error
+
+
+class FileSystem(Protocol):
+    """The part of fsspec that the lake uses."""
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None) -> bytes: ...
+
+    def ls(self, path: str, detail: bool = True, **options: Any) -> list[str]: ...
+
+    def url(self, path: str, expires: int = 3600) -> str: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadStatistics:
+    """What was asked of the bucket so far."""
+
+    request_count: int
+    bytes_read: int
+
+
+class ObjectReader:
+    """Reads below one root URL; thread-safe, picklable."""
+
+    def __init__(self, url: str, s3: S3Options) -> None:
+        self.url = url
+        self._s3 = s3
+        self._root = url.removeprefix("s3://").removeprefix("file://")
+        self._is_local = url.startswith("file://")
+        self._lock = threading.Lock()
+        self._process: int | None = None
+        self._file_system: FileSystem | None = None
+        self._ranged: RangedGets | None = None
+        self._signer: FileSystem | None = None
+        self._request_count = 0
+        self._bytes_read = 0
+
+    def get(self, key: str) -> bytes:
+        """The whole object. Raises a TierError."""
+        return self._read(key, 0, None)
+
+    def get_range(self, key: str, start: int, end: int) -> bytes | bytearray:
+        """Exactly the bytes [start, end). Raises a TierError; ObjectCorrupt if they are fewer."""
+        assert 0 <= start < end, (key, start, end)
+        content = self._straight(key, start, end) or self._read(key, start, end)
+        if len(content) != end - start:
+            raise ObjectCorrupt(
+                f"{self.url}/{key}",
+                "read",
+                f"bytes {start} to {end} were asked for, {len(content)} came: {SHORT_OBJECT_HINT}",
+            )
+        return content
+
+    def list_folders(self, prefix: str) -> list[str]:
+        """Names of the folders and objects directly under `prefix`; a missing one is empty."""
+        path = self._place(prefix).rstrip("/")
+        try:
+            found = list(self._paths_below(path))
+        except Exception as error:
+            raise self._translated(prefix, "list", error) from error
+        self._count(0)
+        return sorted(map(key_of, found) if self._is_local else found)
+
+    def _paths_below(self, path: str) -> Iterator[str]:
+        try:
+            # A listing cached by fsspec would not know topics made since.
+            found = self._open().ls(path, detail=False, refresh=True)
+        except FileNotFoundError:
+            return
+        for one in found:
+            name = one.rstrip("/").rsplit("/", 1)[-1]
+            if self._is_local and name.endswith(CONTINUATION):
+                # One name in two folders or more.
+                yield from (f"{name}/{rest}" for rest in self._paths_below(one))
+            else:
+                yield name
+
+    def filled_folders(self, prefix: str) -> list[str]:
+        """As `list_folders`, without folders that hold no object; only disks have such."""
+        found = self.list_folders(prefix)
+        if self._is_local:
+            found = [name for name in found if _holds_a_file(self._place(f"{prefix}{name}"))]
+        return found
+
+    def address(self, key: str, valid_s: int) -> str:
+        """What reads an object without this package: the path of a file, or a signed URL.
+
+        Raises a TierError if it cannot be signed.
+        """
+        if self._is_local:
+            return self._place(key)
+        try:
+            return self._signing().url(self._place(key), expires=valid_s)
+        except Exception as error:
+            raise self._translated(key, "sign", error) from error
+
+    def addresses(self, keys: Iterable[str], valid_s: int) -> dict[str, str]:
+        """`address` of each key, in a bucket in a tenth of the time that one by one would take.
+
+        Raises a TierError if they cannot be signed.
+        """
+        wanted = list(dict.fromkeys(keys))
+        if not wanted or self._is_local:
+            return {key: self.address(key, valid_s) for key in wanted}
+        try:
+            signed = signed_urls(self._signing(), [self._place(key) for key in wanted], valid_s)
+        except Exception as error:
+            raise self._translated(wanted[0], "sign", error) from error
+        return dict(zip(wanted, signed, strict=True))
+
+    def statistics(self) -> ReadStatistics:
+        with self._lock:
+            return ReadStatistics(request_count=self._request_count, bytes_read=self._bytes_read)
+
+    def _place(self, key: str) -> str:
+        """Where an object lies; the broker's folders have other names for some."""
+        return f"{self._root}/{path_of(key) if self._is_local else key}"
+
+    def _straight(self, key: str, start: int, end: int) -> bytearray | None:
+        """The short way to bytes in a bucket; None where s3fs has to go."""
+        self._open()
+        if self._ranged is None:
+            return None
+        content = self._ranged.get(self._place(key), start, end)
+        if content is not None:
+            self._count(len(content))
+        return content
+
+    def _read(self, key: str, start: int, end: int | None) -> bytes:
+        try:
+            content = bytes(self._open().cat_file(self._place(key), start=start, end=end))
+        except Exception as error:  # fsspec, botocore and aiohttp have no common root
+            raise self._translated(key, "read", error) from error
+        self._count(len(content))
+        return content
+
+    def _count(self, bytes_read: int) -> None:
+        with self._lock:
+            self._request_count += 1
+            self._bytes_read += bytes_read
+
+    def _open(self) -> FileSystem:
+        with self._lock:
+            if self._file_system is None or self._process != os.getpid():
+                self._process = os.getpid()
+                self._signer = None
+                self._file_system = _open_file_system(self.url, self._s3)
+                self._ranged = _ranged_gets(self.url, self._s3, self._file_system)
+            return self._file_system
+
+    def _signing(self) -> FileSystem:
+        """What signs for the region that the bucket is in: nobody follows a signature elsewhere.
+
+        Requests of s3fs itself are led there by botocore.
+        """
+        file_system = self._open()
+        with self._lock:
+            if self._signer is None:
+                region = _region_of(
+                    file_system, self._root.partition("/")[0], self._s3.endpoint_url
+                )
+                self._signer = (
+                    file_system
+                    if region in (None, _region_in_use(file_system))
+                    else _open_file_system(self.url, replace(self._s3, region=region))
+                )
+            return self._signer
+
+    def _translated(self, key: str, operation: str, error: Exception) -> StrandlineError:
+        name = f"{self.url}/{key}"
+        code = _s3_error_code(error)
+        if code == "InvalidObjectState":
+            return ObjectArchived(name, operation, "it must be restored from cold storage first")
+        if code == "InvalidRange":
+            return ObjectCorrupt(name, operation, "the object is shorter than the manifest says")
+        if isinstance(error, FileNotFoundError):
+            return ObjectNotFound(name, operation, f"it does not exist; {RETENTION_HINT}")
+        is_refused = code in _CREDENTIAL_CODES or type(error).__name__ in _CREDENTIAL_ERRORS
+        if is_refused or isinstance(error, PermissionError):
+            return AccessDenied(
+                name,
+                operation,
+                f"{error}; {DENIED_HINT}",
+            )
+        if type(error).__name__ in _SETTING_ERRORS:
+            told = " ".join(str(error).split())
+            return InvalidConfig(f"{name}: {told}; see the options path and s3.*")
+        return TierUnavailable(name, operation, f"{type(error).__name__}: {error}")
+
+    def __getstate__(self) -> tuple[str, S3Options]:
+        return self.url, self._s3
+
+    def __setstate__(self, state: tuple[str, S3Options]) -> None:
+        ObjectReader.__init__(self, *state)
+
+    def __repr__(self) -> str:
+        return f"<ObjectReader {self.url} {self.statistics()}>"
+
+
+def _holds_a_file(path: str) -> bool:
+    return Path(path).is_file() or any(files for _, _, files in os.walk(path))
+
+
+# Those of S3's codes that s3fs does not make a PermissionError.
+_CREDENTIAL_CODES = ("InvalidToken", "TokenRefreshRequired", "RequestTimeTooSkewed")
+_CREDENTIAL_ERRORS = (
+    "NoCredentialsError",
+    "PartialCredentialsError",
+    "TokenRetrievalError",
+    "UnauthorizedSSOTokenError",
+)
+
+# What no second try mends: a profile, a region, a bucket's name that cannot be.
+_SETTING_ERRORS = (
+    "ConfigNotFound",
+    "ConfigParseError",
+    "EndpointResolutionError",
+    "InvalidRegionError",
+    "ParamValidationError",
+    "ProfileNotFound",
+)
+
+
+def _s3_error_code(error: Exception) -> str:
+    """S3's own code: s3fs turns several of them into the same Python exception."""
+    response = getattr(error.__cause__, "response", None) or getattr(error, "response", None)
+    if not isinstance(response, dict):
+        return ""
+    return str(response.get("Error", {}).get("Code", ""))
+
+
+def _open_file_system(url: str, s3: S3Options) -> FileSystem:
+    try:
+        import fsspec
+    except ImportError as error:
+        raise InvalidConfig(
+            "reading the archive needs fsspec on the driver and the executors:"
+            f" {how_to_install('lake')}"
+        ) from error
+    if url.startswith("file://"):
+        local: FileSystem = fsspec.filesystem("file")
+        return local
+    try:
+        remote = fsspec.filesystem("s3", **_s3_arguments(s3))
+    except ImportError as error:
+        raise InvalidConfig(
+            f"reading {url} needs s3fs on the driver and the executors: {how_to_install('lake')}"
+        ) from error
+    remote.retries = ATTEMPTS_MAX
+    file_system: FileSystem = remote
+    return file_system
+
+
+def _region_of(file_system: Any, bucket: str, endpoint_url: str | None) -> str | None:
+    """Where a bucket is, which S3 also tells those whom it refuses; None if nothing is told.
+
+    Each process asks once: a bucket stays where it is.
+    """
+    place = (endpoint_url, bucket)
+    if place in _regions:
+        return _regions[place]
+    is_answered = True
+    try:
+        answer = file_system.call_s3("head_bucket", Bucket=bucket)
+    except Exception as error:  # who is refused, or not answered, signs as before
+        is_answered = False
+        answer = getattr(error.__cause__, "response", None) or getattr(error, "response", None)
+    metadata = answer.get("ResponseMetadata", {}) if isinstance(answer, dict) else {}
+    region: str | None = metadata.get("HTTPHeaders", {}).get("x-amz-bucket-region")
+    if region is not None or is_answered:
+        if len(_regions) >= REGIONS_MAX:
+            _regions.clear()
+        _regions[place] = region
+    return region
+
+
+def _region_in_use(file_system: Any) -> str | None:
+    region: str | None = file_system.s3.meta.region_name
+    return region
+
+
+def _ranged_gets(url: str, s3: S3Options, file_system: FileSystem) -> RangedGets | None:
+    # The payer would have to be in the signature.
+    if url.startswith("file://") or s3.requester_pays:
+        return None
+    return RangedGets(
+        lambda path: file_system.url(path, expires=SIGNED_S),
+        connect_timeout_s=CONNECT_TIMEOUT_S,
+        read_timeout_s=READ_TIMEOUT_S,
+    )
+
+
+def _s3_arguments(s3: S3Options) -> dict[str, Any]:
+    region = s3.region or (DEFAULT_REGION if s3.endpoint_url else None)
+    config: dict[str, Any] = {
+        "connect_timeout": CONNECT_TIMEOUT_S,
+        "read_timeout": READ_TIMEOUT_S,
+        "retries": {"total_max_attempts": 1},
+        "max_pool_connections": CONNECTIONS_MAX,
+    }
+    if not s3.anonymous:
+        # Signed URLs would be of the old kind, which buckets made since 2020 refuse.
+        config["signature_version"] = "s3v4"
+    if s3.endpoint_url:
+        # Local servers have no DNS name per bucket.
+        config["s3"] = {"addressing_style": "path"}
+    return {
+        "anon": s3.anonymous,
+        "profile": s3.profile,
+        "requester_pays": s3.requester_pays,
+        "key": s3.key,
+        "secret": s3.secret,
+        "token": s3.token,
+        "endpoint_url": s3.endpoint_url,
+        "client_kwargs": {"region_name": region} if region else {},
+        "config_kwargs": config,
+        "use_listings_cache": False,
+    }

@@ -1,0 +1,70 @@
+"""Which partitions have segments of messages from before Kafka 0.11 (v0 and v1).
+
+An old Kafka's folder may hold them, and its segments are archived as they are. They lie at the
+begin of a log and know no leader epoch, so that the manifest has epoch 0 for them, which segments
+of today may have as well. The first bytes of the first segment of a partition tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+
+from strandline.spark_lake.archive.catalog import PARALLEL_READS
+from strandline.spark_lake.archive.objects import ObjectReader
+from strandline.spark_lake.plan.splits import SegmentSlice, Split
+from strandline.storage.errors import ObjectNotFound
+from strandline.storage.model import TopicPartition
+from strandline.storage.records.batch.old_messages import MAGIC_POSITION, is_old
+from strandline.storage.remote.manifest.entries import SegmentEntry
+
+# First segments that were asked for: a hundred bytes each.
+KNOWN_MAX = 10_000
+# Whether an object begins with an old message, by its URL.
+_known: dict[str, bool] = {}
+
+
+def may_be_old(piece: SegmentSlice) -> bool:
+    """Whether the manifest allows old messages in the segment."""
+    epochs = piece.entry.leader_epochs
+    return not piece.is_open and (not epochs or epochs[0].epoch <= 0)
+
+
+def old_partitions(splits: Iterable[Split], reader: ObjectReader) -> frozenset[TopicPartition]:
+    """The partitions whose first planned segment begins with an old message.
+
+    A segment that is gone counts as new: the task that reads it tells what became of it, if one
+    ever does. What an object begins with is asked for once in a process, because objects are never
+    written again. Raises as `ObjectReader.get_range` does for all else.
+    """
+    first: dict[TopicPartition, SegmentSlice] = {}
+    for split in splits:
+        for piece in split.slices:
+            first.setdefault(split.topic_partition, piece)
+    doubted = {one: piece.entry for one, piece in first.items() if may_be_old(piece)}
+    names = {one: f"{reader.url}/{entry.log_key}" for one, entry in doubted.items()}
+    is_old_by_name = {
+        name: known for name in names.values() if (known := _known.get(name)) is not None
+    }
+    asked = [one for one in doubted if names[one] not in is_old_by_name]
+    if asked:
+        with ThreadPoolExecutor(min(PARALLEL_READS, len(asked))) as pool:
+            begins = list(pool.map(lambda one: _begin(doubted[one], reader), asked))
+        answered = {
+            names[one]: is_old(begin)
+            for one, begin in zip(asked, begins, strict=True)
+            if begin is not None
+        }
+        is_old_by_name |= answered
+        if len(_known) + len(answered) > KNOWN_MAX:
+            _known.clear()
+        _known.update(islice(answered.items(), KNOWN_MAX))
+    return frozenset(one for one, name in names.items() if is_old_by_name.get(name, False))
+
+
+def _begin(entry: SegmentEntry, reader: ObjectReader) -> bytes | bytearray | None:
+    try:
+        return reader.get_range(entry.log_key, 0, min(entry.size_bytes, MAGIC_POSITION + 1))
+    except ObjectNotFound:
+        return None

@@ -1,0 +1,274 @@
+"""The pieces of the open segment as the end of the archive: records of the last hour, not week.
+
+    segments   [ archived ][ archived ]
+    pieces                             [ piece ][piece][p]      manifest, written by the broker
+    entries    [ segment  ][ segment  ][ piece ][piece]         what the planner gets
+                                               ^ stable end     first record that is not decided
+
+A piece has no `.meta`: no statistics, no key filter, no aborted transactions. Where the manifest
+says that it has no transactions, nothing is asked of it before a task reads it. Else the planner
+reads its headers and markers, because `read_committed` must know which transactions were aborted,
+and ends before the first that is neither committed nor aborted as far as the pieces go. Offsets
+below that end never change their rows, whatever is uploaded later.
+
+Pieces are used only where they go on at the archive's end: between a segment that was closed and
+its upload there may be a gap, and what lies behind it is seen when the gap is closed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from enum import Enum
+from typing import NamedTuple
+
+from strandline.spark_lake.archive.objects import ObjectReader
+from strandline.spark_lake.plan.splits import OpenPiece
+from strandline.storage.errors import CorruptRecords, ObjectCorrupt, UnsupportedCodec
+from strandline.storage.model import AbortedTransaction, Isolation, Offset
+from strandline.storage.records.batch.batch import PositionedBatch, iter_batches
+from strandline.storage.records.batch.record import iter_records
+from strandline.storage.records.columns.vectorised import INT64_MAX, INT64_MIN, scan_batches
+from strandline.storage.remote.manifest.manifest import Manifest
+from strandline.storage.remote.manifest.open_segment import TailPart
+from strandline.storage.system import crc32c
+from strandline.storage.values import dataclass
+
+# The broker writes none larger; one is held in memory as a whole.
+PIECE_BYTES_MAX = 16 * 1024 * 1024
+# What a stream knows of pieces from one trigger to the next: enough for a few large open segments.
+SCANS_KEPT = 256
+
+_CONTROL_KEY_BYTES = 4  # of a control record: two of version, two of type
+_REMEDY = "includeOpenSegment=false leaves the pieces of open segments out"
+
+
+def with_open_segment(manifest: Manifest, reader: ObjectReader, isolation: Isolation) -> Manifest:
+    """The manifest with its usable pieces as entries behind the segments.
+
+    Raises ObjectNotFound for a piece that is gone, ObjectCorrupt for one that is damaged.
+    """
+    parts = usable_parts(manifest)
+    entries = tuple(_entries(parts, reader, isolation))
+    return replace(manifest, segments=(*manifest.segments, *entries)) if entries else manifest
+
+
+def usable_parts(manifest: Manifest) -> tuple[TailPart, ...]:
+    """The pieces, if nothing that may be read is missing between them and the archive's end."""
+    tail = manifest.tail
+    reached = max(manifest.end_offset, manifest.log_start_offset)
+    if not tail or tail[0].base_offset > reached or tail[-1].end_offset <= reached:
+        return ()
+    overlaps = not manifest.is_empty and tail[0].base_offset < manifest.end_offset
+    return () if overlaps else tail
+
+
+def _entries(
+    parts: Sequence[TailPart], reader: ObjectReader, isolation: Isolation
+) -> Iterator[OpenPiece]:
+    is_committed = isolation is Isolation.READ_COMMITTED
+    scans = [
+        _scans.of(reader, part)
+        if part.record_count is None or (part.has_transactions and is_committed)
+        else None
+        for part in parts
+    ]
+    decided = _Transactions()
+    if is_committed:
+        for scan in scans:
+            for event in () if scan is None else scan.events:
+                decided.add(event)
+    stable_end = decided.stable_end
+    for part, scan in zip(parts, scans, strict=True):
+        if part.base_offset >= stable_end:
+            return
+        piece = OpenPiece(
+            base_offset=part.base_offset,
+            end_offset=part.end_offset,
+            leader_epochs=(),
+            size_bytes=part.size_bytes,
+            record_count=scan.record_count if scan is not None else part.record_count or 0,
+            # Nobody knows: headers tell the latest, not the earliest.
+            min_timestamp_ms=INT64_MIN,
+            max_timestamp_ms=INT64_MAX,
+            log_key=part.key,
+            meta_key=part.key,
+            log_crc32c=part.crc32c,
+            meta_size_bytes=0,
+            meta_crc32c=0,
+            has_transactions=scan.has_transactions if scan else bool(part.has_transactions),
+            uploaded_ms=part.uploaded_ms,
+            aborted=tuple(
+                one
+                for one in decided.aborted
+                if one.first_offset < part.end_offset and one.last_offset >= part.base_offset
+            ),
+        )
+        yield piece if part.end_offset <= stable_end else _before(stable_end, piece, part, reader)
+
+
+def _before(
+    end_offset: Offset, piece: OpenPiece, part: TailPart, reader: ObjectReader
+) -> OpenPiece:
+    """The beginning of a piece, up to a batch in its middle."""
+    content = _content(reader, part)
+    size_bytes = record_count = 0
+    for batch in iter_batches(content):
+        if batch.header.base_offset >= end_offset:
+            break
+        size_bytes = batch.position + batch.header.size_bytes
+        record_count += batch.header.record_count
+    return replace(
+        piece,
+        end_offset=end_offset,
+        size_bytes=size_bytes,
+        record_count=record_count,
+        log_crc32c=crc32c.crc32c(memoryview(content)[:size_bytes]),
+    )
+
+
+# --- what happened to transactions ------------------------------------------------------------
+
+
+class _What(Enum):
+    """What a batch says about its producer's transaction."""
+
+    WROTE = "wrote"
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+
+
+# By the type in the key of a control record.
+_ENDS = {b"\x00\x00": _What.ABORTED, b"\x00\x01": _What.COMMITTED}
+
+
+class _Event(NamedTuple):
+    what: _What
+    producer_id: int
+    offset: Offset
+
+
+class _Transactions:
+    """Which were aborted, and where the first begins that has no marker yet."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, Offset] = {}
+        self.aborted: list[AbortedTransaction] = []
+
+    def add(self, event: _Event) -> None:
+        if event.what is _What.WROTE:
+            self._open.setdefault(event.producer_id, event.offset)
+            return
+        first_offset = self._open.pop(event.producer_id, None)
+        if first_offset is not None and event.what is _What.ABORTED:
+            self.aborted.append(
+                AbortedTransaction(event.producer_id, first_offset, event.offset, first_offset)
+            )
+
+    @property
+    def stable_end(self) -> Offset:
+        """Everything below is decided."""
+        return min(self._open.values(), default=INT64_MAX)
+
+
+# --- reading pieces ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Scan:
+    """What the batches of one piece say."""
+
+    record_count: int
+    has_transactions: bool
+    events: tuple[_Event, ...]
+
+
+class _Scans:
+    """Scans by key, the last SCANS_KEPT of them: an object never changes. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: OrderedDict[tuple[str, str], _Scan] = OrderedDict()
+
+    def of(self, reader: ObjectReader, part: TailPart) -> _Scan:
+        name = (reader.url, part.key)
+        with self._lock:
+            known = self._known.get(name)
+        if known is None:
+            known = _scanned(reader, part)
+            with self._lock:
+                self._known[name] = known
+                while len(self._known) > SCANS_KEPT:
+                    self._known.popitem(last=False)
+        return known
+
+
+_scans = _Scans()
+
+
+def _scanned(reader: ObjectReader, part: TailPart) -> _Scan:
+    content = _content(reader, part)
+    try:
+        rows = list(scan_batches(content))
+        is_transactional = any(row.is_transactional for row in rows)
+        events = tuple(_events(content)) if is_transactional else ()
+    except CorruptRecords as error:
+        raise _corrupt(reader, part, str(error)) from error
+    return _Scan(
+        record_count=sum(row.record_count for row in rows),
+        has_transactions=is_transactional,
+        events=events,
+    )
+
+
+def _events(content: bytes | bytearray) -> Iterator[_Event]:
+    """Of the batches that a producer wrote in a row only the first counts."""
+    writing: set[int] = set()
+    for batch in iter_batches(content):
+        header = batch.header
+        if not header.is_transactional:
+            continue
+        producer_id = header.producer_id
+        if header.is_control:
+            what = _ended(content, batch)
+            if what is not None:
+                writing.discard(producer_id)
+                yield _Event(what, producer_id, header.last_offset)
+        elif producer_id not in writing:
+            writing.add(producer_id)
+            yield _Event(_What.WROTE, producer_id, header.base_offset)
+
+
+def _ended(content: bytes | bytearray, batch: PositionedBatch) -> _What | None:
+    """What the marker in a control batch says; None for control records of other kinds, or gone.
+
+    As the broker reads it. Raises CorruptRecords if it is no control record at all.
+    """
+    header = batch.header
+    if not header.record_count:
+        return None
+    try:
+        record = next(iter_records(content, header, batch.position), None)
+    except UnsupportedCodec as error:
+        raise CorruptRecords(f"control batch at offset {header.base_offset}: {error}") from error
+    if record is None or record.key is None or len(record.key) < _CONTROL_KEY_BYTES:
+        raise CorruptRecords(f"control batch at offset {header.base_offset} has no control key")
+    return _ENDS.get(record.key[2:_CONTROL_KEY_BYTES])
+
+
+def _content(reader: ObjectReader, part: TailPart) -> bytes | bytearray:
+    """The whole piece. Raises ObjectCorrupt unless it is what the manifest says."""
+    if part.size_bytes > PIECE_BYTES_MAX:
+        raise _corrupt(reader, part, f"{part.size_bytes} bytes are more than a piece can have")
+    # Bytes are sometimes damaged on their way: they are asked for once more.
+    for _ in range(2):
+        content = reader.get_range(part.key, 0, part.size_bytes)
+        if crc32c.crc32c(content) == part.crc32c:
+            return content
+    raise _corrupt(reader, part, "checksum differs from the manifest's")
+
+
+def _corrupt(reader: ObjectReader, part: TailPart, detail: str) -> ObjectCorrupt:
+    return ObjectCorrupt(f"{reader.url}/{part.key}", "read", f"{detail}; {_REMEDY}")

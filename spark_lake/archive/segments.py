@@ -1,0 +1,447 @@
+"""One archived segment as the lake reads it: its `.meta` sections, and its log in checked windows.
+
+    .meta    tail -> directory -> STATISTICS (which chunks), TXN_INDEX (what was aborted)
+    .log     ranges of chunks, each read in windows:
+
+             range  [chunk 3 | chunk 4 | chunk 5]            as the statistics cut it
+             window [............|............|....]         at most WINDOW_BYTES, one GET each
+             block  [whole batches][whole batches ][..]      a window without its torn end, which
+                                                             goes in front of the next one
+
+A ranged GET carries no checksum. So every batch's CRC is checked before the first row of a block is
+given out, and that offsets grow and stay inside the range (they lie outside the CRC); a block that
+fails is read once more, and then the segment is declared damaged. Each chunk must have the checksum
+of the statistics, a whole segment that of the manifest, and each range its record count: a wrong
+object under the right name must not become rows. What ends in a block is checked before its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from strandline.spark_lake.archive.objects import ObjectReader, naming_later_formats
+from strandline.spark_lake.plan.splits import WINDOW_BYTES, ChunkChecksum, ChunkRange
+from strandline.storage.errors import (
+    CorruptFile,
+    CorruptRecords,
+    ObjectCorrupt,
+    ObjectNotFound,
+    UnsupportedFormat,
+)
+from strandline.storage.model import AbortedTransaction, Offset, Position
+from strandline.storage.records.batch.batch import CRC_START, LOG_OVERHEAD, LOG_OVERHEAD_BYTES
+from strandline.storage.records.columns.key_filter import KeyFilter
+from strandline.storage.records.columns.vectorised import BatchRow, check_crc, scan_batches
+from strandline.storage.remote.manifest.entries import SegmentEntry
+from strandline.storage.remote.segment import meta as segment_meta
+from strandline.storage.remote.segment.meta import (
+    DirectoryOutsideTail,
+    Section,
+    SectionRange,
+    SegmentStatistics,
+)
+from strandline.storage.system import crc32c
+
+CORRUPT_REMEDY = (
+    "restore the object from a backup, or leave its offsets out with startingOffsets or"
+    " endingOffsets"
+)
+
+
+def offsets_of(entry: SegmentEntry) -> str:
+    """What an error says of a segment, whose name has the first offset alone."""
+    return f"it has the offsets {entry.base_offset} to {entry.end_offset - 1}"
+
+
+def _range_of(
+    reader: ObjectReader, entry: SegmentEntry, key: str, start: Position, end: Position
+) -> bytes | bytearray:
+    """Bytes of an object of `entry`. Raises as `get_range`; what is lost is said with offsets."""
+    try:
+        return reader.get_range(key, start, end)
+    except (ObjectCorrupt, ObjectNotFound) as error:
+        detail = f"{error.detail}; {offsets_of(entry)}"
+        raise type(error)(error.key, error.operation, detail) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """Whole batches whose CRCs are right, and where they lie in the log."""
+
+    position: Position
+    content: memoryview
+    batches: Sequence[BatchRow]
+
+
+class SegmentMeta:
+    """The `.meta` of one segment; sections are fetched when they are asked for."""
+
+    def __init__(self, reader: ObjectReader, entry: SegmentEntry) -> None:
+        self._reader = reader
+        self._entry = entry
+        self._tail = b""
+        self._sections: dict[Section, SectionRange] | None = None
+        self._is_ours = False
+
+    def statistics(self) -> SegmentStatistics:
+        """Raises ObjectCorrupt if they are damaged, missing, or of another segment."""
+        content = self._read(Section.STATISTICS)
+        if content is None:
+            raise self._corrupt("has no statistics")
+        try:
+            with naming_later_formats(self._reader.url):
+                statistics = SegmentStatistics.decode(content, source=self._entry.meta_key)
+        except CorruptFile as error:
+            raise self._corrupt(str(error)) from error
+        chunks = statistics.chunks
+        if (
+            not chunks
+            or statistics.record_count != self._entry.record_count
+            or sum(chunk.record_count for chunk in chunks) != self._entry.record_count
+            or chunks[0].base_offset < self._entry.base_offset
+            or chunks[-1].base_offset >= self._entry.end_offset
+            or chunks[-1].position >= self._entry.size_bytes
+        ):
+            raise self._corrupt("has statistics that do not fit the manifest")
+        return statistics
+
+    def key_filter(self) -> KeyFilter | None:
+        """None where it was left out, for it would spare nothing. Raises ObjectCorrupt."""
+        content = self._read(Section.KEY_FILTER)
+        if content is None:
+            return None
+        try:
+            return KeyFilter.decode(content, source=self._entry.meta_key)
+        except CorruptFile as error:
+            raise self._corrupt(str(error)) from error
+        except UnsupportedFormat:
+            # A filter only spares work; one of a later release is as good as none.
+            return None
+
+    def aborted_transactions(self) -> tuple[AbortedTransaction, ...]:
+        """Every aborted transaction that has records in the segment. Raises ObjectCorrupt."""
+        content = self._read(Section.TXN_INDEX)
+        if content is None:
+            return ()
+        try:
+            return segment_meta.decode_txn_index(content, source=self._entry.meta_key)
+        except CorruptFile as error:
+            raise self._corrupt(str(error)) from error
+
+    def _read(self, section: Section) -> bytes | None:
+        try:
+            if self._sections is None:
+                with naming_later_formats(self._reader.url):
+                    self._sections = self._load_directory()
+            found = self._sections.get(section)
+            content = None
+            if found is not None:
+                content = found.check(self._section_bytes(found), source=self._entry.meta_key)
+            if not self._is_ours:
+                self._check_whole()
+                self._is_ours = True
+            return content
+        except CorruptFile as error:
+            raise self._corrupt(str(error)) from error
+
+    def _load_directory(self) -> dict[Section, SectionRange]:
+        self._read_tail(segment_meta.TAIL_BYTES)
+        try:
+            directory = self._decode_directory()
+        except DirectoryOutsideTail as error:
+            self._read_tail(error.needed_bytes)
+            directory = self._decode_directory()
+        return dict(directory.sections)
+
+    def _check_whole(self) -> None:
+        """Raises CorruptFile unless it is the object that the manifest tells of.
+
+        That of another segment may be as long, and whole in itself: what it says of chunks, keys
+        and transactions would cost rows, or add some.
+        """
+        entry = self._entry
+        found = segment_meta.object_checksum(
+            self._tail, size_bytes=entry.meta_size_bytes, source=entry.meta_key
+        )
+        if found != entry.meta_crc32c:
+            raise CorruptFile(
+                f"{entry.meta_key}: checksum of the whole object differs from the manifest's"
+            )
+
+    def _decode_directory(self) -> segment_meta.MetaDirectory:
+        return segment_meta.decode_directory(
+            self._tail, size_bytes=self._entry.meta_size_bytes, source=self._entry.meta_key
+        )
+
+    def _read_tail(self, tail_bytes: int) -> None:
+        size_bytes = self._entry.meta_size_bytes
+        start = max(0, size_bytes - tail_bytes)
+        self._tail = self._range(start, size_bytes)
+
+    def _section_bytes(self, found: SectionRange) -> bytes:
+        tail_position = self._entry.meta_size_bytes - len(self._tail)
+        if found.position >= tail_position:
+            start = found.position - tail_position
+            return self._tail[start : start + found.length]
+        if not found.length:
+            return b""
+        start, end = found.position, found.position + found.length
+        return self._range(start, end)
+
+    def _range(self, start: Position, end: Position) -> bytes:
+        return bytes(_range_of(self._reader, self._entry, self._entry.meta_key, start, end))
+
+    def _corrupt(self, detail: str) -> ObjectCorrupt:
+        return ObjectCorrupt(
+            f"{self._reader.url}/{self._entry.meta_key}",
+            "read",
+            f"{detail}; {CORRUPT_REMEDY}; {offsets_of(self._entry)}",
+        )
+
+
+def whole_segment(entry: SegmentEntry) -> ChunkRange:
+    """All of it, without asking the statistics."""
+    return ChunkRange(
+        start_position=0,
+        end_position=entry.size_bytes,
+        base_offset=entry.base_offset,
+        end_offset=entry.end_offset,
+        record_count=entry.record_count,
+    )
+
+
+def chunk_ranges(entry: SegmentEntry, statistics: SegmentStatistics) -> list[ChunkRange]:
+    """Each chunk as a range of its own."""
+    chunks = statistics.chunks
+    ends = [(chunk.position, chunk.base_offset) for chunk in chunks[1:]]
+    ends.append((entry.size_bytes, entry.end_offset))
+    return [
+        ChunkRange(
+            start_position=chunk.position,
+            end_position=end_position,
+            base_offset=chunk.base_offset,
+            end_offset=end_offset,
+            record_count=chunk.record_count,
+            checksums=()
+            if chunk.crc32c is None
+            else (ChunkChecksum(end_position=end_position, crc32c=chunk.crc32c),),
+        )
+        for chunk, (end_position, end_offset) in zip(chunks, ends, strict=True)
+    ]
+
+
+def joined(ranges: Sequence[ChunkRange]) -> list[ChunkRange]:
+    """The same bytes in as few ranges as possible: neighbours become one."""
+    result: list[ChunkRange] = []
+    for part in ranges:
+        if result and result[-1].end_position == part.start_position:
+            before = result[-1]
+            result[-1] = ChunkRange(
+                start_position=before.start_position,
+                end_position=part.end_position,
+                base_offset=before.base_offset,
+                end_offset=part.end_offset,
+                record_count=before.record_count + part.record_count,
+                checksums=before.checksums + part.checksums,
+            )
+        else:
+            result.append(part)
+    return result
+
+
+class LogReader:
+    """Reads ranges of one log object as checked blocks, one window ahead of its caller."""
+
+    def __init__(
+        self,
+        reader: ObjectReader,
+        entry: SegmentEntry,
+        *,
+        ahead: ThreadPoolExecutor | None,
+        window_bytes: int = WINDOW_BYTES,
+    ) -> None:
+        """`ahead` fetches the next window while the caller works; without it nothing is ahead."""
+        self._reader = reader
+        self._entry = entry
+        self._ahead = ahead
+        self._window_bytes = window_bytes
+
+    def first_window(self, part: ChunkRange) -> Future[bytes | bytearray] | None:
+        """Has the first window of a range fetched ahead, for `blocks`."""
+        if self._ahead is None:
+            return None
+        end = min(part.start_position + self._window_bytes, part.end_position)
+        return self._ahead.submit(self._fetch, part.start_position, end)
+
+    def blocks(
+        self,
+        part: ChunkRange,
+        *,
+        first: Future[bytes | bytearray] | None = None,
+        then: Callable[[], None] | None = None,
+    ) -> Iterator[Block]:
+        """The whole range in order. Raises ObjectCorrupt unless it is exactly what was promised.
+
+        `first` is what `first_window` gave; `then` is called when the last window has come.
+        """
+        is_whole = part.end_position - part.start_position == self._entry.size_bytes
+        checksums = _Checksums(part, self._entry.log_crc32c if is_whole else None)
+        expected = _Expected(
+            position=part.start_position,
+            end_position=part.end_position,
+            next_offset=part.base_offset,
+            end_offset=part.end_offset,
+        )
+        record_count = 0
+        torn = b""
+        for window in self._windows(part, first, then):
+            block = self._checked(torn + window if torn else window, expected)
+            consumed = block.batches[-1].end_position if block.batches else 0
+            torn = bytes(block.content[consumed:])
+            if block.batches:
+                record_count += sum(row.record_count for row in block.batches)
+                expected = expected.behind(block)
+                if expected.position == part.end_position and record_count != part.record_count:
+                    raise self._corrupt(
+                        part.start_position,
+                        f"holds {record_count} records up to byte {part.end_position},"
+                        f" {part.record_count} were archived",
+                    )
+                if (wrong := checksums.wrong_after(block.content[:consumed])) is not None:
+                    raise self._corrupt(wrong.start_position, wrong.detail)
+                yield block
+        if torn:
+            raise self._corrupt(expected.position, f"{len(torn)} bytes behind the last batch")
+
+    def _windows(
+        self,
+        part: ChunkRange,
+        first: Future[bytes | bytearray] | None,
+        then: Callable[[], None] | None,
+    ) -> Iterator[bytes | bytearray]:
+        edges = [*range(part.start_position, part.end_position, self._window_bytes)]
+        edges.append(part.end_position)
+        waiting = first
+        for number, (start, end) in enumerate(pairwise(edges)):
+            window = waiting.result() if waiting else self._fetch(start, end)
+            waiting = None
+            if self._ahead is not None and number + 2 < len(edges):
+                waiting = self._ahead.submit(self._fetch, end, edges[number + 2])
+            elif then is not None and number + 2 == len(edges):
+                then()
+            yield window
+
+    def _fetch(self, start: Position, end: Position) -> bytes | bytearray:
+        return _range_of(self._reader, self._entry, self._entry.log_key, start, end)
+
+    def _checked(self, content: bytes | bytearray, expected: _Expected) -> Block:
+        try:
+            return _verified(content, expected)
+        except CorruptRecords:
+            # Bytes are sometimes damaged on their way, and nothing below us would notice.
+            again = self._fetch(expected.position, expected.position + len(content))
+        try:
+            return _verified(again, expected)
+        except CorruptRecords as error:
+            raise self._corrupt(expected.position, str(error)) from error
+
+    def _corrupt(self, position: Position, detail: str) -> ObjectCorrupt:
+        return ObjectCorrupt(
+            f"{self._reader.url}/{self._entry.log_key}",
+            "read",
+            f"from byte {position}: {detail}; {CORRUPT_REMEDY}; {offsets_of(self._entry)}",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Expected:
+    """Where the next block begins, and what it must not reach beyond."""
+
+    position: Position
+    end_position: Position
+    next_offset: Offset
+    end_offset: Offset
+
+    def behind(self, block: Block) -> _Expected:
+        last = block.batches[-1]
+        return replace(
+            self, position=self.position + last.end_position, next_offset=last.last_offset + 1
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _WrongSum:
+    """Bytes that are not those that were archived."""
+
+    start_position: Position
+    detail: str
+
+
+class _Checksums:
+    """What the bytes of a range must sum up to, chunk by chunk, or all of it.
+
+    Every batch may be right in itself and another's: that of a segment of the same shape, or one
+    whose offsets were changed, which lie outside its CRC.
+    """
+
+    def __init__(self, part: ChunkRange, whole_crc32c: int | None) -> None:
+        """`whole_crc32c` is that of the range if it is all of its object."""
+        self._wanted = [
+            (one.end_position, one.crc32c, "checksum of the chunk differs from the statistics'")
+            for one in part.checksums
+        ]
+        if not self._wanted and whole_crc32c is not None:
+            detail = "checksum of the whole object differs from the manifest's"
+            self._wanted = [(part.end_position, whole_crc32c, detail)]
+        self._wanted.reverse()
+        self._position = self._start_position = part.start_position
+        self._crc = 0
+
+    def wrong_after(self, content: memoryview) -> _WrongSum | None:
+        """Adds the bytes that follow; the first chunk that ends in them and should be another."""
+        start = 0
+        end_position = self._position + len(content)
+        while self._wanted and self._wanted[-1][0] <= end_position:
+            chunk_end, wanted, detail = self._wanted.pop()
+            end = chunk_end - self._position
+            if crc32c.crc32c(content[start:end], self._crc) != wanted:
+                return _WrongSum(start_position=self._start_position, detail=detail)
+            self._start_position, self._crc = chunk_end, 0
+            start = end
+        if self._wanted:
+            self._crc = crc32c.crc32c(content[start:], self._crc)
+        self._position = end_position
+        return None
+
+
+def _verified(content: bytes | bytearray, expected: _Expected) -> Block:
+    """Raises CorruptRecords unless these bytes can be what follows."""
+    view = memoryview(content)
+    batches = list(scan_batches(view))
+    next_offset = expected.next_offset
+    for row in batches:
+        last_offset = row.base_offset + row.last_offset_delta
+        # The usual batch without a call of ours; `check_crc` knows the others, and what to say.
+        end_position = row.position + row.size_bytes
+        if row.crc != crc32c.crc32c(view[row.position + CRC_START : end_position]):
+            check_crc(view, row)
+        if row.base_offset < next_offset or last_offset >= expected.end_offset:
+            raise CorruptRecords(
+                f"a batch with the offsets {row.base_offset} to {last_offset} lies where"
+                f" {next_offset} to {expected.end_offset - 1} belong"
+            )
+        next_offset = last_offset + 1
+    torn_position = batches[-1].end_position if batches else 0
+    _check_torn(view, torn_position, expected.end_position - expected.position)
+    return Block(position=expected.position, content=view, batches=batches)
+
+
+def _check_torn(view: memoryview, start: Position, bytes_left: int) -> None:
+    """A batch that would end behind its range is refused now, not when all of it was loaded."""
+    if len(view) - start >= LOG_OVERHEAD_BYTES:
+        _, batch_length = LOG_OVERHEAD.unpack_from(view, start)
+        if start + LOG_OVERHEAD_BYTES + batch_length > bytes_left:
+            raise CorruptRecords(f"a batch of {batch_length} bytes reaches beyond its chunk")

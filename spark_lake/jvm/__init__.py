@@ -1,0 +1,1 @@
+"""The reader inside Spark's JVM, and how it is given a plan."""

@@ -1,0 +1,267 @@
+"""Which reader a frame gets: the one inside the JVM where it can be had, else the one in Python.
+
+    engine=auto      the JVM's if nothing speaks against it, else Python's with a line that says why
+    engine=jvm       the JVM's, or an error that says why not
+    engine=python    Python's
+
+The JVM's reader takes a plan (`jvm_plan`) and gives the same rows. It spares the way of every row
+from a Python process through a socket, which costs more than decoding (docs/decisions, 29).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from strandline.spark_lake.archive.objects import ObjectReader
+from strandline.spark_lake.archive.old_segments import may_be_old, old_partitions
+from strandline.spark_lake.jvm.jar import NoJvmReader, jar_of
+from strandline.spark_lake.jvm.plan import encode_plan, keys_read
+from strandline.spark_lake.options.options import Engine, LakeOptions
+from strandline.spark_lake.options.value_options import ValueFormat
+from strandline.spark_lake.plan.planner import ScanPlan
+from strandline.spark_lake.plan.predicate import Comparison, Operator
+from strandline.spark_lake.plan.splits import Split
+from strandline.spark_lake.query.pruning import is_worth_it
+from strandline.spark_lake.query.query import Query
+from strandline.spark_lake.query.query_log import tell
+from strandline.storage.clock import SystemClock
+from strandline.storage.errors import InvalidConfig
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+SOURCE_CLASS = "strandline.spark.ArchiveSource"
+# A signature and hundreds of bytes of the plan each, which one option of a source has to hold.
+SIGNED_MAX = 10_000
+_DECODED = "values are decoded in Python (valueFormat)"
+# Sessions that have the jar, by what Spark calls them.
+_SESSIONS_MAX = 256
+_with_jar: dict[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The engine of one query; `reason` says why it is not the JVM's."""
+
+    engine: Engine
+    reason: str = ""
+
+    def fields(self) -> dict[str, str]:
+        """For the line of the query."""
+        return {"engine": self.engine.value} | ({"why": self.reason} if self.reason else {})
+
+
+def choose_engine(spark: SparkSession, query: Query, plan: ScanPlan) -> Choice:
+    """Hands the jar to the session if it will be used. Raises InvalidConfig if it must but cannot.
+
+    The first choice of a machine compiles the jar, which takes some ten seconds.
+    """
+    return chosen(query, plan, lambda: add_jar(spark))
+
+
+def chosen(
+    query: Query, plan: ScanPlan, with_jar: Callable[[], object], *, reason: str = ""
+) -> Choice:
+    """The choice, after `with_jar` if it is the JVM's; `reason` is one more to read in Python.
+
+    Raises InvalidConfig if the JVM's was asked for and cannot be had.
+    """
+    wanted = query.options.engine
+    if wanted is Engine.PYTHON:
+        return Choice(Engine.PYTHON, "engine=python was asked for")
+    reason = reason or _only_in_python(query, plan)
+    if not reason:
+        try:
+            with_jar()
+            return Choice(Engine.JVM)
+        except NoJvmReader as error:
+            reason = str(error)
+    if wanted is Engine.JVM:
+        raise InvalidConfig(f"option engine is jvm, but {reason}")
+    tell("read in Python", {"why": reason})
+    return Choice(Engine.PYTHON, reason)
+
+
+def ruled_out(options: LakeOptions) -> str:
+    """Why these options leave only the reader in Python; empty if they do not."""
+    if options.values.format is not ValueFormat.RAW and "value" in options.columns:
+        return _DECODED
+    if options.scan_report is not None:
+        return "only tasks in Python write a scanReport"
+    if options.s3.requester_pays:
+        return "a signed URL names no payer (s3.requester.pays)"
+    return ""
+
+
+def _only_in_python(query: Query, plan: ScanPlan) -> str:
+    options = query.options
+    if query.values is not None:
+        return _DECODED
+    if reason := ruled_out(options):
+        return reason
+    if query.predicate.keys is not None and any(
+        piece.ranges is None and is_worth_it(piece.entry, split.limits, query.predicate.keys)
+        for split in plan.splits
+        for piece in split.slices
+    ):
+        return "tasks have to look into key filters"
+    signed = sum(len(split.slices) for split in plan.splits)
+    if not options.url.startswith("file://") and signed > SIGNED_MAX:
+        return f"{signed} objects would have to be signed, more than {SIGNED_MAX}"
+    return ""
+
+
+# --- the jar -----------------------------------------------------------------------------------
+
+
+def add_jar(spark: SparkSession) -> None:
+    """Compiles the jar if need be and hands it to the session and its executors.
+
+    Raises NoJvmReader.
+    """
+    try:
+        session = _session_id(spark)
+        if session in _with_jar:
+            return
+        jar = jar_of(spark.version, _spark_home(spark))
+        if _is_connect(spark):
+            spark.addArtifacts(str(jar))
+        else:
+            spark.sql(f"ADD JAR '{jar}'")
+    except NoJvmReader:
+        raise
+    except Exception as error:  # py4j, grpc and Spark have their own families
+        raise NoJvmReader(f"Spark does not take the jar: {_first_line(error)}") from error
+    if len(_with_jar) >= _SESSIONS_MAX:
+        _with_jar.clear()
+    _with_jar[session] = str(jar)
+
+
+def _is_connect(spark: SparkSession) -> bool:
+    return "connect" in type(spark).__module__
+
+
+def _session_id(spark: Any) -> str:
+    if _is_connect(spark):
+        return str(spark.session_id)
+    uuid = spark._jsparkSession.sessionUUID()  # noqa: SLF001  # sessions share all else
+    return f"{spark.sparkContext.applicationId}/{uuid}"
+
+
+def _spark_home(spark: SparkSession) -> Path:
+    """Where the Spark lies whose compiler and version the jar is made with."""
+    import pyspark
+    from pyspark.find_spark_home import _find_spark_home
+
+    if _is_connect(spark):
+        if pyspark.__version__ != spark.version:
+            raise NoJvmReader(
+                f"the server has Spark {spark.version}, this client {pyspark.__version__}"
+            )
+        # The package pyspark-client has none, and `_find_spark_home` would end the process.
+        jars = Path(pyspark.__file__).parent / "jars"
+        if not jars.is_dir() and "SPARK_HOME" not in os.environ:
+            raise NoJvmReader(f"this client has no Spark to compile with: there is no {jars}")
+    return Path(_find_spark_home())
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0][:300]}"
+
+
+# --- the frame ---------------------------------------------------------------------------------
+
+
+def divided(plan: ScanPlan, reader: ObjectReader) -> tuple[list[Split], list[Split]]:
+    """The splits that the JVM reads, and those that tasks in Python have to.
+
+    Of the latter are pieces of an open segment, which may be replaced meanwhile, and messages of
+    the formats before Kafka 0.11. Asks for the first bytes of a partition's first segment where
+    they may be of that age. Raises as `ObjectReader.get_range` does.
+    """
+    old = old_partitions(plan.splits, reader)
+    inside: list[Split] = []
+    others: list[Split] = []
+    for split in plan.splits:
+        is_old = split.topic_partition in old and any(map(may_be_old, split.slices))
+        # The last segments of a partition share a split with the pieces behind them.
+        for is_open, slices in groupby(split.slices, key=lambda piece: piece.is_open):
+            part = replace(split, slices=tuple(slices))
+            (others if is_open or is_old else inside).append(part)
+    return inside, others
+
+
+def jvm_frame(
+    spark: SparkSession, query: Query, plan: ScanPlan, inside: Sequence[Split], reader: ObjectReader
+) -> DataFrame:
+    """The rows of the splits `inside` of a plan; Spark evaluates what filters are left."""
+    tests = list(query.residual)
+    if query.predicate.keys is not None:
+        tests.append(Comparison("key", Operator.IN, sorted(query.predicate.keys)))
+    encoded = signed_plan(
+        query,
+        plan,
+        inside,
+        reader,
+        columns=tuple(dict.fromkeys([*query.columns, *(one.column for one in tests)])),
+    )
+    frame = spark.read.format(SOURCE_CLASS).option("plan", encoded).load()
+    if tests:
+        frame = frame.where(_joined(tests)).select(*query.columns)
+    return frame
+
+
+def signed_plan(
+    query: Query,
+    plan: ScanPlan,
+    inside: Sequence[Split],
+    reader: ObjectReader,
+    *,
+    columns: Sequence[str],
+) -> str:
+    """The splits `inside` of a plan as the JVM's source takes them, with a URL for each object."""
+    expires_s = query.options.url_expiry_s
+    signed_until_ms = 0
+    if not query.options.url.startswith("file://"):
+        signed_until_ms = SystemClock().now_ms() + expires_s * 1000
+    addresses = reader.addresses(keys_read(inside), expires_s)
+    return encode_plan(
+        query,
+        plan,
+        inside,
+        addresses.__getitem__,
+        columns=columns,
+        signed_until_ms=signed_until_ms,
+    )
+
+
+def _joined(tests: Sequence[Comparison]) -> Column:
+    return reduce(lambda left, right: left & right, map(_column, tests))
+
+
+def _column(one: Comparison) -> Column:
+    from pyspark.sql.functions import col, lit
+
+    column = col(one.column)
+    if one.operator is Operator.IN:
+        assert isinstance(one.value, list | tuple), one
+        test = column.isin([lit(value) for value in one.value])
+    else:
+        test = _COMPARED[one.operator](column, lit(one.value))
+    # As everywhere in the lake, a null is different from nothing, also from an empty list.
+    return ~test & column.isNotNull() if one.negated else test
+
+
+_COMPARED: dict[Operator, Any] = {
+    Operator.EQUAL: lambda left, right: left == right,
+    Operator.GREATER: lambda left, right: left > right,
+    Operator.GREATER_OR_EQUAL: lambda left, right: left >= right,
+    Operator.LESS: lambda left, right: left < right,
+    Operator.LESS_OR_EQUAL: lambda left, right: left <= right,
+}

@@ -1,0 +1,1 @@
+"""Options of a query, as Spark's Kafka source names them."""

@@ -1,0 +1,379 @@
+"""From manifests to a plan: which segments a query has to read, and why not the others. Pure.
+
+    partition   [log start ........................................ archive end)
+    bounds              [start offset ................ end offset)                options
+    limits                  offset and timestamp ranges                           pushed filters
+    segments    |----|----|----|----|----|----|----|----|----|----|               manifest
+    selected              |####|####|....|####|####|                  `.`: no time in range
+    pruned                |  ##|####|    |    |##  |                  statistics, key filter
+    splits                [ split 0 ]         [ 1  ]                  see `splits`
+
+Selecting knows only manifests. If what is left is few, `pruning` looks into the `.meta` of those
+segments before they are cut, else each task does it for its own.
+
+Planning is deterministic: the same manifests and options give the same splits, in offset order.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from strandline.spark_lake.options.bound_options import AtOffset, Bound, Edge
+from strandline.spark_lake.options.options import SPLIT_BYTES_MIN
+from strandline.spark_lake.plan.splits import (
+    WINDOW_BYTES,
+    Candidate,
+    Split,
+    SplitSizes,
+    cut,
+    suited_bytes,
+)
+from strandline.storage.counted import counted
+from strandline.storage.errors import InvalidConfig
+from strandline.storage.model import Offset, TopicPartition
+from strandline.storage.records.columns.columns import RowLimits
+from strandline.storage.remote.manifest.entries import PageRef, SegmentEntry
+from strandline.storage.remote.manifest.manifest import Manifest
+
+# What STATISTICS cuts a log into; chunks of segments whose statistics nobody read are reckoned.
+CHUNK_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetRange:
+    """[start_offset, end_offset) of one partition; empty if they are equal."""
+
+    start_offset: Offset
+    end_offset: Offset
+
+    def overlaps(self, part: PageRef | SegmentEntry) -> bool:
+        return self.start_offset < part.end_offset and part.base_offset < self.end_offset
+
+
+class Skip(Enum):
+    """Why bytes of the selected topics are not read; the values are what a user reads."""
+
+    PARTITION = "a filter on topic or partition"
+    BOUNDS = "outside the starting and ending offsets"
+    OFFSETS = "a filter on offset"
+    TIMES = "a filter on timestamp"
+    KEYS = "a filter on key: the segment does not have it"
+    CHUNKS = "chunks without a wanted offset or timestamp"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionScan:
+    """One selected partition, ready to be planned.
+
+    `pages` holds the entries of those sealed pages that `wanted_pages` named.
+    """
+
+    manifest: Manifest
+    offsets: OffsetRange
+    limits: RowLimits
+    pages: Mapping[str, Sequence[SegmentEntry]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skipped:
+    """Segments left out and their bytes; of segments that are read, only chunks and bytes."""
+
+    segment_count: int = 0
+    size_bytes: int = 0
+    # Chunks that the statistics told of; those of segments whose `.meta` nobody read are not in it.
+    chunk_count: int = 0
+
+    def plus(self, other: Skipped) -> Skipped:
+        return Skipped(
+            segment_count=self.segment_count + other.segment_count,
+            size_bytes=self.size_bytes + other.size_bytes,
+            chunk_count=self.chunk_count + other.chunk_count,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """What is left of one partition, and what was left out why."""
+
+    manifest: Manifest
+    limits: RowLimits
+    candidates: tuple[Candidate, ...]
+    skipped: Mapping[Skip, Skipped]
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return self.manifest.topic_id_partition.topic_partition
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(candidate.size_bytes for candidate in self.candidates)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionPlan:
+    """How much of a partition is read."""
+
+    topic_partition: TopicPartition
+    segments_planned: int
+    segments_total: int
+    chunks_planned: int
+    chunks_total: int
+    bytes_planned: int
+    bytes_total: int
+    # GETs that all its segments would take.
+    windows_total: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanPlan:
+    """The splits, and how much of the selected topics they are."""
+
+    splits: tuple[Split, ...]
+    partitions: tuple[PartitionPlan, ...]
+    skipped: Mapping[Skip, Skipped]
+    partition_count: int
+    # Selected partitions of which the bucket has nothing yet.
+    empty: tuple[TopicPartition, ...] = ()
+
+    @property
+    def pieces_planned(self) -> int:
+        """Pieces of open segments among the segments."""
+        pieces = (piece for split in self.splits for piece in split.slices)
+        return len({piece.entry.log_key for piece in pieces if piece.is_open})
+
+    @property
+    def segments_planned(self) -> int:
+        return sum(one.segments_planned for one in self.partitions)
+
+    @property
+    def segments_total(self) -> int:
+        return sum(one.segments_total for one in self.partitions)
+
+    @property
+    def chunks_planned(self) -> int:
+        return sum(one.chunks_planned for one in self.partitions)
+
+    @property
+    def chunks_total(self) -> int:
+        return sum(one.chunks_total for one in self.partitions)
+
+    @property
+    def bytes_planned(self) -> int:
+        return sum(one.bytes_planned for one in self.partitions)
+
+    @property
+    def bytes_total(self) -> int:
+        return sum(one.bytes_total for one in self.partitions)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.segments_planned:,} of {counted(self.segments_total, 'segment')},"
+            f" {self.chunks_planned:,} of {counted(self.chunks_total, 'chunk')},"
+            f" {readable_size(self.bytes_planned)} of {readable_size(self.bytes_total)},"
+            f" in {counted(len(self.splits), 'split')}"
+            f" over {counted(self.partition_count, 'partition')}"
+        )
+
+
+def assemble(
+    selections: Sequence[Selection],
+    *,
+    totals: Iterable[Manifest],
+    sizes: SplitSizes,
+    splits_min: int = 1,
+) -> ScanPlan:
+    """Cuts what was selected. `totals` are the manifests that "of how many" refers to."""
+    bytes_planned = sum(one.size_bytes for one in selections)
+    if splits_min > 1:
+        split_bytes = max(SPLIT_BYTES_MIN, min(sizes.split_bytes, bytes_planned // splits_min))
+        sizes = replace(sizes, split_bytes=split_bytes)
+    if sizes.task_slots is not None:
+        wanted = [one.size_bytes for one in selections if one.candidates]
+        sizes = replace(sizes, split_bytes=suited_bytes(wanted, sizes.task_slots))
+    splits = _cut_all(selections, sizes)
+    if len(splits) < splits_min:
+        # Too few bytes for so many tasks, but perhaps not too few records.
+        records_max = max(1, sum(_offset_count(one) for one in selections) // splits_min)
+        if sizes.records_max is None or records_max < sizes.records_max:
+            splits = _cut_all(selections, replace(sizes, records_max=records_max))
+    by_partition = {one.topic_partition: one for one in selections}
+    plans: list[PartitionPlan] = []
+    skipped: dict[Skip, Skipped] = {}
+    for manifest in totals:
+        selection = by_partition.get(manifest.topic_id_partition.topic_partition)
+        plans.append(_partition_plan(manifest, selection))
+        if selection is not None:
+            why: Mapping[Skip, Skipped] = selection.skipped
+        else:
+            why = {
+                Skip.PARTITION: Skipped(
+                    segment_count=manifest.segment_count, size_bytes=manifest.size_bytes
+                )
+            }
+        for reason, left_out in why.items():
+            skipped[reason] = skipped.get(reason, Skipped()).plus(left_out)
+    return ScanPlan(
+        splits=tuple(splits),
+        partitions=tuple(plans),
+        skipped=skipped,
+        partition_count=len(selections),
+    )
+
+
+def _cut_all(selections: Sequence[Selection], sizes: SplitSizes) -> list[Split]:
+    splits: list[Split] = []
+    for one in selections:
+        splits += cut(
+            one.candidates, one.topic_partition, one.limits, sizes, first_index=len(splits)
+        )
+    return splits
+
+
+def _offset_count(selection: Selection) -> int:
+    limits = selection.limits
+    return sum(
+        min(one.entry.end_offset, limits.end_offset)
+        - max(one.entry.base_offset, limits.start_offset)
+        for one in selection.candidates
+    )
+
+
+def _partition_plan(manifest: Manifest, selection: Selection | None) -> PartitionPlan:
+    candidates = selection.candidates if selection is not None else ()
+    chunks_planned = sum(
+        _reckoned_chunks(one.size_bytes) if one.ranges is None else len(one.ranges)
+        for one in candidates
+    )
+    chunks_total = sum(
+        max(page.segment_count, _reckoned_chunks(page.size_bytes)) for page in manifest.pages
+    ) + sum(_reckoned_chunks(entry.size_bytes) for entry in manifest.segments)
+    return PartitionPlan(
+        topic_partition=manifest.topic_id_partition.topic_partition,
+        segments_planned=len(candidates),
+        segments_total=manifest.segment_count,
+        chunks_planned=chunks_planned,
+        # What is reckoned by size is too little where statistics tell of smaller chunks.
+        chunks_total=max(chunks_total, chunks_planned),
+        bytes_planned=sum(one.size_bytes for one in candidates),
+        bytes_total=manifest.size_bytes,
+        windows_total=sum(
+            page.segment_count + page.size_bytes // WINDOW_BYTES for page in manifest.pages
+        )
+        + sum(-(-entry.size_bytes // WINDOW_BYTES) for entry in manifest.segments),
+    )
+
+
+def _reckoned_chunks(size_bytes: int) -> int:
+    return -(-size_bytes // CHUNK_BYTES)
+
+
+# --- bounds -----------------------------------------------------------------------------------
+
+
+def archived_range(manifest: Manifest) -> OffsetRange:
+    """What can be read: from the log start to where the archive ends."""
+    start = max(manifest.log_start_offset, manifest.first_offset)
+    return OffsetRange(start_offset=start, end_offset=max(start, manifest.end_offset))
+
+
+def explicit_offset(
+    bound: Bound, manifest: Manifest | None, *, option: str, partition: TopicPartition, strict: bool
+) -> Offset | None:
+    """The offset that a bound without a timestamp means; None for one with.
+
+    A partition without a manifest has the range [0, 0). With `strict` (failOnDataLoss) an offset
+    outside the archive is refused: rows that were asked for would be missing. Else it is moved.
+    """
+    available = archived_range(manifest) if manifest else OffsetRange(start_offset=0, end_offset=0)
+    if bound is Edge.EARLIEST:
+        return available.start_offset
+    if bound is Edge.LATEST:
+        return available.end_offset
+    if not isinstance(bound, AtOffset):
+        return None
+    if strict and not available.start_offset <= bound.offset <= available.end_offset:
+        raise InvalidConfig(
+            f"option {option} asks for offset {bound.offset} of {partition.topic} partition"
+            f" {partition.partition}, the archive has {available.start_offset} to"
+            f" {available.end_offset}; what is newer is still with the broker, what is older was"
+            " deleted; failOnDataLoss=false reads what there is"
+        )
+    return min(max(bound.offset, available.start_offset), available.end_offset)
+
+
+# --- selecting --------------------------------------------------------------------------------
+
+
+def wanted_pages(manifest: Manifest, offsets: OffsetRange, limits: RowLimits) -> list[PageRef]:
+    """The sealed pages that may hold wanted entries; the others are never fetched."""
+    return [page for page in manifest.pages if _reason(page, offsets, limits) is None]
+
+
+def select(scan: PartitionScan) -> Selection:
+    """The segments that may hold wanted rows, as far as the manifest tells."""
+    candidates: list[Candidate] = []
+    segment_counts: Counter[Skip] = Counter()
+    sizes_bytes: Counter[Skip] = Counter()
+    for page in scan.manifest.pages:
+        reason = _reason(page, scan.offsets, scan.limits)
+        if reason is not None:
+            segment_counts[reason] += page.segment_count
+            sizes_bytes[reason] += page.size_bytes
+    for entry in _entries(scan):
+        reason = _reason(entry, scan.offsets, scan.limits)
+        if reason is None:
+            candidates.append(Candidate(entry=entry))
+        else:
+            segment_counts[reason] += 1
+            sizes_bytes[reason] += entry.size_bytes
+    return Selection(
+        manifest=scan.manifest,
+        limits=_limits_within(scan),
+        candidates=tuple(candidates),
+        skipped={
+            reason: Skipped(segment_count=count, size_bytes=sizes_bytes[reason])
+            for reason, count in segment_counts.items()
+        },
+    )
+
+
+def _entries(scan: PartitionScan) -> Iterator[SegmentEntry]:
+    for page in wanted_pages(scan.manifest, scan.offsets, scan.limits):
+        yield from scan.pages[page.key]
+    yield from scan.manifest.segments
+
+
+def _reason(part: PageRef | SegmentEntry, offsets: OffsetRange, limits: RowLimits) -> Skip | None:
+    """Why nothing of this is wanted; None if something may be."""
+    start_offset = max(offsets.start_offset, part.base_offset)
+    end_offset = min(offsets.end_offset, part.end_offset)
+    if start_offset >= end_offset:
+        return Skip.BOUNDS
+    if max(start_offset, limits.start_offset) >= min(end_offset, limits.end_offset):
+        return Skip.OFFSETS
+    start_ms = max(limits.start_timestamp_ms, part.min_timestamp_ms)
+    if start_ms > limits.last_timestamp_ms or start_ms > part.max_timestamp_ms:
+        return Skip.TIMES
+    return None
+
+
+def _limits_within(scan: PartitionScan) -> RowLimits:
+    return RowLimits(
+        start_offset=max(scan.offsets.start_offset, scan.limits.start_offset),
+        end_offset=min(scan.offsets.end_offset, scan.limits.end_offset),
+        start_timestamp_ms=scan.limits.start_timestamp_ms,
+        last_timestamp_ms=scan.limits.last_timestamp_ms,
+    )
+
+
+def readable_size(size_bytes: int) -> str:
+    """`1536` is `1.5 KiB`."""
+    size = float(size_bytes)
+    for unit in ("bytes", "KiB", "MiB", "GiB", "TiB"):
+        if size < 1024 or unit == "TiB":
+            break
+        size /= 1024
+    return counted(size_bytes, "byte") if unit == "bytes" else f"{size:.1f} {unit}"

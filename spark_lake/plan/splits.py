@@ -1,0 +1,312 @@
+"""Selected segments cut into splits, each of them one Spark task. Pure and deterministic.
+
+    segments  |--------|--------|--|--|--|-----------------------------|     selected, in order
+    splits    [ 0 ][ 1 ][ 2 ][ 3 ][  4   ][ 5 ][ 6 ][ 7 ][ 8 ][ 9 ][ 10]     by bytes
+    splits    [      0     ][    1        ][      2      ][     3      ]       evenly, for 2 slots
+    splits    [   0  ][   1  ][   2  ][   3  ][   4  ][   5  ][   6  ]       by records
+
+By bytes: slices of consecutive segments are gathered up to `split_bytes`; a larger segment is cut
+by position, and a slice owns the chunks (of the segment's statistics) that begin inside it. So
+slices meet exactly whatever the cut. A segment that the planner has pruned is cut between chunks.
+Pieces of the open segment are never cut.
+
+Evenly, where it is known how many tasks run at once (their slots) and nothing else was asked for:
+each task costs a core some 25 ms besides its rows, and while the last ones run the other cores have
+nothing to do. So splits are few, and each partition's are of nearly one size (`suited_bytes`).
+
+By records (`maxRecordsPerPartition`): each split gets that many *offsets*, and so at most that many
+records, through its limits. A chunk on the border is then read by both its splits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from strandline.storage import values
+from strandline.storage.model import AbortedTransaction, Offset, Position, TopicPartition
+from strandline.storage.records.columns.columns import RowLimits
+from strandline.storage.remote.manifest.entries import SegmentEntry
+
+# One GET. Large enough that S3's first-byte latency is small beside it, and two of them (one read,
+# one decoded) are what a task holds of compressed bytes.
+WINDOW_BYTES = 8 * 1024 * 1024
+
+
+# Of splits that suit their slots. A task that is repeated costs a second or so; one for less than
+# this costs as much as its rows.
+SUITED_BYTES_MAX = 256 * 1024 * 1024
+SUITED_BYTES_MIN = 32 * 1024 * 1024
+# How often each slot gets a task at least. One partition is cut into as many as are wanted, and a
+# second round evens out cores that are slower; of several, each is cut by itself.
+_ROUNDS_OF_ONE = 2
+_ROUNDS_OF_MANY = 4
+
+
+@values.dataclass(frozen=True, slots=True, kw_only=True)
+class OpenPiece(SegmentEntry):
+    """A piece of the open segment, or its beginning, in the place of a segment.
+
+    It has no `.meta` to ask; see `open_segment`.
+    """
+
+    aborted: tuple[AbortedTransaction, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkChecksum:
+    """The CRC-32C of a chunk's bytes, which end at this position of the log."""
+
+    end_position: Position
+    crc32c: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkRange:
+    """Consecutive wanted chunks: bytes of the log, its offsets, and the records they must hold."""
+
+    start_position: Position
+    end_position: Position
+    base_offset: Offset
+    end_offset: Offset
+    record_count: int
+    # Of its chunks, in order; none of a whole segment, or where its `.meta` has none.
+    checksums: tuple[ChunkChecksum, ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        return self.end_position - self.start_position
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentSlice:
+    """The chunks of a segment that begin in [start_position, end_position).
+
+    With `ranges` the planner has read the statistics already, and these are the wanted chunks.
+    """
+
+    entry: SegmentEntry
+    start_position: Position
+    end_position: Position
+    ranges: tuple[ChunkRange, ...] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether this is a piece of the open segment."""
+        return isinstance(self.entry, OpenPiece)
+
+    @property
+    def is_whole(self) -> bool:
+        return self.start_position == 0 and self.end_position == self.entry.size_bytes
+
+    @property
+    def size_bytes(self) -> int:
+        if self.ranges is not None:
+            return sum(part.size_bytes for part in self.ranges)
+        return self.end_position - self.start_position
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """What one task reads; rows outside `limits` are left out by the task."""
+
+    index: int
+    topic_partition: TopicPartition
+    slices: tuple[SegmentSlice, ...]
+    limits: RowLimits
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(piece.size_bytes for piece in self.slices)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A segment that is to be read: whole, or its wanted chunks if they are known."""
+
+    entry: SegmentEntry
+    ranges: tuple[ChunkRange, ...] | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        if self.ranges is not None:
+            return sum(part.size_bytes for part in self.ranges)
+        return self.entry.size_bytes
+
+    def whole(self) -> SegmentSlice:
+        """All of it as one slice."""
+        return SegmentSlice(
+            entry=self.entry,
+            start_position=0,
+            end_position=self.entry.size_bytes,
+            ranges=self.ranges,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitSizes:
+    """How large a split may be."""
+
+    split_bytes: int
+    records_max: int | None = None
+    # Tasks that run at once, if splits are to suit them.
+    task_slots: int | None = None
+
+
+def suited_bytes(sizes_bytes: Sequence[int], task_slots: int) -> int:
+    """How large a split of partitions of these sizes is, so that the slots end at about a time."""
+    total_bytes = sum(sizes_bytes)
+    rounds = _ROUNDS_OF_ONE if len(sizes_bytes) < 2 else _ROUNDS_OF_MANY
+    rounds = max(rounds, -(-total_bytes // (task_slots * SUITED_BYTES_MAX)))
+    return max(SUITED_BYTES_MIN, -(-total_bytes // (task_slots * rounds)))
+
+
+def cut(
+    candidates: Sequence[Candidate],
+    partition: TopicPartition,
+    limits: RowLimits,
+    sizes: SplitSizes,
+    *,
+    first_index: int,
+) -> Iterator[Split]:
+    """The splits of one partition, numbered from `first_index`; `limits` are its rows."""
+    cuts: Iterator[tuple[tuple[SegmentSlice, ...], RowLimits]]
+    if sizes.records_max is None and sizes.task_slots is not None:
+        cuts = ((slices, limits) for slices in _evenly(candidates, sizes.split_bytes))
+    elif sizes.records_max is None:
+        cuts = ((slices, limits) for slices in _by_bytes(candidates, sizes.split_bytes))
+    else:
+        cuts = _by_records(candidates, limits, sizes.records_max, sizes.split_bytes)
+    for index, (slices, own_limits) in enumerate(cuts, first_index):
+        yield Split(index=index, topic_partition=partition, slices=slices, limits=own_limits)
+
+
+# --- by bytes ---------------------------------------------------------------------------------
+
+
+def _by_bytes(
+    candidates: Sequence[Candidate], split_bytes: int
+) -> Iterator[tuple[SegmentSlice, ...]]:
+    """Slices gathered up to `split_bytes`; a single slice is larger only if one chunk is."""
+    gathered: list[SegmentSlice] = []
+    gathered_bytes = 0
+    for candidate in candidates:
+        for piece in _slices(candidate, split_bytes):
+            if gathered and gathered_bytes + piece.size_bytes > split_bytes:
+                yield tuple(gathered)
+                gathered, gathered_bytes = [], 0
+            gathered.append(piece)
+            gathered_bytes += piece.size_bytes
+    if gathered:
+        yield tuple(gathered)
+
+
+def _evenly(
+    candidates: Sequence[Candidate], split_bytes: int
+) -> Iterator[tuple[SegmentSlice, ...]]:
+    """As many as are needed of `split_bytes`, of an eighth or a quarter more or less at most."""
+    fine_bytes = max(1, split_bytes // 8)
+    slices: list[SegmentSlice] = []
+    for one in candidates:
+        # Who reads a part has to ask for the statistics.
+        is_small = one.size_bytes <= 2 * fine_bytes
+        slices += (one.whole(),) if is_small else _slices(one, fine_bytes)
+    total_bytes = sum(piece.size_bytes for piece in slices)
+    count = max(1, -(-total_bytes // split_bytes))
+    gathered: list[SegmentSlice] = []
+    number = position = 0
+    for piece in slices:
+        # Where most of it does.
+        belongs = (2 * position + piece.size_bytes) * count // max(1, 2 * total_bytes)
+        if gathered and belongs > number:
+            yield tuple(gathered)
+            gathered = []
+        if gathered and gathered[-1].entry is piece.entry:
+            gathered[-1] = _joined(gathered[-1], piece)
+        else:
+            gathered.append(piece)
+        number = belongs
+        position += piece.size_bytes
+    if gathered:
+        yield tuple(gathered)
+
+
+def _joined(left: SegmentSlice, right: SegmentSlice) -> SegmentSlice:
+    """Two neighbours of one segment."""
+    ranges = None
+    if left.ranges is not None and right.ranges is not None:
+        ranges = left.ranges + right.ranges
+    return replace(left, end_position=right.end_position, ranges=ranges)
+
+
+def _slices(candidate: Candidate, split_bytes: int) -> Iterator[SegmentSlice]:
+    if candidate.ranges is not None:
+        return _between_chunks(candidate, candidate.ranges, split_bytes)
+    # A piece has no statistics to cut it by.
+    if candidate.entry.size_bytes <= split_bytes or isinstance(candidate.entry, OpenPiece):
+        return iter((candidate.whole(),))
+    return _by_position(candidate.entry, split_bytes)
+
+
+def _by_position(entry: SegmentEntry, split_bytes: int) -> Iterator[SegmentSlice]:
+    """Equal slices, so that no split is a small rest."""
+    count = -(-entry.size_bytes // split_bytes)
+    for number in range(count):
+        yield SegmentSlice(
+            entry=entry,
+            start_position=entry.size_bytes * number // count,
+            end_position=entry.size_bytes * (number + 1) // count,
+        )
+
+
+def _between_chunks(
+    candidate: Candidate, ranges: Sequence[ChunkRange], split_bytes: int
+) -> Iterator[SegmentSlice]:
+    gathered: list[ChunkRange] = []
+    for part in ranges:
+        size_bytes = sum(one.size_bytes for one in gathered)
+        if gathered and size_bytes + part.size_bytes > split_bytes:
+            yield _slice_of(candidate.entry, gathered)
+            gathered = []
+        gathered.append(part)
+    if gathered:
+        yield _slice_of(candidate.entry, gathered)
+
+
+def _slice_of(entry: SegmentEntry, ranges: Sequence[ChunkRange]) -> SegmentSlice:
+    return SegmentSlice(
+        entry=entry,
+        start_position=ranges[0].start_position,
+        end_position=ranges[-1].end_position,
+        ranges=tuple(ranges),
+    )
+
+
+# --- by records -------------------------------------------------------------------------------
+
+
+def _by_records(
+    candidates: Sequence[Candidate], limits: RowLimits, records_max: int, split_bytes: int
+) -> Iterator[tuple[tuple[SegmentSlice, ...], RowLimits]]:
+    gathered: list[SegmentSlice] = []
+    offsets_left, bytes_left = records_max, float(split_bytes)
+    start = end = limits.start_offset
+    for candidate in candidates:
+        entry = candidate.entry
+        at = max(entry.base_offset, limits.start_offset)
+        last = min(entry.end_offset, limits.end_offset)
+        bytes_per_offset = candidate.size_bytes / max(1, last - at)
+        while at < last:
+            if gathered and (offsets_left < 1 or bytes_left < bytes_per_offset):
+                yield tuple(gathered), replace(limits, start_offset=start, end_offset=end)
+                gathered = []
+                offsets_left, bytes_left = records_max, float(split_bytes)
+            start = start if gathered else at
+            step = min(offsets_left, last - at, max(1, int(bytes_left / max(bytes_per_offset, 1))))
+            gathered.append(candidate.whole())
+            at += step
+            end = at
+            offsets_left -= step
+            bytes_left -= step * bytes_per_offset
+    if gathered:
+        yield tuple(gathered), replace(limits, start_offset=start, end_offset=end)

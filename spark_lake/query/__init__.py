@@ -1,0 +1,1 @@
+"""One query: bounds, pruning, reading its splits into Arrow."""

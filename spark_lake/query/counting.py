@@ -1,0 +1,120 @@
+"""How many rows a query has, from what the archive knows already.
+
+    whole segment, no transactions      the manifest's record count             no request
+    whole chunks, no transactions       the statistics in `.meta`               one small request
+    everything else                     the records, without any of their columns
+
+With transactions in a segment, its records include control records and perhaps aborted ones: they
+are counted by reading. Filters on keys and values are counted by reading too.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from strandline.spark_lake.archive.objects import ObjectReader
+from strandline.spark_lake.archive.segments import SegmentMeta, chunk_ranges
+from strandline.spark_lake.plan.splits import ChunkRange, OpenPiece, SegmentSlice, Split
+from strandline.spark_lake.query.arrow_scan import (
+    FilterTuple,
+    OptionValue,
+    default_threads,
+    make_query,
+    refuse_jvm,
+)
+from strandline.spark_lake.query.pruning import covers
+from strandline.spark_lake.query.query import Query
+from strandline.spark_lake.query.query_log import read_fields, tell
+from strandline.storage.records.columns.columns import RowLimits
+from strandline.storage.remote.manifest.entries import SegmentEntry
+from strandline.storage.remote.segment.meta import ChunkStatistics
+
+
+def count(
+    path: str | os.PathLike[str],
+    topics: str | Sequence[str] | None = None,
+    *,
+    filters: Sequence[FilterTuple] = (),
+    options: Mapping[str, OptionValue] | None = None,
+) -> int:
+    """The number of rows that `scan` would give for the same arguments; raises what it raises."""
+    query = make_query(path, topics, columns=["offset"], filters=filters, options=options)
+    refuse_jvm(query, "count")
+    reader = query.open()
+    plan = query.plan(reader)
+    planning = reader.statistics()
+    pieces = [replace(split, slices=(piece,)) for split in plan.splits for piece in split.slices]
+    counter = _Counter(query, reader)
+    known = [counter.without_request(one) for one in pieces]
+    todo = [one for one, rows in zip(pieces, known, strict=True) if rows is None]
+    with ThreadPoolExecutor(default_threads()) as pool:
+        counted = sum(rows for rows in known if rows is not None) + sum(pool.map(counter.of, todo))
+    tell("rows counted", read_fields(plan, counted, reader.statistics(), planning=planning))
+    return counted
+
+
+class _Counter:
+    def __init__(self, query: Query, reader: ObjectReader) -> None:
+        self._query = query
+        self._reader = reader
+        # Whether records of the archive are rows, as far as offsets and times go.
+        self._counts_records = query.predicate.keys is None and not query.residual
+
+    def without_request(self, one: Split) -> int | None:
+        """The rows of a split of one slice, if the manifest tells them."""
+        (piece,) = one.slices
+        if self._is_plain(piece.entry) and piece.is_whole and covers(one.limits, piece.entry):
+            return piece.entry.record_count
+        return None
+
+    def of(self, one: Split) -> int:
+        """The same from the statistics, or from the records."""
+        (piece,) = one.slices
+        if not self._is_plain(piece.entry) or isinstance(piece.entry, OpenPiece):
+            return self._by_reading(one)
+        return sum(
+            known if known is not None else self._by_reading(part)
+            for part, known in _chunks(one, piece, self._reader)
+        )
+
+    def _is_plain(self, entry: SegmentEntry) -> bool:
+        return self._counts_records and not entry.has_transactions
+
+    def _by_reading(self, one: Split) -> int:
+        return sum(batch.num_rows for batch in self._query.read(one, self._reader))
+
+
+def _chunks(
+    one: Split, piece: SegmentSlice, reader: ObjectReader
+) -> Iterator[tuple[Split, int | None]]:
+    """The wanted chunks of a slice, each with its rows if all of them are wanted."""
+    statistics = SegmentMeta(reader, piece.entry).statistics()
+    ranges = chunk_ranges(piece.entry, statistics)
+    for part, chunk in zip(ranges, statistics.chunks, strict=True):
+        if not piece.start_position <= chunk.position < piece.end_position:
+            continue
+        limits = one.limits
+        if (
+            limits.start_offset <= part.base_offset
+            and limits.end_offset >= part.end_offset
+            and limits.start_timestamp_ms <= chunk.min_timestamp_ms
+            and limits.last_timestamp_ms >= chunk.max_timestamp_ms
+        ):
+            yield one, chunk.record_count
+        elif _overlaps(limits, part, chunk):
+            own = SegmentSlice(
+                entry=piece.entry, start_position=chunk.position, end_position=chunk.position + 1
+            )
+            yield replace(one, slices=(own,)), None
+
+
+def _overlaps(limits: RowLimits, part: ChunkRange, chunk: ChunkStatistics) -> bool:
+    return (
+        part.base_offset < limits.end_offset
+        and part.end_offset > limits.start_offset
+        and chunk.min_timestamp_ms <= limits.last_timestamp_ms
+        and chunk.max_timestamp_ms >= limits.start_timestamp_ms
+    )

@@ -1,0 +1,246 @@
+"""`strandline lake plan`: what a query would read, and why not the rest, as tables. Reads no log.
+
+On a terminal the tables are drawn to its width; into a pipe they are written wide and plain.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import sys
+from collections.abc import Iterator, Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from strandline.spark_lake.options.options import SPLIT_BYTES
+from strandline.spark_lake.plan.planner import PartitionPlan, ScanPlan, readable_size
+from strandline.spark_lake.plan.predicate import Comparison
+from strandline.spark_lake.query.arrow_scan import FilterTuple, make_query
+from strandline.spark_lake.query.pruning import PRUNED_SEGMENT_BYTES_MIN, is_worth_it
+from strandline.spark_lake.query.query import Query
+from strandline.spark_lake.query.query_log import all_requests, planned_requests
+from strandline.storage.counted import counted
+from strandline.storage.errors import InvalidConfig
+
+PIPE_WIDTH = 200
+# Partitions that have a row of their own; those of which nothing is read share one.
+ROWS_MAX = 40
+RUNS_MAX = 4
+_OPERATORS = (">=", "<=", "!=", "==", "=", ">", "<")
+_SELECTIONS = ("subscribe", "subscribepattern", "assign")
+_NUMBERS = ("partition", "offset", "timestampType")
+
+
+def print_plan(
+    url: str, *, topics: str | None, where: Sequence[str], options: Sequence[str]
+) -> int:
+    """Plans the query and prints it; the exit code. Raises StrandlineError."""
+    given = dict(_option(text) for text in options)
+    if topics is None and not any(name.lower() in _SELECTIONS for name in given):
+        raise InvalidConfig(
+            "--topic is missing: topics joined by commas; or --option subscribePattern=PATTERN"
+        )
+    query = make_query(url, topics, filters=[parse_filter(text) for text in where], options=given)
+    reader = query.open()
+    plan = query.plan(reader)
+    statistics = reader.statistics()
+    console = Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
+    for table in _topics(plan):
+        console.print(table)
+    if plan.skipped:
+        console.print(_skipped(plan))
+    console.print(
+        f"{_splits(query, plan)}; {_requests(plan)}; planning took"
+        f" {counted(statistics.request_count, 'request')},"
+        f" {readable_size(statistics.bytes_read)}",
+        highlight=False,
+    )
+    if plan.pieces_planned:
+        console.print(
+            f"{counted(plan.pieces_planned, 'piece')} of open segments among the segments: no"
+            " filter on time or key spares them, includeOpenSegment=false leaves them out",
+            highlight=False,
+        )
+    for line in _keys(query, plan):
+        console.print(line, highlight=False)
+    if query.residual:
+        tests = ", ".join(f"{one.column} {_symbol(one)}" for one in query.residual)
+        console.print(
+            f"Rows are tested when they are read, which spares no bytes: {tests}", highlight=False
+        )
+    return 0
+
+
+def _splits(query: Query, plan: ScanPlan) -> str:
+    count = counted(len(plan.splits), "split")
+    if query.sizes_are_given:
+        return f"{count}, each a task of Spark"
+    # Here nobody knows how many tasks will run at once.
+    return f"{count} of up to {readable_size(SPLIT_BYTES)}, unless Spark cuts for its cores"
+
+
+def _requests(plan: ScanPlan) -> str:
+    planned, everything = planned_requests(plan.splits), all_requests(plan)
+    if planned <= everything:
+        return f"{planned:,} of about {counted(everything, 'request')}"
+    # Chunks that lie apart are a request each; everything comes in whole windows.
+    return (
+        f"{counted(planned, 'request')}, where {counted(everything, 'larger one')}"
+        " would read everything"
+    )
+
+
+def _keys(query: Query, plan: ScanPlan) -> Iterator[str]:
+    """Why segments are read that may not have a wanted key."""
+    keys = query.predicate.keys
+    if keys is None:
+        return
+    small: set[str] = set()
+    later: set[str] = set()
+    for split in plan.splits:
+        for piece in split.slices:
+            if piece.ranges is None and is_worth_it(piece.entry, split.limits, keys):
+                later.add(piece.entry.log_key)
+            elif not piece.is_open and piece.entry.size_bytes <= PRUNED_SEGMENT_BYTES_MIN:
+                small.add(piece.entry.log_key)
+    if small:
+        yield (
+            f"{counted(len(small), 'segment')} of up to {readable_size(PRUNED_SEGMENT_BYTES_MIN)}:"
+            " not asked for the keys they have, which costs what reading them does"
+        )
+    if later:
+        yield (
+            f"{counted(len(later), 'segment')} may be spared by the tasks: too many to be asked"
+            " for their keys here"
+        )
+
+
+def _symbol(one: Comparison) -> str:
+    return "!=" if one.negated else one.operator.value
+
+
+def _topics(plan: ScanPlan) -> Iterator[Table]:
+    """A table for each topic, under its name: that may be longer than a terminal is wide."""
+    topics = {one.topic_partition.topic for one in plan.partitions}
+    topics |= {one.topic for one in plan.empty}
+    for topic in sorted(topics):
+        yield _topic(
+            topic,
+            [one for one in plan.partitions if one.topic_partition.topic == topic],
+            [one.partition for one in plan.empty if one.topic == topic],
+        )
+    if len(topics) != 1:
+        table = _table("all topics", "")
+        _add(table, "", plan.partitions)
+        yield table
+
+
+def _topic(topic: str, plans: Sequence[PartitionPlan], empty: Sequence[int]) -> Table:
+    table = _table(topic, "partition")
+    read = [one for one in plans if one.segments_planned]
+    unread = [one for one in plans if not one.segments_planned]
+    for one in read[:ROWS_MAX]:
+        _add(table, str(one.topic_partition.partition), [one])
+    if len(read) > ROWS_MAX:
+        _add(table, f"{len(read) - ROWS_MAX} more", read[ROWS_MAX:])
+    if unread:
+        _add(table, _numbers([one.topic_partition.partition for one in unread]), unread)
+    if empty:
+        table.add_row(_numbers(empty), "", "", "nothing archived yet")
+    if len(plans) > 1:
+        table.add_section()
+        _add(table, "all", plans)
+    return table
+
+
+def _table(title: str, first: str) -> Table:
+    table = Table(
+        title=Text(title), box=box.SIMPLE_HEAD, title_justify="left", title_style="bold not italic"
+    )
+    table.add_column(first, min_width=len(first))
+    table.add_column("segments read", justify="right", no_wrap=True)
+    table.add_column("chunks", justify="right", no_wrap=True)
+    table.add_column("bytes", justify="right")
+    return table
+
+
+def _add(table: Table, name: str, plans: Sequence[PartitionPlan]) -> None:
+    planned = sum(one.bytes_planned for one in plans)
+    total = sum(one.bytes_total for one in plans)
+    share = f" ({planned / max(1, total):.2%})" if len(plans) != 1 else ""
+    table.add_row(
+        name,
+        _of(sum(one.segments_planned for one in plans), sum(one.segments_total for one in plans)),
+        _of(sum(one.chunks_planned for one in plans), sum(one.chunks_total for one in plans)),
+        f"{readable_size(planned)} of {readable_size(total)}{share}",
+    )
+
+
+def _numbers(numbers: Sequence[int]) -> str:
+    """`0, 2 to 5, 9`; how many there are where that would be long."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1][1:] = [number]
+        else:
+            runs.append([number])
+    if len(runs) > RUNS_MAX:
+        return counted(len(numbers), "partition")
+    return ", ".join(f"{run[0]} to {run[1]}" if len(run) > 1 else str(run[0]) for run in runs)
+
+
+def _skipped(plan: ScanPlan) -> Table:
+    table = Table(title="not read, because of", box=box.SIMPLE_HEAD, title_justify="left")
+    table.add_column("reason")
+    for name in ("segments", "bytes"):
+        table.add_column(name, justify="right")
+    for reason, left_out in plan.skipped.items():
+        table.add_row(
+            reason.value, f"{left_out.segment_count:,}", readable_size(left_out.size_bytes)
+        )
+    return table
+
+
+def _of(part: int, whole: int) -> str:
+    return f"{part:,} of {whole:,}"
+
+
+# --- what the command line says ---------------------------------------------------------------
+
+
+def _option(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise InvalidConfig(f"--option {text!r} must be NAME=VALUE")
+    return name.strip(), value
+
+
+def parse_filter(text: str) -> FilterTuple:
+    """`timestamp >= 2024-02-01T10:00Z` as `scan(filters=...)` takes it. Raises InvalidConfig."""
+    found = [(text.index(one), -len(one), one) for one in _OPERATORS if one in text]
+    if not found:
+        raise InvalidConfig(f"--where {text!r} must be COLUMN OPERATOR VALUE")
+    position, _, operator = min(found)
+    column, value = text[:position].strip(), text[position + len(operator) :].strip().strip("'\"")
+    try:
+        if column in _NUMBERS:
+            return column, operator, int(value)
+        if column == "timestamp":
+            return column, operator, _moment(value)
+    except ValueError as error:
+        kind = "a time such as 2024-02-01T10:00Z, or milliseconds"
+        raise InvalidConfig(
+            f"--where {text!r}: {column} is compared with"
+            f" {kind if column == 'timestamp' else 'a whole number'}"
+        ) from error
+    return column, operator, value
+
+
+def _moment(text: str) -> dt.datetime | int:
+    """Milliseconds, or an ISO time; one without a zone is UTC."""
+    if text.lstrip("-").isdecimal():
+        return int(text)
+    moment = dt.datetime.fromisoformat(text)
+    return moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)

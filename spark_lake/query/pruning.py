@@ -1,0 +1,152 @@
+"""What the `.meta` of a segment lets us leave out: chunks by statistics, all of it by its keys.
+
+    nothing to gain             the whole segment, and no request
+    keys wanted, none in it     nothing
+    limits inside the segment   the chunks whose offsets and times overlap them
+
+The planner does it for a query that needs few segments, so that the plan knows its chunks and tasks
+are as large as they should be; for many, each task does it for its own segments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from strandline.spark_lake.archive.catalog import PARALLEL_READS
+from strandline.spark_lake.archive.objects import ObjectReader
+from strandline.spark_lake.archive.segments import SegmentMeta, chunk_ranges, whole_segment
+from strandline.spark_lake.plan.planner import Selection, Skip, Skipped
+from strandline.spark_lake.plan.splits import Candidate, ChunkRange, OpenPiece, SegmentSlice
+from strandline.storage.records.columns.columns import RowLimits
+from strandline.storage.remote.manifest.entries import SegmentEntry
+
+# Below this, reading the statistics costs about as much as the bytes they could save.
+PRUNED_SEGMENT_BYTES_MIN = 1024 * 1024
+# One request each, sixteen at a time: a plan takes at most half a second longer for them.
+PLANNED_METAS_MAX = 256
+
+# The keys that a row may have; None if any will do.
+Keys: TypeAlias = Collection[bytes] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pruned:
+    """What is left of a segment, or of a slice; `skip` says why if it is nothing."""
+
+    ranges: tuple[ChunkRange, ...]
+    chunks_skipped: int = 0
+    skip: Skip | None = None
+
+
+def covers(limits: RowLimits, entry: SegmentEntry) -> bool:
+    """Whether every row of the segment is wanted."""
+    return (
+        limits.start_offset <= entry.base_offset
+        and limits.end_offset >= entry.end_offset
+        and limits.start_timestamp_ms <= entry.min_timestamp_ms
+        and limits.last_timestamp_ms >= entry.max_timestamp_ms
+    )
+
+
+def is_worth_it(entry: SegmentEntry, limits: RowLimits, keys: Keys) -> bool:
+    """Whether the `.meta` can tell something that saves more than it costs."""
+    if isinstance(entry, OpenPiece):
+        return False
+    return entry.size_bytes > PRUNED_SEGMENT_BYTES_MIN and (
+        keys is not None or not covers(limits, entry)
+    )
+
+
+def prune(meta: SegmentMeta, piece: SegmentSlice, limits: RowLimits, keys: Keys = None) -> Pruned:
+    """The wanted chunks of a slice. Raises ObjectCorrupt, or what the bucket answers."""
+    entry = piece.entry
+    if piece.ranges is not None:
+        wanted = tuple(part for part in piece.ranges if _has_offset(part, limits))
+        return Pruned(ranges=wanted, chunks_skipped=len(piece.ranges) - len(wanted))
+    if piece.is_whole and not is_worth_it(entry, limits, keys):
+        return Pruned(ranges=(whole_segment(entry),))
+    if keys is not None and _lacks(meta, keys):
+        return Pruned(ranges=(), skip=Skip.KEYS)
+    if piece.is_whole and covers(limits, entry):
+        return Pruned(ranges=(whole_segment(entry),))
+    statistics = meta.statistics()
+    owned = [
+        (part, chunk)
+        for part, chunk in zip(chunk_ranges(entry, statistics), statistics.chunks, strict=True)
+        if piece.start_position <= chunk.position < piece.end_position
+    ]
+    wanted = tuple(
+        part
+        for part, chunk in owned
+        if _has_offset(part, limits)
+        and chunk.max_timestamp_ms >= limits.start_timestamp_ms
+        and chunk.min_timestamp_ms <= limits.last_timestamp_ms
+    )
+    return Pruned(
+        ranges=wanted,
+        chunks_skipped=len(owned) - len(wanted),
+        skip=None if wanted else Skip.CHUNKS,
+    )
+
+
+def _lacks(meta: SegmentMeta, keys: Collection[bytes]) -> bool:
+    """Whether the segment has none of the keys for sure."""
+    known = meta.key_filter()
+    return known is not None and not any(known.may_have(key) for key in keys)
+
+
+def prune_selections(
+    selections: Sequence[Selection], reader: ObjectReader, keys: Keys = None
+) -> tuple[Selection, ...]:
+    """The same selections with chunks known where that is worth a request; unchanged if too many.
+
+    Raises what `prune` raises.
+    """
+    asked = [
+        (candidate.entry, one.limits)
+        for one in selections
+        for candidate in one.candidates
+        if is_worth_it(candidate.entry, one.limits, keys)
+    ]
+    if not 0 < len(asked) <= PLANNED_METAS_MAX:
+        return tuple(selections)
+
+    def pruned(wanted: tuple[SegmentEntry, RowLimits]) -> Pruned:
+        entry, limits = wanted
+        return prune(SegmentMeta(reader, entry), Candidate(entry=entry).whole(), limits, keys)
+
+    with ThreadPoolExecutor(min(PARALLEL_READS, len(asked))) as pool:
+        found = dict(
+            zip((entry.log_key for entry, _ in asked), pool.map(pruned, asked), strict=True)
+        )
+    return tuple(_with_pruned(one, found) for one in selections)
+
+
+def _with_pruned(selection: Selection, found: dict[str, Pruned]) -> Selection:
+    skipped = dict(selection.skipped)
+    left: list[Candidate] = []
+    for candidate in selection.candidates:
+        known = found.get(candidate.entry.log_key)
+        if known is None:
+            left.append(candidate)
+            continue
+        after = Candidate(entry=candidate.entry, ranges=known.ranges)
+        if known.ranges:
+            left.append(after)
+        reason = known.skip or Skip.CHUNKS
+        if after.size_bytes < candidate.size_bytes:
+            skipped[reason] = skipped.get(reason, Skipped()).plus(
+                Skipped(
+                    segment_count=0 if known.ranges else 1,
+                    size_bytes=candidate.size_bytes - after.size_bytes,
+                    chunk_count=known.chunks_skipped,
+                )
+            )
+    return replace(selection, candidates=tuple(left), skipped=skipped)
+
+
+def _has_offset(part: ChunkRange, limits: RowLimits) -> bool:
+    return part.end_offset > limits.start_offset and part.base_offset < limits.end_offset

@@ -1,0 +1,230 @@
+"""One query over the archive: planned once, read split by split. What Spark and `scan` share.
+
+    Query(options, columns, predicate, residual)      picklable, holds nothing open
+      .plan()        manifests -> ScanPlan             in the driver
+      .read(split)   split -> Arrow record batches     in an executor, or a thread
+
+`predicate` is what prunes, and is exact for every row that comes out; `residual` are further
+comparisons that only drop rows. A query is one line of log (`query_log`).
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from strandline.spark_lake.archive.catalog import ArchivedPartition, Catalog
+from strandline.spark_lake.archive.objects import ObjectReader
+from strandline.spark_lake.options.options import CORRUPT_COLUMN, SPLIT_BYTES, LakeOptions
+from strandline.spark_lake.plan.planner import (
+    OffsetRange,
+    PartitionScan,
+    ScanPlan,
+    assemble,
+    select,
+    wanted_pages,
+)
+from strandline.spark_lake.plan.predicate import Comparison, Predicate
+from strandline.spark_lake.plan.splits import Split, SplitSizes
+from strandline.spark_lake.query.arrow import schema_of
+from strandline.spark_lake.query.bounds import BoundsResolver
+from strandline.spark_lake.query.kept_workers import leave_out_what_is_loaded
+from strandline.spark_lake.query.plain_errors import plain
+from strandline.spark_lake.query.pruning import prune_selections
+from strandline.spark_lake.query.query_log import plan_fields, tell
+from strandline.spark_lake.query.report import ReportWriter, TaskReport
+from strandline.spark_lake.query.row_filter import RowFilter
+from strandline.spark_lake.query.split_scan import SplitScan
+from strandline.spark_lake.values.decoders.decoder import ValueColumns
+from strandline.spark_lake.values.decoding_plan import plan_values
+from strandline.storage.errors import StrandlineError
+from strandline.storage.model import TopicPartition
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """A plan is many small objects that all stay: looking for garbage among them is in vain.
+
+    With 100,000 segments it would take a third of the time.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+class Query:
+    """See the top of this file."""
+
+    def __init__(
+        self,
+        options: LakeOptions,
+        *,
+        columns: Sequence[str],
+        predicate: Predicate | None = None,
+        residual: Sequence[Comparison] = (),
+    ) -> None:
+        self.options = options
+        self.columns = tuple(columns)
+        self.predicate = predicate or Predicate()
+        self.residual = tuple(residual)
+        # Tasks that Spark runs at once, where that is known.
+        self.task_slots: int | None = None
+        wants_values = {"value", CORRUPT_COLUMN} & set(columns)
+        self.values = plan_values(options.values, options.selection) if wants_values else None
+        self._scan_id = uuid.uuid4().hex
+
+    @property
+    def schema(self) -> Any:
+        """The `pyarrow.Schema` of the batches."""
+        return schema_of(self.columns, None if self.values is None else self.values.type)
+
+    def open(self) -> ObjectReader:
+        """A reader of this query's archive; nothing is asked of it yet."""
+        return ObjectReader(self.options.url, self.options.s3)
+
+    def plan(self, reader: ObjectReader) -> ScanPlan:
+        """Reads manifests and plans. Raises what `Catalog` and `BoundsResolver` raise."""
+        try:
+            with _uncollected():
+                return self._planned(reader)
+        except StrandlineError as error:
+            raise plain(error) from None
+        finally:
+            leave_out_what_is_loaded()
+
+    def _planned(self, reader: ObjectReader) -> ScanPlan:
+        catalog = Catalog(reader)
+        catalog.load_cluster()
+        selected = catalog.load_partitions(self.options.selection, open_for=self.options.open_for)
+        for bounds in (self.options.start, self.options.end):
+            bounds.check_names([one.topic_partition for one in selected])
+        wanted = [one for one in selected if self.predicate.wants(one.topic_partition)]
+        resolver = BoundsResolver(reader, catalog, self.options)
+        return self.plan_ranges(reader, selected, resolver.resolve_all(wanted))
+
+    def plan_ranges(
+        self,
+        reader: ObjectReader,
+        selected: Sequence[ArchivedPartition],
+        ranges: Mapping[TopicPartition, OffsetRange],
+    ) -> ScanPlan:
+        """The plan for these offsets of the partitions that are named in `ranges`."""
+        made = assemble(
+            prune_selections(
+                [select(scan) for scan in self._scans(Catalog(reader), selected, ranges)],
+                reader,
+                self.predicate.keys,
+            ),
+            totals=[one.manifest for one in selected if one.manifest is not None],
+            sizes=self._sizes(),
+            splits_min=self.options.splits_min,
+        )
+        empty = tuple(one.topic_partition for one in selected if one.manifest is None)
+        made = replace(made, empty=empty)
+        if self.options.scan_report is not None:
+            statistics = reader.statistics()
+            ReportWriter(self.options.scan_report, self._scan_id).write_plan(
+                made, requests=statistics.request_count, bytes_read=statistics.bytes_read
+            )
+        return made
+
+    def tell_plan(
+        self, made: ScanPlan, reader: ObjectReader, more: Mapping[str, str] | None = None
+    ) -> None:
+        """The line of a query whose end nobody sees; `reader` is what planned it."""
+        fields = plan_fields(made, reader.statistics())
+        tell("scan planned", {"scan": self._scan_id, **fields, **(more or {})})
+
+    def read(self, split: Split, reader: ObjectReader) -> Iterator[Any]:
+        """One split as `pyarrow.RecordBatch`es of `columns`.
+
+        Raises a TierError or CorruptRecords that names the object and what to do about it.
+        """
+        values = None
+        if self.values is not None:
+            values = ValueColumns(
+                self.values.decoder(),
+                self.values.errors,
+                self.columns,
+                self.schema,
+                has_registry=self.values.registry is not None,
+            )
+        scan = SplitScan(
+            reader,
+            split,
+            columns=self.columns,
+            values=values,
+            isolation=self.options.isolation,
+            keys=self.predicate.keys,
+            row_filter=RowFilter(keys=self.predicate.keys, comparisons=self.residual),
+        )
+        before = reader.statistics()
+        try:
+            yield from scan.record_batches()
+        except StrandlineError as error:
+            raise plain(error) from None
+        finally:
+            leave_out_what_is_loaded()
+            # Also when the caller has enough rows (LIMIT) and does not ask for the rest.
+            after, counts = reader.statistics(), scan.counts
+            self._tell_task(
+                split,
+                TaskReport(
+                    rows=counts.rows,
+                    segments_read=counts.segments_read,
+                    segments_skipped=counts.segments_skipped,
+                    chunks_read=counts.chunks_read,
+                    chunks_skipped=counts.chunks_skipped,
+                    requests=after.request_count - before.request_count,
+                    bytes_read=after.bytes_read - before.bytes_read,
+                ),
+            )
+
+    @property
+    def sizes_are_given(self) -> bool:
+        """Whether the options say how large splits are, or how many; else they suit the slots."""
+        options = self.options
+        return bool(options.split_bytes or options.records_max or options.splits_min > 1)
+
+    def _sizes(self) -> SplitSizes:
+        options = self.options
+        return SplitSizes(
+            split_bytes=options.split_bytes or SPLIT_BYTES,
+            records_max=options.records_max,
+            task_slots=None if self.sizes_are_given else self.task_slots,
+        )
+
+    def _scans(
+        self,
+        catalog: Catalog,
+        selected: Sequence[ArchivedPartition],
+        ranges: Mapping[TopicPartition, OffsetRange],
+    ) -> list[PartitionScan]:
+        limits = self.predicate.limits
+        archived = [
+            (one.manifest, ranges[one.topic_partition])
+            for one in selected
+            if one.manifest is not None and one.topic_partition in ranges
+        ]
+        pages = catalog.load_pages(
+            [page for manifest, found in archived for page in wanted_pages(manifest, found, limits)]
+        )
+        return [
+            PartitionScan(manifest=manifest, offsets=found, limits=limits, pages=pages)
+            for manifest, found in archived
+        ]
+
+    def _tell_task(self, split: Split, report: TaskReport) -> None:
+        fields: dict[str, str | int] = {"scan": self._scan_id, "split": split.index}
+        tell("split read", fields | report.fields(), level=logging.DEBUG)
+        if self.options.scan_report is not None:
+            ReportWriter(self.options.scan_report, self._scan_id).write_task(split.index, report)

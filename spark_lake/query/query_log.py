@@ -1,0 +1,95 @@
+"""The line that each query logs, where a user of Spark can find it.
+
+    scan planned    Spark: what its tasks will read, of how much, when the plan is made; a
+                    micro-batch of a stream is a query, too
+    scan read       `scan`: what was read, of how much, at its end
+    rows counted    `count`: the same
+    split read      each task, at level DEBUG
+
+Spark's driver never hears what a Python source's tasks read. But plans are deterministic, and what
+tasks read is the plan, except what a LIMIT spares and tasks prune by themselves.
+
+The fields stand in the text too: whoever asks an archive has the logging of a notebook or of a job,
+which prints messages and knows nothing of fields.
+
+A Python source is planned and read in Spark's Python workers, whose logging nobody sets up, at
+level WARNING. With `spark.sql.pyspark.worker.logging.enabled` Spark collects what workers log into
+`spark.tvf.python_worker_logs()`, with the fields of a line in its column `context`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping, Sequence
+
+from strandline.spark_lake.archive.objects import ReadStatistics
+from strandline.spark_lake.plan.planner import ScanPlan
+from strandline.spark_lake.plan.splits import WINDOW_BYTES, Split
+
+log = logging.getLogger("strandline.spark_lake")
+
+# Set by Spark in workers whose logs it collects.
+_COLLECTED = "PYSPARK_SPARK_SESSION_UUID"
+
+
+def tell(text: str, fields: Mapping[str, str | int], *, level: int = logging.INFO) -> None:
+    """Logs one line; `text` is constant, what differs is in `fields`, and behind it in the line."""
+    if _COLLECTED in os.environ and log.level == logging.NOTSET:
+        log.setLevel(logging.INFO)
+    context = {name: str(value) for name, value in fields.items()}
+    told = "; ".join(f"{name}={value}" for name, value in context.items())
+    log.log(level, "%s: %s", text, told, extra={"fields": dict(fields), "context": context})
+
+
+def plan_fields(plan: ScanPlan, planning: ReadStatistics) -> dict[str, str | int]:
+    """Segments, chunks, bytes and requests: planned of total."""
+    return {
+        "plan": str(plan),
+        "requests_planned": (planned := planned_requests(plan.splits)),
+        "requests_total": max(planned, all_requests(plan)),
+        "planning_requests": planning.request_count,
+        "planning_bytes": planning.bytes_read,
+    }
+
+
+def read_fields(
+    plan: ScanPlan, rows: int, read: ReadStatistics, *, planning: ReadStatistics
+) -> dict[str, str | int]:
+    """The same of a query that has ended; `read` holds its planning, too, and so do the totals."""
+    return {
+        "rows": rows,
+        "plan": str(plan),
+        "requests": read.request_count,
+        "requests_total": max(read.request_count, planning.request_count + all_requests(plan)),
+        "bytes_read": read.bytes_read,
+    }
+
+
+def planned_requests(splits: Sequence[Split]) -> int:
+    """Ranged GETs that the tasks will make of logs, and of the statistics they still need."""
+    requests = 0
+    for split in splits:
+        for piece in split.slices:
+            if piece.ranges is None:
+                requests += -(-piece.size_bytes // WINDOW_BYTES) + (not piece.is_whole)
+                continue
+            end = -1
+            for part in piece.ranges:
+                # Neighbouring chunks come with one request, up to a window.
+                requests += part.start_position != end or (
+                    part.start_position // WINDOW_BYTES != (part.end_position - 1) // WINDOW_BYTES
+                )
+                end = part.end_position
+    return requests
+
+
+def all_requests(plan: ScanPlan) -> int:
+    """What reading everything would take, in whole windows; of sealed pages the most it can be.
+
+    A query that wants chunks which lie apart may take more requests than this, for fewer bytes.
+    """
+    if plan.bytes_planned == plan.bytes_total:
+        # Of everything, cuts within segments are known.
+        return planned_requests(plan.splits)
+    return sum(one.windows_total for one in plan.partitions)

@@ -1,0 +1,285 @@
+"""What a task does: a split becomes Arrow record batches.
+
+    for each slice   statistics, if limits or the cut ask for them -> wanted chunks
+                     aborted transactions, if the segment has any
+                     a piece of the open segment: as a whole, or what it was replaced with
+    for each block   wanted batches -> runs -> decoded rows within the limits -> record batch
+
+Left out: control batches always, records of aborted transactions unless `read_uncommitted` was
+asked for, rows outside the limits. Everything else comes, in offset order, or an error does.
+
+The transaction index of a segment's `.meta` is taken to hold every aborted transaction that has
+records in the segment, wherever its marker lies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from strandline.spark_lake.archive.catalog import LOOKS_MAX, Catalog
+from strandline.spark_lake.archive.objects import ObjectReader
+from strandline.spark_lake.archive.open_segment import PIECE_BYTES_MAX
+from strandline.spark_lake.archive.read_ahead import LogRange, ReadAhead
+from strandline.spark_lake.archive.segments import (
+    Block,
+    LogReader,
+    SegmentMeta,
+    joined,
+    whole_segment,
+)
+from strandline.spark_lake.options.options import CORRUPT_COLUMN
+from strandline.spark_lake.plan.planner import OffsetRange
+from strandline.spark_lake.plan.splits import Candidate, OpenPiece, SegmentSlice, Split
+from strandline.spark_lake.query.arrow import ArrowEncoder
+from strandline.spark_lake.query.pruning import Keys, prune
+from strandline.spark_lake.query.row_filter import RowFilter
+from strandline.spark_lake.values.decoders.decoder import ValueColumns
+from strandline.storage.errors import (
+    CorruptRecords,
+    ObjectCorrupt,
+    ObjectNotFound,
+    UnsupportedCodec,
+)
+from strandline.storage.model import AbortedTransaction, Isolation
+from strandline.storage.records.batch.batch import CONTROL_BIT
+from strandline.storage.records.columns.columns import RowLimits, Run, RunBuilder, decode
+from strandline.storage.records.columns.vectorised import BatchRow
+from strandline.storage.remote.keys import parse_partition_object
+from strandline.storage.remote.manifest.entries import SegmentEntry
+
+DECODE_HINT = (
+    "its checksum is right, so this is what its producer wrote: leave the batch out with"
+    " startingOffsets and endingOffsets"
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class ScanCounts:
+    """What a task did so far; its owner reads it when the task ends."""
+
+    rows: int = 0
+    segments_read: list[str] = field(default_factory=list)
+    segments_skipped: list[str] = field(default_factory=list)  # no chunk was wanted
+    # A segment that is read whole without asking its statistics counts as one chunk.
+    chunks_read: int = 0
+    chunks_skipped: int = 0
+
+    def add(self, other: ScanCounts) -> None:
+        self.rows += other.rows
+        self.segments_read += other.segments_read
+        self.segments_skipped += other.segments_skipped
+        self.chunks_read += other.chunks_read
+        self.chunks_skipped += other.chunks_skipped
+
+
+class SplitScan:
+    """Reads one split; `record_batches` may be called once."""
+
+    def __init__(
+        self,
+        reader: ObjectReader,
+        split: Split,
+        *,
+        columns: Sequence[str],
+        isolation: Isolation,
+        keys: Keys = None,
+        row_filter: RowFilter | None = None,
+        values: ValueColumns | None = None,
+        looks_left: int = LOOKS_MAX,
+    ) -> None:
+        """`looks_left`: how often it is asked what holds the records of a piece that is gone."""
+        self._reader = reader
+        self._split = split
+        self._isolation = isolation
+        self._looks_left = looks_left
+        self._keys = keys
+        self._row_filter = row_filter or RowFilter()
+        self._columns = list(columns)
+        self._values = values
+        self._encoder = ArrowEncoder(self._needed(), split.topic_partition)
+        self.counts = ScanCounts()
+
+    def record_batches(self) -> Iterator[Any]:
+        """`pyarrow.RecordBatch`es in offset order.
+
+        Raises a TierError or CorruptRecords that names the object and what to do about it.
+        """
+        with ThreadPoolExecutor(1, thread_name_prefix="lake-window") as ahead:
+            todo = ReadAhead(
+                one for piece in self._split.slices for one in self._ranges(piece, ahead)
+            )
+            while (one := todo.take()) is not None:
+                yield from self._read(one, todo)
+
+    def _ranges(self, piece: SegmentSlice, ahead: ThreadPoolExecutor) -> Iterator[LogRange]:
+        """What is to be read of a slice; asks its `.meta` for it."""
+        entry = piece.entry
+        if isinstance(entry, OpenPiece):
+            yield LogRange(
+                entry=entry,
+                log=LogReader(self._reader, entry, ahead=ahead, window_bytes=PIECE_BYTES_MAX),
+                part=whole_segment(entry),
+                aborted=entry.aborted,
+                chunks=1,
+            )
+            return
+        meta = SegmentMeta(self._reader, entry)
+        pruned = prune(meta, piece, self._split.limits, self._keys)
+        self.counts.chunks_skipped += pruned.chunks_skipped
+        if not pruned.ranges:
+            self.counts.segments_skipped.append(entry.log_key)
+            return
+        aborted = self._aborted(entry, meta)
+        log = LogReader(self._reader, entry, ahead=ahead)
+        for number, part in enumerate(joined(pruned.ranges)):
+            chunks = None if number else len(pruned.ranges)
+            yield LogRange(entry=entry, log=log, part=part, aborted=aborted, chunks=chunks)
+
+    def _read(self, one: LogRange, todo: ReadAhead) -> Iterator[Any]:
+        if isinstance(one.entry, OpenPiece):
+            yield from self._open_piece(one, one.entry, todo)
+            return
+        self._count(one)
+        for block in one.log.blocks(one.part, first=one.first, then=todo.fetch_next):
+            yield from self._encoded(one.entry, block, one.aborted)
+
+    def _count(self, one: LogRange) -> None:
+        if one.chunks is not None:
+            self.counts.chunks_read += one.chunks
+            self.counts.segments_read.append(one.entry.log_key)
+
+    # --- pieces of the open segment ----------------------------------------------------------
+
+    def _open_piece(self, one: LogRange, piece: OpenPiece, todo: ReadAhead) -> Iterator[Any]:
+        try:
+            # All of it is in memory and checked before the first row is given out.
+            blocks = list(one.log.blocks(one.part, first=one.first, then=todo.fetch_next))
+        except ObjectNotFound as error:
+            yield from self._replaced(piece, error)
+            return
+        self._count(one)
+        for block in blocks:
+            yield from self._encoded(piece, block, one.aborted)
+
+    def _replaced(self, piece: OpenPiece, error: ObjectNotFound) -> Iterator[Any]:
+        """The same offsets from what was uploaded since; raises `error` if they are not there."""
+        parsed = parse_partition_object(piece.log_key)
+        offsets = OffsetRange(start_offset=piece.base_offset, end_offset=piece.end_offset)
+        if parsed is None or not self._looks_left:
+            raise error
+        entries = Catalog(self._reader).entries_for(parsed.partition, offsets, self._isolation)
+        if not entries or any(entry.log_key == piece.log_key for entry in entries):
+            raise error
+        limits = self._split.limits
+        again = self._with(
+            replace(
+                self._split,
+                slices=tuple(Candidate(entry=entry).whole() for entry in entries),
+                limits=replace(
+                    limits,
+                    start_offset=max(limits.start_offset, offsets.start_offset),
+                    end_offset=min(limits.end_offset, offsets.end_offset),
+                ),
+            )
+        )
+        try:
+            yield from again.record_batches()
+        finally:
+            self.counts.add(again.counts)
+
+    def _with(self, split: Split) -> SplitScan:
+        return SplitScan(
+            self._reader,
+            split,
+            columns=self._columns,
+            isolation=self._isolation,
+            keys=self._keys,
+            row_filter=self._row_filter,
+            values=self._values,
+            looks_left=self._looks_left - 1,
+        )
+
+    # --- which rows --------------------------------------------------------------------------
+
+    def _aborted(self, entry: SegmentEntry, meta: SegmentMeta) -> tuple[AbortedTransaction, ...]:
+        if self._isolation is Isolation.READ_UNCOMMITTED or not entry.has_transactions:
+            return ()
+        return meta.aborted_transactions()
+
+    def _encoded(
+        self, entry: SegmentEntry, block: Block, aborted: Sequence[AbortedTransaction]
+    ) -> Iterator[Any]:
+        limits = self._split.limits
+        with _naming(self._reader, entry):
+            for run in _runs(block, limits, aborted):
+                for decoded in decode(run, limits=limits, wanted=self._encoder.wanted):
+                    batch = self._wanted_rows(self._encoder.encode(decoded))
+                    if batch.num_rows:
+                        self.counts.rows += batch.num_rows
+                        yield batch
+
+    def _needed(self) -> list[str]:
+        """What is decoded: what is asked for, and what filters and values are made from."""
+        needed = dict.fromkeys([*self._columns, *self._row_filter.columns])
+        if self._values is not None:
+            needed.pop(CORRUPT_COLUMN, None)
+            needed |= dict.fromkeys(["value", "offset"])
+        return list(needed)
+
+    def _wanted_rows(self, batch: Any) -> Any:
+        if self._row_filter.columns:
+            batch = self._row_filter.apply(batch)
+        if self._values is not None:
+            return self._values.apply(batch) if batch.num_rows else batch
+        return batch.select(self._columns) if self._row_filter.columns else batch
+
+
+def _runs(block: Block, limits: RowLimits, aborted: Sequence[AbortedTransaction]) -> Iterator[Run]:
+    batches = block.batches
+    is_inside = (
+        bool(batches)
+        and limits.start_offset <= batches[0].base_offset
+        and batches[-1].last_offset < limits.end_offset
+    )
+    # What each row is asked here costs as much as decoding a dozen records.
+    wanted = (
+        row
+        for row in batches
+        if not row.attributes & CONTROL_BIT
+        and (is_inside or _overlaps(row, limits))
+        and not (aborted and _is_aborted(row, aborted))
+    )
+    builder = RunBuilder(block.content)
+    yield from builder.add_all(wanted)
+    yield from builder.finish()
+
+
+def _overlaps(row: BatchRow, limits: RowLimits) -> bool:
+    return row.last_offset >= limits.start_offset and row.base_offset < limits.end_offset
+
+
+def _is_aborted(row: BatchRow, aborted: Sequence[AbortedTransaction]) -> bool:
+    # A producer has one transaction at a time, so whatever it wrote between the first record and
+    # the marker of an aborted one belongs to it.
+    return row.is_transactional and any(
+        transaction.producer_id == row.producer_id
+        and transaction.first_offset <= row.base_offset <= transaction.last_offset
+        for transaction in aborted
+    )
+
+
+@contextmanager
+def _naming(reader: ObjectReader, entry: SegmentEntry) -> Iterator[None]:
+    """Errors about records name the object they lie in."""
+    try:
+        yield
+    except (CorruptRecords, UnsupportedCodec) as error:
+        raise ObjectCorrupt(
+            f"{reader.url}/{entry.log_key}",
+            "decode",
+            f"{error}; {DECODE_HINT}",
+        ) from error

@@ -1,0 +1,77 @@
+"""Filters that Spark pushes, as the comparisons of `predicate`; the only part that knows pyspark.
+
+What is understood completely is taken from Spark; everything else stays with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+from pyspark.sql.datasource import (
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+    StringContains,
+    StringEndsWith,
+    StringStartsWith,
+)
+
+from strandline.spark_lake.plan.predicate import Comparison, Operator, Predicate, taken
+
+_OPERATORS: dict[type[Filter], Operator] = {
+    EqualTo: Operator.EQUAL,
+    # With a value that is not null (`taken` refuses null) both mean the same to a filter.
+    EqualNullSafe: Operator.EQUAL,
+    GreaterThan: Operator.GREATER,
+    GreaterThanOrEqual: Operator.GREATER_OR_EQUAL,
+    In: Operator.IN,
+    IsNotNull: Operator.NOT_NULL,
+    LessThan: Operator.LESS,
+    LessThanOrEqual: Operator.LESS_OR_EQUAL,
+    StringContains: Operator.CONTAINS,
+    StringEndsWith: Operator.ENDS_WITH,
+    StringStartsWith: Operator.STARTS_WITH,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pushdown:
+    """What was taken and what Spark still has to do."""
+
+    pushed: Predicate
+    left: tuple[Filter, ...]
+
+
+def push_down(filters: Sequence[Filter], *, left_to_spark: Collection[str] = ()) -> Pushdown:
+    """Splits the filters, which are joined by "and"; those of some columns are not taken."""
+    pushed = Predicate()
+    left: list[Filter] = []
+    for one in filters:
+        comparison = comparison_of(one)
+        is_left = comparison is None or comparison.column in left_to_spark
+        more = None if comparison is None or is_left else taken(pushed, comparison)
+        if more is None:
+            left.append(one)
+        else:
+            pushed = more
+    return Pushdown(pushed=pushed, left=tuple(left))
+
+
+def comparison_of(one: Filter) -> Comparison | None:
+    """None for a filter that has no comparison, or of a field inside a column."""
+    if isinstance(one, Not):
+        inside = comparison_of(one.child)
+        return None if inside is None else replace(inside, negated=not inside.negated)
+    operator = _OPERATORS.get(type(one))
+    attribute: Sequence[str] = getattr(one, "attribute", ())
+    if operator is None or len(attribute) != 1:
+        return None
+    return Comparison(attribute[0], operator, getattr(one, "value", None))

@@ -1,0 +1,78 @@
+"""The archive as a DataFrame that is planned here and read the short way.
+
+    driver    options, filters -> plan, at once
+    splits    of segments       the reader inside the JVM (`jvm_engine`), where it can be had
+              of open segments  Python, as all others: range(n) in n partitions, and `mapInArrow`
+    executor  number -> its split -> Arrow batches    what `format("strandline")` reads, too
+
+Spark copies each row of a Python data source once more than those of `mapInArrow`, and of these
+once more than those made inside the JVM (docs/decisions, 21 and 29). What is lost is that Spark
+pushes the filters of a query down: here they are given, as to `scan`.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from strandline.spark_lake.jvm.engine import choose_engine, divided, jvm_frame
+from strandline.spark_lake.options.options import Engine
+from strandline.spark_lake.plan.splits import Split
+from strandline.spark_lake.query.arrow_scan import FilterTuple, OptionValue, make_query
+from strandline.spark_lake.query.query import Query
+from strandline.spark_lake.spark.source import spark_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def load(
+    spark: SparkSession,
+    path: str | os.PathLike[str],
+    topics: str | Sequence[str] | None = None,
+    *,
+    columns: str | Sequence[str] | None = None,
+    filters: Sequence[FilterTuple] = (),
+    options: Mapping[str, OptionValue] | None = None,
+) -> DataFrame:
+    """The records that are archived now, with the arguments of `scan`.
+
+    Each action over the frame reads the same plan again: what is archived later is not in it.
+    Raises what `scan` raises; tasks raise what `Query.read` raises.
+    """
+    query = make_query(path, topics, columns=columns, filters=filters, options=options)
+    query.task_slots = _task_slots(spark)
+    reader = query.open()
+    plan = query.plan(reader)
+    choice = choose_engine(spark, query, plan)
+    query.tell_plan(plan, reader, choice.fields())
+    if choice.engine is Engine.JVM:
+        inside, others = divided(plan, reader)
+        frame = jvm_frame(spark, query, plan, inside, reader)
+        return frame.unionAll(_mapped(spark, query, others)) if others else frame
+    return _mapped(spark, query, plan.splits)
+
+
+def _task_slots(spark: SparkSession) -> int | None:
+    from pyspark.errors import PySparkException
+
+    try:
+        return int(spark.sparkContext.defaultParallelism)
+    except PySparkException:  # a client of Spark Connect is not told
+        return None
+
+
+def _mapped(spark: SparkSession, query: Query, wanted: Sequence[Split]) -> DataFrame:
+    # Each task unpickles all of this and needs one: bytes are unpickled fastest.
+    splits = [pickle.dumps(split) for split in wanted]
+
+    def read(numbers: Iterator[Any]) -> Iterator[Any]:
+        reader = query.open()
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                yield from query.read(pickle.loads(splits[number]), reader)
+
+    tasks = spark.range(0, len(splits), 1, max(1, len(splits)))
+    return tasks.mapInArrow(read, spark_schema(query.columns, query.values))

@@ -1,0 +1,285 @@
+"""How far a stream has come, and how far one micro-batch may go. Pure.
+
+    offsets in the checkpoint   {"offsets": {"orders": {"0": 17}}, "topic_ids": {"orders": "..."}}
+
+Everything below an offset was given out, nothing from it on. The topic's id tells a topic that was
+deleted and made anew from one that went on. What is not in the offsets was not seen yet: it enters
+with the offset where its archive begins, and gives rows from the next micro-batch on. So the rows
+of each micro-batch lie between two written offsets, and one that Spark repeats is the same.
+
+Spark's log has where batches end, and asks for the beginning of the first one anew when it is
+repeated: by then `latest` is later, and `earliest` may have been deleted. So the end of the first
+batch says where it began:
+
+    initial offset      {..., "began": {}}
+    end of batch 0      {..., "began": {"orders": {"0": 3}}}        of no other
+
+A limit is shared out in proportion to what waits in each partition, as in Spark's Kafka source.
+Bytes are those of the archive (compressed); inside a segment they are taken to be spread evenly.
+"""
+
+from __future__ import annotations
+
+import math
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from strandline.spark_lake.archive.catalog import ArchivedPartition
+from strandline.spark_lake.plan.planner import OffsetRange, archived_range
+from strandline.storage.errors import CorruptFile
+from strandline.storage.model import Offset, TopicId, TopicPartition
+from strandline.storage.remote.manifest.entries import PageRef, SegmentEntry
+from strandline.storage.remote.manifest.manifest import Manifest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamOffsets:
+    """The next offset to give out, per partition that the stream has seen."""
+
+    offsets: Mapping[TopicPartition, Offset] = field(default_factory=dict)
+    topic_ids: Mapping[str, TopicId] = field(default_factory=dict)
+
+    def to_json(self, *, began: StreamOffsets | None = None) -> dict[str, dict[str, object]]:
+        """`began`: where the first batch begins that ends here; none yet for an initial offset."""
+        fields: dict[str, dict[str, object]] = {
+            "offsets": dict(_by_topic(self.offsets)),
+            "topic_ids": {topic: str(self.topic_ids[topic]) for topic in sorted(self.topic_ids)},
+        }
+        if began is not None:
+            fields["began"] = dict(_by_topic(began.offsets))
+        return fields
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Mapping[str, object]]) -> StreamOffsets:
+        """Raises CorruptFile for what no stream of ours wrote."""
+        try:
+            offsets = {
+                TopicPartition(topic, int(number)): int(offset)
+                for topic, numbers in fields["offsets"].items()
+                for number, offset in numbers.items()  # type: ignore[attr-defined]
+            }
+            ids = {topic: uuid.UUID(str(text)) for topic, text in fields["topic_ids"].items()}
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise CorruptFile(
+                f"the checkpoint has the offsets {fields!r}, which this source did not write:"
+                " give each query a checkpointLocation of its own"
+            ) from error
+        return cls(offsets=offsets, topic_ids=ids)
+
+
+def is_initial(fields: Mapping[str, Mapping[str, object]]) -> bool:
+    """Whether no batch ends here: it is where the first one begins."""
+    return fields.get("began") == {}
+
+
+def began_of(end: Mapping[str, Mapping[str, object]]) -> StreamOffsets | None:
+    """Where the first batch began that ends here; None of any other. Raises CorruptFile."""
+    if not end.get("began"):
+        return None
+    return StreamOffsets.from_json({**end, "offsets": end["began"]})
+
+
+def _by_topic(offsets: Mapping[TopicPartition, Offset]) -> dict[str, dict[str, int]]:
+    by_topic: dict[str, dict[str, int]] = {}
+    for partition in sorted(offsets):
+        by_topic.setdefault(partition.topic, {})[str(partition.partition)] = offsets[partition]
+    return by_topic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataLoss:
+    """Rows that the stream should have given out and cannot."""
+
+    partition: TopicPartition
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.partition}: {self.detail}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Where the stream stands against the archive."""
+
+    position: StreamOffsets
+    # Partitions with something to read: from where the stream stands to the archive's end.
+    waiting: Mapping[TopicPartition, OffsetRange]
+    losses: tuple[DataLoss, ...] = ()
+
+
+def compare(position: StreamOffsets, archived: Sequence[ArchivedPartition]) -> Standing:
+    """What is new since `position`; new partitions enter where their archive begins."""
+    offsets: dict[TopicPartition, Offset] = {}
+    waiting: dict[TopicPartition, OffsetRange] = {}
+    losses: list[DataLoss] = []
+    for one in archived:
+        partition = one.topic_partition
+        available = _available(one.manifest)
+        at = position.offsets.get(partition)
+        known_id = position.topic_ids.get(partition.topic)
+        if at is not None and known_id is not None and known_id != one.partition.topic_id:
+            losses.append(
+                DataLoss(
+                    partition=partition,
+                    detail="the topic was deleted and made anew since the checkpoint",
+                )
+            )
+            at = None
+        if at is None:
+            offsets[partition] = available.start_offset
+            continue
+        if at < available.start_offset:
+            losses.append(
+                DataLoss(
+                    partition=partition,
+                    detail=f"offsets {at} to {available.start_offset} were deleted by retention"
+                    " before the stream read them",
+                )
+            )
+            at = available.start_offset
+        elif at > _known_end(one.manifest):
+            losses.append(
+                DataLoss(
+                    partition=partition,
+                    detail=f"the stream stands at offset {at}, the archive ends at"
+                    f" {available.end_offset}",
+                )
+            )
+            # What is written from there on is new, though it has offsets that others had.
+            at = available.end_offset
+        offsets[partition] = at
+        if at < available.end_offset:
+            waiting[partition] = OffsetRange(start_offset=at, end_offset=available.end_offset)
+    found = {one.topic_partition for one in archived}
+    losses += [
+        DataLoss(
+            partition=partition,
+            detail="the topic or partition is no longer in the archive, or not asked for",
+        )
+        for partition in sorted(position.offsets)
+        if partition not in found
+    ]
+    return Standing(
+        position=StreamOffsets(
+            offsets=offsets,
+            topic_ids={one.topic_partition.topic: one.partition.topic_id for one in archived},
+        ),
+        waiting=waiting,
+        losses=tuple(losses),
+    )
+
+
+def admitted(
+    standing: Standing,
+    manifests: Mapping[TopicPartition, Manifest],
+    *,
+    offsets_max: int | None = None,
+    bytes_max: int | None = None,
+) -> StreamOffsets:
+    """Where the next micro-batch ends; every partition with something to read moves."""
+    ends = {partition: one.end_offset for partition, one in standing.waiting.items()}
+    if offsets_max is not None:
+        shared = _shared(
+            {partition: _length(one) for partition, one in standing.waiting.items()}, offsets_max
+        )
+        for partition, share in shared.items():
+            ends[partition] = min(ends[partition], standing.waiting[partition].start_offset + share)
+    if bytes_max is not None:
+        sizes = {
+            partition: _size_bytes(manifests[partition], one)
+            for partition, one in standing.waiting.items()
+        }
+        # What fits as a whole is not reckoned: a record would be left behind by rounding.
+        shared = _shared(sizes, bytes_max) if sum(sizes.values()) > bytes_max else {}
+        for partition, share in shared.items():
+            end = _end_within(manifests[partition], standing.waiting[partition], share)
+            ends[partition] = min(ends[partition], end)
+    return StreamOffsets(
+        offsets={**standing.position.offsets, **ends}, topic_ids=standing.position.topic_ids
+    )
+
+
+def up_to(target: StreamOffsets, standing: Standing, *, known: StreamOffsets) -> Standing:
+    """The same without what lies beyond `target`, or in partitions that it does not have.
+
+    What the stream knows stays where it stands: left out, it would be taken for new later on.
+    """
+    offsets = {
+        partition: offset
+        for partition, offset in standing.position.offsets.items()
+        if partition in target.offsets or partition in known.offsets
+    }
+    waiting = {
+        partition: OffsetRange(
+            start_offset=one.start_offset,
+            end_offset=min(one.end_offset, target.offsets[partition]),
+        )
+        for partition, one in standing.waiting.items()
+        if partition in target.offsets and one.start_offset < target.offsets[partition]
+    }
+    topics = {partition.topic for partition in offsets}
+    topic_ids = {name: one for name, one in standing.position.topic_ids.items() if name in topics}
+    position = StreamOffsets(offsets=offsets, topic_ids=topic_ids)
+    return Standing(position=position, waiting=waiting, losses=standing.losses)
+
+
+def _available(manifest: Manifest | None) -> OffsetRange:
+    return archived_range(manifest) if manifest else OffsetRange(start_offset=0, end_offset=0)
+
+
+def _known_end(manifest: Manifest | None) -> Offset:
+    """How far records are known to be, though some of them cannot be read yet.
+
+    What was read from pieces of the open segment waits for its upload when the segment is closed.
+    """
+    return max(manifest.end_offset, manifest.tail_end_offset) if manifest else 0
+
+
+def _length(one: OffsetRange) -> int:
+    return one.end_offset - one.start_offset
+
+
+def _shared(sizes: Mapping[TopicPartition, int], limit: int) -> dict[TopicPartition, int]:
+    """`limit` in proportion to the sizes; at least 1 each, so that small ones do not starve."""
+    total = sum(sizes.values())
+    if total <= limit:
+        return dict(sizes)
+    return {
+        partition: max(1, math.floor(limit * size / total)) for partition, size in sizes.items()
+    }
+
+
+def _size_bytes(manifest: Manifest, one: OffsetRange) -> int:
+    return int(
+        sum(
+            part.size_bytes * _share(part.base_offset, part.end_offset, one)
+            for part in _parts(manifest)
+        )
+    )
+
+
+def _parts(manifest: Manifest) -> Sequence[PageRef | SegmentEntry]:
+    return (*manifest.pages, *manifest.segments)
+
+
+def _share(base_offset: Offset, end_offset: Offset, one: OffsetRange) -> float:
+    """How much of [base_offset, end_offset) lies in the range."""
+    inside = min(end_offset, one.end_offset) - max(base_offset, one.start_offset)
+    return max(0, inside) / (end_offset - base_offset)
+
+
+def _end_within(manifest: Manifest, one: OffsetRange, size_bytes: int) -> Offset:
+    """The offset up to which the range has about `size_bytes`; beyond its start."""
+    left = float(size_bytes)
+    for part in _parts(manifest):
+        share = _share(part.base_offset, part.end_offset, one)
+        if share <= 0:
+            continue
+        inside_bytes = part.size_bytes * share
+        if inside_bytes > left:
+            first = max(part.base_offset, one.start_offset)
+            span = min(part.end_offset, one.end_offset) - first
+            return max(one.start_offset + 1, first + int(span * left / inside_bytes))
+        left -= inside_bytes
+    return one.end_offset

@@ -1,0 +1,287 @@
+"""The archive as a stream: `spark.readStream.format("strandline")`, following it as it grows.
+
+    driver   initialOffset()                  once, for a checkpoint that does not exist yet
+             latestOffset(start, limit)       reads manifests: what is new, as much as is admitted
+             partitions(start, end)           plans exactly [start, end), also for a repeated batch
+    executor read(split)                      as in a batch query
+
+Exactly once is Spark's checkpoint and our determinism: archived records never change, so a batch
+between two written offsets has the same rows whenever it is read. What retention deleted before it
+was read is an error, unless `failOnDataLoss` is false: then the stream goes on with what there is,
+as Spark's Kafka source does, and where the archive went back it goes back with it.
+
+This is the interface of PySpark 4.2 and later, which lets a source limit a micro-batch.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from strandline.spark_lake.archive.catalog import ArchivedPartition, Catalog
+from strandline.spark_lake.archive.objects import ObjectReader
+from strandline.spark_lake.plan.planner import OffsetRange
+from strandline.spark_lake.plan.splits import Split
+from strandline.spark_lake.query.bounds import BoundsResolver
+from strandline.spark_lake.query.plain_errors import plainly
+from strandline.spark_lake.query.query import Query
+from strandline.spark_lake.query.query_log import tell
+from strandline.spark_lake.spark.progress import (
+    DataLoss,
+    Standing,
+    StreamOffsets,
+    admitted,
+    began_of,
+    compare,
+    is_initial,
+    up_to,
+)
+from strandline.storage.clock import SystemClock
+from strandline.storage.errors import StorageError, TierUnavailable
+from strandline.storage.model import TopicPartition
+from strandline.storage.remote.manifest.manifest import Manifest
+
+# How often the archive is looked at before rows are taken for lost.
+LOOKS_MAX = 2
+
+Json = Mapping[str, Mapping[str, object]]
+
+
+class StreamDataLost(StorageError):
+    """Records that a stream still had to read are gone from the archive."""
+
+
+class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One stream, in the driver; executors get a copy of it that only reads splits."""
+
+    def __init__(self, query: Query) -> None:
+        self._options = query.options
+        self._query = query
+        self._target: StreamOffsets | None = None
+        self._latest: StreamOffsets | None = None
+        # When minOffsetsPerTrigger last let a batch through; a query that begins has waited enough.
+        self._triggered_s: float | None = None
+
+    # --- the driver --------------------------------------------------------------------------
+
+    @plainly
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's name, as all of these
+        """Where `startingOffsets` or `startingTimestamp` say; the archive's end by default."""
+        reader = self._query.open()
+        catalog, archived = self._load(reader)
+        self._options.start.check_names([one.topic_partition for one in archived])
+        ranges = BoundsResolver(reader, catalog, self._options).resolve_all(archived)
+        return StreamOffsets(
+            offsets={partition: found.start_offset for partition, found in ranges.items()},
+            topic_ids={one.topic_partition.topic: one.partition.topic_id for one in archived},
+        ).to_json(began=StreamOffsets())
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """With both limits given, Spark is told of the rows, and `latestOffset` holds both."""
+        trigger = self._options.trigger
+        if trigger.offsets_max is not None:
+            return ReadMaxRows(trigger.offsets_max)
+        if trigger.bytes_max is not None:
+            return ReadMaxBytes(trigger.bytes_max)
+        if trigger.offsets_min is not None:
+            return ReadMinRows(trigger.offsets_min)
+        return ReadAllAvailable()
+
+    @plainly
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Whatever is archived after this moment is for the next run."""
+        _, archived = self._load(self._query.open())
+        nowhere = compare(StreamOffsets(), archived)
+        ends = {
+            one.topic_partition: one.manifest.end_offset
+            for one in archived
+            if one.manifest is not None
+        }
+        self._target = StreamOffsets(
+            offsets={**nowhere.position.offsets, **ends}, topic_ids=nowhere.position.topic_ids
+        )
+
+    @plainly
+    def latestOffset(self, start: Json, limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Where the next micro-batch ends; `start` if there is nothing for it.
+
+        Raises StreamDataLost, or what reading manifests raises.
+        """
+        position = StreamOffsets.from_json(start)
+        for looks_left in reversed(range(LOOKS_MAX)):
+            _, archived = self._load(self._query.open())
+            standing = compare(position, archived)
+            if self._believes(standing.losses, looks_left):
+                break
+        manifests = _manifests(archived)
+        self._latest = admitted(standing, manifests)
+        if self._target is not None:
+            standing = up_to(self._target, standing, known=position)
+        trigger = self._options.trigger
+        if isinstance(limit, ReadAllAvailable):
+            end = admitted(standing, manifests)
+        elif self._waits_for_more(standing):
+            end = standing.position
+        else:
+            end = admitted(
+                standing, manifests, offsets_max=trigger.offsets_max, bytes_max=trigger.bytes_max
+            )
+        if end == position:
+            return dict(start)
+        return end.to_json(began=position if is_initial(start) else None)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """The archive's end, as the last `latestOffset` saw it: how far the stream is behind."""
+        return None if self._latest is None else self._latest.to_json()
+
+    @plainly
+    def partitions(self, start: Json, end: Json) -> list[InputPartition]:
+        """The splits of [start, end): the same for the same offsets."""
+        last = StreamOffsets.from_json(end)
+        # The first batch begins where it did when it was made, wherever `initialOffset` is now.
+        first = StreamOffsets.from_json(start)
+        if is_initial(start):
+            first = began_of(end) or first
+        ranges = {
+            partition: OffsetRange(start_offset=first.offsets[partition], end_offset=end_offset)
+            for partition, end_offset in last.offsets.items()
+            if first.offsets.get(partition, end_offset) < end_offset
+        }
+        if not ranges:
+            return []
+        reader = self._query.open()
+        for looks_left in reversed(range(LOOKS_MAX)):
+            _, archived = self._load(reader)
+            # From `first`, whatever retention has deleted since is missed here, too.
+            standing = compare(
+                StreamOffsets(
+                    offsets={partition: one.start_offset for partition, one in ranges.items()},
+                    topic_ids=last.topic_ids,
+                ),
+                [one for one in archived if one.topic_partition in ranges],
+            )
+            manifests = _manifests(archived)
+            _check_awaited(ranges, manifests)
+            losses = (*standing.losses, *_cut_short(ranges, manifests))
+            if self._believes(losses, looks_left):
+                break
+        readable = {
+            partition: replace(one, start_offset=min(one.end_offset, offset))
+            for partition, one in ranges.items()
+            if (offset := standing.position.offsets.get(partition)) is not None
+            # A topic that was made anew has other records there: they enter with the next batch.
+            and standing.position.topic_ids[partition.topic] == last.topic_ids[partition.topic]
+        }
+        plan = self._query.plan_ranges(reader, archived, readable)
+        self._query.tell_plan(plan, reader)
+        return [InputPartition(split) for split in plan.splits]
+
+    def commit(self, end: Json) -> None:
+        """Nothing to let go: the archive does not know its readers."""
+
+    # --- the executors -----------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """One split as `pyarrow.RecordBatch`es."""
+        if isinstance(partition.value, Split):
+            yield from self._query.read(partition.value, self._query.open())
+
+    # --- parts -------------------------------------------------------------------------------
+
+    def _load(self, reader: ObjectReader) -> tuple[Catalog, tuple[ArchivedPartition, ...]]:
+        catalog = Catalog(reader)
+        catalog.load_cluster()
+        options = self._options
+        # Topics of a pattern come and go: what was read of them and is gone is a loss, no mistake.
+        return catalog, catalog.load_partitions(
+            options.selection, open_for=options.open_for, topics_min=0
+        )
+
+    def _waits_for_more(self, standing: Standing) -> bool:
+        """minOffsetsPerTrigger: too little is new, and the stream has not waited long yet.
+
+        As in Spark's Kafka source the first trigger of a query never waits: one that is started
+        every ten minutes would read nothing for as long as `maxTriggerDelay` is longer.
+        """
+        wanted = self._options.trigger.offsets_min
+        # A run over what is available now has to end.
+        if wanted is None or self._target is not None:
+            return False
+        new = sum(one.end_offset - one.start_offset for one in standing.waiting.values())
+        now_s = SystemClock().monotonic_s()
+        if self._triggered_s is not None and new < wanted:
+            waited_ms = (now_s - self._triggered_s) * 1000
+            if waited_ms < self._options.trigger.delay_ms_max:
+                return True
+        self._triggered_s = now_s
+        return False
+
+    def _believes(self, losses: Sequence[DataLoss], looks_left: int) -> bool:
+        """Whether the archive was looked at often enough: a loss is believed when it is seen again.
+
+        A store that lags would end the stream else, or have it go on where it should not. Raises
+        StreamDataLost.
+        """
+        if not losses:
+            return True
+        if looks_left:
+            return False
+        told = "; ".join(str(one) for one in losses)
+        if self._options.fail_on_data_loss:
+            raise StreamDataLost(
+                f"{told}; failOnDataLoss=false goes on with what there is, a new"
+                " checkpointLocation begins anew"
+            )
+        tell("records are gone before they were read", {"losses": told}, level=logging.WARNING)
+        return True
+
+
+def _manifests(archived: Sequence[ArchivedPartition]) -> dict[TopicPartition, Manifest]:
+    return {one.topic_partition: one.manifest for one in archived if one.manifest is not None}
+
+
+def _check_awaited(
+    ranges: Mapping[TopicPartition, OffsetRange], manifests: Mapping[TopicPartition, Manifest]
+) -> None:
+    """Raises TierUnavailable if a batch that is repeated lies in a segment on its way.
+
+    Its rows were read from pieces of the open segment. It is closed now and has its upload before
+    it, and the pieces are those of the next one.
+    """
+    for partition, one in ranges.items():
+        manifest = manifests.get(partition)
+        if manifest and manifest.end_offset < one.end_offset <= manifest.tail_end_offset:
+            raise TierUnavailable(
+                str(partition),
+                "read",
+                f"the offsets {manifest.end_offset} to {one.end_offset} of a batch that is repeated"
+                " are in a segment that was just closed, or in an open one and"
+                " includeOpenSegment=false: start the query again when it is archived",
+            )
+
+
+def _cut_short(
+    ranges: Mapping[TopicPartition, OffsetRange], manifests: Mapping[TopicPartition, Manifest]
+) -> list[DataLoss]:
+    """Ranges whose end the archive no longer has: it was replaced by an older one, or by none."""
+    ends = {partition: manifest.end_offset for partition, manifest in manifests.items()}
+    return [
+        DataLoss(
+            partition=partition,
+            detail=f"the checkpoint has offset {one.end_offset}, the archive does not reach it",
+        )
+        for partition, one in ranges.items()
+        if ends.get(partition, 0) < one.end_offset
+    ]

@@ -1,0 +1,103 @@
+"""SQL in one line: each topic of an archive as a temporary view of the session.
+
+    register_views(spark, "s3://bucket/prefix")
+    spark.sql("select count(*) from flights where timestamp >= current_date()")
+
+A view is named after its topic, with `_` for `.` and `-`, which SQL would take for something else.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from strandline.spark_lake.archive.catalog import Catalog
+from strandline.spark_lake.archive.objects import ObjectReader
+from strandline.spark_lake.jvm.engine import ruled_out
+from strandline.spark_lake.options.bound_options import narrowed
+from strandline.spark_lake.options.given_options import option_texts
+from strandline.spark_lake.options.options import Engine, LakeOptions
+from strandline.spark_lake.query.arrow_scan import OptionValue, joined
+from strandline.spark_lake.spark.frames import load
+from strandline.spark_lake.spark.own_scans import has_rule
+from strandline.spark_lake.spark.source import FORMAT_NAME, register
+from strandline.storage.errors import InvalidConfig
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+# What each view has of its own.
+_OF_A_VIEW = ("path", "subscribe", "subscribepattern", "assign")
+
+
+def register_views(
+    spark: SparkSession,
+    path: str | os.PathLike[str],
+    topics: str | Sequence[str] | None = None,
+    *,
+    options: Mapping[str, OptionValue] | None = None,
+) -> dict[str, str]:
+    """Makes a view of each of these topics, or of all; the topics by the names of their views.
+
+    A text names topics with commas between them, as for `load` and the option `subscribe`.
+    `options` are those of the source, for every view; those that name partitions name them for all
+    topics, and each view has its own. A view is planned anew for each query, so it
+    shows what is archived then, and filters prune. Only with `engine=jvm` where Spark cannot have a
+    plan for each query (Spark Connect) it is the frame of `load`, planned once, now.
+    Raises InvalidConfig, for a topic that the archive does not have too, and what the bucket
+    answers; then no view was made.
+    """
+    path = os.fspath(path)
+    given = option_texts(options or {})
+    for name in given:
+        if name.lower() in _OF_A_VIEW:
+            raise InvalidConfig(
+                f"option {name} is not for views: register_views takes the path and the topics as"
+                " arguments, and makes a view of each topic"
+            )
+    if topics is None:
+        selection = {"subscribePattern": ".*"}
+    else:
+        selection = {"subscribe": joined("topics", topics)}
+    parsed = LakeOptions.parse({**given, "path": path, **selection})
+    catalog = Catalog(ObjectReader(parsed.url, parsed.s3))
+    catalog.load_cluster()
+    # Spark takes names of views in any case, unless it is told otherwise.
+    told_apart = str(spark.conf.get("spark.sql.caseSensitive", "false")).lower() == "true"
+    topic_of = _names(catalog.topic_names(parsed.selection), str if told_apart else str.lower)
+    if parsed.engine is Engine.JVM and (reason := ruled_out(parsed)):
+        raise InvalidConfig(f"option engine is jvm, but {reason}")
+    register(spark)
+    is_planned_once = parsed.engine is Engine.JVM and not has_rule(spark)
+    frames = {
+        name: load(spark, path, topic, options=narrowed(given, topic))
+        if is_planned_once
+        else spark.read.format(FORMAT_NAME)
+        .options(**narrowed(given, topic))
+        .option("subscribe", topic)
+        .load(path)
+        for name, topic in topic_of.items()
+    }
+    for name, frame in frames.items():
+        frame.createOrReplaceTempView(name)
+    return topic_of
+
+
+def _names(topics: Iterable[str], known_as: Callable[[str], str]) -> dict[str, str]:
+    """Topics by the names of their views. Raises InvalidConfig where two would be known as one."""
+    topic_of: dict[str, str] = {}
+    taken: dict[str, str] = {}
+    for topic in topics:
+        name = topic.replace(".", "_").replace("-", "_")
+        if not name.isidentifier():
+            name = f"t_{name}"
+        other = taken.setdefault(known_as(name), topic)
+        if other != topic:
+            raise InvalidConfig(
+                f"the topics {other} and {topic} would both be the view {name}: name the topics,"
+                " and register one of them by hand"
+            )
+        topic_of[name] = topic
+    return topic_of

@@ -1,0 +1,1 @@
+"""Decoding whole columns of values with compiled loops."""

@@ -1,0 +1,184 @@
+"""Protobuf messages as Arrow columns without a Python object per message.
+
+    descriptor -> tables     for the loop in `protobuf_kernel`, and a tree of what they become
+    values     -> columns    one call for a batch; None where Protobuf's own parser has to look
+
+Both ways give the same, as a test holds; only the order of a map's entries is that of the message
+here, and any order there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from strandline.spark_lake.values.columns.value_columns import Columns, Layout, Node, NotHere
+
+_TIMESTAMP = "google.protobuf.Timestamp"
+
+
+class ProtobufColumns:
+    """One message type; used by one thread."""
+
+    def __init__(self, compiler: _Compiler, root: Node) -> None:
+        import numpy as np
+
+        from strandline.spark_lake.values.columns.protobuf_kernel import FIELD_SIZE
+
+        self._layout = compiler.layout
+        self._program = np.array(compiler.layout.ops, np.int64)
+        sizes = [len(one) for one in compiler.messages]
+        lasts = np.cumsum(sizes)
+        self._messages = np.stack([lasts - sizes, lasts], axis=1).astype(np.int64)
+        rows = [row for one in compiler.messages for row in one]
+        self._fields = np.array(rows, np.int64).reshape(-1, FIELD_SIZE)
+        self._fields_max = max(1, *sizes)
+        self._root = root
+
+    @classmethod
+    def of(cls, descriptor: Any, kind: Any) -> ProtobufColumns | None:
+        """For a message and its Arrow type; None if it is not for the loop."""
+        from strandline.spark_lake.values.columns import avro_kernel as k
+
+        compiler = _Compiler()
+        try:
+            own = compiler.layout.add(k.STRUCT, in_list=False, has_bytes=False)
+            children, _ = compiler.message(descriptor, kind, in_list=False)
+            own[k.END] = len(compiler.layout.ops)
+        except NotHere:
+            return None
+        return cls(compiler, Node(op=k.STRUCT, column=0, kind=kind, children=children))
+
+    def decode(self, values: Any, *, skip: int) -> Any:
+        """An array of the type for a binary one; None if a message is odd."""
+        from strandline.spark_lake.values.columns import protobuf_kernel
+
+        made = Columns.of(values, self._layout)
+        decoded = protobuf_kernel.decode_protobuf(
+            made.content,
+            made.ends,
+            made.present,
+            skip,
+            self._messages,
+            self._fields,
+            self._fields_max,
+            self._program,
+            made.start,
+            made.room,
+            made.count,
+            made.items,
+            made.numbers,
+            made.valid,
+            made.text_start,
+            made.text,
+        )
+        return made.whole_array(self._root, decoded)
+
+
+class _Compiler:
+    """Fills the tables; a message that is named often is laid out as often."""
+
+    def __init__(self) -> None:
+        self.layout = Layout()
+        self.messages: list[list[list[int]]] = []
+
+    def message(
+        self, descriptor: Any, kind: Any, *, in_list: bool, is_entry: bool = False
+    ) -> tuple[tuple[Node, ...], int]:
+        """The nodes of its fields, and its place among the messages. Raises NotHere."""
+        place = len(self.messages)
+        rows: list[list[int]] = []
+        self.messages.append(rows)
+        types = [kind.key_type, kind.item_type] if is_entry else [part.type for part in kind]
+        children: list[Node] = []
+        for one, type_ in zip(descriptor.fields, types, strict=True):
+            row, node = self._field(one, type_, in_list=in_list, is_entry=is_entry)
+            rows.append(row)
+            children.append(node)
+        return tuple(children), place
+
+    def _field(
+        self, one: Any, kind: Any, *, in_list: bool, is_entry: bool
+    ) -> tuple[list[int], Node]:
+        from strandline.spark_lake.values.columns import avro_kernel as k
+        from strandline.spark_lake.values.columns import protobuf_kernel as p
+
+        oneof = one.containing_oneof.index if one.containing_oneof is not None else -1
+        at = len(self.layout.ops)
+        is_map = one.message_type is not None and one.message_type.GetOptions().map_entry
+        if is_map or one.is_repeated:
+            own = self.layout.add(k.LIST, in_list=in_list, has_bytes=False)
+            if is_map:
+                children, child = self.message(one.message_type, kind, in_list=True, is_entry=True)
+                wire = p.MESSAGE
+            else:
+                wire, child, item = self._single(one, kind.value_type, in_list=True)
+                children = (item,)
+            self.layout.ops.append([k.LIST_END, -1, 0, 0])
+            own[k.END] = len(self.layout.ops)
+            node = Node(op=k.LIST, column=own[k.COLUMN], kind=kind, children=children)
+            return [one.number, wire, at, child, p.MAP if is_map else p.REPEATED, oneof], node
+        wire, child, node = self._single(one, kind, in_list=in_list)
+        what = p.OPTIONAL if one.has_presence else p.PLAIN
+        if is_entry:
+            what = p.NEEDED if wire in (p.MESSAGE, p.TIMESTAMP) else p.PLAIN
+        return [one.number, wire, at, child, what, oneof], node
+
+    def _single(self, one: Any, kind: Any, *, in_list: bool) -> tuple[int, int, Node]:
+        """How one value lies on the wire, its message if it is one, and its node."""
+        from strandline.spark_lake.values.columns import avro_kernel as k
+        from strandline.spark_lake.values.columns import protobuf_kernel as p
+
+        wire, op = _wire_and_op(one)
+        own = self.layout.add(op, in_list=in_list, has_bytes=op == k.BYTES)
+        child = -1
+        children: tuple[Node, ...] = ()
+        if op == k.STRUCT:
+            children, child = self.message(one.message_type, kind, in_list=in_list)
+        own[k.END] = len(self.layout.ops)
+        names: list[tuple[int, str]] = []
+        if one.enum_type is not None:
+            if one.enum_type.is_closed:
+                raise NotHere
+            names = sorted((n, v.name) for n, v in one.enum_type.values_by_number.items())
+        node = Node(
+            op=op,
+            column=own[k.COLUMN],
+            kind=kind,
+            children=children,
+            symbols=tuple(name for _, name in names),
+            codes=tuple(number for number, _ in names),
+        )
+        assert wire != p.MESSAGE or child >= 0, one.full_name
+        return wire, child, node
+
+
+def _wire_and_op(one: Any) -> tuple[int, int]:
+    """Raises NotHere for a group."""
+    from strandline.spark_lake.values.columns import avro_kernel as k
+    from strandline.spark_lake.values.columns import protobuf_kernel as p
+
+    if one.type == one.TYPE_MESSAGE:
+        if one.message_type.full_name == _TIMESTAMP:
+            return p.TIMESTAMP, k.LONG
+        return p.MESSAGE, k.STRUCT
+    known = {
+        one.TYPE_INT32: (p.INT32, k.INT),
+        one.TYPE_INT64: (p.INT64, k.LONG),
+        one.TYPE_UINT32: (p.UINT32, k.LONG),
+        one.TYPE_UINT64: (p.INT64, k.LONG),
+        one.TYPE_SINT32: (p.SINT32, k.INT),
+        one.TYPE_SINT64: (p.SINT64, k.LONG),
+        one.TYPE_FIXED32: (p.FIXED32, k.LONG),
+        one.TYPE_FIXED64: (p.FIXED64, k.LONG),
+        one.TYPE_SFIXED32: (p.SFIXED32, k.INT),
+        one.TYPE_SFIXED64: (p.FIXED64, k.LONG),
+        one.TYPE_FLOAT: (p.FIXED32, k.FLOAT),
+        one.TYPE_DOUBLE: (p.FIXED64, k.DOUBLE),
+        one.TYPE_BOOL: (p.BOOLEAN, k.BOOL),
+        one.TYPE_ENUM: (p.INT32, k.ENUM),
+        one.TYPE_STRING: (p.TEXT, k.BYTES),
+        one.TYPE_BYTES: (p.TEXT, k.BYTES),
+    }
+    if one.type not in known:
+        raise NotHere
+    return known[one.type]

@@ -1,0 +1,375 @@
+"""The compiled loop over Protobuf messages; `protobuf_columns` compiles descriptors for it.
+
+    messages  i64[message][2]         its fields in `fields`: first, one behind the last
+    fields    i64[field][FIELD_SIZE]  number, how it lies on the wire, its op, what it is
+    program, columns                  as in `avro_kernel`
+
+Fields come in any order, each into columns of its own, when they are met. Where a message ends, its
+fields that did not come get their default or a null, lists get their end, and the message its row.
+
+What Protobuf settles by merging or by "the last one counts" (a field that comes twice, two of a
+oneof), groups, a field with another wire type: the loop ends with the row, and Protobuf's own
+parser decides. As in `avro_kernel`, nothing is read or written beyond what was compared before.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from strandline.spark_lake.values.columns.avro_kernel import (
+    ARGUMENT,
+    COLUMN,
+    DEPTH_MAX,
+    END,
+    OP,
+    fill_null,
+)
+from strandline.storage.records.kernels.parts import (
+    Bytes,
+    Int32s,
+    Int64s,
+    compiled,
+    copy_bytes,
+    inlined,
+)
+
+__all__ = ["ARGUMENT", "COLUMN", "DEPTH_MAX", "END", "OP"]
+
+# Columns of `fields`.
+NUMBER = 0
+WIRE = 1
+FIELD_OP = 2
+CHILD = 3  # the message of a field that is one
+KIND = 4
+ONEOF = 5  # -1: none
+FIELD_SIZE = 6
+
+# How a field lies on the wire.
+INT64 = 0
+INT32 = 1  # also enums
+UINT32 = 2
+SINT32 = 3
+SINT64 = 4
+BOOLEAN = 5
+FIXED32 = 6  # also the bits of floats
+SFIXED32 = 7
+FIXED64 = 8  # also the bits of doubles
+TEXT = 9  # also bytes
+MESSAGE = 10
+TIMESTAMP = 11
+
+# What a field is.
+PLAIN = 0  # the default where it does not come
+OPTIONAL = 1  # null where it does not come
+REPEATED = 2
+MAP = 3
+NEEDED = 4  # left to Protobuf's parser where it does not come
+
+# Tags and lengths have 32 bits; Protobuf's parser refuses longer ones.
+LENGTH_BYTES_MAX = 5
+_VARINT_WIRE = 0
+_WIRE_64 = 1
+_WIRE_LENGTH = 2
+_WIRE_32 = 5
+_TAG_END = 1 << 32
+_SECONDS_MIN = -62_135_596_800
+_SECONDS_MAX = 253_402_300_799
+_NANOS_END = 1_000_000_000
+
+
+@inlined
+def _unsigned(content: Bytes, position: int, end: int) -> tuple[int, int]:
+    """The 64 bits of a varint, with a sign, and the position behind it; -1 if it is odd."""
+    result = np.uint64(0)
+    shift = 0
+    while position < end:
+        byte = np.uint64(content[position])
+        position += 1
+        if shift == 63 and byte > np.uint64(1):
+            return 0, -1
+        result |= (byte & np.uint64(0x7F)) << np.uint64(shift)
+        if byte < np.uint64(0x80):
+            return int(np.int64(result)), position
+        shift += 7
+    return 0, -1
+
+
+@inlined
+def _number(content: Bytes, position: int, end: int, wire: int) -> tuple[int, int]:
+    """A number of this kind and the position behind it; -1 if it is odd."""
+    if wire in (FIXED32, SFIXED32, FIXED64):
+        size = 8 if wire == FIXED64 else 4
+        if size > end - position:
+            return 0, -1
+        bits = 0
+        for step in range(size):
+            bits |= int(content[position + step]) << (8 * step)
+        if wire == SFIXED32 and bits >= 1 << 31:
+            bits -= 1 << 32
+        return bits, position + size
+    number, position = _unsigned(content, position, end)
+    if wire == INT32:
+        number &= 0xFFFFFFFF
+        if number >= 1 << 31:
+            number -= 1 << 32
+    elif wire == UINT32:
+        number &= 0xFFFFFFFF
+    elif wire == SINT32:
+        number &= 0xFFFFFFFF
+        number = (number >> 1) ^ -(number & 1)
+    elif wire == SINT64:
+        number = ((number >> 1) & 0x7FFFFFFFFFFFFFFF) ^ -(number & 1)
+    elif wire == BOOLEAN:
+        number = 1 if number != 0 else 0
+    return number, position
+
+
+@inlined
+def _timestamp(content: Bytes, position: int, end: int) -> tuple[int, bool]:
+    """The microseconds of a google.protobuf.Timestamp; false if it is odd."""
+    seconds = 0
+    nanos = 0
+    last = 0
+    while position < end:
+        tag = int(content[position])
+        # Seconds, then nanoseconds, each once: what everybody writes.
+        if tag <= last or tag not in (0x08, 0x10):
+            return 0, False
+        last = tag
+        number, position = _number(content, position + 1, end, INT64 if tag == 0x08 else INT32)
+        if position < 0:
+            return 0, False
+        if tag == 0x08:
+            seconds = number
+        else:
+            nanos = number
+    if not (_SECONDS_MIN <= seconds <= _SECONDS_MAX and 0 <= nanos < _NANOS_END):
+        return 0, False
+    return seconds * 1_000_000 + nanos // 1000, True
+
+
+@inlined
+def _value_at(content: Bytes, position: int, end: int, wire_type: int) -> tuple[int, int]:
+    """Where the value behind a tag begins, behind its length if it has one, and where it ends.
+
+    -1 as its beginning if it is odd, or does not end within its message.
+    """
+    stop = position
+    if wire_type == _VARINT_WIRE:
+        _, stop = _unsigned(content, position, end)
+    elif wire_type == _WIRE_64:
+        stop = position + 8
+    elif wire_type == _WIRE_32:
+        stop = position + 4
+    elif wire_type == _WIRE_LENGTH:
+        size, position = _unsigned(content, position, min(end, position + LENGTH_BYTES_MAX))
+        if position < 0 or size < 0 or size > end - position:
+            return -1, 0
+        stop = position + size
+    else:  # a group, or no wire type at all
+        return -1, 0
+    if stop < 0 or stop > end:
+        return -1, 0
+    return position, stop
+
+
+@inlined
+def _wire_type_of(wire: int) -> int:
+    """How a field of this kind says on the wire where it ends."""
+    if wire in (TEXT, MESSAGE, TIMESTAMP):
+        return _WIRE_LENGTH
+    if wire in (FIXED32, SFIXED32):
+        return _WIRE_32
+    if wire == FIXED64:
+        return _WIRE_64
+    return _VARINT_WIRE
+
+
+@inlined
+def _end_fields(
+    fields: Int64s,
+    first: int,
+    last: int,
+    seen: Bytes,
+    program: Int64s,
+    start: Int64s,
+    room: Int64s,
+    count: Int64s,
+    items: Int64s,
+    numbers: Int64s,
+    valid: Bytes,
+) -> bool:
+    """A row for each field of a message that has none yet; false if that is not for us."""
+    for index in range(first, last):
+        kind = fields[index, KIND]
+        at = int(fields[index, FIELD_OP])
+        column = int(program[at, COLUMN])
+        if kind in (REPEATED, MAP):
+            if count[column] >= room[column]:
+                return False
+            place = int(start[column]) + int(count[column])
+            numbers[place] = items[column]
+            valid[place] = 1
+            count[column] += 1
+        elif seen[index - first] == 0:
+            if kind == NEEDED:
+                return False
+            last_op = int(program[at, END])
+            if not fill_null(program, at, last_op, start, room, count, numbers, valid):
+                return False
+            if kind == PLAIN:
+                valid[int(start[column]) + int(count[column]) - 1] = 1
+    return True
+
+
+@compiled
+def decode_protobuf(
+    content: Bytes,
+    ends: Int32s,
+    present: Bytes,
+    skip: int,
+    messages: Int64s,
+    fields: Int64s,
+    fields_max: int,
+    program: Int64s,
+    start: Int64s,
+    room: Int64s,
+    count: Int64s,
+    items: Int64s,
+    numbers: Int64s,
+    valid: Bytes,
+    text_start: Int64s,
+    text: Bytes,
+) -> int:
+    """Decodes row after row; the number of rows decoded, which is all unless one is odd."""
+    frame_end = np.zeros(DEPTH_MAX, np.int64)
+    frame_message = np.zeros(DEPTH_MAX, np.int64)
+    frame_op = np.zeros(DEPTH_MAX, np.int64)  # of its struct; -1 for an entry of a map
+    frame_list = np.zeros(DEPTH_MAX, np.int64)  # the column of the list it is in; -1 for none
+    seen = np.zeros((DEPTH_MAX, fields_max), np.uint8)
+    rows = ends.size - 1
+    length = program.shape[0]
+    for row in range(rows):
+        if present[row] == 0:
+            if not fill_null(program, 0, length, start, room, count, numbers, valid):
+                return row
+            continue
+        position = int(ends[row]) + skip
+        if position > ends[row + 1]:
+            return row
+        depth = 0
+        frame_end[0] = ends[row + 1]
+        frame_message[0] = 0
+        frame_op[0] = 0
+        frame_list[0] = -1
+        seen[0] = 0
+        while depth >= 0:
+            end = int(frame_end[depth])
+            message = int(frame_message[depth])
+            first = int(messages[message, 0])
+            last = int(messages[message, 1])
+            if position == end:
+                if not _end_fields(
+                    fields,
+                    first,
+                    last,
+                    seen[depth],
+                    program,
+                    start,
+                    room,
+                    count,
+                    items,
+                    numbers,
+                    valid,
+                ):
+                    return row
+                if frame_op[depth] >= 0:
+                    column = int(program[frame_op[depth], COLUMN])
+                    if count[column] >= room[column]:
+                        return row
+                    place = int(start[column]) + int(count[column])
+                    numbers[place] = 0
+                    valid[place] = 1
+                    count[column] += 1
+                if frame_list[depth] >= 0:
+                    items[frame_list[depth]] += 1
+                depth -= 1
+                continue
+            tag, position = _unsigned(content, position, min(end, position + LENGTH_BYTES_MAX))
+            if position < 0 or not 8 <= tag < _TAG_END:
+                return row
+            number = tag >> 3
+            wire_type = tag & 7
+            position, stop = _value_at(content, position, end, wire_type)
+            if position < 0:
+                return row
+            field = first
+            while field < last and fields[field, NUMBER] != number:
+                field += 1
+            if field == last:  # of a newer schema
+                # Protobuf's parser takes an entry of a map with such a field for unknown itself.
+                if frame_op[depth] < 0:
+                    return row
+                position = stop
+                continue
+            kind = int(fields[field, KIND])
+            wire = int(fields[field, WIRE])
+            at = int(fields[field, FIELD_OP])
+            is_list = kind in (REPEATED, MAP)
+            if not is_list:
+                if seen[depth, field - first] != 0:
+                    return row
+                if fields[field, ONEOF] >= 0:
+                    for other in range(first, last):
+                        if (
+                            fields[other, ONEOF] == fields[field, ONEOF]
+                            and seen[depth, other - first] != 0
+                        ):
+                            return row
+            seen[depth, field - first] = 1
+            list_column = int(program[at, COLUMN]) if is_list else -1
+            if wire == MESSAGE:
+                if wire_type != _WIRE_LENGTH or depth + 1 == DEPTH_MAX:
+                    return row
+                depth += 1
+                frame_end[depth] = stop
+                frame_message[depth] = fields[field, CHILD]
+                frame_op[depth] = -1 if kind == MAP else (at + 1 if is_list else at)
+                frame_list[depth] = list_column
+                seen[depth] = 0
+                continue
+            column = int(program[at + 1 if is_list else at, COLUMN])
+            is_packed = is_list and wire_type == _WIRE_LENGTH and wire not in (TEXT, TIMESTAMP)
+            if wire_type != _wire_type_of(wire) and not is_packed:
+                return row
+            # Not a function of its own: handing it the columns for each field takes twice as long.
+            is_first = True
+            while position < stop or (is_first and not is_packed):
+                is_first = False
+                filled = int(count[column])
+                if filled >= room[column]:
+                    return row
+                place = int(start[column]) + filled
+                if wire == TEXT:
+                    used = int(numbers[place - 1]) if filled > 0 else 0
+                    copy_bytes(
+                        content, position, stop - position, text, int(text_start[column]) + used
+                    )
+                    numbers[place] = used + stop - position
+                    position = stop
+                elif wire == TIMESTAMP:
+                    micros, is_good = _timestamp(content, position, stop)
+                    if not is_good:
+                        return row
+                    numbers[place] = micros
+                    position = stop
+                else:
+                    value, position = _number(content, position, stop, wire)
+                    if position < 0:
+                        return row
+                    numbers[place] = value
+                valid[place] = 1
+                count[column] = filled + 1
+                if is_list:
+                    items[list_column] += 1
+    return rows

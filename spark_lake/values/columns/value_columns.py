@@ -1,0 +1,226 @@
+"""Columns that a compiled loop fills, as Arrow arrays; for Avro and Protobuf alike.
+
+    Layout    what a schema's compiler makes: ops for a loop, and which columns there are
+    Node      what one column, or several, become
+    Columns   the memory of one batch: a loop fills it, `array` reads it
+
+How columns lie in memory is described in `avro_kernel`, whose ops are the kinds of columns.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass, field
+from typing import Any
+
+_SECOND_US = 1_000_000
+_DAY_S = 86_400
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+# What Python's dates can hold, and so what reads values row by row.
+_DAYS_MIN = -(_EPOCH.date() - dt.date.min).days
+_DAYS_MAX = (dt.date.max - _EPOCH.date()).days
+# A schema of more ops is read row by row: a type that is named often is laid out as often.
+OPS_MAX = 4096
+
+
+class NotHere(Exception):
+    """Something that the compiled loops do not know, or do not judge."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """What a column, or several, become: `kind` is an Arrow type."""
+
+    op: int
+    column: int
+    kind: Any
+    children: tuple[Node, ...] = ()
+    symbols: tuple[str, ...] = ()
+    # The number of each symbol, ascending; its place without.
+    codes: tuple[int, ...] = ()
+    # Of a timestamp: microseconds in one of its numbers.
+    scale: int = 1
+
+
+@dataclass(slots=True, kw_only=True)
+class Layout:
+    """Grows while a schema is compiled."""
+
+    ops: list[list[int]] = field(default_factory=list)
+    # Of each column: whether lists may give it more rows than there are values, and has bytes.
+    in_list: list[bool] = field(default_factory=list)
+    has_bytes: list[bool] = field(default_factory=list)
+
+    def add(self, op: int, *, in_list: bool, has_bytes: bool) -> list[int]:
+        """The row of a new op with a column of its own. Raises NotHere if there are too many."""
+        if len(self.ops) >= OPS_MAX:
+            raise NotHere
+        row = [op, len(self.in_list), 0, 0]
+        self.in_list.append(in_list)
+        self.has_bytes.append(has_bytes)
+        self.ops.append(row)
+        return row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Columns:
+    """The memory of one batch of values, and of what they become."""
+
+    content: Any
+    ends: Any
+    present: Any
+    start: Any
+    room: Any
+    count: Any
+    items: Any
+    numbers: Any
+    valid: Any
+    text_start: Any
+    text: Any
+
+    @classmethod
+    def of(cls, values: Any, layout: Layout) -> Columns:
+        """Nothing decoded yet; `values` is a binary array."""
+        import numpy as np
+
+        rows = len(values)
+        _, ends_buffer, content_buffer = values.buffers()
+        ends = np.frombuffer(ends_buffer, np.int32)[values.offset : values.offset + rows + 1]
+        size_bytes = int(ends[-1] - ends[0]) if rows else 0
+        present = np.ones(rows, np.uint8)
+        if values.null_count:
+            present = np.asarray(values.is_valid()).astype(np.uint8)
+        has_bytes = np.array(layout.has_bytes, np.int64)
+        room = np.where(np.array(layout.in_list), rows + size_bytes, rows).astype(np.int64)
+        return cls(
+            content=np.frombuffer(content_buffer or b"", np.uint8),
+            ends=ends,
+            present=present,
+            start=np.cumsum(room) - room,
+            room=room,
+            count=np.zeros(len(room), np.int64),
+            items=np.zeros(len(room), np.int64),
+            numbers=np.empty(int(room.sum()), np.int64),
+            valid=np.empty(int(room.sum()), np.uint8),
+            text_start=(np.cumsum(has_bytes) - has_bytes) * size_bytes,
+            text=np.empty(int(has_bytes.sum()) * size_bytes, np.uint8),
+        )
+
+    def whole_array(self, root: Node, decoded: int) -> Any:
+        """The Arrow array of all values, of which the loop decoded so many.
+
+        None if the loop stopped before the last one, or Arrow does not take what it found: text
+        that is none, a date beyond Python's, an enum's number without a name.
+        """
+        import pyarrow as pa
+
+        if decoded < len(self.present):
+            return None
+        try:
+            return self.array(root)
+        except (pa.ArrowInvalid, NotHere):
+            return None
+
+    def array(self, node: Node) -> Any:
+        """The Arrow array of a node. Raises ArrowInvalid, or NotHere."""
+        import numpy as np
+        import pyarrow as pa
+
+        from strandline.spark_lake.values.columns import avro_kernel as k
+
+        start = int(self.start[node.column])
+        rows = int(self.count[node.column])
+        numbers = self.numbers[start : start + rows]
+        valid = self.valid[start : start + rows]
+        null_count = rows - int(np.count_nonzero(valid))
+        bitmap = pa.py_buffer(np.packbits(valid, bitorder="little")) if null_count else None
+        kind = node.kind
+        if node.op == k.STRUCT:
+            children = [self.array(child) for child in node.children]
+            return pa.Array.from_buffers(kind, rows, [bitmap], null_count, children=children)
+        if node.op in (k.LIST, k.BYTES, k.FIXED):
+            ends = np.zeros(rows + 1, np.int32)
+            ends[1:] = numbers
+            buffers = [bitmap, pa.py_buffer(ends)]
+            if node.op == k.LIST:
+                items = self._items(node)
+                if pa.types.is_map(kind):
+                    _check_keys(ends, items.field(0))
+                return pa.Array.from_buffers(kind, rows, buffers, null_count, children=[items])
+            first = int(self.text_start[node.column])
+            content = self.text[first : first + int(ends[-1])]
+            made = pa.Array.from_buffers(
+                pa.binary(), rows, [*buffers, pa.py_buffer(content)], null_count
+            )
+            return made if kind == pa.binary() else made.cast(kind)
+        if node.op == k.ENUM:
+            places = _places(node, numbers, valid)
+            indexes = pa.Array.from_buffers(
+                pa.int32(), rows, [bitmap, pa.py_buffer(places.astype(np.int32))], null_count
+            )
+            symbols = pa.array(node.symbols, pa.string())
+            return pa.DictionaryArray.from_arrays(indexes, symbols).dictionary_decode()
+        return pa.Array.from_buffers(kind, rows, [bitmap, _data(node, numbers)], null_count)
+
+    def _items(self, node: Node) -> Any:
+        import pyarrow as pa
+
+        children = [self.array(child) for child in node.children]
+        if len(children) == 1:
+            return children[0]
+        return pa.StructArray.from_arrays(
+            children, fields=[node.kind.key_field, node.kind.item_field]
+        )
+
+
+def _data(node: Node, numbers: Any) -> Any:
+    """The buffer of numbers of a fixed width. Raises NotHere."""
+    import numpy as np
+    import pyarrow as pa
+
+    from strandline.spark_lake.values.columns import avro_kernel as k
+
+    if node.op == k.BOOL:
+        return pa.py_buffer(np.packbits(numbers.astype(np.uint8), bitorder="little"))
+    if node.op == k.FLOAT:
+        return pa.py_buffer(numbers.astype(np.uint32))
+    if pa.types.is_decimal(node.kind):  # of 64 bits without a sign, in 128
+        wide = np.zeros((len(numbers), 2), np.int64)
+        wide[:, 0] = numbers
+        return pa.py_buffer(wide)
+    if pa.types.is_date(node.kind):
+        _check_range(numbers, _DAYS_MIN, _DAYS_MAX)
+    if pa.types.is_timestamp(node.kind):
+        units = _DAY_S * _SECOND_US // node.scale
+        _check_range(numbers, _DAYS_MIN * units, (_DAYS_MAX + 1) * units - 1)
+        numbers = numbers * node.scale
+    return pa.py_buffer(numbers.astype(np.int32) if node.op == k.INT else numbers.copy())
+
+
+def _places(node: Node, numbers: Any, valid: Any) -> Any:
+    """Which symbol each number is. Raises NotHere for one that has no name."""
+    import numpy as np
+
+    if not node.codes:
+        return numbers
+    codes = np.array(node.codes, np.int64)
+    places = np.minimum(np.searchsorted(codes, numbers), len(codes) - 1)
+    if ((codes[places] != numbers) & (valid != 0)).any():
+        raise NotHere
+    return places
+
+
+def _check_keys(ends: Any, keys: Any) -> None:
+    """Raises NotHere for a key that is twice in a map, where the last one counts."""
+    import numpy as np
+
+    places = np.repeat(np.arange(len(ends) - 1), np.diff(ends))
+    codes = np.asarray(keys.dictionary_encode().indices).astype(np.int64)
+    if len(np.unique(places * (len(keys) + 1) + codes)) < len(keys):
+        raise NotHere
+
+
+def _check_range(numbers: Any, least: int, most: int) -> None:
+    """Raises NotHere: who reads row by row knows what to say."""
+    if len(numbers) and (int(numbers.min()) < least or int(numbers.max()) > most):
+        raise NotHere

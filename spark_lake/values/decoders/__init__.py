@@ -1,0 +1,1 @@
+"""Decoding values one by one: JSON, Avro, Protobuf, text."""

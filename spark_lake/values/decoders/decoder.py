@@ -1,0 +1,130 @@
+"""Values of a record batch as one column of another type, and what becomes of those that do not.
+
+    binary column  --ValueDecoder.decode-->  typed column        the usual case: all rows at once
+                   --Unparsable-->  halves, halves of halves     until the rows that do not parse
+                                                                 stand alone
+    policy   fail     the query ends with an error that names the offset
+             null     null
+             corrupt  null, and the bytes in a column `_corrupt`
+
+A null value (a tombstone) is null and parses. Whether a value parses is decided by the same decoder
+in every case, so rows do not depend on their neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from strandline.spark_lake.options.options import CORRUPT_COLUMN
+from strandline.spark_lake.options.value_options import ValueErrors
+from strandline.spark_lake.values.schema.registry import FRAME_BYTES
+from strandline.storage.errors import CorruptRecords
+
+
+class UnparsableValue(Exception):
+    """Some value of the column does not parse; the message is about one of them."""
+
+
+class ValueDecoder(Protocol):
+    """One format with one schema; used by one thread."""
+
+    @property
+    def type(self) -> Any:
+        """The `pyarrow.DataType` of the column."""
+        ...
+
+    def decode(self, values: Any) -> Any:
+        """A `pyarrow.Array` of `type` for a binary one. Raises UnparsableValue."""
+        ...
+
+
+class ValueColumns:
+    """Replaces the column `value` of record batches, and adds `_corrupt` where it is asked for."""
+
+    def __init__(
+        self,
+        decoder: ValueDecoder,
+        errors: ValueErrors,
+        columns: Sequence[str],
+        schema: Any,
+        *,
+        has_registry: bool = False,
+    ) -> None:
+        self._decoder = decoder
+        self._errors = errors
+        self._columns = tuple(columns)
+        self._schema = schema
+        self._has_registry = has_registry
+
+    def apply(self, batch: Any) -> Any:
+        """A batch of the schema. Raises CorruptRecords if the policy is to fail."""
+        import pyarrow as pa
+
+        raw = batch.column("value")
+        bad: list[int] = []
+        decoded = self._decoded(raw, bad, batch)
+        arrays = []
+        for column in self._columns:
+            if column == "value":
+                arrays.append(decoded)
+            elif column == CORRUPT_COLUMN:
+                arrays.append(_only(raw, bad))
+            else:
+                arrays.append(batch.column(column))
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _decoded(self, raw: Any, bad: list[int], batch: Any) -> Any:
+        import pyarrow as pa
+
+        parts: list[Any] = []
+        # Pieces still to do, the next one last: (first row, rows).
+        todo = [(0, len(raw))]
+        while todo:
+            start, length = todo.pop()
+            piece = raw.slice(start, length)
+            try:
+                parts.append(self._decoder.decode(piece))
+            except UnparsableValue as error:
+                if length > 1:
+                    half = length // 2
+                    todo += [(start + half, length - half), (start, half)]
+                    continue
+                if self._errors is ValueErrors.FAIL:
+                    hint = "" if self._has_registry else _framed_hint(raw[start].as_py())
+                    raise _refused(batch, start, f"{error}{hint}") from error
+                bad.append(start)
+                parts.append(pa.nulls(1, self._decoder.type))
+        return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+
+
+def _only(raw: Any, rows: Sequence[int]) -> Any:
+    """The values of these rows; null in the others."""
+    import numpy as np
+    import pyarrow as pa
+
+    if not rows:
+        return pa.nulls(len(raw), pa.binary())
+    chosen = np.full(len(raw), fill_value=False)
+    chosen[list(rows)] = True
+    return pa.compute.if_else(pa.array(chosen), raw, pa.scalar(None, pa.binary()))
+
+
+def _framed_hint(value: bytes) -> str:
+    """For who has values of a registry's serializers and does not say so."""
+    if len(value) <= FRAME_BYTES or value[0] != 0:
+        return ""
+    schema_id = int.from_bytes(value[1:FRAME_BYTES], "big")
+    return (
+        f" (it begins as a registry's values do, with schema {schema_id}: then give option"
+        " schemaRegistry.url)"
+    )
+
+
+def _refused(batch: Any, row: int, error: str) -> CorruptRecords:
+    names = batch.schema.names
+    where = f"at offset {batch.column('offset')[row]}" if "offset" in names else f"of row {row}"
+    return CorruptRecords(
+        f"the value of the record {where} does not parse: {error}; option valueErrors=null or"
+        " valueErrors=corrupt goes on without it"
+    )

@@ -1,0 +1,155 @@
+"""Values that are JSON objects, all of a batch parsed by Arrow at once.
+
+Arrow reads a stream of objects, and takes newlines between them for any other space. So that one
+value is one row, each must begin with `{` and end with `}`. Then two values cannot melt into one
+(after a whole member only `,` or `}` may follow, and strings hold no raw newline), and a value with
+two objects makes a row too many, which is counted.
+
+Arrow's reader refuses times of more than six digits behind the second, as .NET, Go and Java write
+them. Values that it refused are read once more, with the times as texts, which are cut.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from strandline.spark_lake.values.decoders.decoder import UnparsableValue
+from strandline.spark_lake.values.schema.registry import FRAME_BYTES
+from strandline.storage.errors import InvalidConfig
+
+_SPACES = " \t\r\n"
+# Behind the sixth digit of a second's fraction; and a time of day with its zone.
+_BEYOND_MICROSECONDS = r"(:\d\d\.\d{6})\d+"
+_ZONED = r"\d:\d\d.*(Z|[+-]\d\d(:?\d\d)?)$"
+
+
+class JsonValues:
+    """Objects with these columns; others are ignored, missing ones are null."""
+
+    def __init__(self, kind: Any, *, framed: bool = False) -> None:
+        """Raises InvalidConfig for a type that JSON values cannot be read into."""
+        import pyarrow as pa
+
+        self._type = kind
+        self._framed = framed
+        # Arrow's JSON reader takes days since 1970 for a date, where everybody writes a text.
+        self._parsed_type = _parsed(kind)
+        self._schema = pa.schema(list(self._parsed_type))
+        self._with_texts = pa.schema(list(_parsed(kind, times=pa.string())))
+
+    @property
+    def type(self) -> Any:
+        return self._type
+
+    def decode(self, values: Any) -> Any:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        present = values if values.null_count == 0 else values.drop_null()
+        if not len(present):
+            return pa.nulls(len(values), self._type)
+        if self._framed:
+            # The id in front says with what the value was checked; its columns are given.
+            if not pc.all(pc.starts_with(present, b"\x00")).as_py():
+                raise UnparsableValue("it does not begin with 0 and a schema id")
+            present = pc.binary_slice(present, FRAME_BYTES)
+        try:
+            texts = pc.utf8_trim(present.cast(pa.string()), characters=_SPACES)
+        except pa.ArrowInvalid as error:
+            raise UnparsableValue("it is no UTF-8") from error
+        framed = pc.and_(pc.starts_with(texts, "{"), pc.ends_with(texts, "}"))
+        if pc.all(framed).as_py() is not True:
+            raise UnparsableValue("it is no JSON object")
+        rows = self._rows("\n".join(texts.to_pylist()).encode(), len(present))
+        return rows if values.null_count == 0 else _spread(rows, values)
+
+    def _rows(self, text: bytes, count: int) -> Any:
+        import pyarrow as pa
+
+        try:
+            return _struct(text, count, self._schema).cast(self._type)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            if self._with_texts == self._schema:
+                raise UnparsableValue(str(error)) from error
+            try:
+                return _timed(_struct(text, count, self._with_texts), self._type).cast(self._type)
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+                raise UnparsableValue(str(error)) from error
+
+
+def _struct(text: bytes, count: int, schema: Any) -> Any:
+    """The objects as rows of the schema. Raises UnparsableValue, or an error of Arrow."""
+    import pyarrow as pa
+    from pyarrow import json
+
+    table = json.read_json(
+        io.BytesIO(text),
+        read_options=json.ReadOptions(use_threads=False, block_size=len(text) + 1),
+        parse_options=json.ParseOptions(
+            explicit_schema=schema,
+            newlines_in_values=True,
+            unexpected_field_behavior="ignore",
+        ),
+    )
+    if table.num_rows != count:
+        raise UnparsableValue("it holds more than one JSON object")
+    columns = [column.combine_chunks() for column in table.columns]
+    rows = pa.StructArray.from_arrays(columns, fields=list(schema))
+    # Of decimals Arrow's reader checks the scale, and lets them have too many digits.
+    rows.validate(full=True)
+    return rows
+
+
+def _timed(values: Any, kind: Any) -> Any:
+    """The same with times for their texts, wherever the type has one; without a zone it is UTC."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_timestamp(kind):
+        texts = pc.replace_substring_regex(values, _BEYOND_MICROSECONDS, r"\1")
+        is_zoned = pc.match_substring_regex(texts, _ZONED)
+        zoned = pc.if_else(is_zoned, texts, None).cast(kind)
+        others = pc.if_else(is_zoned, None, texts).cast(pa.timestamp(kind.unit))
+        return pc.coalesce(zoned, pc.assume_timezone(others, kind.tz))
+    if pa.types.is_list(kind):
+        items = _timed(values.values, kind.value_type)
+        field = pa.field(kind.value_field.name, items.type)
+        return pa.ListArray.from_arrays(
+            values.offsets, items, type=pa.list_(field), mask=values.is_null()
+        )
+    if pa.types.is_struct(kind):
+        parts = [_timed(values.field(n), one.type) for n, one in enumerate(kind)]
+        fields = [pa.field(one.name, part.type) for one, part in zip(kind, parts, strict=True)]
+        return pa.StructArray.from_arrays(parts, fields=fields, mask=values.is_null())
+    return values
+
+
+def _spread(rows: Any, values: Any) -> Any:
+    """Rows of the values that are not null, with nulls put back between them."""
+    import numpy as np
+    import pyarrow as pa
+
+    valid = np.asarray(values.is_valid())
+    places = np.where(valid, np.cumsum(valid) - 1, 0)
+    return rows.take(pa.array(places, pa.int64(), mask=~valid))
+
+
+def _parsed(kind: Any, *, times: Any = None) -> Any:
+    """What Arrow's reader is told; `times` in the place of timestamps, if given."""
+    import pyarrow as pa
+
+    if pa.types.is_date(kind):
+        return pa.string()
+    if pa.types.is_timestamp(kind):
+        return times or kind
+    if pa.types.is_list(kind):
+        return pa.list_(pa.field(kind.value_field.name, _parsed(kind.value_type, times=times)))
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(field.name, _parsed(field.type, times=times)) for field in kind])
+    if pa.types.is_map(kind):
+        raise InvalidConfig(
+            "option valueSchema: valueFormat=json has no maps; name the members as a STRUCT, or"
+            " read valueFormat=string and use from_json"
+        )
+    return kind

@@ -1,0 +1,1 @@
+"""Threads and futures: resizable pools, ordered maps, tasks that end together."""

@@ -1,0 +1,1 @@
+"""Topic and log properties: their names, bounds, defaults, and the parsed configuration."""

@@ -1,0 +1,76 @@
+"""A batch after some of its records went.
+
+    stays     base offset, last offset delta, leader epoch, producer, epoch, sequence, codec
+    changes   length, CRC, record count, max timestamp; with a delete horizon the base timestamp,
+              which then *is* that horizon, and attribute bit 6 says so (KIP-534)
+
+So an offset, a duplicate or a sequence is judged as before, whatever was compacted away.
+"""
+
+from __future__ import annotations
+
+from strandline.storage.model import NO_TIMESTAMP, Buffer
+from strandline.storage.records.batch import batch as batch_format
+from strandline.storage.records.batch import old_messages
+from strandline.storage.records.batch.record import encode_batch
+from strandline.storage.records.compression import Codec, compress
+from strandline.storage.system import crc32c
+
+_KEPT_IN_EMPTY = (
+    batch_format.TIMESTAMP_TYPE_BIT | batch_format.TRANSACTIONAL_BIT | batch_format.CONTROL_BIT
+)
+
+
+def rewritten_batch(
+    original: Buffer,
+    records: Buffer,
+    *,
+    record_count: int,
+    max_timestamp_ms: int,
+    delete_horizon_ms: int | None,
+) -> bytes:
+    """The batch with other records, given uncompressed and relative to its base timestamp.
+
+    With `delete_horizon_ms` the records are relative to that.
+    """
+    fields = list(batch_format.HEADER.unpack_from(original))
+    attributes = fields[5]
+    body = compress(attributes & batch_format.CODEC_MASK, records)
+    if delete_horizon_ms is not None:
+        fields[5] = attributes | batch_format.DELETE_HORIZON_BIT
+        fields[7] = delete_horizon_ms
+    fields[8] = max_timestamp_ms
+    fields[12] = record_count
+    return _assembled(fields, body)
+
+
+def empty_batch(original: Buffer) -> bytes:
+    """The batch without records: its header alone, as Kafka writes one."""
+    fields = list(batch_format.HEADER.unpack_from(original))
+    fields[5] &= _KEPT_IN_EMPTY
+    fields[7] = NO_TIMESTAMP
+    fields[12] = 0
+    return _assembled(fields, b"")
+
+
+def modern_batch(buffer: Buffer, position: int) -> bytes:
+    """The message of format 0 or 1 at `position` as a batch of v2, with its offsets and codec.
+
+    Raises CorruptRecords.
+    """
+    header = old_messages.read_header(buffer, position)
+    records = list(old_messages.iter_records(buffer, position))
+    return encode_batch(
+        records,
+        base_offset=header.base_offset,
+        codec=Codec(header.codec),
+        timestamp_type=header.timestamp_type,
+    )
+
+
+def _assembled(fields: list[int], body: bytes) -> bytes:
+    fields[1] = batch_format.BATCH_LENGTH_MIN + len(body)
+    header = bytearray(batch_format.HEADER.pack(*fields))
+    crc = crc32c.crc32c(memoryview(header)[batch_format.CRC_START :])
+    batch_format.CRC_FIELD.pack_into(header, batch_format.CRC_POSITION, crc32c.crc32c(body, crc))
+    return b"".join((header, body))

@@ -1,0 +1,463 @@
+"""The cleaner: compacts the dirtiest log, then the next, beside everything else the broker does.
+
+    worker      pick the dirtiest log ── plan (cleaner_plan) ── nothing due: wait backoff.ms
+                   │
+    child          └─> index keys, copy group by group          (cleaning, cleaner_process)
+                          │ a group is on disk
+    worker + loop         └─> swap it in, next group             (swap)
+                                 │ the last one
+                                 └─> checkpoint: clean up to here
+
+There are log.cleaner.threads workers with a child each; a log has one worker at a time. Reads and
+appends go on: files are replaced, never changed. Before a group is swapped in the log is looked at
+again: if retention took one of its segments meanwhile, or the log is gone, the round ends there and
+a later one finds what is left to do.
+
+A log whose records are damaged, or whose cleaning makes the child die time after time, is
+uncleanable until the next start; the others go on. A full disk is none of the log's fault, and a
+child that dies once may be the machine's, which had no memory for it: it is tried again later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from functools import partial
+from typing import Protocol, TypeVar
+
+from strandline.storage import files
+from strandline.storage.clock import Clock
+from strandline.storage.concurrency.side_by_side import side_by_side
+from strandline.storage.crash_points import (
+    CLEAN_AFTER_CHECKPOINT,
+    CLEAN_BEFORE_CHECKPOINT,
+    crash_point,
+)
+from strandline.storage.errors import DiskError, OutOfResources, StrandlineError
+from strandline.storage.local.cleaner.facts import (
+    horizon_end_offset,
+    is_in_reach,
+    log_facts,
+    producer_tails,
+    rewritable,
+    segment_facts,
+)
+from strandline.storage.local.cleaner.messages import (
+    CleanedGroup,
+    CleaningRequest,
+    CleaningStatistics,
+)
+from strandline.storage.local.cleaner.metrics import CleanerFigures
+from strandline.storage.local.cleaner.plan import CleaningPlan, plan_cleaning
+from strandline.storage.local.cleaner.process import CleanerProcess
+from strandline.storage.local.log.log import LocalLog
+from strandline.storage.local.segment import swap
+from strandline.storage.local.segment.cleaned_segment import remove_cleaned
+from strandline.storage.local.segment.segment import LogSegment
+from strandline.storage.model import TimestampMs, TopicId, TopicIdPartition, TopicPartition
+from strandline.storage.system.child_process import ChildFailed
+from strandline.storage.values import dataclass
+
+log = logging.getLogger(__name__)
+
+# After a disk error a log is left alone for this long: space does not come back in an instant.
+RETRY_S = 60.0
+
+# A child that died so often over one log, with a pause of RETRY_S and twice as long each time, is
+# not there for the machine's sake any more.
+CHILD_DEATHS_MAX = 5
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanerSettings:
+    """log.cleaner.{threads, backoff.ms, dedupe.buffer.size, io.buffer.size,
+    io.buffer.load.factor, io.max.bytes.per.second}; the sizes and the rate are for all threads.
+    """
+
+    threads: int = 1
+    backoff_ms: int = 15_000
+    dedupe_buffer_bytes: int = 128 * 1024 * 1024
+    io_buffer_bytes: int = 512 * 1024
+    load_factor: float = 0.9
+    io_bytes_per_s: float = float("inf")
+
+
+class CleanedOffsets(Protocol):
+    """The checkpoint of the cleaner; LogDirs keeps it."""
+
+    def cleaned_offset(self, opened: LocalLog) -> int | None: ...
+
+    def write_cleaned_offset(self, opened: LocalLog, offset: int) -> None: ...
+
+
+class _RoundEnded(Exception):
+    """The log changed under the cleaning, or is gone; no fault of anybody."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Candidate:
+    """A log with something to compact."""
+
+    log: LocalLog
+    plan: CleaningPlan
+
+
+class LogCleaner:
+    """See the top of this file. Used on the event loop only."""
+
+    def __init__(
+        self,
+        logs: Callable[[], Iterable[LocalLog]],
+        *,
+        offsets: CleanedOffsets,
+        executor: Executor,
+        clock: Clock,
+        settings: Callable[[], CleanerSettings],
+        believed_ms: Callable[[], TimestampMs] | None = None,
+        make_process: Callable[[Clock], CleanerProcess] = CleanerProcess,
+    ) -> None:
+        """`logs` gives those that are served now. `executor` has a thread for each worker.
+
+        `settings` is asked again for every cleaning; the number of threads only now. `believed_ms`
+        is the time by which lags and tombstones are over; None: that of the clock, jumps and all.
+        """
+        self._logs = logs
+        self._offsets = offsets
+        self._executor = executor
+        self._clock = clock
+        self._believed_ms = believed_ms or clock.now_ms
+        self._settings = settings
+        self.figures = CleanerFigures(last_look_ms=clock.now_ms())
+        self._processes = [make_process(clock) for _ in range(settings().threads)]
+        self._busy: dict[TopicPartition, CleanerProcess] = {}
+        # How often somebody asked to leave a log alone.
+        self._paused: dict[TopicPartition, int] = {}
+        # Logs whose cleaning was ended in the middle because somebody asked to leave them alone.
+        self._abandoned: set[TopicPartition] = set()
+        self._uncleanable: dict[TopicPartition, TopicId] = {}
+        # By a clock that nobody can set. This and the next not by the name of a log alone: what
+        # befell a topic is not the fault of one that has its name later.
+        self._retry_at_s: dict[TopicIdPartition, float] = {}
+        # How often in a row the child died over a log, or could not be started for it.
+        self._child_deaths: dict[TopicIdPartition, int] = {}
+
+    # --- running -----------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Cleans what is due until it is cancelled."""
+        await side_by_side(*(self._work(process) for process in self._processes))
+
+    async def _work(self, process: CleanerProcess) -> None:
+        while True:
+            if not await self._clean_dirtiest(process):
+                await self._in(process.end_if_idle)
+                await asyncio.sleep(self._settings().backoff_ms / 1000)
+
+    async def run_once(self) -> int:
+        """Cleans until nothing is due; how many logs. For tests and tools."""
+        cleaned_count = 0
+        while await self._clean_dirtiest(self._processes[0]):
+            cleaned_count += 1
+        return cleaned_count
+
+    def close(self) -> None:
+        """Ends the children; what they were doing is undone by the next start."""
+        for process in self._processes:
+            process.close()
+
+    def end(self) -> None:
+        """Waits for the children after `close`; blocks."""
+        for process in self._processes:
+            process.stop()
+
+    def uncleanable(self) -> frozenset[TopicPartition]:
+        """Logs that are not compacted any more until the next start."""
+        return frozenset(self._uncleanable)
+
+    @contextmanager
+    def paused(self, topic_partition: TopicPartition) -> Iterator[None]:
+        """Inside the block the log is not cleaned; a cleaning under way comes to nothing."""
+        self._paused[topic_partition] = self._paused.get(topic_partition, 0) + 1
+        process = self._busy.get(topic_partition)
+        if process is not None:
+            self._abandoned.add(topic_partition)
+            process.abandon()
+        try:
+            yield
+        finally:
+            self._paused[topic_partition] -= 1
+            if not self._paused[topic_partition]:
+                del self._paused[topic_partition]
+
+    # --- choosing ----------------------------------------------------------------------------
+
+    def _dirtiest(self, now_ms: int) -> _Candidate | None:
+        """The log to be cleaned next; Kafka's grabFilthiestCompactedLog."""
+        served: dict[TopicPartition, TopicId] = {}
+        candidates: list[_Candidate] = []
+        dirty_ratio_max = 0.0
+        uncleanable_bytes = 0
+        for opened in self._logs():
+            served[opened.topic_partition] = opened.topic_id
+            if not opened.config.is_compacted or not is_in_reach(opened):
+                continue
+            try:
+                plan = self._plan(opened, now_ms)
+            except StrandlineError as error:
+                self._give_up(opened, error)
+                continue
+            if opened.topic_partition in self._uncleanable:
+                uncleanable_bytes += plan.dirty_bytes
+                continue
+            dirty_ratio_max = max(dirty_ratio_max, plan.dirty_ratio)
+            if self._may_clean(opened) and plan.is_due(opened.config):
+                candidates.append(_Candidate(log=opened, plan=plan))
+        self._uncleanable = {
+            key: topic_id
+            for key, topic_id in self._uncleanable.items()
+            if served.get(key) == topic_id
+        }
+        for known in self._child_deaths.keys() | self._retry_at_s.keys():
+            if served.get(known.topic_partition) != known.topic_id:
+                self._child_deaths.pop(known, None)
+                self._retry_at_s.pop(known, None)
+        figures = self.figures
+        figures.last_look_ms = self._clock.now_ms()
+        figures.dirty_ratio_max = dirty_ratio_max
+        figures.uncleanable_partitions = len(self._uncleanable)
+        figures.uncleanable_bytes = uncleanable_bytes
+        figures.delay_ms_max = max((candidate.plan.delay_ms for candidate in candidates), default=0)
+        return max(candidates, key=lambda candidate: candidate.plan.dirty_ratio, default=None)
+
+    def _may_clean(self, opened: LocalLog) -> bool:
+        key = opened.topic_partition
+        return (
+            key not in self._busy
+            and key not in self._paused
+            and self._retry_at_s.get(_identity(opened), 0.0) <= self._clock.monotonic_s()
+        )
+
+    def _plan(self, opened: LocalLog, now_ms: int) -> CleaningPlan:
+        cleaned_offset = self._offsets.cleaned_offset(opened)
+        return plan_cleaning(log_facts(opened), cleaned_offset=cleaned_offset, now_ms=now_ms)
+
+    def _give_up(self, opened: LocalLog, error: Exception) -> None:
+        if self._uncleanable.get(opened.topic_partition) != opened.topic_id:
+            self._uncleanable[opened.topic_partition] = opened.topic_id
+            _warn(
+                "log cannot be compacted, left alone until the next start",
+                opened.topic_partition,
+                error,
+            )
+
+    def _note_death(self, opened: LocalLog, error: Exception) -> None:
+        key = _identity(opened)
+        deaths = self._child_deaths[key] = self._child_deaths.get(key, 0) + 1
+        if deaths >= CHILD_DEATHS_MAX:
+            self._give_up(opened, error)
+            return
+        self._retry_at_s[key] = self._clock.monotonic_s() + RETRY_S * 2 ** (deaths - 1)
+        _warn("log not compacted, will be tried again", opened.topic_partition, error)
+
+    # --- cleaning ----------------------------------------------------------------------------
+
+    async def _clean_dirtiest(self, process: CleanerProcess) -> bool:
+        """Cleans one log; False if none is due."""
+        candidate = self._dirtiest(self._believed_ms())
+        if candidate is None:
+            return False
+        opened = candidate.log
+        key = opened.topic_partition
+        self._busy[key] = process
+        try:
+            await self._clean(process, candidate)
+            self._child_deaths.pop(_identity(opened), None)
+        except _RoundEnded:
+            await self._stop(process, opened)
+        except DiskError as error:
+            await self._stop(process, opened)
+            if self._is_wanted(opened) and key not in self._abandoned:
+                self._retry_at_s[_identity(opened)] = self._clock.monotonic_s() + RETRY_S
+                _warn("log not compacted, will be tried again", key, error)
+        # Of the machine: the child died, or there was no thread or no memory to work with.
+        except (ChildFailed, OutOfResources, RuntimeError, MemoryError) as error:
+            await self._stop(process, opened)
+            if self._is_wanted(opened) and key not in self._abandoned:
+                self._note_death(opened, error)
+        except Exception as error:  # whatever it is, the other logs go on
+            await self._stop(process, opened)
+            if self._is_wanted(opened) and key not in self._abandoned:
+                self._give_up(opened, error)
+        except BaseException:
+            process.abandon()
+            raise
+        finally:
+            del self._busy[key]
+            self._abandoned.discard(key)
+        return True
+
+    async def _stop(self, process: CleanerProcess, opened: LocalLog) -> None:
+        """Ends the child and removes what it wrote, as far as that can be done."""
+        await self._in(process.stop)
+        try:
+            await self._in(partial(swap.clear_unfinished, opened.directory))
+        except DiskError as error:
+            _warn("files of a compaction not removed", opened.topic_partition, error)
+
+    async def _clean(self, process: CleanerProcess, candidate: _Candidate) -> None:
+        opened, plan = candidate.log, candidate.plan
+        if plan.resets_checkpoint or self._offsets.cleaned_offset(opened) is None:
+            # From now on gaps between offsets are no damage, whatever the policy becomes.
+            await self._checkpoint(opened, plan.first_dirty_offset)
+        started_s = self._clock.monotonic_s()
+        segments = [s for s in rewritable(opened) if s.end_offset <= plan.first_uncleanable_offset]
+        request = self._request(opened, segments, plan)
+        await self._in(partial(process.begin, request))
+        while True:
+            answer = await self._in(process.next)
+            if isinstance(answer, CleaningStatistics):
+                break
+            assert isinstance(answer, CleanedGroup), answer
+            await self._swap(opened, answer)
+            await self._in(process.proceed)
+        self._check_wanted(opened)
+        crash_point(CLEAN_BEFORE_CHECKPOINT)
+        await self._checkpoint(opened, answer.next_dirty_offset)  # 8
+        crash_point(CLEAN_AFTER_CHECKPOINT)
+        elapsed_s = self._clock.monotonic_s() - started_s
+        self.figures.note_cleaning(answer, elapsed_s=elapsed_s)
+        _report(opened, plan, answer, elapsed_s)
+
+    def _request(
+        self, opened: LocalLog, segments: list[LogSegment], plan: CleaningPlan
+    ) -> CleaningRequest:
+        settings, threads = self._settings(), len(self._processes)
+        start_offset = segments[0].base_offset
+        aborted = opened.aborted_transactions(start_offset, plan.first_uncleanable_offset)
+        return CleaningRequest(
+            directory=opened.directory,
+            config=opened.config,
+            segments=tuple(map(segment_facts, segments)),
+            first_dirty_offset=plan.first_dirty_offset,
+            first_uncleanable_offset=plan.first_uncleanable_offset,
+            horizon_end_offset=horizon_end_offset(opened, start_offset),
+            keeps_segments=opened.config.remote_storage_enable,
+            producers=tuple(producer_tails(opened)),
+            aborted=tuple(aborted),
+            now_ms=self._believed_ms(),
+            key_bytes_max=settings.dedupe_buffer_bytes // threads,
+            load_factor=settings.load_factor,
+            # One buffer is read into, one is written from.
+            io_bytes=settings.io_buffer_bytes // threads // 2,
+            io_bytes_per_s=settings.io_bytes_per_s / threads,
+        )
+
+    async def _swap(self, opened: LocalLog, group: CleanedGroup) -> None:
+        """Steps 2 to 7 of swap.py. Raises _RoundEnded, StorageError."""
+        if group.facts is None:
+            return
+        base_offset = group.facts.base_offset
+        if not self._is_unchanged(opened, group):
+            await self._in(partial(remove_cleaned, opened.directory, base_offset))
+            raise _RoundEnded
+        try:
+            file = await self._in(partial(swap.commit_swap, opened.directory, group.facts))  # 2 3
+        except DiskError:
+            self._check_wanted(opened)
+            raise
+        # Looked at again: the loop did other things while the names were made durable.
+        if not self._is_unchanged(opened, group):
+            await self._in(partial(swap.withdraw, opened.directory, base_offset))
+            raise _RoundEnded
+        opened.replace_segments(_sources(opened, group), file, group.facts)  # 4 5 6
+        await self._in(partial(files.sync_directory, opened.directory))  # 7
+
+    def _is_unchanged(self, opened: LocalLog, group: CleanedGroup) -> bool:
+        """Whether the sources of a group are in the log as they were when they were read."""
+        if not self._is_wanted(opened):
+            return False
+        present = {s.base_offset: s for s in rewritable(opened)}
+        for source in group.sources:
+            segment = present.get(source.base_offset)
+            if segment is None or segment.end_offset != source.end_offset:
+                return False
+            if segment.size_bytes != source.size_bytes:
+                return False
+        return True
+
+    def _is_wanted(self, opened: LocalLog) -> bool:
+        """Whether the log is still served, and compacted, and nobody wants it left alone."""
+        return (
+            opened.config.is_compacted
+            and opened.topic_partition not in self._paused
+            and any(served is opened for served in self._logs())
+        )
+
+    def _check_wanted(self, opened: LocalLog) -> None:
+        if not self._is_wanted(opened):
+            raise _RoundEnded
+
+    async def _checkpoint(self, opened: LocalLog, offset: int) -> None:
+        await self._in(partial(self._offsets.write_cleaned_offset, opened, offset))
+
+    async def _in(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, call)
+
+    def __repr__(self) -> str:
+        return f"<LogCleaner busy={sorted(self._busy)} uncleanable={sorted(self._uncleanable)}>"
+
+
+def _identity(opened: LocalLog) -> TopicIdPartition:
+    key = opened.topic_partition
+    return TopicIdPartition(key.topic, opened.topic_id, key.partition)
+
+
+def _sources(opened: LocalLog, group: CleanedGroup) -> list[LogSegment]:
+    wanted = {source.base_offset for source in group.sources}
+    return [segment for segment in opened.segments if segment.base_offset in wanted]
+
+
+def _warn(event: str, key: TopicPartition, error: Exception) -> None:
+    log.warning(
+        event,
+        extra={
+            "fields": {"partition": str(key), "reason": str(error), "kind": type(error).__name__}
+        },
+    )
+
+
+def _report(
+    opened: LocalLog, plan: CleaningPlan, done: CleaningStatistics, elapsed_s: float
+) -> None:
+    log.info(
+        "log compacted",
+        extra={
+            "fields": {
+                "partition": str(opened.topic_partition),
+                "first_dirty_offset": plan.first_dirty_offset,
+                "next_dirty_offset": done.next_dirty_offset,
+                "bytes_read": done.bytes_read,
+                "bytes_written": done.bytes_written,
+                "records_read": done.records_read,
+                "records_kept": done.records_kept,
+                "keys": done.key_count,
+                "elapsed_s": round(elapsed_s, 3),
+            }
+        },
+    )
+    if done.keyless_records or done.unreadable_batches:
+        log.warning(
+            "log has records that cannot be compacted",
+            extra={
+                "fields": {
+                    "partition": str(opened.topic_partition),
+                    "keyless_records_dropped": done.keyless_records,
+                    "unreadable_batches_kept": done.unreadable_batches,
+                }
+            },
+        )

@@ -1,0 +1,430 @@
+"""Compacting one log: the pass that finds the latest offset of every key, and the one that copies.
+
+    dirty segments ──index──> key -> latest offset      (until the memory for it is used up)
+    all segments, group by group ──copy──> <base>.log.cleaned ...
+
+    a record stays      if it is the latest of its key, or lies behind what was indexed
+    a tombstone stays   until the delete horizon that its batch got when it was first met here
+    a record goes       without a key; of an aborted transaction; superseded
+    an empty batch stays, header only, if it is the last of a producer (its sequence is in it), or
+                        the last of the round (the offset is in it)
+
+Offsets, batch borders and producer fields never change. A batch of which everything stays is copied
+as it is; another one is compressed again in the codec it had. What Kafka's Cleaner and
+MemoryRecords.filterTo do, this does.
+
+Every batch's CRC is verified before it counts, in both passes: a damaged batch must neither
+displace good records nor get a new, valid CRC. It ends the cleaning with CorruptRecords.
+
+Reads segment files and writes `.cleaned` ones; nothing else. It runs in a process of its own
+(`cleaner_process`), and the segments keep being read meanwhile.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from strandline.storage.errors import DiskError
+from strandline.storage.local.cleaner.cleaned_batch import empty_batch, rewritten_batch
+from strandline.storage.local.cleaner.messages import (
+    CleanedGroup,
+    CleaningRequest,
+    CleaningStatistics,
+    SegmentWanted,
+)
+from strandline.storage.local.cleaner.plan import SegmentFacts, group_segments
+from strandline.storage.local.cleaner.transactions import CleanedTransactions
+from strandline.storage.local.cleaner.windows import BatchWindow, read_windows
+from strandline.storage.local.formats.producer_state import read_marker
+from strandline.storage.local.formats.segment_names import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    file_name,
+)
+from strandline.storage.local.segment.cleaned_segment import CleanedFacts, CleanedSegment
+from strandline.storage.model import Buffer
+from strandline.storage.records.batch import batch as batch_format
+from strandline.storage.records.batch.batch import read_header
+from strandline.storage.records.columns import vectorised
+from strandline.storage.records.columns.key_index import (
+    CompiledKeyIndex,
+    KeyIndex,
+    Payload,
+    PlainKeyIndex,
+    Retained,
+)
+from strandline.storage.records.columns.vectorised import BatchRow
+
+# A delete horizon this far away never comes, and timestamps relative to it still fit in 64 bits.
+HORIZON_MS_MAX = 2**62
+
+_EPOCH_FIELD = struct.Struct(">h")
+_PRODUCER_EPOCH_POSITION = 51
+
+
+class Cleaning:
+    """One run over one log."""
+
+    def __init__(
+        self,
+        request: CleaningRequest,
+        *,
+        spend: Callable[[int], None] = lambda _bytes: None,
+        fetch: Callable[[SegmentWanted], None] = lambda _wanted: None,
+        compiled: bool | None = None,
+    ) -> None:
+        """`spend` is told of bytes read and written, and may wait or raise. `fetch` returns when a
+        segment is there, if the request says so. `compiled` None: as it pays.
+        """
+        if compiled is None:
+            compiled = request.is_large and vectorised.available()
+        self._request = request
+        self._spend = spend
+        self._fetch = fetch
+        self._compiled = compiled
+        self._keys = self._make_keys()
+        # The last batch of the group of which nothing stayed.
+        self._dropped: list[tuple[BatchWindow, BatchRow]] = []
+        self._producers = {producer.producer_id: producer for producer in request.producers}
+        self.statistics = CleaningStatistics(next_dirty_offset=request.first_dirty_offset)
+
+    def _make_keys(self) -> KeyIndex:
+        request = self._request
+        if not self._compiled:
+            return PlainKeyIndex(bytes_max=request.key_bytes_max, load_factor=request.load_factor)
+        return CompiledKeyIndex(
+            bytes_max=request.key_bytes_max,
+            load_factor=request.load_factor,
+            offsets_max=request.first_uncleanable_offset - request.first_dirty_offset,
+        )
+
+    def groups(self) -> Iterator[CleanedGroup]:
+        """Cleans group by group; each is on disk, synced, when it is yielded.
+
+        Raises CorruptRecords, DiskError. After the last group `statistics` says how far it came.
+        """
+        self._index_keys()
+        statistics = self.statistics
+        statistics.next_dirty_offset = self._keys.latest_offset + 1
+        statistics.key_count = self._keys.key_count
+        statistics.key_share = self._keys.key_count / self._keys.key_count_max
+        segments = [
+            replace(segment, index_bytes=self._index_bytes(segment))
+            for segment in self._request.segments
+            if segment.base_offset < statistics.next_dirty_offset
+        ]
+        transactions = CleanedTransactions(self._request.aborted)
+        config, starts = self._request.config, self._request.group_starts
+        for group in group_segments(segments, config, group_starts=starts):
+            yield CleanedGroup(sources=group, facts=self._clean_group(group, transactions))
+
+    def _index_bytes(self, segment: SegmentFacts) -> int:
+        sizes_bytes = [0]
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            path = self._request.directory / file_name(segment.base_offset, suffix)
+            if path.exists():
+                sizes_bytes.append(path.stat().st_size)
+        return max(sizes_bytes)
+
+    def _windows(self, segment: SegmentFacts) -> Iterator[BatchWindow]:
+        """The batches of a segment, in pieces. Raises CorruptRecords, DiskError."""
+        if self._request.asks_for_segments:
+            self._fetch(SegmentWanted(base_offset=segment.base_offset))
+        return read_windows(
+            self._request.directory / file_name(segment.base_offset, LOG_SUFFIX),
+            segment.size_bytes,
+            io_bytes=self._request.io_bytes,
+            compiled=self._compiled,
+            spend=self._spend,
+        )
+
+    # --- first pass --------------------------------------------------------------------------
+
+    def _index_keys(self) -> None:
+        request, keys = self._request, self._keys
+        # A transaction that ended before the dirty part would seem to be open: its marker is passed
+        # over, and what its producer committed later would be taken for aborted.
+        transactions = CleanedTransactions(
+            entry for entry in request.aborted if entry.last_offset >= request.first_dirty_offset
+        )
+        for segment in request.segments:
+            if segment.end_offset <= request.first_dirty_offset:
+                continue
+            for window in self._windows(segment):
+                self.statistics.indexed_bytes += window.source_bytes
+                if self._index_window(window, transactions):
+                    return
+            # Compaction may have taken the last offsets of the segment earlier.
+            keys.latest_offset = segment.end_offset - 1
+
+    def _index_window(self, window: BatchWindow, transactions: CleanedTransactions) -> bool:
+        """Adds the keys of a window; True if there is no room for more."""
+        keys, start_offset = self._keys, self._request.first_dirty_offset
+        run: list[Payload] = []
+        last_offset = keys.latest_offset
+        for row in window.rows:
+            if row.last_offset < start_offset:
+                continue
+            vectorised.check_crc(window.content, row)
+            if row.attributes & _NEEDS_TRANSACTIONS and self._is_left_out(
+                window, row, transactions
+            ):
+                continue
+            if row.record_count and not row.codec:
+                run.append(_payload(row))
+            elif row.record_count:
+                if run and keys.add(window.content, run, start_offset):
+                    return True
+                run.clear()
+                keys.latest_offset = max(keys.latest_offset, last_offset)
+                content = window.decompressed(row)
+                if content is not None and keys.add(
+                    content, [_payload(row, len(content))], start_offset
+                ):
+                    return True
+            last_offset = row.last_offset
+        if run and keys.add(window.content, run, start_offset):
+            return True
+        keys.latest_offset = max(keys.latest_offset, last_offset)
+        return False
+
+    def _is_left_out(
+        self, window: BatchWindow, row: BatchRow, transactions: CleanedTransactions
+    ) -> bool:
+        """Whether a batch says nothing about keys: markers, and what was aborted."""
+        if row.is_control:
+            _take_marker(window, row, transactions)
+            return True
+        return transactions.is_aborted_data(
+            row.producer_id, row.last_offset, transactional=row.is_transactional
+        )
+
+    # --- second pass -------------------------------------------------------------------------
+
+    def _clean_group(
+        self, group: Sequence[SegmentFacts], transactions: CleanedTransactions
+    ) -> CleanedFacts | None:
+        request = self._request
+        target = CleanedSegment(
+            request.directory,
+            group[0].base_offset,
+            index_interval_bytes=request.config.index_interval_bytes,
+        )
+        self._dropped.clear()
+        try:
+            is_changed = len(group) > 1
+            for segment in group:
+                for window in self._windows(segment):
+                    is_changed |= self._copy_window(window, target, transactions)
+            if request.keeps_segments and not target.size_bytes and self._dropped:
+                self._keep_last_header(target, *self._dropped[-1])
+            retained = transactions.take_retained()
+            if not is_changed:
+                target.abandon()
+                return None
+            return target.finish(retained, modified_ns=self._modified_ns(group[-1]))
+        except BaseException:
+            target.abandon()
+            raise
+
+    def _keep_last_header(self, target: CleanedSegment, window: BatchWindow, row: BatchRow) -> None:
+        original = window.batch(row)
+        target.append(empty_batch(original), row.last_offset, row.max_timestamp_ms)
+
+    def _modified_ns(self, segment: SegmentFacts) -> int:
+        path = self._request.directory / file_name(segment.base_offset, LOG_SUFFIX)
+        try:
+            return path.stat().st_mtime_ns
+        except OSError as error:
+            raise DiskError(f"cannot look at {path}: {error.strerror}") from error
+
+    def _copy_window(
+        self, window: BatchWindow, target: CleanedSegment, transactions: CleanedTransactions
+    ) -> bool:
+        """Copies what stays of a window; whether anything of it changed."""
+        for row in window.rows:
+            vectorised.check_crc(window.content, row)
+        goes = [self._goes(window, row, transactions) for row in window.rows]
+        retained = self._retain(window, goes)
+        written_bytes = target.size_bytes
+        is_changed = window.is_modernised
+        for row, gone, kept in zip(window.rows, goes, retained, strict=True):
+            self.statistics.records_read += row.record_count
+            batch = self._remains(window, row, gone, kept)
+            if batch is None:
+                is_changed = True
+                self._dropped[:] = [(window, row)]
+                continue
+            is_changed |= batch.is_changed
+            self.statistics.records_kept += batch.record_count
+            target.append(batch.content, row.last_offset, batch.max_timestamp_ms)
+        written_bytes = target.size_bytes - written_bytes
+        self.statistics.bytes_read += window.source_bytes
+        self.statistics.bytes_written += written_bytes
+        self._spend(written_bytes)
+        return is_changed
+
+    def _goes(self, window: BatchWindow, row: BatchRow, transactions: CleanedTransactions) -> _Goes:
+        """What the transactions say of a batch."""
+        if not row.attributes & _NEEDS_TRANSACTIONS:
+            return _STAYS
+        if row.is_control:
+            if not _take_marker(window, row, transactions):
+                return _STAYS
+            needs_horizon = _horizon_ms(row) is None
+            return _Goes(all_records=self._is_over(row), needs_horizon=needs_horizon)
+        aborted = transactions.is_aborted_data(
+            row.producer_id, row.last_offset, transactional=row.is_transactional
+        )
+        return _Goes(all_records=aborted, needs_horizon=False)
+
+    def _is_over(self, row: BatchRow) -> bool:
+        """Whether tombstones and markers of the batch have been there long enough."""
+        horizon_ms = _horizon_ms(row)
+        return (
+            horizon_ms is not None
+            and horizon_ms <= self._request.now_ms
+            and row.last_offset < self._request.horizon_end_offset
+        )
+
+    def _retain(self, window: BatchWindow, goes: Sequence[_Goes]) -> list[Retained | None]:
+        """The records of data batches that stay; None for batches whose records are not asked."""
+        retained: list[Retained | None] = [None] * len(window.rows)
+        run: list[Payload] = []
+        places: list[int] = []
+        for place, (row, gone) in enumerate(zip(window.rows, goes, strict=True)):
+            if gone.all_records or row.is_control or not row.record_count:
+                continue
+            drop = self._is_over(row)
+            if not row.codec:
+                run.append(_payload(row, drop_tombstones=drop))
+                places.append(place)
+                continue
+            content = window.decompressed(row)
+            if content is not None:
+                payload = _payload(row, len(content), drop_tombstones=drop)
+                (retained[place],) = self._keys.retain(content, [payload])
+        if run:
+            for place, kept in zip(places, self._keys.retain(window.content, run), strict=True):
+                retained[place] = kept
+        return retained
+
+    def _remains(
+        self, window: BatchWindow, row: BatchRow, gone: _Goes, kept: Retained | None
+    ) -> _Remains | None:
+        """The batch as it is written; None if nothing of it is."""
+        original = window.batch(row)
+        if gone.all_records or not row.record_count:
+            return self._emptied(window, row, original)
+        if row.is_control:
+            if not gone.needs_horizon:
+                return _Remains(original, row.record_count, row.max_timestamp_ms, False)
+            records: Buffer = original[batch_format.HEADER_BYTES :]
+            kept = Retained(records, row.record_count, row.max_timestamp_ms, True, 0, True)
+        elif kept is None or not kept.is_readable:
+            # Records that nobody can read are no reason to give up the log, nor to lose them.
+            self.statistics.unreadable_batches += 1
+            return _Remains(original, row.record_count, row.max_timestamp_ms, False)
+        self.statistics.keyless_records += kept.keyless_count
+        if not kept.record_count:
+            return self._emptied(window, row, original)
+        needs_horizon = kept.has_tombstone and _horizon_ms(row) is None
+        if kept.record_count == row.record_count and not needs_horizon:
+            return _Remains(original, row.record_count, row.max_timestamp_ms, False)
+        horizon_ms = None
+        records = kept.records
+        if needs_horizon:
+            config = self._request.config
+            horizon_ms = min(self._request.now_ms + config.delete_retention_ms, HORIZON_MS_MAX)
+            shift_ms = row.base_timestamp_ms - horizon_ms
+            records = self._keys.rebase(records, kept.record_count, shift_ms)
+        is_append_time = row.attributes & batch_format.TIMESTAMP_TYPE_BIT
+        max_timestamp_ms = row.max_timestamp_ms if is_append_time else kept.max_timestamp_ms
+        content = rewritten_batch(
+            original,
+            records,
+            record_count=kept.record_count,
+            max_timestamp_ms=max_timestamp_ms,
+            delete_horizon_ms=horizon_ms,
+        )
+        return _Remains(content, kept.record_count, max_timestamp_ms, True)
+
+    def _emptied(self, window: BatchWindow, row: BatchRow, original: memoryview) -> _Remains | None:
+        """A batch without records: its header alone, if somebody still needs that."""
+        if not self._is_needed_empty(window, row):
+            return None
+        if not row.record_count:
+            return _Remains(original, 0, row.max_timestamp_ms, False)
+        return _Remains(empty_batch(original), 0, row.max_timestamp_ms, True)
+
+    def _is_needed_empty(self, window: BatchWindow, row: BatchRow) -> bool:
+        if row.last_offset + 1 == self._request.first_uncleanable_offset:
+            return True
+        producer = self._producers.get(row.producer_id)
+        if row.producer_id < 0 or producer is None:
+            return False
+        if producer.last_data_offset >= 0:
+            return row.last_offset == producer.last_data_offset
+        position = row.position + _PRODUCER_EPOCH_POSITION
+        (epoch,) = _EPOCH_FIELD.unpack_from(window.content, position)
+        return row.is_control and bool(epoch == producer.epoch)
+
+
+class _Goes(NamedTuple):
+    """Whether all records of a batch go, and whether it gets a delete horizon though it stays."""
+
+    all_records: bool
+    needs_horizon: bool
+
+
+class _Remains(NamedTuple):
+    """A batch to be written."""
+
+    content: Buffer
+    record_count: int
+    max_timestamp_ms: int
+    is_changed: bool
+
+
+_STAYS = _Goes(all_records=False, needs_horizon=False)
+_NEEDS_TRANSACTIONS = batch_format.TRANSACTIONAL_BIT | batch_format.CONTROL_BIT
+
+
+def _horizon_ms(row: BatchRow) -> int | None:
+    """The time from which on tombstones and markers of the batch may go, if it has one."""
+    if row.attributes & batch_format.DELETE_HORIZON_BIT:
+        return row.base_timestamp_ms
+    return None
+
+
+def _take_marker(window: BatchWindow, row: BatchRow, transactions: CleanedTransactions) -> bool:
+    """Tells the transactions of a control batch; whether it may go."""
+    is_empty = not row.record_count
+    marker = None
+    if not is_empty:
+        header = read_header(window.content, row.position)
+        marker = read_marker(window.content, header, row.position)
+    return transactions.is_marker_free(row.producer_id, row.last_offset, marker, empty=is_empty)
+
+
+def _payload(
+    row: BatchRow, decompressed_bytes: int | None = None, *, drop_tombstones: bool = False
+) -> Payload:
+    """Where the records of a batch lie: in the window, or in a buffer of their own."""
+    if decompressed_bytes is None:
+        start, end = row.position + batch_format.HEADER_BYTES, row.end_position
+    else:
+        start, end = 0, decompressed_bytes
+    return Payload(
+        start,
+        end,
+        row.base_offset,
+        row.base_timestamp_ms,
+        row.record_count,
+        row.last_offset_delta,
+        drop_tombstones,
+    )

@@ -1,0 +1,93 @@
+"""What the plan of a cleaning is told about a log: which segments may be replaced, and their facts.
+
+    [ archived ......)[ clean, about to be copied )[ rewritable ............)[ active )
+
+What the other tier has is not rewritten on this disk, and what is clean waits for its copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from strandline.storage.config.log_config import LONG_MAX
+from strandline.storage.local.cleaner.messages import ProducerTail
+from strandline.storage.local.cleaner.plan import LogFacts, SegmentFacts
+from strandline.storage.local.log.log import LocalLog
+from strandline.storage.local.segment.segment import LogSegment
+from strandline.storage.model import NO_TIMESTAMP
+
+
+def log_facts(opened: LocalLog) -> LogFacts:
+    """A log as the plan sees it."""
+    with_first = opened.config.max_compaction_lag_ms != LONG_MAX
+    segments = rewritable(opened)
+    active_base_offset = opened.active_segment.base_offset
+    first_offset = segments[0].base_offset if segments else active_base_offset
+    return LogFacts(
+        config=opened.config,
+        sealed=[segment_facts(segment, with_first_timestamp=with_first) for segment in segments],
+        active_base_offset=active_base_offset,
+        end_offset=opened.end_offset,
+        log_start_offset=max(opened.log_start_offset, first_offset)
+        if _is_tiered(opened)
+        else opened.log_start_offset,
+        last_stable_offset=opened.last_stable_offset,
+        durable_offset=opened.recovery_point,
+    )
+
+
+def segment_facts(segment: LogSegment, *, with_first_timestamp: bool = False) -> SegmentFacts:
+    """What the cleaner decides by. A first timestamp costs a read of the file. Raises DiskError."""
+    return SegmentFacts(
+        base_offset=segment.base_offset,
+        end_offset=segment.end_offset,
+        size_bytes=segment.size_bytes,
+        max_timestamp_ms=segment.max_timestamp_ms,
+        first_timestamp_ms=segment.first_timestamp_ms() if with_first_timestamp else NO_TIMESTAMP,
+    )
+
+
+def producer_tails(opened: LocalLog) -> Iterator[ProducerTail]:
+    """The last batch of each producer, which a cleaning keeps; last offset -1 for none."""
+    for entry in opened.producers.entries.values():
+        last_offset = entry.batches[-1].last_offset if entry.batches else -1
+        yield ProducerTail(entry.producer_id, entry.epoch, last_offset)
+
+
+def rewritable(opened: LocalLog) -> list[LogSegment]:
+    """The closed segments that a cleaning may replace.
+
+    What the other tier has stays as it is there. Nor is what is clean replaced once more where it
+    is about to be copied: there it is compacted with what came after it.
+    """
+    closed = [segment for segment in opened.segments if not segment.is_active]
+    archived_below = opened.archived_below()
+    if archived_below is None:
+        return []
+    clean_below = (opened.cleaned_offset or 0) if opened.is_being_copied else 0
+    return [
+        segment
+        for segment in closed
+        if segment.base_offset >= archived_below and segment.end_offset > clean_below
+    ]
+
+
+def _is_tiered(opened: LocalLog) -> bool:
+    return opened.is_being_copied or bool(opened.archived_below())
+
+
+def is_in_reach(opened: LocalLog) -> bool:
+    """Whether the log takes changes, and all that is not on this disk is known to be archived."""
+    archived_below = opened.archived_below()
+    if opened.is_stopped or archived_below is None:
+        return False
+    return opened.segments[0].base_offset <= max(opened.log_start_offset, archived_below)
+
+
+def horizon_end_offset(opened: LocalLog, start_offset: int) -> int:
+    """Up to where tombstones and markers may go when their time has come.
+
+    Behind the beginning of the log an older value of a key could come back once its tombstone is
+    gone, from what is not cleaned with it.
+    """
+    return LONG_MAX if start_offset <= opened.log_start_offset else 0

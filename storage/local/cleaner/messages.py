@@ -1,0 +1,99 @@
+"""What the broker and the child that cleans say to each other; see `cleaner_process`.
+
+The rules of a cleaning (`cleaning`), with what they need to read records, are loaded by the child
+alone: a broker starts without them and never holds them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from strandline.storage.config.log_config import LONG_MAX, LogConfig
+from strandline.storage.local.cleaner.plan import SegmentFacts
+from strandline.storage.local.segment.cleaned_segment import CleanedFacts
+from strandline.storage.model import AbortedTransaction
+from strandline.storage.values import dataclass
+
+# Loading numba takes a second or two of CPU and 100 MB; Python cleans about so much in that time.
+PLAIN_BYTES_MAX = 16 * 1024 * 1024
+PLAIN_OFFSETS_MAX = 100_000
+
+
+class ProducerTail(NamedTuple):
+    """The last thing a producer wrote; `last_data_offset` is -1 if that was a marker."""
+
+    producer_id: int
+    epoch: int
+    last_data_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleaningRequest:
+    """One log to be cleaned. `segments` are the closed ones below the first uncleanable offset.
+
+    `aborted` are the aborted transactions that touch them, `producers` those that may go on.
+    Tombstones and markers at or above `horizon_end_offset` stay whatever their time is. With
+    `keeps_segments` no segment becomes empty: the header of its last batch stays. With
+    `asks_for_segments` each one is asked for before it is read, and not needed when the next is.
+    `key_bytes_max` is this cleaner's share of log.cleaner.dedupe.buffer.size, `io_bytes` that of
+    log.cleaner.io.buffer.size.
+    """
+
+    directory: Path
+    config: LogConfig
+    segments: tuple[SegmentFacts, ...]
+    first_dirty_offset: int
+    first_uncleanable_offset: int
+    producers: tuple[ProducerTail, ...]
+    aborted: tuple[AbortedTransaction, ...]
+    now_ms: int
+    key_bytes_max: int
+    load_factor: float
+    io_bytes: int
+    io_bytes_per_s: float
+    horizon_end_offset: int = LONG_MAX
+    keeps_segments: bool = False
+    asks_for_segments: bool = False
+    group_starts: frozenset[int] = frozenset()
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size_bytes for segment in self.segments)
+
+    @property
+    def is_large(self) -> bool:
+        """Whether compiled loops are worth loading."""
+        dirty_offsets = self.first_uncleanable_offset - self.first_dirty_offset
+        return self.size_bytes > PLAIN_BYTES_MAX or dirty_offsets > PLAIN_OFFSETS_MAX
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentWanted:
+    """The file of this segment has to be there before the cleaning goes on."""
+
+    base_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanedGroup:
+    """Segments, and what replaces them; `facts` is None if there is nothing to gain."""
+
+    sources: tuple[SegmentFacts, ...]
+    facts: CleanedFacts | None
+
+
+@dataclass(slots=True, kw_only=True)
+class CleaningStatistics:
+    """What a cleaning did; `key_share` is how full the memory for keys became, 0 to 1."""
+
+    next_dirty_offset: int
+    key_count: int = 0
+    key_share: float = 0.0
+    indexed_bytes: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    records_read: int = 0
+    records_kept: int = 0
+    keyless_records: int = 0
+    unreadable_batches: int = 0

@@ -1,0 +1,176 @@
+"""What is to be compacted next, decided from numbers alone. Kafka's LogCleanerManager.
+
+    offsets      [ clean ..............)[ dirty ...............)[ not cleanable yet ....)
+                 log start       first dirty              first uncleanable           end
+    segments     | s0 | s1 | s2 | s3    | s4 | s5 | s6 | s7    | s8 | active
+
+Dirty is what came after the last cleaning (the checkpoint). Not cleanable are the active segment,
+what lies behind the last stable offset (open transactions), what is younger than
+min.compaction.lag.ms, and what is not synced yet: an older record must not go before the newer
+record of its key is safe. Always whole segments.
+
+    dirty ratio = dirty bytes / (clean bytes + dirty bytes)
+
+The dirtiest log above its min.cleanable.dirty.ratio goes first; one with a record older than
+max.compaction.lag.ms needs no ratio. Nor does one that is copied to the other tier: what is clean
+leaves the disk, and only what is clean is copied, so a ratio of 1 would end the copying.
+
+A cleaning rewrites everything below the first uncleanable offset, in groups of neighbouring
+segments that fit into one, so that a log does not crumble into ever smaller ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from strandline.storage.config.log_config import LogConfig
+from strandline.storage.local.segment.segment import RELATIVE_OFFSET_MAX
+from strandline.storage.model import NO_TIMESTAMP
+from strandline.storage.values import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentFacts:
+    """A segment as the plan sees it; `index_bytes` is the larger of its two sparse indexes."""
+
+    base_offset: int
+    end_offset: int
+    size_bytes: int
+    max_timestamp_ms: int = NO_TIMESTAMP
+    first_timestamp_ms: int = NO_TIMESTAMP
+    index_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogFacts:
+    """A log as the plan sees it. `sealed` are the closed segments, in order."""
+
+    config: LogConfig
+    sealed: Sequence[SegmentFacts]
+    active_base_offset: int
+    end_offset: int
+    log_start_offset: int
+    last_stable_offset: int
+    durable_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleaningPlan:
+    """What a cleaning of one log would do. `is_overdue`: max.compaction.lag.ms is over.
+
+    `resets_checkpoint`: the checkpoint lay outside of the log and is not to be believed.
+    """
+
+    first_dirty_offset: int
+    first_uncleanable_offset: int
+    clean_bytes: int
+    dirty_bytes: int
+    delay_ms: int
+    resets_checkpoint: bool
+
+    @property
+    def dirty_ratio(self) -> float:
+        total_bytes = self.clean_bytes + self.dirty_bytes
+        return self.dirty_bytes / total_bytes if total_bytes else 0.0
+
+    @property
+    def is_overdue(self) -> bool:
+        return self.delay_ms > 0 and self.dirty_bytes > 0
+
+    def is_due(self, config: LogConfig) -> bool:
+        """Whether the log is to be cleaned now."""
+        if self.clean_bytes + self.dirty_bytes == 0:
+            return False
+        if config.remote_storage_enable and not config.remote_log_copy_disable:
+            # It waits for nothing else to be copied, and is cleaned once on this disk.
+            return self.dirty_bytes > 0
+        return self.is_overdue or self.dirty_ratio > config.min_cleanable_dirty_ratio
+
+
+def plan_cleaning(facts: LogFacts, *, cleaned_offset: int | None, now_ms: int) -> CleaningPlan:
+    """`cleaned_offset` is the checkpoint of the cleaner, None if it knows nothing of this log."""
+    first_dirty_offset = facts.log_start_offset if cleaned_offset is None else cleaned_offset
+    resets = False
+    if not facts.log_start_offset <= first_dirty_offset <= facts.end_offset:
+        # Below: retention took what was clean. Above: the end of the log was lost with a crash.
+        resets = True
+        first_dirty_offset = facts.log_start_offset
+    limit = max(first_dirty_offset, _uncleanable_from(facts, first_dirty_offset, now_ms))
+    first_uncleanable_offset = facts.active_base_offset
+    for segment in facts.sealed:
+        if segment.end_offset > limit:
+            first_uncleanable_offset = segment.base_offset
+            break
+    clean_bytes = sum(s.size_bytes for s in facts.sealed if s.end_offset <= first_dirty_offset)
+    dirty_bytes = sum(
+        s.size_bytes
+        for s in facts.sealed
+        if s.end_offset > first_dirty_offset and s.end_offset <= first_uncleanable_offset
+    )
+    return CleaningPlan(
+        first_dirty_offset=first_dirty_offset,
+        first_uncleanable_offset=first_uncleanable_offset,
+        clean_bytes=clean_bytes,
+        dirty_bytes=dirty_bytes,
+        delay_ms=_delay_ms(facts, first_dirty_offset, now_ms),
+        resets_checkpoint=resets,
+    )
+
+
+def _uncleanable_from(facts: LogFacts, first_dirty_offset: int, now_ms: int) -> int:
+    """The offset from which on nothing may be cleaned, before whole segments are made of it."""
+    limit = min(facts.last_stable_offset, facts.active_base_offset, facts.durable_offset)
+    lag_ms = facts.config.min_compaction_lag_ms
+    if lag_ms > 0:
+        for segment in facts.sealed:
+            if segment.end_offset <= first_dirty_offset:
+                continue
+            if segment.max_timestamp_ms > now_ms - lag_ms:
+                return min(limit, segment.base_offset)
+    return limit
+
+
+def _delay_ms(facts: LogFacts, first_dirty_offset: int, now_ms: int) -> int:
+    """How long max.compaction.lag.ms has been over for the oldest dirty record; 0 if it is not."""
+    oldest_ms = min(
+        (
+            segment.first_timestamp_ms
+            for segment in facts.sealed
+            if segment.end_offset > first_dirty_offset and segment.first_timestamp_ms > 0
+        ),
+        default=None,
+    )
+    if oldest_ms is None:
+        return 0
+    return max(0, now_ms - facts.config.max_compaction_lag_ms - oldest_ms)
+
+
+def group_segments(
+    segments: Sequence[SegmentFacts],
+    config: LogConfig,
+    *,
+    group_starts: Collection[int] = (),
+) -> list[tuple[SegmentFacts, ...]]:
+    """Runs of neighbours, each small enough for one segment, its indexes and its offsets.
+
+    A new one begins at each of `group_starts`, whatever its size.
+    """
+    groups: list[tuple[SegmentFacts, ...]] = []
+    group: list[SegmentFacts] = []
+    for segment in segments:
+        if group and (segment.base_offset in group_starts or not _fits(group, segment, config)):
+            groups.append(tuple(group))
+            group = []
+        group.append(segment)
+    if group:
+        groups.append(tuple(group))
+    return groups
+
+
+def _fits(group: Sequence[SegmentFacts], segment: SegmentFacts, config: LogConfig) -> bool:
+    whole = (*group, segment)
+    return (
+        sum(s.size_bytes for s in whole) <= config.segment_bytes
+        and sum(s.index_bytes for s in whole) <= config.segment_index_bytes
+        and segment.end_offset - 1 - group[0].base_offset <= RELATIVE_OFFSET_MAX
+    )

@@ -1,0 +1,94 @@
+"""Which transactional batches a cleaning may drop. Kafka's CleanedTransactionMetadata.
+
+One pass over the log, from its start, one batch after the other:
+
+    data of an aborted transaction    dropped
+    its marker                        stays while the pass saw data of it, and so does its entry in
+                                      the transaction index: readers need both to skip that data
+    data of a committed transaction   compacted like any other
+    its marker                        stays while there is data
+
+A marker without data may go, but not at once: a consumer that stands in the middle must still meet
+it. So it first gets a delete horizon, like a tombstone.
+
+A transaction ends at the offset of its marker, whether that is still there or not: an index that
+names a transaction longer than its marker is kept must not make the next one of the producer, which
+was committed, look aborted.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from strandline.storage.local.formats.producer_state import MarkerType, TransactionMarker
+from strandline.storage.model import AbortedTransaction
+
+
+class CleanedTransactions:
+    """The transactions that are open where the pass stands."""
+
+    def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
+        """`aborted` are those that touch the range of the pass, in any order."""
+        self._waiting = deque(sorted(aborted, key=lambda entry: entry.first_offset))
+        # producer id -> the transaction, and whether the pass saw data of it
+        self._aborted: dict[int, AbortedTransaction] = {}
+        self._aborted_with_data: set[int] = set()
+        self._committed: set[int] = set()
+        # Entries of the transaction index of the segment that is being made.
+        self.retained: list[AbortedTransaction] = []
+
+    def take_retained(self) -> list[AbortedTransaction]:
+        """The entries since this was last asked."""
+        retained, self.retained = self.retained, []
+        return retained
+
+    def is_aborted_data(self, producer_id: int, last_offset: int, *, transactional: bool) -> bool:
+        """Takes over a data batch; whether its records go because their transaction was aborted."""
+        self._begin_up_to(last_offset)
+        if not transactional:
+            return False
+        self._end_below(producer_id, last_offset)
+        if producer_id in self._aborted:
+            self._aborted_with_data.add(producer_id)
+            return True
+        self._committed.add(producer_id)
+        return False
+
+    def is_marker_free(
+        self, producer_id: int, last_offset: int, marker: TransactionMarker | None, *, empty: bool
+    ) -> bool:
+        """Takes over a control batch; whether nothing of its transaction is left.
+
+        `marker` is None for an `empty` one, of which the record went already, and for control
+        records of other kinds, which stay.
+        """
+        self._begin_up_to(last_offset)
+        if empty:
+            return True
+        if marker is None:
+            return False
+        if marker.type is MarkerType.COMMIT:
+            had_data = producer_id in self._committed
+            self._committed.discard(producer_id)
+            return not had_data
+        self._end_below(producer_id, last_offset)
+        entry = self._aborted.pop(producer_id, None)
+        if entry is None or producer_id not in self._aborted_with_data:
+            return True
+        self._aborted_with_data.discard(producer_id)
+        self.retained.append(entry)
+        return False
+
+    def _begin_up_to(self, offset: int) -> None:
+        while self._waiting and self._waiting[0].first_offset <= offset:
+            entry = self._waiting.popleft()
+            self._end_below(entry.producer_id, entry.first_offset)
+            self._aborted.setdefault(entry.producer_id, entry)
+
+    def _end_below(self, producer_id: int, offset: int) -> None:
+        """Ends the producer's aborted transaction if its marker lay below `offset`."""
+        entry = self._aborted.get(producer_id)
+        if entry is not None and entry.last_offset < offset:
+            del self._aborted[producer_id]
+            self._aborted_with_data.discard(producer_id)

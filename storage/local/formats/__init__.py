@@ -1,0 +1,1 @@
+"""Files of a log folder: indexes, checkpoints, snapshots, names."""

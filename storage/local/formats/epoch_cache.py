@@ -1,0 +1,146 @@
+"""Which leader epoch wrote from which offset on: `leader-epoch-checkpoint`.
+
+    (epoch 0, 0) (epoch 3, 120) (epoch 4, 200)   and end 260:
+    epoch 0 wrote [0, 120), 1 and 2 wrote nothing, 3 wrote [120, 200), 4 writes [200, ...)
+
+Epochs and start offsets both grow strictly. The lineage goes back to the *log* start, which may
+lie in the remote tier: removing local segments does not shorten it, moving the log start does. So
+it does not grow with every start of the broker for ever.
+
+A new epoch is in memory at once and in the file a little later: replacing a file may wait for the
+device, and after a start every partition begins an epoch with its first append. Until then it can
+be read from the batches themselves, which lie behind the recovery point: `flush` writes the file,
+or syncs one that was only written, before it moves that.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from itertools import pairwise
+from pathlib import Path
+
+from strandline.storage import files
+from strandline.storage.errors import CorruptFile, DiskError
+from strandline.storage.local.formats import checkpoint
+from strandline.storage.model import NO_EPOCH, EpochStart
+
+
+class LeaderEpochCache:
+    """The lineage of one partition, and its file."""
+
+    def __init__(self, path: Path | str, starts: Iterable[EpochStart] = ()) -> None:
+        # As text at a start, which makes thousands of them.
+        self._path = path
+        self._starts: tuple[EpochStart, ...] = tuple(starts)
+        self.latest_epoch = self._starts[-1].epoch if self._starts else NO_EPOCH
+        # Whether the file lacks an epoch that was assigned.
+        self.is_unwritten = False
+        # Whether the file may go back to an earlier one with the power.
+        self.is_unsynced = False
+        # The file is written by worker threads too.
+        self._write_lock = threading.Lock()
+
+    @classmethod
+    def open(cls, path: Path | str) -> LeaderEpochCache:
+        """Reads the file. Raises CorruptFile if its epochs or offsets do not grow."""
+        starts = checkpoint.read_epochs(path)
+        for before, after in pairwise(starts):
+            if after.epoch <= before.epoch or after.start_offset < before.start_offset:
+                raise CorruptFile(f"{path}: {after} after {before}")
+        return cls(path, starts)
+
+    @property
+    def path(self) -> Path:
+        return Path(self._path)
+
+    @property
+    def starts(self) -> tuple[EpochStart, ...]:
+        return self._starts
+
+    def assign(self, epoch: int, start_offset: int) -> None:
+        """Notes that `epoch` begins to write at `start_offset`; the file follows with `write`.
+
+        An epoch that is not newer than the latest changes nothing. Epochs that were assigned but
+        never wrote anything (their start is not before `start_offset`) are dropped.
+        """
+        if epoch <= self.latest_epoch:
+            return
+        kept = tuple(start for start in self._starts if start.start_offset < start_offset)
+        self._starts = (*kept, EpochStart(epoch, start_offset))
+        self.latest_epoch = epoch
+        self.is_unwritten = True
+
+    def epoch_for(self, offset: int) -> int:
+        """The epoch that wrote `offset`; -1 if it lies before the lineage."""
+        found = bisect_right(self._starts, offset, key=lambda start: start.start_offset)
+        return self._starts[found - 1].epoch if found else NO_EPOCH
+
+    def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochStart:
+        """The answer of OffsetForLeaderEpoch: the largest epoch <= `epoch`, and where it ended.
+
+        (-1, -1) if `epoch` is newer than all that is known.
+        """
+        if epoch == NO_EPOCH or not self._starts or epoch > self.latest_epoch:
+            return EpochStart(NO_EPOCH, -1)
+        found = bisect_right(self._starts, epoch, key=lambda start: start.epoch)
+        if epoch == self.latest_epoch:
+            return EpochStart(epoch, log_end_offset)
+        if found == 0:
+            # Older than the oldest we know: nothing of it is left, so it ended where we begin.
+            return EpochStart(epoch, self._starts[0].start_offset)
+        return EpochStart(self._starts[found - 1].epoch, self._starts[found].start_offset)
+
+    def truncate_from_start(self, start_offset: int) -> None:
+        """Forgets what was written before `start_offset`; the file follows with `write`.
+
+        As Kafka's LeaderEpochFileCache.truncateFromStartAsyncFlush: the epoch that wrote at
+        `start_offset` begins there from now on.
+        """
+        found = bisect_right(self._starts, start_offset, key=lambda start: start.start_offset)
+        if not found or self._starts[0].start_offset >= start_offset:
+            return
+        first = EpochStart(self._starts[found - 1].epoch, start_offset)
+        self._starts = (first, *self._starts[found:])
+        self.is_unwritten = True
+
+    def truncate_from_end(self, end_offset: int) -> None:
+        """Forgets epochs that begin at or after `end_offset`."""
+        found = bisect_left(self._starts, end_offset, key=lambda start: start.start_offset)
+        if found < len(self._starts):
+            self._replace(self._starts[:found])
+
+    def replace(self, starts: Iterable[EpochStart]) -> None:
+        """Takes over a whole lineage, as restored from the remote tier."""
+        self._replace(tuple(starts))
+
+    def write(self, *, sync: bool) -> None:
+        """Brings the file up to date. Blocks; may be called from any thread. Raises DiskError."""
+        with self._write_lock:
+            # First, so that an epoch that comes meanwhile is not taken for written.
+            self.is_unwritten, self.is_unsynced = False, not sync
+            try:
+                checkpoint.write_epochs(self._path, self._starts, sync=sync)
+            except (DiskError, MemoryError):
+                self.is_unwritten = self.is_unsynced = True
+                raise
+
+    def sync(self) -> None:
+        """Makes the file durable as it stands; its name is the caller's. Blocks, like `write`."""
+        with self._write_lock:
+            self.is_unsynced = False
+            try:
+                files.sync_file(self.path)
+            except (DiskError, MemoryError):
+                self.is_unsynced = True
+                raise
+
+    def _replace(self, starts: Iterable[EpochStart]) -> None:
+        self._starts = tuple(starts)
+        self.latest_epoch = self._starts[-1].epoch if self._starts else NO_EPOCH
+        # Not synced: epochs after the recovery point are read again from the batches themselves.
+        self.write(sync=False)
+
+    def __repr__(self) -> str:
+        return f"<LeaderEpochCache {list(map(tuple, self._starts))}>"

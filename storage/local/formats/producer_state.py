@@ -1,0 +1,425 @@
+"""What a partition knows about its producers: sequences, epochs and open transactions.
+
+For each producer id the last five batches are kept, because a client may have five requests in
+flight: a repeat of any of them is answered with the offset that the first attempt got.
+
+    sequence of the next batch
+      = last + 1                         in order (wraps from 2^31 - 1 to 0)
+      in the window, same first and last duplicate: answer the old offset
+      anything else                      OutOfOrderSequence
+
+    epoch  older than known              InvalidProducerEpoch
+           newer                         must begin with sequence 0
+    producer that is not known           any sequence is accepted, as since Kafka 2.4: the state may
+                                         have expired while the client kept its count
+
+An open transaction holds the last stable offset back to its first record. A marker (control batch)
+ends it; an abort goes to the transaction index.
+
+Snapshots are Kafka's `.snapshot` files, version 1. They hold only the last batch of each producer:
+
+    version i16 (1) | crc32c u32 of the rest | count i32 | count entries of
+    producer id i64 | epoch i16 | last sequence i32 | last offset i64 | offset delta i32
+    | timestamp i64 | coordinator epoch i32 | first offset of the open transaction i64 (-1)
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import NamedTuple
+
+from strandline.storage.errors import (
+    CorruptFile,
+    CorruptRecords,
+    InvalidProducerEpoch,
+    InvalidRecords,
+    OutOfOrderSequence,
+    RecordsRejected,
+    UnsupportedCodec,
+    UnsupportedFormat,
+)
+from strandline.storage.model import NO_EPOCH, NO_TIMESTAMP, Buffer
+from strandline.storage.records.batch.batch import BatchHeader
+from strandline.storage.records.batch.record import iter_records
+from strandline.storage.system import crc32c
+from strandline.storage.values import dataclass
+
+# Java clients and librdkafka allow at most five requests in flight with idempotence.
+BATCHES_REMEMBERED = 5
+SEQUENCE_MASK = 0x7FFFFFFF
+NO_SEQUENCE = -1
+NO_TRANSACTION = -1
+
+SNAPSHOT_VERSION = 1
+_SNAPSHOT_HEAD = struct.Struct(">hI")
+_SNAPSHOT_COUNT = struct.Struct(">i")
+_SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
+
+_CONTROL_KEY = struct.Struct(">hh")
+_CONTROL_VALUE = struct.Struct(">hi")
+
+
+class InvalidTransactionState(RecordsRejected):
+    """A plain batch from a producer that has a transaction open in this partition."""
+
+    kafka_code = 48  # INVALID_TXN_STATE
+
+
+class MarkerType(IntEnum):
+    """How a transaction ended; the type field of a control record's key."""
+
+    ABORT = 0
+    COMMIT = 1
+
+
+class TransactionMarker(NamedTuple):
+    """The content of a control record that ends a transaction."""
+
+    type: MarkerType
+    coordinator_epoch: int
+
+
+class AppendedBatch(NamedTuple):
+    """One batch of a producer as it went into the log."""
+
+    first_sequence: int
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp_ms: int
+
+    @property
+    def base_offset(self) -> int:
+        return self.last_offset - self.offset_delta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletedTransaction:
+    """A transaction that a marker has just ended; `last_offset` is the marker's."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    aborted: bool
+
+
+class ProducerEntry:
+    """One producer; the hot path reads `epoch` and `next_sequence` directly."""
+
+    __slots__ = (
+        "batches",
+        "coordinator_epoch",
+        "epoch",
+        "last_timestamp_ms",
+        "next_sequence",
+        "producer_id",
+        "transaction_first_offset",
+    )
+
+    def __init__(self, producer_id: int, epoch: int) -> None:
+        self.producer_id = producer_id
+        self.epoch = epoch
+        self.next_sequence = 0
+        self.batches: deque[AppendedBatch] = deque(maxlen=BATCHES_REMEMBERED)
+        self.coordinator_epoch = NO_EPOCH
+        self.last_timestamp_ms = NO_TIMESTAMP
+        self.transaction_first_offset = NO_TRANSACTION
+
+    def start_epoch(self, epoch: int) -> None:
+        """Sequences begin anew; what older epochs sent can no longer be repeated."""
+        self.epoch = epoch
+        self.next_sequence = 0
+        self.batches.clear()
+
+    def find_duplicate(self, first_sequence: int, last_sequence: int) -> AppendedBatch | None:
+        for batch in self.batches:
+            if batch.first_sequence == first_sequence and batch.last_sequence == last_sequence:
+                return batch
+        return None
+
+    def __repr__(self) -> str:
+        return (
+            f"<ProducerEntry {self.producer_id} epoch={self.epoch} next={self.next_sequence} "
+            f"transaction_first_offset={self.transaction_first_offset}>"
+        )
+
+
+class ProducerState:
+    """All producers of one partition."""
+
+    def __init__(self) -> None:
+        self.entries: dict[int, ProducerEntry] = {}
+        # First offset -> producer id, in the order of the offsets: transactions are opened by
+        # appends, and offsets only grow. An OrderedDict, as its first element is always at hand.
+        self._open: OrderedDict[int, int] = OrderedDict()
+        self.first_open_offset: int | None = None
+
+    # --- checks, before the append -----------------------------------------------------------
+
+    def check(
+        self,
+        producer_id: int,
+        epoch: int,
+        first_sequence: int,
+        last_sequence: int,
+        *,
+        is_transactional: bool,
+    ) -> AppendedBatch | None:
+        """Says whether a client's batch may be appended; the earlier batch if it is a repeat.
+
+        Raises InvalidProducerEpoch, OutOfOrderSequence, InvalidRecords, InvalidTransactionState.
+        """
+        if first_sequence < 0:
+            raise InvalidRecords(f"producer {producer_id} sent sequence {first_sequence}")
+        entry = self.entries.get(producer_id)
+        if entry is None:
+            return None
+        if epoch == entry.epoch:
+            duplicate = entry.find_duplicate(first_sequence, last_sequence)
+            if duplicate is not None:
+                return duplicate
+        self.check_epoch(entry, epoch)
+        expected_sequence = entry.next_sequence if epoch == entry.epoch else 0
+        if first_sequence != expected_sequence:
+            raise OutOfOrderSequence(
+                f"producer {producer_id} epoch {epoch} sent sequence {first_sequence}, "
+                f"expected {expected_sequence}"
+            )
+        if entry.transaction_first_offset != NO_TRANSACTION and not is_transactional:
+            raise InvalidTransactionState(
+                f"producer {producer_id} has had a transaction open since offset "
+                f"{entry.transaction_first_offset} and sent a batch outside of it"
+            )
+        return None
+
+    def check_epoch(self, entry: ProducerEntry, epoch: int) -> None:
+        """Raises InvalidProducerEpoch if `epoch` is older than the entry's."""
+        if epoch < entry.epoch:
+            raise InvalidProducerEpoch(
+                f"producer {entry.producer_id} epoch {epoch} is older than {entry.epoch}"
+            )
+
+    # --- changes, after the append -----------------------------------------------------------
+
+    def record_batch(
+        self,
+        producer_id: int,
+        epoch: int,
+        first_sequence: int,
+        last_offset: int,
+        offset_delta: int,
+        timestamp_ms: int,
+        is_transactional: bool,
+    ) -> None:
+        """Notes a data batch that is in the log."""
+        entry = self.entries.get(producer_id)
+        if entry is None:
+            entry = self.entries[producer_id] = ProducerEntry(producer_id, epoch)
+        elif entry.epoch != epoch:
+            entry.start_epoch(epoch)
+        last_sequence = (first_sequence + offset_delta) & SEQUENCE_MASK
+        entry.next_sequence = (last_sequence + 1) & SEQUENCE_MASK
+        entry.last_timestamp_ms = timestamp_ms
+        entry.batches.append(
+            AppendedBatch(first_sequence, last_sequence, last_offset, offset_delta, timestamp_ms)
+        )
+        if is_transactional and entry.transaction_first_offset == NO_TRANSACTION:
+            self._open_transaction(entry, last_offset - offset_delta)
+
+    def record_marker(
+        self,
+        producer_id: int,
+        epoch: int,
+        marker: TransactionMarker,
+        offset: int,
+        timestamp_ms: int,
+    ) -> CompletedTransaction | None:
+        """Notes a marker that is in the log; None if it ended nothing in this partition."""
+        entry = self.entries.get(producer_id)
+        if entry is None:
+            entry = self.entries[producer_id] = ProducerEntry(producer_id, epoch)
+        elif epoch > entry.epoch:
+            entry.start_epoch(epoch)
+        entry.coordinator_epoch = marker.coordinator_epoch
+        entry.last_timestamp_ms = timestamp_ms
+        first_offset = entry.transaction_first_offset
+        if first_offset == NO_TRANSACTION:
+            return None
+        entry.transaction_first_offset = NO_TRANSACTION
+        self._close_transaction(first_offset)
+        return CompletedTransaction(
+            producer_id=producer_id,
+            first_offset=first_offset,
+            last_offset=offset,
+            aborted=marker.type is MarkerType.ABORT,
+        )
+
+    def replay(
+        self, header: BatchHeader, marker: TransactionMarker | None
+    ) -> CompletedTransaction | None:
+        """Takes over a batch that is in the log already, without asking whether it may be."""
+        if not header.has_producer:
+            return None
+        if header.is_control:
+            if marker is None:
+                return None
+            return self.record_marker(
+                header.producer_id,
+                header.producer_epoch,
+                marker,
+                header.last_offset,
+                header.max_timestamp_ms,
+            )
+        self.record_batch(
+            header.producer_id,
+            header.producer_epoch,
+            header.base_sequence,
+            header.last_offset,
+            header.last_offset_delta,
+            header.max_timestamp_ms,
+            header.is_transactional,
+        )
+        return None
+
+    def _open_transaction(self, entry: ProducerEntry, first_offset: int) -> None:
+        entry.transaction_first_offset = first_offset
+        self._open[first_offset] = entry.producer_id
+        self.first_open_offset = next(iter(self._open))
+
+    def _close_transaction(self, first_offset: int) -> None:
+        self._open.pop(first_offset, None)
+        self.first_open_offset = next(iter(self._open), None)
+
+    @property
+    def open_transaction_count(self) -> int:
+        return len(self._open)
+
+    def expire(self, now_ms: int, expiration_ms: int) -> int:
+        """Forgets producers that were silent for `expiration_ms` and have nothing open."""
+        expired = [
+            entry.producer_id
+            for entry in self.entries.values()
+            if entry.transaction_first_offset == NO_TRANSACTION
+            and now_ms - entry.last_timestamp_ms >= expiration_ms
+        ]
+        for producer_id in expired:
+            del self.entries[producer_id]
+        return len(expired)
+
+    def clear(self) -> None:
+        self.entries.clear()
+        self._open.clear()
+        self.first_open_offset = None
+
+    # --- snapshots ---------------------------------------------------------------------------
+
+    def encode_snapshot(self) -> bytes:
+        """The state as a Kafka `.snapshot` file."""
+        body = b"".join(
+            (_SNAPSHOT_COUNT.pack(len(self.entries)), *map(_encode_entry, self.entries.values()))
+        )
+        return _SNAPSHOT_HEAD.pack(SNAPSHOT_VERSION, crc32c.crc32c(body)) + body
+
+    def load_snapshot(self, content: Buffer) -> None:
+        """Replaces the state by a snapshot's. Raises CorruptFile, UnsupportedFormat."""
+        entries = list(iter_snapshot(content))
+        self.clear()
+        for row in entries:
+            entry = ProducerEntry(row.producer_id, row.epoch)
+            entry.coordinator_epoch = row.coordinator_epoch
+            entry.last_timestamp_ms = row.timestamp_ms
+            if row.last_sequence != NO_SEQUENCE:
+                entry.next_sequence = (row.last_sequence + 1) & SEQUENCE_MASK
+                entry.batches.append(
+                    AppendedBatch(
+                        (row.last_sequence - row.offset_delta) & SEQUENCE_MASK,
+                        row.last_sequence,
+                        row.last_offset,
+                        row.offset_delta,
+                        row.timestamp_ms,
+                    )
+                )
+            self.entries[row.producer_id] = entry
+        for row in sorted(entries, key=lambda row: row.transaction_first_offset):
+            if row.transaction_first_offset != NO_TRANSACTION:
+                self._open_transaction(self.entries[row.producer_id], row.transaction_first_offset)
+
+    def __repr__(self) -> str:
+        return f"<ProducerState {len(self.entries)} producers, {len(self._open)} transactions open>"
+
+
+class SnapshotEntry(NamedTuple):
+    """One producer of a snapshot file, its fields in the order of the file."""
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp_ms: int
+    coordinator_epoch: int
+    transaction_first_offset: int
+
+
+def _encode_entry(entry: ProducerEntry) -> bytes:
+    last = entry.batches[-1] if entry.batches else None
+    return _SNAPSHOT_ENTRY.pack(
+        entry.producer_id,
+        entry.epoch,
+        last.last_sequence if last else NO_SEQUENCE,
+        last.last_offset if last else -1,
+        last.offset_delta if last else 0,
+        entry.last_timestamp_ms,
+        entry.coordinator_epoch,
+        entry.transaction_first_offset,
+    )
+
+
+def iter_snapshot(content: Buffer) -> Iterator[SnapshotEntry]:
+    """The producers in a snapshot file. Raises CorruptFile, UnsupportedFormat."""
+    view = memoryview(content)
+    if len(view) < _SNAPSHOT_HEAD.size + _SNAPSHOT_COUNT.size:
+        raise CorruptFile(f"producer snapshot of {len(view)} bytes is too short")
+    version, crc = _SNAPSHOT_HEAD.unpack_from(view)
+    if version != SNAPSHOT_VERSION:
+        raise UnsupportedFormat(f"producer snapshot has version {version}")
+    body = view[_SNAPSHOT_HEAD.size :]
+    if crc32c.crc32c(body) != crc:
+        raise CorruptFile("producer snapshot has a wrong checksum")
+    (entry_count,) = _SNAPSHOT_COUNT.unpack_from(body)
+    rows = body[_SNAPSHOT_COUNT.size :]
+    if entry_count * _SNAPSHOT_ENTRY.size != len(rows):
+        raise CorruptFile(f"producer snapshot promises {entry_count} producers")
+    for fields in _SNAPSHOT_ENTRY.iter_unpack(rows):
+        yield SnapshotEntry(*fields)
+
+
+def read_marker(buffer: Buffer, header: BatchHeader, position: int = 0) -> TransactionMarker | None:
+    """The marker in the control batch at `position`; None for control records of other kinds.
+
+    Raises CorruptRecords if it is no control record at all.
+    """
+    if header.record_count == 0:
+        # Compaction took the marker and kept the header, for the producer or for the offset.
+        return None
+    try:
+        record = next(iter_records(buffer, header, position), None)
+    except UnsupportedCodec as error:
+        # Nobody compresses markers with what nobody knows: it is damage, to whoever reads a log.
+        raise CorruptRecords(f"control batch at offset {header.base_offset}: {error}") from error
+    if record is None or record.key is None or len(record.key) < _CONTROL_KEY.size:
+        raise CorruptRecords(f"control batch at offset {header.base_offset} has no control key")
+    _, marker_type = _CONTROL_KEY.unpack_from(record.key)
+    if marker_type not in (MarkerType.ABORT, MarkerType.COMMIT):
+        return None
+    if record.value is None or len(record.value) < _CONTROL_VALUE.size:
+        raise CorruptRecords(f"marker at offset {header.base_offset} has no coordinator epoch")
+    return TransactionMarker(MarkerType(marker_type), _CONTROL_VALUE.unpack_from(record.value)[1])
+
+
+def encode_marker(marker: TransactionMarker) -> tuple[bytes, bytes]:
+    """Key and value of the control record of a marker."""
+    return _CONTROL_KEY.pack(0, marker.type), _CONTROL_VALUE.pack(0, marker.coordinator_epoch)

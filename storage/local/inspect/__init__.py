@@ -1,0 +1,1 @@
+"""Looking into log folders from the command line: dump and verify."""

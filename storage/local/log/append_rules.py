@@ -1,0 +1,253 @@
+"""What may be appended: the rules behind `LocalLog.append`, and the errors that name them.
+
+The hot path tests a batch with a handful of comparisons; it comes here once one of them fails, to
+find out which, or when a batch is of an unusual kind. The answers are those of Kafka's
+LogValidator, with one difference: records are read only where the topic's configuration asks for
+that (`check_records`), and of the first batches of a connection (`broker/handlers`). CRC and header
+must be right everywhere; elsewhere a batch with a true CRC over nonsense is stored as it came.
+
+    length below a header's, wrong CRC, magic > 2                   CorruptRecords (2)
+    nothing, half a batch, two, magic 0 or 1, count and offsets
+    disagree, control batch from a client, negative sequence,
+    records that are read and are not as the header says            InvalidRecords (87)
+    larger than max.message.bytes                                   MessageTooLarge (10)
+    larger than a segment                                           RecordListTooLarge (18)
+    codec 5 to 7                                                    UnsupportedCodec (76)
+    timestamp out of bounds, or claimed to be the broker's          InvalidTimestamp (32)
+    transactional batch from a client                               InvalidTransactionState (48)
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+from strandline.storage.config.log_config import LogConfig
+from strandline.storage.errors import (
+    CorruptRecords,
+    InvalidRecords,
+    InvalidTimestamp,
+    MessageTooLarge,
+    RecordError,
+    RecordListTooLarge,
+    RecordsRejected,
+    UnsupportedCodec,
+)
+from strandline.storage.local.formats.producer_state import (
+    InvalidTransactionState,
+    ProducerState,
+    TransactionMarker,
+    read_marker,
+)
+from strandline.storage.model import NO_TIMESTAMP, Buffer, TimestampType
+from strandline.storage.records.batch import batch as batch_format
+from strandline.storage.records.batch.batch import BatchHeader, check_crc, read_header
+from strandline.storage.records.batch.old_messages import MAGIC_POSITION, is_old
+from strandline.storage.records.batch.record import iter_records
+from strandline.storage.system import crc32c
+
+# Attribute bits that call for a second look. The codec's own bits are among them because unknown
+# codecs come out above CODEC_LAST as well: one comparison clears every ordinary batch.
+UNUSUAL_BITS = (
+    batch_format.CODEC_MASK
+    | batch_format.TIMESTAMP_TYPE_BIT
+    | batch_format.TRANSACTIONAL_BIT
+    | batch_format.CONTROL_BIT
+)
+
+# What the records of one append may become when they are decompressed: over a hundred times the
+# default of max.message.bytes, and harmless for the few workers that do it.
+APPEND_BYTES_MAX = 128 * 1024 * 1024
+# A batch may hold a million records; the first few tell the producer what is wrong.
+RECORD_ERRORS_MAX = 100
+
+_ATTRIBUTES_POSITION = 21
+
+
+class AppendOrigin(Enum):
+    """Who appends: that decides what is checked, and who gave the offsets."""
+
+    CLIENT = "client"
+    COORDINATOR = "coordinator"
+    REPLICATION = "replication"
+
+
+class AppendInfo(NamedTuple):
+    """Where a batch went. `log_append_time_ms` is -1 unless the topic uses LogAppendTime.
+
+    `duplicate` says that this is the answer of an earlier, identical append.
+    """
+
+    base_offset: int
+    last_offset: int
+    max_timestamp_ms: int
+    log_append_time_ms: int
+    log_start_offset: int
+    duplicate: bool
+    size_bytes: int
+
+
+class ReplicatedBatch(NamedTuple):
+    """One of the batches that another broker sent, where it begins in them."""
+
+    position: int
+    header: BatchHeader
+    marker: TransactionMarker | None
+
+
+def short_batch(records: memoryview) -> RecordsRejected:
+    """Why something shorter than a batch header is refused."""
+    if len(records) == 0:
+        return InvalidRecords("no batch to append")
+    if is_old(records):
+        return _old_format(records[MAGIC_POSITION])
+    # Producers send what is corrupt once more. The end of a batch does not come that way (Kafka's
+    # ProduceRequest.validateRecords finds no batch there).
+    return InvalidRecords(f"{len(records)} bytes are no whole record batch")
+
+
+def _old_format(magic: int) -> RecordsRejected:
+    return InvalidRecords(
+        f"message format {magic} is taken by Produce 0 to 2 only, later ones take"
+        f" {batch_format.MAGIC}"
+    )
+
+
+def misshapen_batch(
+    size_bytes: int, magic: int, batch_length: int, config: LogConfig
+) -> RecordsRejected:
+    """Why a batch is refused before its CRC is looked at, in Kafka's order."""
+    if magic in (0, 1):
+        return _old_format(magic)
+    if magic != batch_format.MAGIC:
+        return CorruptRecords(f"record batch magic is {magic}")
+    whole_bytes = batch_length + batch_format.LOG_OVERHEAD_BYTES
+    if batch_length < batch_format.BATCH_LENGTH_MIN:
+        return CorruptRecords(f"batch length {batch_length} is below a header's")
+    if whole_bytes > size_bytes:
+        return InvalidRecords(f"batch of {whole_bytes} bytes ends after {size_bytes} of them")
+    if whole_bytes > config.max_message_bytes:
+        return MessageTooLarge(
+            f"batch of {whole_bytes} bytes, max.message.bytes is {config.max_message_bytes}"
+        )
+    if whole_bytes < size_bytes:
+        return InvalidRecords("more than one batch in a produce request for a partition")
+    return RecordListTooLarge(
+        f"batch of {size_bytes} bytes, segment.bytes is {config.segment_bytes}"
+    )
+
+
+def check_unusual(
+    records: memoryview, attributes: int, origin: AppendOrigin, producers: ProducerState
+) -> TransactionMarker | None:
+    """Refuses what only some may send; the marker if it is one that the coordinator sent.
+
+    No client has a transaction that goes on, for nobody begins or ends one yet; Kafka's
+    UnifiedLog (`batchMissingRequiredVerification`) refuses such a batch with the same code.
+
+    Raises UnsupportedCodec, InvalidTimestamp, InvalidRecords, InvalidTransactionState,
+    InvalidProducerEpoch.
+    """
+    codec = attributes & batch_format.CODEC_MASK
+    if codec > batch_format.CODEC_LAST:
+        raise UnsupportedCodec(f"compression codec {codec} is unknown")
+    if attributes & batch_format.TIMESTAMP_TYPE_BIT and origin is AppendOrigin.CLIENT:
+        raise InvalidTimestamp("a producer may not say that its timestamps are the broker's")
+    if origin is AppendOrigin.CLIENT:
+        if attributes & batch_format.CONTROL_BIT:
+            raise InvalidRecords("clients may not write control records")
+        if attributes & batch_format.TRANSACTIONAL_BIT:
+            # Nobody would ever end the transaction that it opens.
+            raise InvalidTransactionState("the batch is not part of a transaction that goes on")
+    if not attributes & batch_format.CONTROL_BIT:
+        return None
+    header = read_header(records)
+    marker = read_marker(records, header)
+    if header.has_producer:
+        if marker is None:
+            raise InvalidRecords("a control batch with a producer must be a marker")
+        entry = producers.entries.get(header.producer_id)
+        if entry is not None:
+            producers.check_epoch(entry, header.producer_epoch)
+    return marker
+
+
+def check_records(records: Buffer, config: LogConfig, now_ms: int) -> None:
+    """Looks at every record, for the topics whose configuration asks for it.
+
+    Raises CorruptRecords if they are not as the header says, InvalidTimestamp if one is too old or
+    too new, InvalidRecords if one has no key in a compacted topic. Either names all records that
+    are to blame, for whichever reason, and time goes first (Kafka's LogValidator). Decompresses, so
+    this belongs into a worker thread.
+    """
+    header = read_header(records)
+    must_have_keys = "compact" in config.cleanup_policy and not header.is_control
+    checks_time = config.message_timestamp_type is TimestampType.CREATE_TIME
+    oldest_ms = now_ms - config.message_timestamp_before_max_ms
+    newest_ms = now_ms + config.message_timestamp_after_max_ms
+    blamed: list[RecordError] = []
+    misdated: RecordError | None = None
+    for index, record in enumerate(iter_records(records, header, bytes_max=APPEND_BYTES_MAX)):
+        if must_have_keys and record.key is None:
+            error = RecordError(index, "a compacted topic takes no record without a key")
+        elif (
+            checks_time
+            and record.timestamp_ms != NO_TIMESTAMP
+            and not oldest_ms <= record.timestamp_ms <= newest_ms
+        ):
+            error = RecordError(
+                index, f"timestamp {record.timestamp_ms} is outside [{oldest_ms}, {newest_ms}]"
+            )
+            misdated = misdated or error
+        else:
+            continue
+        blamed.append(error)
+        if len(blamed) >= RECORD_ERRORS_MAX:
+            break
+    if misdated is not None:
+        raise InvalidTimestamp(
+            f"{_first(misdated, blamed)}; allowed are message.timestamp.before.max.ms before the"
+            " broker's clock and message.timestamp.after.max.ms after it",
+            record_errors=blamed,
+        )
+    if blamed:
+        raise InvalidRecords(_first(blamed[0], blamed), record_errors=blamed)
+
+
+def _first(error: RecordError, blamed: list[RecordError]) -> str:
+    more = f", and {len(blamed) - 1} more" if len(blamed) > 1 else ""
+    return f"record {error.batch_index}: {error.message}{more}"
+
+
+def check_replicated(records: memoryview, next_offset: int) -> list[ReplicatedBatch]:
+    """All batches of `records`, checked before the first of them is written.
+
+    Raises CorruptRecords, InvalidRecords if they do not lie at or behind `next_offset`.
+    """
+    batches = []
+    position = 0
+    while position < len(records):
+        header = read_header(records, position)
+        check_crc(records, header, position)
+        if header.base_offset < next_offset or header.last_offset_delta < 0:
+            raise InvalidRecords(
+                f"replicated batch has offsets {header.base_offset} to {header.last_offset}, "
+                f"the log ends at {next_offset}"
+            )
+        marker = read_marker(records, header, position) if header.is_control else None
+        batches.append(ReplicatedBatch(position, header, marker))
+        position += header.size_bytes
+        next_offset = header.next_offset
+    if not batches:
+        raise InvalidRecords("no batch to append")
+    return batches
+
+
+def stamp_append_time(records: memoryview, attributes: int, now_ms: int) -> None:
+    """Makes `now_ms` the time of all records of a batch, and the CRC true again."""
+    batch_format.ATTRIBUTES_FIELD.pack_into(
+        records, _ATTRIBUTES_POSITION, attributes | batch_format.TIMESTAMP_TYPE_BIT
+    )
+    batch_format.OFFSET_FIELD.pack_into(records, batch_format.MAX_TIMESTAMP_POSITION, now_ms)
+    crc = crc32c.crc32c(records[batch_format.CRC_START :])
+    batch_format.CRC_FIELD.pack_into(records, batch_format.CRC_POSITION, crc)

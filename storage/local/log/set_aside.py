@@ -1,0 +1,155 @@
+"""Records of a log that are set aside, because the log is begun anew without them.
+
+    <topic>-<partition>/set-aside/<20-digit offset>.log    segments, from the first batch that is
+                                                           set aside; the first one is a copy cut
+                                                           there, the others are links
+    <topic>-<partition>/set-aside/note                     JSON, with a checksum; without it the
+                                                           folder means nothing and is removed
+
+    1 flush the log   2 copy and link   3 sync them   4 write the note      nothing is changed yet
+    ... the log is begun anew, and takes them back behind its new end ...
+    5 remove the note   6 remove the folder
+
+The note says which offsets were set aside, under which leader epoch they began, and, once that is
+known, at which offset the first one comes back. What is here is never appended to. Who decides is
+`storage/tiering/partition/divergence.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from strandline.storage import files
+from strandline.storage.errors import CorruptFile, CorruptRecords, DiskError
+from strandline.storage.files import OpenFile
+from strandline.storage.local.formats import headed_file
+from strandline.storage.local.formats.scan import scan_batches
+from strandline.storage.local.formats.segment_names import LOG_SUFFIX, file_name
+from strandline.storage.local.log.segmented_log import SegmentedLog
+from strandline.storage.local.segment.partition_folder import segment_bases
+from strandline.storage.local.segment.segment import LogSegment
+from strandline.storage.model import Epoch, Offset
+from strandline.storage.values import dataclass
+
+FOLDER = "set-aside"
+NOTE = "note"
+MAGIC = "strandline-set-aside"
+VERSION = 1
+# The offset at which the first one comes back, while that is not known.
+NOT_KNOWN = -1
+# The cut of the first segment is copied in pieces of this size.
+COPY_BYTES = 8 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetAside:
+    """What the note says: records of [start_offset, end_offset), begun under `leader_epoch`."""
+
+    start_offset: Offset
+    end_offset: Offset
+    leader_epoch: Epoch
+    target_offset: Offset = NOT_KNOWN
+
+
+def folder_of(log: SegmentedLog) -> Path:
+    """Where the records of this log that were set aside lie."""
+    return log.directory / FOLDER
+
+
+def is_any(directory: Path) -> bool:
+    """Whether records of the log in this folder are set aside."""
+    return files.is_there(directory, f"{FOLDER}/{NOTE}")
+
+
+def set_aside(log: SegmentedLog, note: SetAside, segments: Sequence[LogSegment]) -> None:
+    """Steps 1 to 4 for `segments`, all that end above the note's start. Blocks.
+
+    Nobody may append meanwhile. Raises DiskError: then nothing is set aside.
+    """
+    log.flush()  # 1
+    folder = folder_of(log)
+    files.remove_tree(folder)
+    files.make_directory(folder)
+    for segment in segments:  # 2
+        target = folder / file_name(max(segment.base_offset, note.start_offset), LOG_SUFFIX)
+        if segment.base_offset > note.start_offset:
+            files.link(segment.log_path, target)
+        else:
+            # This one is cut in place when the log is cut, and a link would be cut with it.
+            _copy_from(segment, note.start_offset, target)
+    files.sync_directory(folder)  # 3
+    write_note(log, note)  # 4
+
+
+def _copy_from(segment: LogSegment, offset: Offset, target: Path) -> None:
+    start = segment.locate(offset)
+    position = segment.size_bytes if start is None else start.position
+    copy = OpenFile(target, writable=True, create=True)
+    try:
+        while position < segment.size_bytes:
+            piece = segment.log.read_at(position, min(COPY_BYTES, segment.size_bytes - position))
+            if not piece:
+                raise DiskError(f"{segment.log_path} ends before {segment.size_bytes}")
+            copy.append(piece)
+            position += len(piece)
+        copy.sync()
+    finally:
+        copy.close()
+
+
+def write_note(log: SegmentedLog, note: SetAside) -> None:
+    """Replaces the note. Blocks. Raises DiskError."""
+    text = json.dumps(asdict(note))
+    path = folder_of(log) / NOTE
+    headed_file.write(path, text.encode(), magic=MAGIC, version=VERSION, end=b"\n")
+
+
+def read_note(log: SegmentedLog) -> SetAside | None:
+    """What is set aside; None if nothing is. Blocks.
+
+    Raises CorruptFile, UnsupportedFormat, DiskError.
+    """
+    path = folder_of(log) / NOTE
+    text = headed_file.read(path, magic=MAGIC, version=VERSION, end=b"\n")
+    if text is None:
+        return None
+    try:
+        return SetAside(**{name: int(value) for name, value in json.loads(text).items()})
+    except (ValueError, AttributeError, TypeError) as error:
+        raise CorruptFile(f"{path}: {error}") from error
+
+
+def read_pieces(log: SegmentedLog, note: SetAside, *, bytes_max: int) -> Iterator[bytearray]:
+    """What is set aside, in order, in pieces of whole batches of up to `bytes_max`, or one batch.
+
+    Blocks. Raises CorruptFile, DiskError.
+    """
+    folder = folder_of(log)
+    for base_offset in segment_bases(folder):
+        segment = OpenFile(folder / file_name(base_offset, LOG_SUFFIX), writable=False)
+        try:
+            begin = end = 0
+            for batch in scan_batches(segment, 0, segment.size_bytes(), verify_crc=True):
+                if batch.header.base_offset >= note.end_offset:
+                    break
+                if end > begin and batch.end_position - begin > bytes_max:
+                    yield bytearray(segment.read_at(begin, end - begin))
+                    begin = end
+                end = batch.end_position
+            if end > begin:
+                yield bytearray(segment.read_at(begin, end - begin))
+        except CorruptRecords as error:
+            raise CorruptFile(f"{segment.path}: {error}") from error
+        finally:
+            segment.close()
+
+
+def remove(log: SegmentedLog) -> None:
+    """Steps 5 and 6. Blocks. Raises DiskError."""
+    folder = folder_of(log)
+    files.remove(folder / NOTE)  # 5
+    files.sync_directory(folder)
+    files.remove_tree(folder)  # 6

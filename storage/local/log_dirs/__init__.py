@@ -1,0 +1,1 @@
+"""The folders of `log.dirs`: loading, creating, moving and losing logs."""

@@ -1,0 +1,130 @@
+"""New logs: which folder of `log.dirs` each goes to, and the steps that make them durable.
+
+    1 each partition's folder, its topic id and files (several threads)
+    2 sync the folders that hold them
+
+Before 1 the caller makes the checkpoints forget earlier logs of these names: after a kill a new
+one would begin where the earlier one did (`log_folder.forget`). A log that cannot be made is an
+error in its place, and nothing is left of it; the others are made all the same. As with Kafka's
+LogManager, a new log goes to the folder with the fewest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+from strandline.storage import files
+from strandline.storage.clock import Clock
+from strandline.storage.config.log_config import LogConfig
+from strandline.storage.errors import DiskError
+from strandline.storage.local.formats import checkpoint
+from strandline.storage.local.log.log import LocalLog
+from strandline.storage.local.log_dirs import unknown_past
+from strandline.storage.local.log_dirs.concurrency import together
+from strandline.storage.local.log_dirs.log_dir import LogDir
+from strandline.storage.model import TopicId, TopicPartition
+
+
+def spread(usable: Sequence[LogDir], log_count: int) -> list[LogDir]:
+    """For each of so many new logs the folder that holds the fewest, the new ones counted."""
+    counts = {directory: len(directory.logs) for directory in usable}
+    targets: list[LogDir] = []
+    for _ in range(log_count):
+        target = min(usable, key=counts.__getitem__)
+        counts[target] += 1
+        targets.append(target)
+    return targets
+
+
+def create_logs(
+    targets: Sequence[LogDir],
+    topic_partitions: Sequence[TopicPartition],
+    topic_id: TopicId,
+    config: LogConfig,
+    *,
+    clock: Clock,
+    may_be_archived: bool = False,
+) -> list[LocalLog | DiskError]:
+    """New, empty logs, each in the folder of its place in `targets`; they are durable. Blocks.
+
+    `may_be_archived`: the partitions are older than their folders; see unknown_past.py.
+    """
+
+    def create(directory: LogDir, topic_partition: TopicPartition) -> LocalLog | DiskError:
+        try:
+            return _create_log(
+                directory,
+                topic_partition,
+                topic_id,
+                config,
+                clock=clock,
+                may_be_archived=may_be_archived,
+            )
+        except DiskError as error:
+            return error
+
+    created = together(
+        [partial(create, *pair) for pair in zip(targets, topic_partitions, strict=True)], "create"
+    )
+    unsynced: dict[LogDir, DiskError] = {}
+    for directory in dict.fromkeys(targets):
+        try:
+            files.sync_directory(directory.path)
+        except DiskError as error:
+            unsynced[directory] = error
+    settled: list[LocalLog | DiskError] = []
+    for directory, new in zip(targets, created, strict=True):
+        if directory in unsynced and isinstance(new, LocalLog):
+            new.close()
+            _discard(new.directory)
+            settled.append(unsynced[directory])
+        else:
+            settled.append(new)
+    return settled
+
+
+def _create_log(
+    directory: LogDir,
+    topic_partition: TopicPartition,
+    topic_id: TopicId,
+    config: LogConfig,
+    *,
+    clock: Clock,
+    may_be_archived: bool,
+) -> LocalLog:
+    path = directory.path / str(topic_partition)
+    if path.exists():
+        raise DiskError(f"{path} exists already")
+    # Its active segment stays open for as long as there is the partition.
+    files.check_descriptors_left()
+    try:
+        if may_be_archived:
+            unknown_past.make_marked(path)
+        else:
+            files.make_directory(path, sync=False)
+        checkpoint.write_topic_id(path, topic_id)
+        return LocalLog.open(
+            path,
+            topic_partition=topic_partition,
+            topic_id=topic_id,
+            config=config,
+            clock=clock,
+            recovery_point=0,
+            log_start_offset=0,
+            clean_shutdown=True,
+        )
+    except DiskError:
+        _discard(path)
+        raise
+    except MemoryError as error:
+        _discard(path)
+        raise DiskError(f"{path}: no memory for a log") from error
+
+
+def _discard(path: Path) -> None:
+    """Half a folder would be in the way of the next attempt."""
+    with suppress(DiskError):
+        files.remove_tree(path)

@@ -1,0 +1,57 @@
+"""Folders of logs that are served no more, and wait to be removed.
+
+Such a folder gets another name at once, so that it is no log for the next start, and goes after
+`file.delete.delay.ms` of monotonic time: somebody may still be reading its files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+from strandline.storage import files
+from strandline.storage.errors import DiskError
+from strandline.storage.local.formats.folder_names import DELETE_SUFFIX, put_aside
+from strandline.storage.values import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class _DeletedFolder:
+    path: Path
+    remove_at_s: float
+
+
+class DeletedFolders:
+    """Those of all log folders of a broker. `purge` may run in a worker thread."""
+
+    def __init__(self) -> None:
+        self._waiting: list[_DeletedFolder] = []
+
+    def put(self, path: Path, *, remove_at_s: float) -> None:
+        """Takes the folder's name away, durably. Blocks. Raises DiskError."""
+        target = path.with_name(put_aside(path.name, DELETE_SUFFIX))
+        files.rename(path, target)
+        self.add(target, remove_at_s=remove_at_s)
+
+    def add(self, path: Path, *, remove_at_s: float) -> None:
+        """One that has its new name already."""
+        self._waiting.append(_DeletedFolder(path, remove_at_s))
+
+    def purge(self, now_s: float, *, within: Collection[Path]) -> tuple[int, DiskError | None]:
+        """Removes what has waited long enough and lies in these log folders, each of which must be
+        there: a folder that is gone counts as removed. How many, and the first error.
+
+        What cannot be removed is tried again and holds nothing else back.
+        """
+        count, first_error = 0, None
+        for folder in list(self._waiting):
+            if folder.remove_at_s > now_s or folder.path.parent not in within:
+                continue
+            try:
+                files.remove_tree(folder.path)
+            except DiskError as error:
+                first_error = first_error or error
+            else:
+                self._waiting.remove(folder)
+                count += 1
+        return count, first_error

@@ -1,0 +1,62 @@
+"""The time that retention believed last, beside the checkpoints of each log folder.
+
+    last-believed-time     {"magic": "strandline-last-time", "version": 1, "crc32c": ...}
+                           milliseconds since the epoch, in digits
+
+It is a hint: what cannot be read is not known, and what cannot be written is written next time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from strandline.storage.errors import CorruptFile, DiskError, UnsupportedFormat
+from strandline.storage.local.formats import headed_file
+from strandline.storage.model import TimestampMs
+
+log = logging.getLogger(__name__)
+
+FILE_NAME = "last-believed-time"
+MAGIC = "strandline-last-time"
+VERSION = 1
+# A note is so much older than the truth at most; a sync for each folder is not for every round.
+NOTE_MS = 60_000
+
+
+class LastTime:
+    """Reads and writes the note; both block."""
+
+    def __init__(self, folders: Callable[[], Sequence[Path]]) -> None:
+        """`folders` gives those that can be used now."""
+        self._folders = folders
+        self._noted_ms: TimestampMs | None = None
+
+    def read(self) -> TimestampMs | None:
+        """The latest note of all folders; None if there is none."""
+        found = [noted for folder in self._folders() if (noted := _read(folder)) is not None]
+        return max(found, default=None)
+
+    def note(self, believed_ms: TimestampMs) -> None:
+        """Writes it down, unless the last note is nearly as good."""
+        if self._noted_ms is not None and abs(believed_ms - self._noted_ms) < NOTE_MS:
+            return
+        self._noted_ms = believed_ms
+        for folder in self._folders():
+            try:
+                headed_file.write(
+                    folder / FILE_NAME, str(believed_ms).encode(), magic=MAGIC, version=VERSION
+                )
+            except DiskError as error:
+                # Who owns the folder says it louder.
+                log.debug("time not noted", extra={"fields": {"reason": str(error)}})
+
+
+def _read(folder: Path) -> TimestampMs | None:
+    try:
+        body = headed_file.read(folder / FILE_NAME, magic=MAGIC, version=VERSION)
+        return None if body is None else int(body)
+    except (CorruptFile, UnsupportedFormat, DiskError, ValueError) as error:
+        log.warning("last time not known", extra={"fields": {"reason": str(error)}})
+        return None

@@ -1,0 +1,392 @@
+"""One folder of `log.dirs`: its lock, whose it is, and the checkpoints in it.
+
+What all folders are together is log_dirs/log_dirs.py.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from strandline.storage import files
+from strandline.storage.errors import CorruptFile, DiskError, LogDirLocked, UnsupportedFormat
+from strandline.storage.local.formats import checkpoint
+from strandline.storage.local.log import closed_log
+from strandline.storage.local.log.closed_log import ClosedLog
+from strandline.storage.local.log.log import LocalLog
+from strandline.storage.model import TopicPartition
+
+log = logging.getLogger(__name__)
+
+LOCK_FILE = ".lock"
+PROBE_FILE = ".strandline-probe"
+# A folder that fails is tried again at once. One that had just come back waits before that, twice
+# as long each time up to the maximum: that it can be written does not mean that it can be read, and
+# each return costs the recovery of all its logs.
+REVIVAL_PAUSE_S = 2.0
+REVIVAL_PAUSE_S_MAX = 60.0
+# Why a checkpoint waits; said once.
+_FULL = "log folder full: appends are refused until there is room"
+_TOO_MANY_OPEN = "checkpoints wait: the process has too many open files"
+ALL_CHECKPOINTS = (
+    checkpoint.RECOVERY_POINTS,
+    checkpoint.LOG_STARTS,
+    checkpoint.HIGH_WATERMARKS,
+    checkpoint.CLEANED_OFFSETS,
+)
+
+
+class LogDir:
+    """One folder of `log.dirs`."""
+
+    def __init__(self, path: Path, lock_descriptor: int) -> None:
+        self.path = path
+        self.logs: dict[TopicPartition, LocalLog] = {}
+        self.was_clean = False
+        # False: its logs are not known, because one of them could not be opened at the start.
+        self.is_loaded = True
+        # Logs as a clean stop left them, by the names of their folders, until they are loaded.
+        self.closed_logs: Mapping[str, ClosedLog] = {}
+        self.recovery_points: dict[TopicPartition, int] = {}
+        self.log_starts: dict[TopicPartition, int] = {}
+        self.high_watermarks: dict[TopicPartition, int] = {}
+        # Up to where each compacted log is clean; logs that were compacted once stay in here.
+        self.cleaned_offsets: dict[TopicPartition, int] = {}
+        # Partitions of which the files may still speak, though their log is gone from here.
+        self.forgotten: set[TopicPartition] = set()
+        # Whether the checkpoint of them is as they are here.
+        self.is_cleaning_noted = True
+        self.failure: DiskError | None = None
+        # When it came back last, how long it waits to come back, and from when on it may.
+        self.revived_s = -math.inf
+        self._revival_pause_s = 0.0
+        self._revival_due_s = -math.inf
+        # Whether the last checkpoint found no room or no descriptor; only so that it is said once.
+        self.is_checkpoint_late = False
+        # What meta.properties calls it; empty until that was read.
+        self.directory_id = ""
+        self._lock_descriptor = lock_descriptor
+
+    @property
+    def _offsets(self) -> tuple[dict[TopicPartition, int], ...]:
+        return self.recovery_points, self.log_starts, self.high_watermarks, self.cleaned_offsets
+
+    @property
+    def known_keys(self) -> set[TopicPartition]:
+        """Of what partitions the checkpoints spoke when they were read."""
+        return set().union(*self._offsets)
+
+    @property
+    def lost_synced(self) -> bool:
+        """Whether a log ended below what its checkpoint called synced, when it was opened."""
+        synced = self.recovery_points
+        return any(one.recovery_point < synced.get(key, 0) for key, one in self.logs.items())
+
+    def forget_state(self, key: TopicPartition) -> None:
+        """What the checkpoints said of a log that is gone; `forget` makes it durable."""
+        for offsets in self._offsets:
+            offsets.pop(key, None)
+        self.forgotten.add(key)
+
+    def note_late(self, error: DiskError) -> None:
+        """A checkpoint found no room, or no descriptor; says so once."""
+        if not self.is_checkpoint_late:
+            self.is_checkpoint_late = True
+            log.error(
+                _FULL if error.is_full else _TOO_MANY_OPEN,
+                extra={"fields": {"folder": str(self.path), "reason": str(error)}},
+            )
+
+    def postpone_revival(self, now_s: float) -> None:
+        """It has failed, at a monotonic `now_s`."""
+        if now_s - self.revived_s >= REVIVAL_PAUSE_S_MAX:
+            self._revival_pause_s = 0.0
+        else:
+            longer_s = max(2 * self._revival_pause_s, REVIVAL_PAUSE_S)
+            self._revival_pause_s = min(longer_s, REVIVAL_PAUSE_S_MAX)
+        self._revival_due_s = now_s + self._revival_pause_s
+
+    def may_be_revived(self, now_s: float) -> bool:
+        """Whether it has waited long enough."""
+        return now_s >= self._revival_due_s
+
+    def check_present(self) -> None:
+        """Raises DiskError if this is not the folder that was locked at the start.
+
+        A volume that was unmounted leaves an empty folder that can be written very well; and what
+        is written there is lost when the volume is back. A folder that was removed and made anew
+        may be another broker's by now.
+        """
+        if not self._is_locked_one():
+            raise DiskError(f"{self.path} is not what it was: is another broker using it?")
+
+    def lock_again(self) -> None:
+        """Takes the lock of a folder that came back, if its file is not the one that was locked.
+
+        A device that was away and is there again may be another one to the system. Raises DiskError
+        if the folder is not there, is another broker's, or is in use.
+        """
+        if self._is_locked_one():
+            return
+        file = self.path / checkpoint.META_PROPERTIES
+        try:
+            found = checkpoint.read_properties(file) or {}
+        except CorruptFile as error:
+            raise DiskError(str(error)) from error
+        if found.get("directory.id") != self.directory_id:
+            raise DiskError(f"{self.path} is another folder than before: see {file}")
+        try:
+            descriptor = _lock(self.path)
+        except LogDirLocked as error:
+            raise DiskError(str(error)) from error
+        self.unlock()
+        self._lock_descriptor = descriptor
+
+    def _is_locked_one(self) -> bool:
+        """Raises DiskError if there is no lock file at all."""
+        try:
+            found = (self.path / LOCK_FILE).stat()
+        except OSError as error:
+            raise DiskError(f"{self.path} is not what it was: is its volume mounted?") from error
+        descriptor = self._lock_descriptor
+        return descriptor >= 0 and os.path.samestat(found, os.fstat(descriptor))
+
+    def unlock(self) -> None:
+        if self._lock_descriptor >= 0:
+            descriptor, self._lock_descriptor = self._lock_descriptor, -1
+            os.close(descriptor)
+
+    def __repr__(self) -> str:
+        state = f"failed: {self.failure}" if self.failure else f"{len(self.logs)} logs"
+        return f"<LogDir {self.path} {state}>"
+
+
+def probe(path: Path) -> None:
+    """Raises DiskError unless something can be written to the folder and be synced."""
+    probe = path / PROBE_FILE
+    files.write_atomically(probe, b"is this folder writable?\n")
+    files.remove(probe)
+
+
+def lock_directory(path: Path) -> LogDir:
+    """Creates the folder if need be and locks it. Raises LogDirLocked, DiskError."""
+    files.make_directory(path)
+    return LogDir(path, _lock(path))
+
+
+def _lock(path: Path) -> int:
+    """The descriptor that holds the lock of a folder. Raises LogDirLocked, DiskError."""
+    lock_path = path / LOCK_FILE
+    try:
+        descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise DiskError(f"cannot open {lock_path}: {error.strerror}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        raise LogDirLocked(
+            f"log folder {path} is in use by another process;"
+            " every broker needs log.dirs of its own"
+        ) from error
+    return descriptor
+
+
+def lock_usable(
+    paths: Sequence[Path], directories: list[LogDir], failures: dict[Path, DiskError]
+) -> None:
+    """Locks each folder into `directories`; one that cannot be used is noted in `failures`.
+
+    Raises LogDirLocked, and DiskError if there is none left.
+    """
+    for path in paths:
+        try:
+            directories.append(lock_directory(path))
+        except LogDirLocked:
+            raise
+        except DiskError as error:
+            _note_unusable(path, error, failures)
+    _check_any(directories, failures)
+
+
+def drop_unreadable(
+    directories: list[LogDir],
+    failures: dict[Path, DiskError],
+    read: Callable[[LogDir], object],
+) -> None:
+    """Moves folders that `read` finds unreadable to `failures`, as Kafka does: the others serve.
+
+    Raises DiskError if there is none left, and what else `read` raises.
+    """
+    for directory in list(directories):
+        try:
+            read(directory)
+        except DiskError as error:
+            if not error.condemns_folder:
+                raise
+            directories.remove(directory)
+            directory.unlock()
+            _note_unusable(directory.path, error, failures)
+    _check_any(directories, failures)
+
+
+def _note_unusable(path: Path, error: DiskError, failures: dict[Path, DiskError]) -> None:
+    failures[path] = error
+    log.error("log folder offline", extra={"fields": {"folder": str(path), "reason": str(error)}})
+
+
+def _check_any(directories: Sequence[LogDir], failures: Mapping[Path, DiskError]) -> None:
+    if not directories:
+        reasons = "; ".join(str(error) for error in failures.values())
+        raise DiskError(reasons) from next(iter(failures.values()))
+
+
+def read_identity(directory: LogDir) -> Mapping[str, str] | None:
+    """meta.properties; None if there is none. Raises DiskError; a damaged one is told later."""
+    try:
+        return checkpoint.read_properties(directory.path / checkpoint.META_PROPERTIES)
+    except CorruptFile:
+        return None
+
+
+def agree_on_identity(directories: Sequence[LogDir], node_id: int, cluster_id: str | None) -> str:
+    """Checks meta.properties of all folders and completes them; the cluster id they agree on."""
+    known = {
+        directory.path: checkpoint.read_properties(directory.path / checkpoint.META_PROPERTIES)
+        for directory in directories
+    }
+    for path, properties in known.items():
+        if properties is None:
+            continue
+        file = path / checkpoint.META_PROPERTIES
+        if "version" not in properties:
+            raise CorruptFile(f"{file} has no version")
+        if properties["version"] not in ("0", "1"):
+            raise UnsupportedFormat(
+                f"{file} has version {properties['version']}, this release reads 0 and 1: a later"
+                " release, or a later Kafka, wrote it, start that one"
+            )
+        # Version 0, of Kafka with ZooKeeper, has broker.id instead.
+        owner = properties.get("node.id", properties.get("broker.id"))
+        if owner != str(node_id):
+            raise CorruptFile(f"{file} belongs to node.id={owner}, this broker is {node_id}")
+        owner_cluster = properties.get("cluster.id")
+        if owner_cluster is not None:
+            if cluster_id is None:
+                cluster_id = owner_cluster
+            elif owner_cluster != cluster_id:
+                raise CorruptFile(
+                    f"{file} belongs to cluster.id={owner_cluster}, this is {cluster_id}"
+                )
+    agreed = cluster_id or checkpoint.random_id()
+    for directory in directories:
+        path, properties = directory.path, known[directory.path]
+        wanted = {
+            **(properties or {}),
+            "version": str(checkpoint.META_PROPERTIES_VERSION),
+            "node.id": str(node_id),
+            "cluster.id": agreed,
+        }
+        wanted.pop("broker.id", None)
+        directory.directory_id = wanted.setdefault("directory.id", checkpoint.random_id())
+        if wanted != properties:
+            checkpoint.write_properties(path / checkpoint.META_PROPERTIES, wanted)
+    return agreed
+
+
+def read_state(directory: LogDir) -> None:
+    """Reads the checkpoints, and takes the clean-shutdown mark away with what it vouches for."""
+    mark = directory.path / checkpoint.CLEAN_SHUTDOWN
+    directory.was_clean = mark.exists()
+    if directory.was_clean:
+        directory.closed_logs = closed_log.read_rows(directory.path)
+        files.remove(mark)
+    files.remove(directory.path / closed_log.FILE_NAME)
+    if directory.was_clean:
+        files.sync_directory(directory.path)
+    directory.recovery_points = _read_offsets(directory, checkpoint.RECOVERY_POINTS)
+    directory.log_starts = _read_offsets(directory, checkpoint.LOG_STARTS)
+    directory.high_watermarks = _read_offsets(directory, checkpoint.HIGH_WATERMARKS)
+    directory.cleaned_offsets = _read_offsets(directory, checkpoint.CLEANED_OFFSETS)
+
+
+def _read_offsets(directory: LogDir, name: str) -> dict[TopicPartition, int]:
+    """A checkpoint; a damaged one counts as absent, which costs time but never data."""
+    path = directory.path / name
+    try:
+        return checkpoint.read_offsets(path)
+    except (CorruptFile, UnsupportedFormat) as error:
+        log.warning("checkpoint not used", extra={"fields": {"reason": str(error)}})
+        directory.was_clean = directory.was_clean and name != checkpoint.RECOVERY_POINTS
+        return {}
+
+
+def write_checkpoints(
+    directory: LogDir,
+    log_starts: Mapping[TopicPartition, int],
+    high_watermarks: Mapping[TopicPartition, int],
+) -> None:
+    """Replaces the checkpoints of the folder, each synced; blocks. Raises DiskError.
+
+    A log without an entry in `log_starts` is noted with its own `log_start_offset`.
+    """
+    directory.check_present()
+    logs = dict(directory.logs)
+    forgotten = directory.forgotten.difference(logs)
+    starts = {key: log_starts.get(key, opened.log_start_offset) for key, opened in logs.items()}
+    watermarks = {key: offset for key, offset in high_watermarks.items() if key in logs}
+    write_recovery_points(directory, logs)
+    checkpoint.write_offsets(directory.path / checkpoint.LOG_STARTS, starts)
+    checkpoint.write_offsets(directory.path / checkpoint.HIGH_WATERMARKS, watermarks)
+    # That of the cleaner is not written each time, and may be the one that speaks of them.
+    if forgotten or not directory.is_cleaning_noted:
+        write_cleaned_offsets(directory)
+    directory.forgotten -= forgotten
+
+
+def write_recovery_points(directory: LogDir, logs: Mapping[TopicPartition, LocalLog]) -> None:
+    """Replaces the checkpoint of how far logs are synced, and syncs it. Raises DiskError."""
+    recovery_points = {key: opened.recovery_point for key, opened in logs.items()}
+    checkpoint.write_offsets(directory.path / checkpoint.RECOVERY_POINTS, recovery_points)
+
+
+def forget(directory: LogDir, keys: Iterable[TopicPartition]) -> None:
+    """What the checkpoints say of earlier logs of these names is gone, durably.
+
+    Has to come before a new log of that name: after a kill it would begin where the earlier one
+    did, and count as synced as far as that one was. Raises DiskError.
+    """
+    gone = directory.forgotten.intersection(keys)
+    if not gone:
+        return
+    for name in ALL_CHECKPOINTS:
+        found = _read_offsets(directory, name)
+        kept = {key: offset for key, offset in found.items() if key not in gone}
+        if len(kept) < len(found):
+            checkpoint.write_offsets(directory.path / name, kept)
+    directory.forgotten -= gone
+
+
+def write_cleaned_offsets(directory: LogDir) -> None:
+    """Replaces the cleaner's checkpoint and syncs it. Raises DiskError."""
+    checkpoint.write_offsets(
+        directory.path / checkpoint.CLEANED_OFFSETS, dict(directory.cleaned_offsets)
+    )
+    directory.is_cleaning_noted = True
+
+
+def mark_clean(directory: LogDir) -> None:
+    """Without room for the mark the next start recovers; the other folders get theirs."""
+    try:
+        files.write_atomically(
+            directory.path / checkpoint.CLEAN_SHUTDOWN, checkpoint.CLEAN_SHUTDOWN_CONTENT
+        )
+    except DiskError as error:
+        log.error(
+            "log folder could not be marked as stopped cleanly, the next start recovers it",
+            extra={"fields": {"folder": str(directory.path), "reason": str(error)}},
+        )

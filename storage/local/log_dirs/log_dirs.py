@@ -1,0 +1,499 @@
+"""All of `log.dirs`: who owns them, what lies in them, where new partitions go.
+
+    <log.dir>/.lock                                held by one process while it runs
+    <log.dir>/meta.properties                      whose folder this is
+    <log.dir>/<topic>-<partition>/                 a log, see log.py; with a mark one that is being
+                                                   moved here, see move.py
+    <log.dir>/<topic>-<partition>.<id>-<why>/      one that is none any more, see folder_names.py
+    <log.dir>/*-checkpoint                         see checkpoint.py
+    <log.dir>/.kafka_cleanshutdown                 there if the last stop was clean
+
+Start:  1 lock  2 meta.properties  3 read and remove the clean-shutdown mark
+        4 open the logs, see loading.py
+Stop:   1 close every log  2 checkpoints  3 how the logs were left, see closed_log.py
+        4 clean-shutdown mark, last  5 unlock
+
+The mark is removed before anything else is touched, so a crash at any later point is unclean.
+
+A folder that fails takes only its own partitions offline: their logs refuse everything with
+KAFKA_STORAGE_ERROR until `revive` finds that the folder can be written again and opens them anew,
+with the recovery that follows an unclean stop. One whose logs could not be loaded stays offline
+until the next start: of these logs nothing is known. A full disk is no failure: appends are refused
+until there is room, and reads and retention go on.
+
+Folders with names that are none of the above are somebody's and stay.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from strandline.storage.clock import Clock
+from strandline.storage.config.log_config import LogConfig
+from strandline.storage.errors import DiskError, StorageError
+from strandline.storage.local.log import closed_log
+from strandline.storage.local.log.closed_log import ClosedLog
+from strandline.storage.local.log.log import LocalLog
+from strandline.storage.local.log_dirs.concurrency import together
+from strandline.storage.local.log_dirs.creation import create_logs, spread
+from strandline.storage.local.log_dirs.deleted_folders import DeletedFolders
+from strandline.storage.local.log_dirs.loading import ConfigFor, load_logs
+from strandline.storage.local.log_dirs.log_dir import (
+    LogDir,
+    agree_on_identity,
+    drop_unreadable,
+    forget,
+    lock_usable,
+    mark_clean,
+    read_identity,
+    read_state,
+    write_checkpoints,
+    write_cleaned_offsets,
+    write_recovery_points,
+)
+from strandline.storage.model import TopicId, TopicPartition
+
+if TYPE_CHECKING:
+    from strandline.storage.local.log_dirs.revival import RevivedLog
+
+log = logging.getLogger(__name__)
+
+
+class LogDirs:
+    """All log folders of one broker. `open`, `load`, `write_checkpoints` and `close` block."""
+
+    def __init__(
+        self,
+        directories: Sequence[LogDir],
+        failures: Mapping[Path, DiskError],
+        cluster_id: str,
+        clock: Clock,
+    ) -> None:
+        self.cluster_id = cluster_id
+        self.directories = tuple(directories)
+        self.failures = dict(failures)
+        self._clock = clock
+        self._deleted = DeletedFolders()
+        # Which partition was to move to which folder when the broker stopped.
+        self.wanted_moves: dict[tuple[TopicPartition, Path], TopicId] = {}
+        # Checkpoints are written from worker threads, one at a time: they share temporary names.
+        self._checkpoint_lock = threading.Lock()
+
+    @classmethod
+    def open(
+        cls, paths: Sequence[Path], *, node_id: int, cluster_id: str | None, clock: Clock
+    ) -> LogDirs:
+        """Locks every folder and checks whose it is; `cluster_id` None takes or makes one.
+
+        Raises LogDirLocked, CorruptFile for a folder of another broker or cluster, and DiskError
+        if no folder is usable; a single unusable one is noted in `failures`.
+        """
+        assert paths, "at least one log folder"
+        directories: list[LogDir] = []
+        failures: dict[Path, DiskError] = {}
+        try:
+            lock_usable(paths, directories, failures)
+            drop_unreadable(directories, failures, read_identity)
+            cluster_id = agree_on_identity(directories, node_id, cluster_id)
+            drop_unreadable(directories, failures, read_state)
+        except BaseException:
+            for directory in directories:
+                directory.unlock()
+            raise
+        return cls(directories, failures, cluster_id, clock)
+
+    # --- what is here ----------------------------------------------------------------------------
+
+    @property
+    def logs(self) -> dict[TopicPartition, LocalLog]:
+        """All open logs."""
+        # Copied in one step each: worker threads create and delete logs.
+        found: dict[TopicPartition, LocalLog] = {}
+        for directory in self.directories:
+            found |= directory.logs
+        return found
+
+    @property
+    def log_start_offsets(self) -> dict[TopicPartition, int]:
+        """Log starts as the checkpoints had them when the folders were opened."""
+        return {
+            key: offset
+            for directory in self.directories
+            for key, offset in directory.log_starts.items()
+        }
+
+    @property
+    def high_watermarks(self) -> dict[TopicPartition, int]:
+        """High watermarks as the checkpoints had them when the folders were opened."""
+        return {
+            key: offset
+            for directory in self.directories
+            for key, offset in directory.high_watermarks.items()
+        }
+
+    def load(
+        self,
+        config_for: ConfigFor,
+        *,
+        threads_per_directory: int = 1,
+        keep_empty_strays: bool = True,
+    ) -> dict[TopicPartition, LocalLog]:
+        """Opens every log, recovering where the last stop was not clean.
+
+        Folders are loaded side by side, each by so many threads; `config_for` is called in them.
+        `config_for` returns None for a partition the cluster does not know: its folder is renamed
+        to -stray and kept, or removed if it has no records and `keep_empty_strays` is False. A
+        topic id of zeros stands for a folder that has none. Raises CorruptFile if two folders hold
+        the same partition, DiskError if no log folder could be loaded.
+        """
+        loaded = load_logs(
+            self.directories,
+            config_for,
+            clock=self._clock,
+            threads_per_directory=threads_per_directory,
+            keep_empty_strays=keep_empty_strays,
+        )
+        if len(loaded.failures) == len(self.directories):
+            reasons = "; ".join(str(error) for error in loaded.failures.values())
+            raise DiskError(reasons) from next(iter(loaded.failures.values()))
+        for path in loaded.removable:
+            self._deleted.add(path, remove_at_s=self._clock.monotonic_s())
+        self.wanted_moves = dict(loaded.wanted_moves)
+        for directory in self.directories:
+            directory.closed_logs = {}
+            if directory in loaded.failures:
+                directory.is_loaded = False
+                self._take_offline(directory, loaded.failures[directory])
+                continue
+            directory.logs |= {
+                opened.topic_partition: self._watched(directory, opened)
+                for opened in loaded.logs[directory]
+            }
+            self._note_losses(directory)
+        for directory in self.directories:
+            # What is not opened is gone for good, and must not come back through a checkpoint.
+            for key in directory.known_keys - directory.logs.keys():
+                directory.forget_state(key)
+        return self.logs
+
+    def _watched(self, directory: LogDir, opened: LocalLog) -> LocalLog:
+        opened.on_failure = partial(self._take_offline, directory)
+        opened.cleaned_offset = directory.cleaned_offsets.get(opened.topic_partition)
+        opened.on_cleaning_undone = partial(self.write_cleaned_offset, opened)
+        opened.on_cut = partial(self._note_cut, directory)
+        if directory.failure is not None:
+            opened.stop(directory.failure)
+        return opened
+
+    def _take_offline(self, directory: LogDir, error: DiskError) -> None:
+        """Stops all logs of a folder. May be called from any thread, and more than once."""
+        if directory.failure is not None:
+            return
+        directory.postpone_revival(self._clock.monotonic_s())
+        directory.failure = error
+        self.failures[directory.path] = error
+        for opened in list(directory.logs.values()):
+            opened.stop(error)
+        log.error(
+            "log folder offline",
+            extra={"fields": {"folder": str(directory.path), "reason": str(error)}},
+        )
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a folder that was locked at the start is offline now."""
+        return any(directory.failure is not None for directory in self.directories)
+
+    def revive(self) -> list[RevivedLog]:
+        """Opens the logs of offline folders that can be written again. Blocks.
+
+        What was not synced when the folder failed may be lost; every other record is there. A
+        folder that keeps failing waits longer each time.
+        """
+        # Folders seldom fail: a start does without it.
+        from strandline.storage.local.log_dirs.revival import reopen_logs
+
+        revived: list[RevivedLog] = []
+        for directory in self.directories:
+            if directory.failure is None or not directory.is_loaded:
+                continue
+            if not directory.may_be_revived(self._clock.monotonic_s()):
+                continue
+            try:
+                opened = reopen_logs(directory, clock=self._clock)
+                with self._checkpoint_lock:
+                    logs = {pair.new.topic_partition: pair.new for pair in opened}
+                    write_recovery_points(directory, logs)
+            except (StorageError, MemoryError) as error:
+                log.debug(
+                    "log folder stays offline",
+                    extra={"fields": {"folder": str(directory.path), "reason": str(error)}},
+                )
+                continue
+            directory.failure = None
+            directory.revived_s = self._clock.monotonic_s()
+            self.failures.pop(directory.path, None)
+            for pair in opened:
+                pair.old.abandon()
+                directory.logs[pair.new.topic_partition] = self._watched(directory, pair.new)
+            revived += opened
+            log.info(
+                "log folder online again",
+                extra={"fields": {"folder": str(directory.path), "logs": len(opened)}},
+            )
+        return revived
+
+    # --- logs come and go ------------------------------------------------------------------------
+
+    def create_log(
+        self, topic_partition: TopicPartition, topic_id: TopicId, config: LogConfig
+    ) -> LocalLog:
+        """`create_logs` of one. Raises DiskError."""
+        (created,) = self.create_logs((topic_partition,), topic_id, config)
+        if isinstance(created, DiskError):
+            raise created
+        return created
+
+    def create_logs(
+        self,
+        topic_partitions: Sequence[TopicPartition],
+        topic_id: TopicId,
+        config: LogConfig,
+        *,
+        may_be_archived: bool = False,
+    ) -> list[LocalLog | DiskError]:
+        """New, empty logs of a topic, each in the folder that holds the fewest; they are durable.
+
+        `may_be_archived`: these are not the first folders of the partitions.
+
+            1 forget what the checkpoints say of deleted partitions of these names
+            2 make them, see creation.py
+
+        One that cannot be made is an error in its place, and nothing is left of it. Blocks.
+        """
+        usable = self._usable()
+        if not usable:
+            return [DiskError("every log folder is offline")] * len(topic_partitions)
+        targets = spread(usable, len(topic_partitions))
+        try:
+            self.forget(targets, topic_partitions)
+        except DiskError as error:
+            return [error] * len(topic_partitions)
+        created = create_logs(
+            targets,
+            topic_partitions,
+            topic_id,
+            config,
+            clock=self._clock,
+            may_be_archived=may_be_archived,
+        )
+        for directory, new in zip(targets, created, strict=True):
+            if isinstance(new, LocalLog):
+                directory.logs[new.topic_partition] = self._watched(directory, new)
+        return created
+
+    def _usable(self) -> list[LogDir]:
+        usable = []
+        for directory in self.directories:
+            if directory.failure is not None:
+                continue
+            try:
+                directory.check_present()
+            except DiskError as error:
+                self._take_offline(directory, error)
+            else:
+                usable.append(directory)
+        return usable
+
+    def forget(
+        self, directories: Iterable[LogDir], topic_partitions: Sequence[TopicPartition]
+    ) -> None:
+        """Checkpoints of these folders say nothing more of deleted logs of these names.
+
+        Blocks. Raises DiskError.
+        """
+        with self._checkpoint_lock:
+            for directory in dict.fromkeys(directories):
+                forget(directory, topic_partitions)
+
+    def delete_log(self, deleted: LocalLog) -> None:
+        """Takes a log away: its folder is renamed now and purged after file.delete.delay.ms.
+
+        Blocks. Raises DiskError.
+        """
+        directory = self.directory_at(deleted.directory.parent)
+        assert directory is not None, deleted
+        key = deleted.topic_partition
+        # Its folder may have come back, with a log over the same files that nobody serves yet.
+        for opened in {deleted, directory.logs.pop(key, deleted)}:
+            # A flush that is under way may find its folder gone; that is no fault of the disk.
+            opened.let_go()
+            opened.stop(DiskError(f"{key} was deleted"))
+        directory.forget_state(key)
+        self.put_aside(deleted)
+
+    def replace_log(self, old: LocalLog, new: LocalLog) -> None:
+        """A copy in another folder takes the log's place; `put_aside` is to follow for the old one.
+
+        Waits for no disk.
+        """
+        directory = self._find_directory(old)
+        assert directory is not None, f"{old} is not one of ours"
+        target = self.directory_at(new.directory.parent)
+        assert target is not None, new
+        key = old.topic_partition
+        # As in delete_log: what is still under way in the old folder is no fault of its disk.
+        old.let_go()
+        del directory.logs[key]
+        target.logs[key] = self._watched(target, new)
+        if key in directory.cleaned_offsets:
+            target.cleaned_offsets[key] = directory.cleaned_offsets[key]
+            target.is_cleaning_noted = directory.is_cleaning_noted = False
+            new.cleaned_offset = old.cleaned_offset
+        directory.forget_state(key)
+
+    def put_aside(self, removed: LocalLog) -> None:
+        """The folder of a log that is served no more goes as a deleted one. Raises DiskError.
+
+        Blocks: the name is durable.
+        """
+        remove_at_s = self._clock.monotonic_s() + removed.config.file_delete_delay_ms / 1000
+        self._deleted.put(removed.directory, remove_at_s=remove_at_s)
+
+    def directory_at(self, path: Path) -> LogDir | None:
+        """The log folder with this path, relative or absolute; None if it is none of ours."""
+        wanted = path.absolute()
+        return next((d for d in self.directories if d.path.absolute() == wanted), None)
+
+    def purge_deleted(self, now_s: float) -> int:
+        """Unlinks files and folders whose delay is over by monotonic time; how many.
+
+        May run in a worker thread.
+
+        What cannot be unlinked is tried again and holds nothing else back; the first error is
+        raised at the end, a DiskError. What lies in a folder that is away waits until it is back.
+        """
+        usable = self._usable()
+        purged, first_error = self._deleted.purge(now_s, within={one.path for one in usable})
+        for opened in [log for one in usable for log in list(one.logs.values())]:
+            try:
+                purged += opened.purge_deleted(now_s)
+            except DiskError as error:
+                first_error = first_error or error
+        if first_error is not None:
+            raise first_error
+        return purged
+
+    # --- compaction ------------------------------------------------------------------------------
+
+    def cleaned_offset(self, opened: LocalLog) -> int | None:
+        """Up to where a log is compacted; None if it never was."""
+        directory = self._find_directory(opened)
+        return None if directory is None else directory.cleaned_offsets.get(opened.topic_partition)
+
+    def write_cleaned_offset(self, opened: LocalLog, offset: int) -> None:
+        """Makes durable up to where a log is compacted. Blocks; thread-safe. Raises DiskError."""
+        with self._checkpoint_lock:
+            directory = self._find_directory(opened)
+            if directory is None or directory.failure is not None:
+                return
+            directory.cleaned_offsets[opened.topic_partition] = opened.cleaned_offset = offset
+            write_cleaned_offsets(directory)
+
+    def _find_directory(self, opened: LocalLog) -> LogDir | None:
+        for directory in self.directories:
+            if directory.logs.get(opened.topic_partition) is opened:
+                return directory
+        return None
+
+    # --- checkpoints and the end -----------------------------------------------------------------
+
+    def _note_cut(self, directory: LogDir) -> None:
+        """The checkpoint of a folder calls nothing synced that is not. Blocks. Raises DiskError."""
+        with self._checkpoint_lock:
+            if directory.failure is not None:
+                raise directory.failure
+            directory.check_present()
+            write_recovery_points(directory, dict(directory.logs))
+
+    def _note_losses(self, directory: LogDir) -> None:
+        """The same, for logs that ended below it when they were opened."""
+        if not directory.lost_synced:
+            return
+        try:
+            self._note_cut(directory)
+        except DiskError as error:
+            # Without room the checkpoint of the next minute does it.
+            if not (error.is_full or error.is_out_of_descriptors):
+                self._take_offline(directory, error)
+
+    def write_checkpoints(
+        self,
+        log_starts: Mapping[TopicPartition, int],
+        high_watermarks: Mapping[TopicPartition, int],
+    ) -> frozenset[Path]:
+        """Writes the three checkpoints of every folder, synced. May run in a worker thread.
+
+        Returns the folders where that was not possible: what they held before still counts there.
+        """
+        failed: set[Path] = set()
+        with self._checkpoint_lock:
+            for directory in self.directories:
+                if directory.failure is not None:
+                    failed.add(directory.path)
+                    continue
+                try:
+                    write_checkpoints(directory, log_starts, high_watermarks)
+                    directory.is_checkpoint_late = False
+                except DiskError as error:
+                    failed.add(directory.path)
+                    if not (error.is_full or error.is_out_of_descriptors):
+                        self._take_offline(directory, error)
+                    else:
+                        directory.note_late(error)
+        return frozenset(failed)
+
+    def close(
+        self,
+        log_starts: Mapping[TopicPartition, int] | None = None,
+        high_watermarks: Mapping[TopicPartition, int] | None = None,
+    ) -> None:
+        """Closes every log, leaves the clean-shutdown mark where all went well, and unlocks."""
+        self.finish(log_starts or {}, high_watermarks or {})
+        self.unlock()
+
+    def finish(
+        self,
+        log_starts: Mapping[TopicPartition, int],
+        high_watermarks: Mapping[TopicPartition, int],
+    ) -> None:
+        """`close` without its end: nobody else may have the folders yet."""
+        rows: dict[LogDir, list[ClosedLog]] = {}
+        for directory in self.directories:
+            rows[directory] = []
+            closings = [partial(closed_log.close, one) for one in directory.logs.values()]
+            for closed in together(closings, "close"):
+                if isinstance(closed, DiskError):
+                    self._take_offline(directory, closed)
+                elif closed is not None:
+                    rows[directory].append(closed)
+        self.write_checkpoints(log_starts, high_watermarks)
+        for directory in self.directories:
+            if directory.failure is None:
+                # Without room for them the next start takes its time, and that is all.
+                with suppress(DiskError):
+                    closed_log.write_rows(directory.path, rows[directory])
+                mark_clean(directory)
+
+    def unlock(self) -> None:
+        for directory in self.directories:
+            directory.unlock()
+
+    def __repr__(self) -> str:
+        return f"<LogDirs {list(self.directories)}>"

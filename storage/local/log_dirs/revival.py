@@ -1,0 +1,65 @@
+"""A log folder comes back: its logs are opened anew, with the recovery after an unclean stop.
+
+    1 it is the folder that was locked at the start   2 it can be written   3 every log opens
+
+Only if all three succeed do the new logs take the place of the old ones, which are stopped since
+the failure. What was not synced when the folder failed may be lost; every other record is there.
+
+After a sync that failed the system may keep in memory, as if it were written, what never reached
+the device. Who read that would find all well, and the next sync would find nothing to write. So
+what was not synced is read from the device.
+"""
+
+from __future__ import annotations
+
+from strandline.storage import files
+from strandline.storage.clock import Clock
+from strandline.storage.errors import DiskError
+from strandline.storage.local.log.log import LocalLog
+from strandline.storage.local.log_dirs.log_dir import LogDir, probe
+from strandline.storage.values import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class RevivedLog:
+    """A log that was stopped, and the one that was opened in its place."""
+
+    old: LocalLog
+    new: LocalLog
+
+    @property
+    def lost_records(self) -> bool:
+        """Whether the log ends before the offset that it had reached."""
+        return self.new.end_offset < self.old.end_offset
+
+
+def reopen_logs(directory: LogDir, *, clock: Clock) -> list[RevivedLog]:
+    """Opens every log of a folder that failed. Blocks. Raises DiskError if it is not usable yet."""
+    directory.lock_again()
+    probe(directory.path)
+    return [
+        RevivedLog(old, _reopen(directory, old, clock=clock))
+        for old in list(directory.logs.values())
+    ]
+
+
+def _reopen(directory: LogDir, old: LocalLog, *, clock: Clock) -> LocalLog:
+    if not old.directory.is_dir():
+        raise DiskError(f"{old.directory} is gone")
+    for segment in old.segments:
+        if segment.is_active or segment.end_offset > old.recovery_point:
+            files.forget_cached(segment.log_path)
+    files.forget_cached(old.leader_epochs.path)
+    opened = LocalLog.open(
+        old.directory,
+        topic_partition=old.topic_partition,
+        topic_id=old.topic_id,
+        config=old.config,
+        clock=clock,
+        recovery_point=old.recovery_point,
+        log_start_offset=old.log_start_offset,
+        clean_shutdown=False,
+        was_compacted=old.topic_partition in directory.cleaned_offsets,
+    )
+    opened.on_segment_closed = old.on_segment_closed
+    return opened

@@ -1,0 +1,36 @@
+"""The mark of a log whose folder was missing when its broker started: it may have an archive.
+
+    <topic>-<partition>/past-unknown      empty; comes with the folder, and goes when it is known
+                                          what the archive has
+
+A new folder of an old partition is what a lost disk looks like. It is empty, and its log is not:
+who wrote to it now would give offsets a second time. A folder that was there before is this disk's
+own past, or an older image of it, and is written to without asking anybody (decision 50).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from strandline.storage import files
+from strandline.storage.local.formats.folder_names import DELETE_SUFFIX, put_aside
+
+MARK = "past-unknown"
+
+
+def make_marked(directory: Path) -> None:
+    """A new folder that was never there without its mark. Blocks. Raises DiskError."""
+    made = directory.with_name(put_aside(directory.name, DELETE_SUFFIX))
+    files.make_directory(made, sync=False)
+    files.write_atomically(made / MARK, b"")
+    files.rename(made, directory)
+
+
+def is_marked(directory: Path) -> bool:
+    """Whether nobody has found out yet what the archive of this log has."""
+    return files.is_there(directory, MARK)
+
+
+def forget(directory: Path) -> None:
+    """It is known now. After a loss of power the mark may be there again. Raises DiskError."""
+    files.remove(directory / MARK)

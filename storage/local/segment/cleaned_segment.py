@@ -1,0 +1,145 @@
+"""The segment that a cleaning writes, under names that nobody else reads.
+
+    <20-digit base>.log.cleaned  .index.cleaned  .timeindex.cleaned  .txnindex.cleaned
+
+Batches are appended in order; `finish` writes the indexes and makes everything durable. A folder
+that is opened with such files in it removes them: the cleaning did not come to its end.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from strandline.storage import files
+from strandline.storage.errors import DiskError
+from strandline.storage.files import OpenFile
+from strandline.storage.local.formats.index import OffsetIndex, TimeIndex
+from strandline.storage.local.formats.segment_names import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SEGMENT_SUFFIXES,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    file_name,
+)
+from strandline.storage.local.formats.txn_index import encode_entries
+from strandline.storage.local.segment.partition_folder import CLEANED_SUFFIX
+from strandline.storage.model import NO_TIMESTAMP, AbortedTransaction, Buffer
+from strandline.storage.values import dataclass
+
+# Small batches are gathered; one write each would cost more than the cleaning.
+WRITE_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanedFacts:
+    """What was written."""
+
+    base_offset: int
+    size_bytes: int
+    max_timestamp_ms: int
+    max_timestamp_offset: int
+
+
+def cleaned_path(directory: Path, base_offset: int, suffix: str) -> Path:
+    """Where a file of the segment is made before it takes the place of the cleaned ones."""
+    return directory / (file_name(base_offset, suffix) + CLEANED_SUFFIX)
+
+
+def remove_cleaned(directory: Path, base_offset: int) -> None:
+    """Removes what was begun; files that are not there are fine. Raises DiskError."""
+    for suffix in SEGMENT_SUFFIXES:
+        files.remove(cleaned_path(directory, base_offset, suffix))
+
+
+class CleanedSegment:
+    """See the top of this file. Raises DiskError wherever it writes."""
+
+    def __init__(self, directory: Path, base_offset: int, *, index_interval_bytes: int) -> None:
+        remove_cleaned(directory, base_offset)
+        self._directory = directory
+        self._base_offset = base_offset
+        self._index_interval_bytes = index_interval_bytes
+        self._log = OpenFile(
+            cleaned_path(directory, base_offset, LOG_SUFFIX), writable=True, create=True
+        )
+        self._offsets = OffsetIndex(cleaned_path(directory, base_offset, INDEX_SUFFIX), active=True)
+        self._times = TimeIndex(
+            cleaned_path(directory, base_offset, TIME_INDEX_SUFFIX), active=True
+        )
+        for index in (self._offsets, self._times):
+            index.create_file()
+        self._unwritten: list[Buffer] = []
+        self._unwritten_bytes = 0
+        self._bytes_since_index = 0
+        self.size_bytes = 0
+        self._max_timestamp_ms = NO_TIMESTAMP
+        self._max_timestamp_offset = base_offset
+
+    def append(self, batch: Buffer, last_offset: int, max_timestamp_ms: int) -> None:
+        """Adds a whole batch; the indexes get their entries where appending would make them."""
+        size_bytes = len(batch)
+        if max_timestamp_ms > self._max_timestamp_ms:
+            self._max_timestamp_ms = max_timestamp_ms
+            self._max_timestamp_offset = last_offset
+        if self._bytes_since_index > self._index_interval_bytes:
+            self._offsets.append(last_offset - self._base_offset, self.size_bytes)
+            self._add_time()
+            self._bytes_since_index = size_bytes
+        else:
+            self._bytes_since_index += size_bytes
+        self.size_bytes += size_bytes
+        self._unwritten.append(batch)
+        self._unwritten_bytes += size_bytes
+        if self._unwritten_bytes >= WRITE_BYTES:
+            self.write_out()
+
+    def _add_time(self) -> None:
+        self._times.append_if_later(
+            self._max_timestamp_ms, self._max_timestamp_offset - self._base_offset
+        )
+
+    def write_out(self) -> None:
+        """Writes what was gathered; batches may be views of buffers that are used again then."""
+        if self._unwritten:
+            self._log.append(b"".join(self._unwritten))
+            self._unwritten.clear()
+            self._unwritten_bytes = 0
+
+    def finish(
+        self, transactions: Sequence[AbortedTransaction], *, modified_ns: int
+    ) -> CleanedFacts:
+        """Completes and syncs all files. `modified_ns` becomes the log file's time of change.
+
+        That is the time of the youngest source: for records without a timestamp of their own,
+        retention goes by it.
+        """
+        self.write_out()
+        self._add_time()
+        for index in (self._offsets, self._times):
+            index.write_out()
+        if transactions:
+            path = cleaned_path(self._directory, self._base_offset, TXN_INDEX_SUFFIX)
+            files.write_atomically(path, encode_entries(transactions))
+        try:
+            os.utime(self._log.fileno(), ns=(modified_ns, modified_ns))
+        except OSError as error:
+            raise DiskError(f"cannot set the time of {self._log.path}: {error.strerror}") from error
+        self._log.sync()
+        files.sync_file(self._offsets.path)
+        files.sync_file(self._times.path)
+        files.sync_directory(self._directory)
+        self._log.close()
+        return CleanedFacts(
+            base_offset=self._base_offset,
+            size_bytes=self.size_bytes,
+            max_timestamp_ms=self._max_timestamp_ms,
+            max_timestamp_offset=self._max_timestamp_offset,
+        )
+
+    def abandon(self) -> None:
+        """Removes what was written."""
+        self._log.close()
+        remove_cleaned(self._directory, self._base_offset)

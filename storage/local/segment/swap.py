@@ -1,0 +1,117 @@
+"""Putting a cleaned segment in the place of those that it was made from.
+
+    1 (cleaning)   .cleaned files, whole and synced               before 3: as if nothing had been
+    2 in a worker  index files .cleaned -> .swap
+    3 in a worker  log .cleaned -> .swap, folder synced           from here on it is carried out
+    4 on the loop  files of the sources -> .deleted
+    5 on the loop  .swap -> final names, the log last
+    6 on the loop  the list of segments
+    7 in a worker  folder synced
+    8 in a worker  cleaner-offset-checkpoint, after the last group
+
+A start after a crash removes `.cleaned` files and any `.swap` beside them (up to 2), and finishes
+with a `.swap` that stands alone (from 3 on): see partition_folder.py. 4 to 6 are one step of the event loop,
+so no reader sees half of it; who holds a range of an old file keeps reading that file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from strandline.storage import files
+from strandline.storage.crash_points import (
+    CLEAN_AFTER_COMMIT,
+    CLEAN_AFTER_INDEXES,
+    CLEAN_AFTER_WRITE,
+    crash_point,
+)
+from strandline.storage.files import OpenFile
+from strandline.storage.local.formats.segment_names import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    file_name,
+)
+from strandline.storage.local.formats.txn_index import TxnIndex
+from strandline.storage.local.segment import partition_folder as folder
+from strandline.storage.local.segment.cleaned_segment import CleanedFacts, cleaned_path
+from strandline.storage.local.segment.open_files import OPEN_SEALED
+from strandline.storage.local.segment.partition_folder import CLEANED_SUFFIX, SWAP_SUFFIX
+from strandline.storage.local.segment.segment import LogSegment
+
+_INDEX_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+
+
+def commit_swap(directory: Path, facts: CleanedFacts) -> OpenFile:
+    """Steps 2 and 3; the log file of the new segment, open. Blocks. Raises DiskError."""
+    base_offset = facts.base_offset
+    crash_point(CLEAN_AFTER_WRITE)
+    for suffix in _INDEX_SUFFIXES:
+        source = cleaned_path(directory, base_offset, suffix)
+        if source.exists():
+            files.rename(source, _swap_path(directory, base_offset, suffix), sync=False)  # 2
+    crash_point(CLEAN_AFTER_INDEXES)
+    # Opened before its name counts: with no descriptor left the old segments simply stay.
+    opened = OpenFile(cleaned_path(directory, base_offset, LOG_SUFFIX), writable=True)
+    files.rename(opened.path, _swap_path(directory, base_offset, LOG_SUFFIX), sync=True)  # 3
+    opened.path = directory / file_name(base_offset, LOG_SUFFIX)
+    crash_point(CLEAN_AFTER_COMMIT)
+    return opened
+
+
+def name_finally(directory: Path, base_offset: int) -> None:
+    """Step 5. Raises DiskError."""
+    for suffix in (*_INDEX_SUFFIXES, LOG_SUFFIX):
+        source = _swap_path(directory, base_offset, suffix)
+        if source.exists():
+            files.rename(source, directory / file_name(base_offset, suffix), sync=False)
+
+
+def replacement(
+    directory: Path, opened: OpenFile, facts: CleanedFacts, sources: Sequence[LogSegment]
+) -> LogSegment:
+    """The new segment, once its files have their names. Raises CorruptFile, DiskError."""
+    segment = LogSegment(
+        directory,
+        facts.base_offset,
+        log=opened,
+        created_ms=min(source.created_ms for source in sources),
+        active=False,
+    )
+    segment.txn_index = TxnIndex.open(segment.txn_index_path)
+    segment.size_bytes = facts.size_bytes
+    segment.end_offset = sources[-1].end_offset
+    segment.max_timestamp_ms = facts.max_timestamp_ms
+    segment.max_timestamp_offset = facts.max_timestamp_offset
+    segment.is_durable = True
+    OPEN_SEALED.add(segment)
+    return segment
+
+
+def _swap_path(directory: Path, base_offset: int, suffix: str) -> Path:
+    return directory / (file_name(base_offset, suffix) + SWAP_SUFFIX)
+
+
+def withdraw(directory: Path, base_offset: int) -> None:
+    """Takes steps 2 and 3 back: the sources changed meanwhile. Blocks. Raises DiskError."""
+    # The log last: a log alone is swapped in by the next start, which makes its indexes anew. The
+    # indexes alone would be taken for those of the old log.
+    for suffix in (*_INDEX_SUFFIXES, LOG_SUFFIX):
+        files.remove(_swap_path(directory, base_offset, suffix))
+    files.sync_directory(directory)
+
+
+def clear_unfinished(directory: Path) -> None:
+    """Removes what a cleaning that ended early has left. Blocks. Raises DiskError."""
+    if not directory.is_dir():
+        return
+    names = folder.file_names(directory)
+    committed = {name[:20] for name in names if name.endswith(LOG_SUFFIX + SWAP_SUFFIX)}
+    for name in names:
+        if name.endswith(SWAP_SUFFIX) and name[:20] not in committed:
+            files.remove(directory / name)
+    for name in names:
+        if name.endswith(CLEANED_SUFFIX):
+            files.remove(directory / name)

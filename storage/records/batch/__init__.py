@@ -1,0 +1,1 @@
+"""Record batches and records: layout, reading, writing, conversion of old formats."""

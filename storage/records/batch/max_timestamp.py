@@ -1,0 +1,68 @@
+"""A batch whose header says that its records end in time before they begin.
+
+    base timestamp    that of the first record
+    max timestamp     that of the newest one, so never below it
+
+Sarama, the client of many programs in Go, wrote -1 there up to 1.43.3 (2024). Lookups by time,
+retention and rolling go by this field, so it is made true when such a batch is appended, as Kafka's
+LogValidator does. That takes every record's timestamp; a max timestamp that is wrong in another way
+is not found without reading the records of every batch (docs/decisions/0005).
+"""
+
+from __future__ import annotations
+
+import struct
+
+from strandline.storage.errors import CorruptRecords
+from strandline.storage.model import NO_TIMESTAMP
+from strandline.storage.records.batch import batch as batch_format
+from strandline.storage.records.batch.batch import BatchHeader
+from strandline.storage.records.batch.key_walk import read_varint
+from strandline.storage.records.compression import decompress
+from strandline.storage.system import crc32c
+
+# The base timestamp lies before it.
+_TIMESTAMPS_POSITION = batch_format.MAX_TIMESTAMP_POSITION - 8
+_unpack_timestamps = struct.Struct(">qq").unpack_from
+_TIMESTAMP_MAX = 2**63 - 1
+
+
+def says_too_early(records: memoryview) -> bool:
+    """Whether a batch of v2 names a max timestamp that it cannot have; False without a header."""
+    if len(records) < batch_format.HEADER_BYTES:
+        return False
+    base_ms: int
+    max_ms: int
+    base_ms, max_ms = _unpack_timestamps(records, _TIMESTAMPS_POSITION)
+    return max_ms < base_ms
+
+
+def set_newest(records: memoryview, header: BatchHeader, *, bytes_max: int) -> None:
+    """Writes the newest record's timestamp, or -1 if all are older, into the batch's header.
+
+    `records` is the whole batch, writable; its CRC is made anew. Raises CorruptRecords if they are
+    not as the header says, DecompressedTooLarge if they would become more than `bytes_max`.
+    """
+    payload = decompress(header.codec, records[batch_format.HEADER_BYTES :], bytes_max=bytes_max)
+    newest_ms = max(NO_TIMESTAMP, _newest_ms(bytes(payload), header))
+    if newest_ms > _TIMESTAMP_MAX:
+        raise CorruptRecords(f"timestamp {newest_ms} has more than 64 bits")
+    batch_format.OFFSET_FIELD.pack_into(records, batch_format.MAX_TIMESTAMP_POSITION, newest_ms)
+    crc = crc32c.crc32c(records[batch_format.CRC_START :])
+    batch_format.CRC_FIELD.pack_into(records, batch_format.CRC_POSITION, crc)
+
+
+def _newest_ms(payload: bytes, header: BatchHeader) -> int:
+    """Steps over the records by their lengths, and reads the time of each."""
+    position, end, newest_delta_ms = 0, len(payload), -_TIMESTAMP_MAX
+    for _ in range(header.record_count):
+        length, position = read_varint(payload, position, end)
+        record_end = position + length
+        if length < 1 or record_end > end:
+            raise CorruptRecords(f"record of {length} bytes exceeds its batch")
+        delta_ms, _ = read_varint(payload, position + 1, record_end)
+        newest_delta_ms = max(newest_delta_ms, delta_ms)
+        position = record_end
+    if position != end:
+        raise CorruptRecords(f"batch says {header.record_count} records, more bytes follow")
+    return header.base_timestamp_ms + newest_delta_ms

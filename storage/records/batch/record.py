@@ -1,0 +1,253 @@
+"""Single records inside a batch: walking them, and building batches.
+
+    record = length varint | attributes i8 | timestamp delta varlong | offset delta varint
+           | key length varint, key | value length varint, value
+           | header count varint, (key length varint, key, value length varint, value) ...
+
+Lengths of -1 mean null. An ordinary append or fetch never comes here. This is for batches that have
+to be looked into (the first of a connection, those of topics whose configuration asks for it), for
+what the broker writes itself, for dump-log, for tests, and as the slow way that the lake's kernel
+is checked against.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from strandline.storage.errors import CorruptRecords
+from strandline.storage.model import Buffer, TimestampType
+from strandline.storage.records.batch import batch as batch_format
+from strandline.storage.records.batch.batch import BatchHeader
+from strandline.storage.records.compression import (
+    DECOMPRESSED_BYTES_MAX,
+    Codec,
+    compress,
+    decompress,
+)
+from strandline.storage.system import crc32c
+from strandline.storage.values import dataclass
+
+VARINT_BYTES_MAX = 10
+INT64_MIN = -(2**63)
+INT64_MAX = 2**63 - 1
+UINT64_MAX = 2**64 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """A record header; the key is text, the value opaque or null."""
+
+    key: str
+    value: bytes | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One record with its absolute offset and timestamp."""
+
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...] = ()
+
+
+def iter_records(
+    buffer: Buffer,
+    header: BatchHeader,
+    position: int = 0,
+    *,
+    bytes_max: int = DECOMPRESSED_BYTES_MAX,
+) -> Iterator[Record]:
+    """The records of the batch at `position`, decompressed if need be.
+
+    Raises CorruptRecords if the records are not as the header says, DecompressedTooLarge if they
+    would become more than `bytes_max`.
+    """
+    end = position + header.size_bytes
+    payload = decompress(
+        header.codec,
+        memoryview(buffer)[position + batch_format.HEADER_BYTES : end],
+        bytes_max=bytes_max,
+    )
+    reader = _Reader(memoryview(payload))
+    log_append_ms = (
+        header.max_timestamp_ms if header.timestamp_type is TimestampType.LOG_APPEND_TIME else None
+    )
+    previous_delta = -1
+    for _ in range(header.record_count):
+        length = reader.varint()
+        record_end = reader.position + length
+        if length < 0 or record_end > len(reader.view):
+            raise CorruptRecords(f"record of {length} bytes exceeds its batch")
+        reader.take(1)
+        timestamp_ms = header.base_timestamp_ms + reader.varint()
+        if not INT64_MIN <= timestamp_ms <= INT64_MAX:
+            raise CorruptRecords(f"timestamp {timestamp_ms} has more than 64 bits")
+        offset_delta = reader.varint()
+        if not previous_delta < offset_delta <= header.last_offset_delta:
+            raise CorruptRecords(
+                f"offset delta {offset_delta} follows {previous_delta}"
+                f" in a batch that ends at {header.last_offset_delta}"
+            )
+        previous_delta = offset_delta
+        offset = header.base_offset + offset_delta
+        key = reader.nullable_bytes()
+        value = reader.nullable_bytes()
+        headers = tuple(_read_header(reader) for _ in range(_header_count(reader)))
+        if reader.position != record_end:
+            raise CorruptRecords(
+                f"record at offset {offset} has {record_end - reader.position} spare bytes"
+            )
+        yield Record(
+            offset=offset,
+            timestamp_ms=timestamp_ms if log_append_ms is None else log_append_ms,
+            key=key,
+            value=value,
+            headers=headers,
+        )
+    if reader.position != len(reader.view):
+        raise CorruptRecords(
+            f"batch at offset {header.base_offset} says {header.record_count} records,"
+            " more bytes follow"
+        )
+
+
+def encode_batch(
+    records: Sequence[Record],
+    *,
+    base_offset: int | None = None,
+    leader_epoch: int = -1,
+    codec: Codec = Codec.NONE,
+    level: int | None = None,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    timestamp_type: TimestampType = TimestampType.CREATE_TIME,
+    transactional: bool = False,
+    control: bool = False,
+) -> bytes:
+    """A v2 batch of `records`, whose offsets must grow; the base offset is the first one's."""
+    assert records, "a batch has records"
+    first = records[0].offset if base_offset is None else base_offset
+    base_timestamp_ms = records[0].timestamp_ms
+    payload = bytearray()
+    for record in records:
+        _write_record(payload, record, first, base_timestamp_ms)
+    body = compress(codec, bytes(payload), level)
+    attributes = int(codec)
+    attributes |= batch_format.TIMESTAMP_TYPE_BIT if timestamp_type else 0
+    attributes |= batch_format.TRANSACTIONAL_BIT if transactional else 0
+    attributes |= batch_format.CONTROL_BIT if control else 0
+    encoded = bytearray(
+        batch_format.HEADER.pack(
+            first,
+            batch_format.BATCH_LENGTH_MIN + len(body),
+            leader_epoch,
+            batch_format.MAGIC,
+            0,
+            attributes,
+            records[-1].offset - first,
+            base_timestamp_ms,
+            max(record.timestamp_ms for record in records),
+            producer_id,
+            producer_epoch,
+            base_sequence,
+            len(records),
+        )
+    )
+    encoded += body
+    return bytes(with_crc(encoded))
+
+
+def with_crc(encoded: bytearray) -> bytearray:
+    """Sets the CRC of the batch that fills `encoded`; returns the same object."""
+    crc = crc32c.crc32c(memoryview(encoded)[batch_format.CRC_START :])
+    batch_format.CRC_FIELD.pack_into(encoded, batch_format.CRC_POSITION, crc)
+    return encoded
+
+
+class _Reader:
+    """A cursor over decompressed records."""
+
+    __slots__ = ("position", "view")
+
+    def __init__(self, view: memoryview) -> None:
+        self.view = view
+        self.position = 0
+
+    def varint(self) -> int:
+        view, position = self.view, self.position
+        result = shift = 0
+        for _ in range(VARINT_BYTES_MAX):
+            if position >= len(view):
+                raise CorruptRecords("records end inside a varint")
+            byte = view[position]
+            position += 1
+            result |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                if result > UINT64_MAX:
+                    break
+                self.position = position
+                return (result >> 1) ^ -(result & 1)
+            shift += 7
+        raise CorruptRecords("varint of more than 64 bits")
+
+    def take(self, length: int) -> bytes:
+        end = self.position + length
+        if length < 0 or end > len(self.view):
+            raise CorruptRecords(
+                f"{length} bytes wanted, {len(self.view) - self.position} are left"
+            )
+        taken = bytes(self.view[self.position : end])
+        self.position = end
+        return taken
+
+    def nullable_bytes(self) -> bytes | None:
+        length = self.varint()
+        return None if length == -1 else self.take(length)
+
+
+def _header_count(reader: _Reader) -> int:
+    count = reader.varint()
+    if not 0 <= count <= len(reader.view) - reader.position:
+        raise CorruptRecords(f"header count {count} is impossible")
+    return count
+
+
+def _read_header(reader: _Reader) -> Header:
+    key = reader.take(reader.varint())
+    return Header(key.decode("utf-8", "replace"), reader.nullable_bytes())
+
+
+def _write_varint(target: bytearray, number: int) -> None:
+    encoded = (number << 1) ^ (number >> 63)
+    encoded &= 0xFFFFFFFFFFFFFFFF
+    while encoded > 0x7F:
+        target.append(encoded & 0x7F | 0x80)
+        encoded >>= 7
+    target.append(encoded)
+
+
+def _write_nullable(target: bytearray, data: bytes | None) -> None:
+    if data is None:
+        _write_varint(target, -1)
+        return
+    _write_varint(target, len(data))
+    target += data
+
+
+def _write_record(target: bytearray, record: Record, base_offset: int, base_ms: int) -> None:
+    body = bytearray(b"\x00")
+    _write_varint(body, record.timestamp_ms - base_ms)
+    _write_varint(body, record.offset - base_offset)
+    _write_nullable(body, record.key)
+    _write_nullable(body, record.value)
+    _write_varint(body, len(record.headers))
+    for header in record.headers:
+        key = header.key.encode()
+        _write_varint(body, len(key))
+        body += key
+        _write_nullable(body, header.value)
+    _write_varint(target, len(body))
+    target += body

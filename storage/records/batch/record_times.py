@@ -1,0 +1,194 @@
+"""Offsets and times of a batch's records, without holding the batch decompressed.
+
+    blocks of at most BLOCK_BYTES ─► length, time and offset of a record ─► its rest is passed over
+
+For lookups by time: who asks may ask for any batch, and a few KB can stand for half a GiB. So
+nothing is kept of what was looked at, and nobody's key or value is copied. Raw snappy, as
+librdkafka frames it, is one block; it grows by a factor of 22 at most.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+
+from strandline.storage.errors import CorruptRecords, UnsupportedCodec
+from strandline.storage.model import Buffer, TimestampType
+from strandline.storage.records.batch import old_messages
+from strandline.storage.records.batch.batch import HEADER_BYTES, MAGIC, BatchHeader
+from strandline.storage.records.batch.record import INT64_MAX, INT64_MIN
+from strandline.storage.records.compression import (
+    DECOMPRESSED_BYTES_MAX,
+    GZIP_MAGIC,
+    GZIP_WINDOW_BITS,
+    Codec,
+    iter_snappy,
+    no_records,
+    too_large,
+)
+
+BLOCK_BYTES = 1024 * 1024
+# What is given to lz4 at a time: the library copies what it has not used yet, each time.
+_LZ4_SLICE_BYTES = 64 * 1024
+# A length, the attributes, a time and an offset: three varints of 64 bits and a byte.
+_HEAD_BYTES_MAX = 31
+_VARINT_SHIFT_MAX = 63
+
+
+def iter_times(
+    buffer: Buffer,
+    header: BatchHeader,
+    position: int = 0,
+    *,
+    bytes_max: int = DECOMPRESSED_BYTES_MAX,
+) -> Iterator[tuple[int, int]]:
+    """Offset and timestamp (ms) of each record of the batch at `position`, in order.
+
+    Raises CorruptRecords, UnsupportedCodec, DecompressedTooLarge, as `any_batch.iter_records`, but
+    does not look into keys, values and headers, nor for bytes behind the last record.
+    """
+    if header.magic != MAGIC:
+        for record in old_messages.iter_records(buffer, position, bytes_max=bytes_max):
+            yield record.offset, record.timestamp_ms
+        return
+    packed = memoryview(buffer)[position + HEADER_BYTES : position + header.size_bytes]
+    reader = _Reader(iter_decompressed(header.codec, packed, bytes_max=bytes_max))
+    is_append_time = header.timestamp_type is TimestampType.LOG_APPEND_TIME
+    previous_delta = -1
+    for _ in range(header.record_count):
+        reader.fill()
+        length = reader.varint()
+        start = reader.position
+        reader.position += 1
+        timestamp_ms = header.base_timestamp_ms + reader.varint()
+        offset_delta = reader.varint()
+        if not INT64_MIN <= timestamp_ms <= INT64_MAX:
+            raise CorruptRecords(f"timestamp {timestamp_ms} has more than 64 bits")
+        if not previous_delta < offset_delta <= header.last_offset_delta:
+            raise CorruptRecords(
+                f"offset delta {offset_delta} follows {previous_delta}"
+                f" in a batch that ends at {header.last_offset_delta}"
+            )
+        previous_delta = offset_delta
+        reader.pass_over(start, length)
+        yield (
+            header.base_offset + offset_delta,
+            header.max_timestamp_ms if is_append_time else timestamp_ms,
+        )
+
+
+def iter_decompressed(codec: int, data: Buffer, *, bytes_max: int) -> Iterator[Buffer]:
+    """What `decompress` gives, block by block: not more than BLOCK_BYTES, but of snappy.
+
+    Raises as `decompress`, when it comes to it. The end of a stream may be missing unnoticed.
+    """
+    total_bytes = 0
+    try:
+        for block in _blocks(codec, data, bytes_max):
+            total_bytes += len(block)
+            if total_bytes > bytes_max:
+                raise too_large(bytes_max)
+            yield block
+    except (CorruptRecords, UnsupportedCodec):
+        raise
+    except Exception as error:  # as in `decompress`
+        raise no_records(codec, error) from error
+
+
+def _blocks(codec: int, data: Buffer, bytes_max: int) -> Iterator[Buffer]:
+    match codec:
+        case Codec.NONE:
+            yield memoryview(data)
+        case Codec.GZIP:
+            yield from _gzip_blocks(data)
+        case Codec.SNAPPY:
+            yield from iter_snappy(data, bytes_max)
+        case Codec.LZ4:
+            yield from _lz4_blocks(memoryview(data))
+        case Codec.ZSTD:
+            import zstandard
+
+            if zstandard.frame_content_size(data) > bytes_max:
+                raise too_large(bytes_max)
+            unpacker = zstandard.ZstdDecompressor()
+            # One of its own: what it keeps for its window goes with it.
+            with unpacker.stream_reader(data, read_across_frames=True) as stream:
+                while block := stream.read(BLOCK_BYTES):
+                    yield block
+        case _:
+            raise UnsupportedCodec(f"compression codec {codec} is unknown")
+
+
+def _gzip_blocks(data: Buffer) -> Iterator[Buffer]:
+    left: Buffer = data
+    is_member = True
+    while is_member:
+        unpacker = zlib.decompressobj(GZIP_WINDOW_BITS)
+        while left and not unpacker.eof:
+            yield unpacker.decompress(left, BLOCK_BYTES)
+            left = unpacker.unconsumed_tail
+        left = unpacker.unused_data
+        is_member = bytes(left[: len(GZIP_MAGIC)]) == GZIP_MAGIC
+
+
+def _lz4_blocks(data: memoryview) -> Iterator[Buffer]:
+    import lz4.frame
+
+    unpacker = lz4.frame.LZ4FrameDecompressor()
+    for start in range(0, len(data), _LZ4_SLICE_BYTES):
+        given = bytes(data[start : start + _LZ4_SLICE_BYTES])
+        while not unpacker.eof:
+            block = unpacker.decompress(given, max_length=BLOCK_BYTES)
+            given = b""
+            yield block
+            if unpacker.needs_input:
+                break
+
+
+class _Reader:
+    """A cursor over blocks, of which it holds one, and the last bytes of the one before."""
+
+    __slots__ = ("_blocks", "_view", "position")
+
+    def __init__(self, blocks: Iterator[Buffer]) -> None:
+        self._blocks = blocks
+        self._view: Buffer = b""
+        self.position = 0
+
+    def fill(self) -> None:
+        """Has the whole head of the next record in view, if it is there."""
+        while len(self._view) - self.position < _HEAD_BYTES_MAX:
+            block = next(self._blocks, None)
+            if block is None:
+                return
+            self._view = bytes(self._view[self.position :]) + block
+            self.position = 0
+
+    def varint(self) -> int:
+        view, position = self._view, self.position
+        result = shift = 0
+        try:
+            while (byte := view[position]) > 0x7F:
+                result |= (byte & 0x7F) << shift
+                position += 1
+                shift += 7
+                if shift > _VARINT_SHIFT_MAX:
+                    raise CorruptRecords("varint of more than 64 bits")
+        except IndexError:
+            raise CorruptRecords("records end inside a varint") from None
+        result |= byte << shift
+        self.position = position + 1
+        return (result >> 1) ^ -(result & 1)
+
+    def pass_over(self, start: int, length: int) -> None:
+        """To the end of the record of `length` bytes that began at `start`."""
+        end = start + length
+        if end < self.position:
+            raise CorruptRecords(f"record of {length} bytes is shorter than its head")
+        while end > len(self._view):
+            end -= len(self._view)
+            block = next(self._blocks, None)
+            if block is None:
+                raise CorruptRecords(f"record of {length} bytes exceeds its batch")
+            self._view = block
+        self.position = end

@@ -1,0 +1,392 @@
+"""Records of many batches as columns, in memory as Arrow lays them out.
+
+    BatchRows --RunBuilder--> Run --decode--> DecodedRecords
+                (decompressed)     (numpy arrays: values, ends, bitmaps)
+
+A run is a bounded number of payload bytes: either a stretch of a segment whose batches are not
+compressed, taken as it lies, or decompressed batches one behind another. `decode` cuts a run into
+outputs of bounded rows and bytes, so that Arrow's 32-bit ends cannot overflow.
+
+`decode` accepts exactly what `record.iter_records` accepts, which is the slow oracle of its tests,
+and raises CorruptRecords for everything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from strandline.storage.errors import CorruptRecords
+from strandline.storage.model import Buffer
+from strandline.storage.records.batch import batch as batch_format
+from strandline.storage.records.batch import old_messages
+from strandline.storage.records.batch.record import encode_batch
+from strandline.storage.records.columns.vectorised import (
+    INT64_MAX,
+    INT64_MIN,
+    OLD_MESSAGE_BIT,
+    BatchRow,
+    as_array,
+    corrupt_record,
+    load_kernels,
+)
+from strandline.storage.records.compression import decompress
+from strandline.storage.values import dataclass
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Bytes: TypeAlias = npt.NDArray[np.uint8]
+    Int32s: TypeAlias = npt.NDArray[np.int32]
+    Int64s: TypeAlias = npt.NDArray[np.int64]
+
+# Length, attributes, two deltas, two null lengths and a header count: one byte each.
+RECORD_BYTES_MIN: Final = 7
+
+# One output holds at most this much. Larger ones cost more, not less: their memory comes fresh from
+# the kernel for each of them, and the JVM behind a Spark task is slower with them.
+OUTPUT_ROWS_MAX: Final = 1 << 16
+OUTPUT_BYTES_MAX: Final = 2 * 1024 * 1024
+
+# Arrow's ends are 32 bits. An output is at most the larger of its limit and one record, and a
+# record is smaller than its batch, whose length has 32 bits too.
+ENDS_MAX: Final = 2**31 - 1
+
+# Payloads are gathered up to this size; one batch may be larger (compression bounds it).
+RUN_BYTES_MAX: Final = 2 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowLimits:
+    """Rows outside are left out: of [start, end) by offset, of [start, last] by time.
+
+    No offset is as large as an int64 can be. A time may be, so its upper end is inclusive.
+    """
+
+    start_offset: int = INT64_MIN
+    end_offset: int = INT64_MAX
+    start_timestamp_ms: int = INT64_MIN
+    last_timestamp_ms: int = INT64_MAX
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedColumns:
+    """Columns that cost something; offsets and times are always decoded."""
+
+    key: bool = True
+    value: bool = True
+    headers: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BinaryColumn:
+    """A variable-size Arrow column: `ends` has one element more than rows and begins with 0."""
+
+    ends: Int32s
+    content: Bytes
+    valid: Bytes | None  # Arrow's bitmap; None when nothing is null
+    null_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeaderColumns:
+    """A list column: row `i` has headers `ends[i]` to `ends[i + 1]`; rows without any are null."""
+
+    ends: Int32s
+    valid: Bytes | None
+    null_count: int
+    header_count: int
+    keys: BinaryColumn
+    keys_are_ascii: bool
+    values: BinaryColumn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodedRecords:
+    """Columns of up to the asked number of rows; arrays belong to whoever gets this."""
+
+    row_count: int
+    offsets: Int64s
+    timestamps_ms: Int64s
+    timestamp_types: Int32s
+    key: BinaryColumn | None
+    value: BinaryColumn | None
+    headers: HeaderColumns | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """Payloads in one buffer, with a row of the kernel's table for each batch."""
+
+    payloads: Buffer
+    batches: tuple[tuple[int, ...], ...]
+
+
+class RunBuilder:
+    """Gathers batches of one buffer into runs; the caller adds them in order, wanted ones only."""
+
+    def __init__(self, buffer: Buffer, *, run_bytes_max: int = RUN_BYTES_MAX) -> None:
+        self._buffer = memoryview(buffer)
+        self._run_bytes_max = run_bytes_max
+        self._rows: list[tuple[int, ...]] = []
+        self._payload_bytes = 0
+        # The decompressed payloads of the run; none while it is a stretch of the buffer.
+        self._unpacked: list[Buffer] = []
+
+    def add(self, row: BatchRow) -> Iterator[Run]:
+        """Decompresses if need be; yields the runs that this batch completes.
+
+        The CRC is the caller's (`check_crc`). Raises CorruptRecords or UnsupportedCodec.
+        """
+        if _is_empty(row):
+            return
+        start = row.position + batch_format.HEADER_BYTES
+        payload: Buffer = self._buffer[start : row.end_position]
+        is_unpacked = row.is_old or bool(row.codec)
+        if row.is_old:
+            # Rare and slow: rewritten as the records of a batch, which is what the kernel reads.
+            records = list(old_messages.iter_records(self._buffer, row.position))
+            payload = memoryview(encode_batch(records))[batch_format.HEADER_BYTES :]
+        elif row.codec:
+            payload = decompress(row.codec, payload)
+        if row.record_count > len(payload) // RECORD_BYTES_MIN:
+            raise CorruptRecords(
+                f"batch at offset {row.base_offset} says {row.record_count} records"
+                f" in {len(payload)} bytes"
+            )
+        if (
+            bool(self._unpacked) != is_unpacked
+            or self._payload_bytes + len(payload) > self._run_bytes_max
+        ):
+            yield from self.finish()
+        if is_unpacked:
+            start = self._payload_bytes
+            self._unpacked.append(payload)
+        self._rows.append(_table_row(row, start, start + len(payload)))
+        self._payload_bytes += len(payload)
+
+    def add_all(self, rows: Iterable[BatchRow]) -> Iterator[Run]:
+        """The same for many, without a call for each batch that is as the kernel wants it."""
+        packed = batch_format.CODEC_MASK | OLD_MESSAGE_BIT
+        for row in rows:
+            if row.attributes & packed or self._unpacked:
+                yield from self.add(row)
+                continue
+            start = row.position + batch_format.HEADER_BYTES
+            end = row.position + row.size_bytes
+            if start == end and not row.record_count:
+                continue
+            if row.record_count > (end - start) // RECORD_BYTES_MIN:
+                yield from self.add(row)  # which says what is wrong
+            if self._payload_bytes + end - start > self._run_bytes_max:
+                yield from self.finish()
+            self._rows.append(_table_row(row, start, end))
+            self._payload_bytes += end - start
+
+    def finish(self) -> Iterator[Run]:
+        """The run that is left, if any."""
+        rows, self._rows = self._rows, []
+        parts, self._unpacked = self._unpacked, []
+        self._payload_bytes = 0
+        if not rows:
+            return
+        if not parts:
+            yield Run(payloads=self._buffer, batches=tuple(rows))
+        else:
+            yield Run(
+                payloads=parts[0] if len(parts) == 1 else b"".join(parts), batches=tuple(rows)
+            )
+
+
+def _is_empty(row: BatchRow) -> bool:
+    """Whether compaction left nothing of a batch but its header, whatever its codec was."""
+    return not row.record_count and row.size_bytes == batch_format.HEADER_BYTES
+
+
+def decode(
+    run: Run,
+    *,
+    limits: RowLimits,
+    wanted: WantedColumns,
+    rows_max: int = OUTPUT_ROWS_MAX,
+    bytes_max: int = OUTPUT_BYTES_MAX,
+) -> Iterator[DecodedRecords]:
+    """The wanted rows of a run in outputs of at most `rows_max` rows and about `bytes_max` bytes.
+
+    A single record larger than `bytes_max` makes an output of its own. Outputs without rows are
+    left out. Raises CorruptRecords, after the outputs in front of the bad record.
+    """
+    import numpy as np
+
+    assert bytes_max <= ENDS_MAX, bytes_max
+    kernels = load_kernels()
+    payloads = as_array(run.payloads)
+    batches = np.array(run.batches, np.int64).reshape(-1, kernels.BATCH_FIELDS)
+    cursor = np.zeros(kernels.CURSOR_FIELDS, np.int64)
+    payload_bytes = int((batches[:, kernels.PAYLOAD_END] - batches[:, kernels.PAYLOAD_START]).sum())
+    row_limits = np.array(
+        [
+            limits.start_offset,
+            limits.end_offset,
+            limits.start_timestamp_ms,
+            limits.last_timestamp_ms,
+        ],
+        np.int64,
+    )
+    rows_max = min(rows_max, payload_bytes // RECORD_BYTES_MIN)
+    status = kernels.FULL
+    while status == kernels.FULL:
+        output = _Output(rows_max, payload_bytes, wanted)
+        status = kernels.decode_records(
+            payloads,
+            batches,
+            cursor,
+            row_limits,
+            rows_max,
+            bytes_max,
+            wanted.key,
+            wanted.value,
+            wanted.headers,
+            *output.arrays(),
+        )
+        if status not in (kernels.DONE, kernels.FULL):
+            bad = int(cursor[kernels.BATCH])
+            raise corrupt_record(
+                status, int(batches[bad, kernels.BASE_OFFSET]), int(cursor[kernels.RECORD])
+            )
+        if cursor[kernels.ROWS]:
+            yield output.columns(cursor.tolist())
+
+
+class _Output:
+    """Arrays as large as one output may become; memory is only touched as far as it is filled."""
+
+    def __init__(self, rows_max: int, payload_bytes: int, wanted: WantedColumns) -> None:
+        self._wanted = wanted
+        # Each header is at least two bytes of its payload.
+        headers_max = payload_bytes // 2 if wanted.headers else 0
+        self._offsets = _empty64(rows_max)
+        self._timestamps = _empty64(rows_max)
+        self._timestamp_types = _empty32(rows_max)
+        self._key = _BinaryOutput(rows_max, payload_bytes, used=wanted.key)
+        self._value = _BinaryOutput(rows_max, payload_bytes, used=wanted.value)
+        self._header_ends = _empty32(rows_max + 1 if wanted.headers else 1)
+        self._header_ends[0] = 0
+        self._headers_valid = _bitmap(rows_max if wanted.headers else 0)
+        self._header_key = _BinaryOutput(headers_max, payload_bytes, used=wanted.headers)
+        self._header_value = _BinaryOutput(headers_max, payload_bytes, used=wanted.headers)
+
+    def arrays(self) -> tuple[Int64s | Int32s | Bytes, ...]:
+        """In the order of the kernel's arguments."""
+        return (
+            self._offsets,
+            self._timestamps,
+            self._timestamp_types,
+            self._key.ends[1:],
+            self._key.content,
+            self._key.valid,
+            self._value.ends[1:],
+            self._value.content,
+            self._value.valid,
+            self._header_ends[1:],
+            self._headers_valid,
+            self._header_key.ends[1:],
+            self._header_key.content,
+            self._header_value.ends[1:],
+            self._header_value.content,
+            self._header_value.valid,
+        )
+
+    def columns(self, cursor: list[int]) -> DecodedRecords:
+        kernels = load_kernels()
+        rows = cursor[kernels.ROWS]
+        wanted = self._wanted
+        return DecodedRecords(
+            row_count=rows,
+            offsets=self._offsets[:rows],
+            timestamps_ms=self._timestamps[:rows],
+            timestamp_types=self._timestamp_types[:rows],
+            key=self._key.column(rows, cursor[kernels.KEY_BYTES], cursor[kernels.KEY_NULLS])
+            if wanted.key
+            else None,
+            value=self._value.column(rows, cursor[kernels.VALUE_BYTES], cursor[kernels.VALUE_NULLS])
+            if wanted.value
+            else None,
+            headers=self._header_columns(cursor) if wanted.headers else None,
+        )
+
+    def _header_columns(self, cursor: list[int]) -> HeaderColumns:
+        kernels = load_kernels()
+        count = cursor[kernels.HEADERS]
+        null_count = cursor[kernels.HEADERLESS_ROWS]
+        return HeaderColumns(
+            ends=self._header_ends[: cursor[kernels.ROWS] + 1],
+            valid=self._headers_valid if null_count else None,
+            null_count=null_count,
+            header_count=count,
+            keys=self._header_key.column(count, cursor[kernels.HEADER_KEY_BYTES], 0),
+            keys_are_ascii=cursor[kernels.HEADER_KEY_HIGH_BITS] < 0x80,
+            values=self._header_value.column(
+                count, cursor[kernels.HEADER_VALUE_BYTES], cursor[kernels.HEADER_VALUE_NULLS]
+            ),
+        )
+
+
+class _BinaryOutput:
+    """Ends, content and bitmap of one variable-size column; nearly empty if it is not used."""
+
+    def __init__(self, rows_max: int, bytes_max: int, *, used: bool) -> None:
+        rows = rows_max if used else 0
+        self.ends = _empty32(rows + 1)
+        self.ends[0] = 0
+        self.content = _empty8(bytes_max if used else 0)
+        self.valid = _bitmap(rows)
+
+    def column(self, rows: int, size_bytes: int, null_count: int) -> BinaryColumn:
+        return BinaryColumn(
+            ends=self.ends[: rows + 1],
+            content=self.content[:size_bytes],
+            valid=self.valid if null_count else None,
+            null_count=null_count,
+        )
+
+
+# --- parts ------------------------------------------------------------------------------------
+
+
+def _empty64(length: int) -> Int64s:
+    import numpy as np
+
+    return np.empty(length, np.int64)
+
+
+def _empty32(length: int) -> Int32s:
+    import numpy as np
+
+    return np.empty(length, np.int32)
+
+
+def _empty8(length: int) -> Bytes:
+    import numpy as np
+
+    return np.empty(length, np.uint8)
+
+
+def _bitmap(length: int) -> Bytes:
+    import numpy as np
+
+    return np.zeros((length + 7) // 8, np.uint8)
+
+
+def _table_row(row: BatchRow, start: int, end: int) -> tuple[int, ...]:
+    return (
+        start,
+        end,
+        row.base_offset,
+        row.base_timestamp_ms,
+        row.max_timestamp_ms,
+        1 if row.attributes & batch_format.TIMESTAMP_TYPE_BIT else 0,
+        row.record_count,
+        row.last_offset_delta,
+    )

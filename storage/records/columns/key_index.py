@@ -1,0 +1,262 @@
+"""The latest offset of every key of a run of batches, and the records that are left by it.
+
+    add      dirty batches, in order     key -> its latest offset, until the memory is used up
+    retain   any batches                 the records that are the latest of their key, as bytes
+    rebase   records that stay           the same, relative to another base timestamp (KIP-534)
+
+There are two of one behaviour: `CompiledKeyIndex` steps at compiled speed and needs numba and numpy
+(see kernels/compaction.py for the table), `PlainKeyIndex` is Python and needs nothing, for brokers
+without them and for logs too small to be worth loading numba. A property test holds them together.
+
+Keys are compared by a keyed hash of 128 bits under a secret made for each index, so that nobody can
+make two keys that displace each other.
+
+A batch whose records cannot be read is no reason to give up a log: it is not counted, and kept as
+it is. Appending reads no records, so a client could have had one stored.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Final, NamedTuple, Protocol
+
+from strandline.storage.errors import CorruptRecords
+from strandline.storage.model import NO_TIMESTAMP, Buffer
+from strandline.storage.records.batch.key_walk import WalkedRecord, rebase_payload, walk_keys
+from strandline.storage.records.columns import vectorised
+
+NO_OFFSET: Final = -1
+# Hash and offset, as in Kafka's map.
+COMPILED_KEY_BYTES: Final = 24
+# An entry of a dict, its 16-byte key and its number, as CPython stores them.
+PLAIN_KEY_BYTES: Final = 200
+# Slots are numbered by the upper half of a 64-bit hash.
+SLOTS_MAX: Final = 2**32 - 1
+# Growth of a record when its timestamp delta and its length become the longest varints.
+REBASED_GROWTH_BYTES: Final = 20
+
+
+class Payload(NamedTuple):
+    """The decompressed records [start, end) of a batch, inside some buffer.
+
+    `drop_tombstones`: the delete horizon of the batch is over. The fields are in the order of the
+    kernels' table.
+    """
+
+    start: int
+    end: int
+    base_offset: int
+    base_timestamp_ms: int
+    record_count: int
+    last_offset_delta: int
+    drop_tombstones: bool
+
+
+class Retained(NamedTuple):
+    """What is left of a batch. `is_readable` False: nothing is known of it, keep it as it is."""
+
+    records: Buffer
+    record_count: int
+    max_timestamp_ms: int
+    has_tombstone: bool
+    keyless_count: int
+    is_readable: bool
+
+
+UNREADABLE: Final = Retained(b"", 0, NO_TIMESTAMP, False, 0, False)
+
+
+class KeyIndex(Protocol):
+    """See the top of this file."""
+
+    key_count_max: int
+    # Everything up to this offset is in the index; what lies behind it stays untouched.
+    latest_offset: int
+
+    @property
+    def key_count(self) -> int:
+        """Keys in the index."""
+        ...
+
+    def add(self, buffer: Buffer, payloads: Sequence[Payload], start_offset: int) -> bool:
+        """Notes the keys at or after `start_offset`; True if the index is full and this is all."""
+        ...
+
+    def retain(self, buffer: Buffer, payloads: Sequence[Payload]) -> list[Retained]:
+        """What stays of each payload."""
+        ...
+
+    def rebase(self, records: Buffer, record_count: int, shift_ms: int) -> Buffer:
+        """Adds `shift_ms` to the timestamp delta of every record. Raises CorruptRecords."""
+        ...
+
+
+class PlainKeyIndex:
+    """A dict of hashes, filled and asked in Python."""
+
+    def __init__(self, *, bytes_max: int, load_factor: float) -> None:
+        self.key_count_max = max(1, int(bytes_max / PLAIN_KEY_BYTES * load_factor))
+        self.latest_offset = NO_OFFSET
+        self._offsets: dict[bytes, int] = {}
+        self._secret = os.urandom(16)
+
+    @property
+    def key_count(self) -> int:
+        return len(self._offsets)
+
+    def add(self, buffer: Buffer, payloads: Sequence[Payload], start_offset: int) -> bool:
+        for payload in payloads:
+            records = _walk(_slice(buffer, payload), payload)
+            for record in records or ():
+                offset = payload.base_offset + record.offset_delta
+                if record.key is None or offset < start_offset:
+                    continue
+                if len(self._offsets) >= self.key_count_max:
+                    return True
+                self._offsets[self._hash(record.key)] = offset
+                self.latest_offset = offset
+        return False
+
+    def retain(self, buffer: Buffer, payloads: Sequence[Payload]) -> list[Retained]:
+        return [self._retain(_slice(buffer, payload), payload) for payload in payloads]
+
+    def _retain(self, content: bytes, payload: Payload) -> Retained:
+        records = _walk(content, payload)
+        if records is None:
+            return UNREADABLE
+        kept: list[WalkedRecord] = []
+        keyless_count = 0
+        for record in records:
+            offset = payload.base_offset + record.offset_delta
+            if offset <= self.latest_offset:
+                if record.key is None:
+                    keyless_count += 1
+                    continue
+                if record.is_tombstone and payload.drop_tombstones:
+                    continue
+                if offset < self._offsets.get(self._hash(record.key), NO_OFFSET):
+                    continue
+            kept.append(record)
+        return Retained(
+            records=b"".join(content[record.start : record.end] for record in kept),
+            record_count=len(kept),
+            max_timestamp_ms=max(
+                (payload.base_timestamp_ms + record.timestamp_delta_ms for record in kept),
+                default=NO_TIMESTAMP,
+            ),
+            has_tombstone=any(record.is_tombstone for record in kept),
+            keyless_count=keyless_count,
+            is_readable=True,
+        )
+
+    def rebase(self, records: Buffer, record_count: int, shift_ms: int) -> Buffer:
+        content = bytes(records)
+        walked = list(walk_keys(content, record_count, 2**31 - 1))
+        return rebase_payload(content, walked, shift_ms)
+
+    def _hash(self, key: bytes) -> bytes:
+        return hashlib.blake2b(key, digest_size=16, key=self._secret).digest()
+
+
+class CompiledKeyIndex:
+    """The table and loops of `compaction_kernels`."""
+
+    def __init__(self, *, bytes_max: int, load_factor: float, offsets_max: int) -> None:
+        """`offsets_max`: no more records than that come, so a table for them is enough.
+
+        A small table is not only less memory: it stays in the processor's caches.
+        """
+        import numpy as np
+
+        from strandline.storage.records.kernels import compaction as kernels
+
+        slots = min(bytes_max // COMPILED_KEY_BYTES, SLOTS_MAX)
+        self.key_count_max = max(1, int(slots * load_factor))
+        if offsets_max < self.key_count_max:
+            slots = min(slots, int(offsets_max / min(load_factor, 0.6)) + 1)
+        # One free slot ends every search.
+        slots = max(slots, min(self.key_count_max, offsets_max) + 1)
+        self._table = np.zeros((slots, kernels.TABLE_COLUMNS), np.uint64)
+        self._state = np.zeros(kernels.STATE_FIELDS, np.int64)
+        secret = os.urandom(16)
+        self._k0 = np.uint64(int.from_bytes(secret[:8], "little"))
+        self._k1 = np.uint64(int.from_bytes(secret[8:], "little"))
+        self.latest_offset = NO_OFFSET
+
+    @property
+    def key_count(self) -> int:
+        return int(self._state[0])
+
+    def add(self, buffer: Buffer, payloads: Sequence[Payload], start_offset: int) -> bool:
+        import numpy as np
+
+        self._state[1] = self.latest_offset
+        is_full = load_kernels().index_records(
+            vectorised.as_array(buffer),
+            np.array(payloads, np.int64),
+            start_offset,
+            self._table,
+            self.key_count_max,
+            self._k0,
+            self._k1,
+            self._state,
+        )
+        self.latest_offset = int(self._state[1])
+        return bool(is_full)
+
+    def retain(self, buffer: Buffer, payloads: Sequence[Payload]) -> list[Retained]:
+        import numpy as np
+
+        kernels = load_kernels()
+        found = np.empty((len(payloads), kernels.FOUND_FIELDS), np.int64)
+        target = np.empty(sum(payload.end - payload.start for payload in payloads), np.uint8)
+        kernels.filter_records(
+            vectorised.as_array(buffer),
+            np.array(payloads, np.int64),
+            self.latest_offset,
+            self._table,
+            self._k0,
+            self._k1,
+            target,
+            found,
+        )
+        view = memoryview(target.data)
+        return [
+            Retained(view[start:end], count, max_ms, tombstones != 0, keyless, readable != 0)
+            for start, end, count, max_ms, tombstones, readable, keyless in found.tolist()
+        ]
+
+    def rebase(self, records: Buffer, record_count: int, shift_ms: int) -> Buffer:
+        import numpy as np
+
+        target = np.empty(len(records) + REBASED_GROWTH_BYTES * record_count, np.uint8)
+        size_bytes, is_whole = load_kernels().rebase_records(
+            vectorised.as_array(records), record_count, shift_ms, target
+        )
+        if not is_whole:
+            raise CorruptRecords("records to be rebased are not whole")
+        return memoryview(target.data)[:size_bytes]
+
+
+@functools.cache
+def load_kernels() -> ModuleType:
+    """The compiled loops: imports numba."""
+    from strandline.storage.records.kernels import compaction as compaction_kernels
+
+    return compaction_kernels
+
+
+def _slice(buffer: Buffer, payload: Payload) -> bytes:
+    return bytes(memoryview(buffer)[payload.start : payload.end])
+
+
+def _walk(content: bytes, payload: Payload) -> list[WalkedRecord] | None:
+    """All records of a payload; None if they cannot be read."""
+    try:
+        return list(walk_keys(content, payload.record_count, payload.last_offset_delta))
+    except CorruptRecords:
+        return None

@@ -1,0 +1,1 @@
+"""Loops over batches and records compiled by numba."""

@@ -1,0 +1,432 @@
+"""The compiled loops of compaction: which offset is the latest of each key, and which records stay.
+
+    table   u64[slot] = hash 1 | hash 2 | latest offset + 1 (0: free)      24 bytes a key
+    rows    i64[batch][ROW_FIELDS]          where each batch's decompressed records lie
+    found   i64[batch][FOUND_FIELDS]        what `filter_records` made of them
+
+A key stands in the table as its SipHash-2-4 of 128 bits under a secret of this run. Who does not
+know the secret cannot make two keys meet, and by chance two of a billion keys meet once in 10^20
+runs. Kafka's SkimpyOffsetMap does the same with MD5. The search goes from slot to slot.
+
+This module loads numba; only `key_index` imports it, when it is needed.
+
+The rule of the file is that of `kernels`: nothing is read at a position that was not compared with
+its end before. A batch is walked as a whole before the first of its records counts.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from strandline.storage.records.kernels.parts import (
+    Bytes,
+    Int64s,
+    compiled,
+    copy_bytes,
+    inlined,
+    read_varint,
+)
+
+Hashes: TypeAlias = npt.NDArray[np.uint64]
+
+# Columns of `rows`.
+START = 0
+END = 1
+BASE_OFFSET = 2
+BASE_TIMESTAMP = 3
+RECORD_COUNT = 4
+LAST_OFFSET_DELTA = 5
+DROP_TOMBSTONES = 6
+ROW_FIELDS = 7
+
+# Columns of `found`.
+FOUND_START = 0
+FOUND_END = 1
+FOUND_COUNT = 2
+FOUND_MAX_TIMESTAMP = 3
+FOUND_TOMBSTONES = 4
+FOUND_READABLE = 5
+FOUND_KEYLESS = 6
+FOUND_FIELDS = 7
+
+# Fields of the state of the table.
+KEY_COUNT = 0
+LATEST_OFFSET = 1
+STATE_FIELDS = 2
+
+TABLE_COLUMNS = 3
+
+
+@inlined
+def _varint(buffer: Bytes, position: int, end: int) -> tuple[int, int]:
+    """As `read_varint`, and short ones sooner."""
+    # Nearly every length and delta is one or two bytes.
+    if position < end:
+        low = np.int64(buffer[position])
+        if low < 0x80:
+            return int((low >> 1) ^ -(low & 1)), position + 1
+        if position + 1 < end and buffer[position + 1] < 0x80:
+            both = (low & 0x7F) | (np.int64(buffer[position + 1]) << 7)
+            return int((both >> 1) ^ -(both & 1)), position + 2
+    return read_varint(buffer, position, end)
+
+
+@inlined
+def _walk(buffer: Bytes, position: int, end: int) -> tuple[int, int, int, int, int, int, int]:
+    """One record: its end (-1 if it is none), position of and behind the timestamp delta, that
+    delta, offset delta, key length and position; the value's length is asked for separately.
+    """
+    nothing = (-1, 0, 0, 0, 0, 0, 0)
+    length, position = _varint(buffer, position, end)
+    if position < 0 or length < 1 or length > end - position:
+        return nothing
+    record_end = position + length
+    delta_position = position + 1
+    timestamp_delta, after_delta = _varint(buffer, delta_position, record_end)
+    if after_delta < 0:
+        return nothing
+    offset_delta, position = _varint(buffer, after_delta, record_end)
+    if position < 0:
+        return nothing
+    key_length, position = _varint(buffer, position, record_end)
+    if position < 0 or key_length < -1 or key_length > record_end - position:
+        return nothing
+    return (
+        record_end,
+        delta_position,
+        after_delta,
+        timestamp_delta,
+        offset_delta,
+        key_length,
+        position,
+    )
+
+
+@inlined
+def _value_length(buffer: Bytes, position: int, end: int) -> tuple[int, bool]:
+    length, position = _varint(buffer, position, end)
+    if position < 0 or length < -1 or length > end - position:
+        return 0, False
+    return length, True
+
+
+@inlined
+def _rotate(word: np.uint64, bits: int) -> np.uint64:
+    return (word << np.uint64(bits)) | (word >> np.uint64(64 - bits))
+
+
+@inlined
+def _round(
+    v0: np.uint64, v1: np.uint64, v2: np.uint64, v3: np.uint64
+) -> tuple[np.uint64, np.uint64, np.uint64, np.uint64]:
+    v0 = v0 + v1
+    v1 = _rotate(v1, 13) ^ v0
+    v0 = _rotate(v0, 32)
+    v2 = v2 + v3
+    v3 = _rotate(v3, 16) ^ v2
+    v0 = v0 + v3
+    v3 = _rotate(v3, 21) ^ v0
+    v2 = v2 + v1
+    v1 = _rotate(v1, 17) ^ v2
+    v2 = _rotate(v2, 32)
+    return v0, v1, v2, v3
+
+
+@inlined
+def _word(buffer: Bytes, position: int) -> np.uint64:
+    """Eight bytes, the lowest first; LLVM makes one load of it."""
+    return (
+        np.uint64(buffer[position])
+        | (np.uint64(buffer[position + 1]) << np.uint64(8))
+        | (np.uint64(buffer[position + 2]) << np.uint64(16))
+        | (np.uint64(buffer[position + 3]) << np.uint64(24))
+        | (np.uint64(buffer[position + 4]) << np.uint64(32))
+        | (np.uint64(buffer[position + 5]) << np.uint64(40))
+        | (np.uint64(buffer[position + 6]) << np.uint64(48))
+        | (np.uint64(buffer[position + 7]) << np.uint64(56))
+    )
+
+
+@inlined
+def _siphash(
+    buffer: Bytes, position: int, length: int, k0: np.uint64, k1: np.uint64
+) -> tuple[np.uint64, np.uint64]:
+    """SipHash-2-4 with 128 bits of output (Aumasson and Bernstein)."""
+    v0 = np.uint64(0x736F6D6570736575) ^ k0
+    v1 = np.uint64(0x646F72616E646F6D) ^ k1 ^ np.uint64(0xEE)
+    v2 = np.uint64(0x6C7967656E657261) ^ k0
+    v3 = np.uint64(0x7465646279746573) ^ k1
+    end = position + (length & ~7)
+    while position < end:
+        word = _word(buffer, position)
+        v3 ^= word
+        v0, v1, v2, v3 = _round(v0, v1, v2, v3)
+        v0, v1, v2, v3 = _round(v0, v1, v2, v3)
+        v0 ^= word
+        position += 8
+    last = np.uint64(length & 0xFF) << np.uint64(56)
+    for step in range(length & 7):
+        last |= np.uint64(buffer[position + step]) << np.uint64(8 * step)
+    v3 ^= last
+    v0, v1, v2, v3 = _round(v0, v1, v2, v3)
+    v0, v1, v2, v3 = _round(v0, v1, v2, v3)
+    v0 ^= last
+    v2 ^= np.uint64(0xEE)
+    for _ in range(4):
+        v0, v1, v2, v3 = _round(v0, v1, v2, v3)
+    first = v0 ^ v1 ^ v2 ^ v3
+    v1 ^= np.uint64(0xDD)
+    for _ in range(4):
+        v0, v1, v2, v3 = _round(v0, v1, v2, v3)
+    return first, v0 ^ v1 ^ v2 ^ v3
+
+
+@inlined
+def _find(table: Hashes, first: np.uint64, second: np.uint64) -> int:
+    """The slot of a key, or the free one where it belongs; the table is never full."""
+    slots = np.uint64(table.shape[0])
+    slot = np.int64(((first >> np.uint64(32)) * slots) >> np.uint64(32))
+    while table[slot, 2] != np.uint64(0) and (table[slot, 0] != first or table[slot, 1] != second):
+        slot += 1
+        if slot == table.shape[0]:
+            slot = np.int64(0)
+    return int(slot)
+
+
+@compiled
+def hash_key(buffer: Bytes, k0: np.uint64, k1: np.uint64) -> tuple[np.uint64, np.uint64]:
+    """The hash of a whole buffer; for tests against the published vectors."""
+    return _siphash(buffer, 0, buffer.size, k0, k1)
+
+
+# Columns of the two scratch tables that `_survey` fills, one row a record.
+RECORD_START = 0
+RECORD_END = 1
+RECORD_OFFSET = 2
+RECORD_TIMESTAMP = 3
+RECORD_KIND = 4
+RECORD_FIELDS = 5
+
+# RECORD_KIND: a sum of these.
+PLAIN = 0
+TOMBSTONE = 1
+KEYLESS = 2
+
+
+@inlined
+def _survey(
+    buffer: Bytes,
+    rows: Int64s,
+    row: int,
+    records: Int64s,
+    hashes: Hashes,
+    k0: np.uint64,
+    k1: np.uint64,
+) -> bool:
+    """Walks a batch and hashes its keys; False if its records do not fill it with growing offsets.
+
+    Looking up what was hashed comes later, in a loop of its own: lookups that do not wait for the
+    walk overlap, and most of their time is waiting for memory.
+    """
+    position = rows[row, START]
+    end = rows[row, END]
+    previous_delta = -1
+    for index in range(rows[row, RECORD_COUNT]):
+        record_end, _d, _a, timestamp_delta, offset_delta, key_length, key_position = _walk(
+            buffer, position, end
+        )
+        if record_end < 0:
+            return False
+        if offset_delta <= previous_delta or offset_delta > rows[row, LAST_OFFSET_DELTA]:
+            return False
+        value_length, good = _value_length(buffer, key_position + max(key_length, 0), record_end)
+        if not good:
+            return False
+        kind = PLAIN
+        if value_length < 0:
+            kind = TOMBSTONE
+        if key_length < 0:
+            kind += KEYLESS
+        else:
+            first, second = _siphash(buffer, key_position, key_length, k0, k1)
+            hashes[index, 0] = first
+            hashes[index, 1] = second
+        records[index, RECORD_START] = position
+        records[index, RECORD_END] = record_end
+        records[index, RECORD_OFFSET] = rows[row, BASE_OFFSET] + offset_delta
+        records[index, RECORD_TIMESTAMP] = rows[row, BASE_TIMESTAMP] + timestamp_delta
+        records[index, RECORD_KIND] = kind
+        previous_delta = offset_delta
+        position = record_end
+    return bool(position == end)
+
+
+@inlined
+def _scratch_rows(rows: Int64s) -> int:
+    """The most records that a batch can really have: each takes seven bytes or more."""
+    most = 0
+    for row in range(rows.shape[0]):
+        most = max(most, min(rows[row, RECORD_COUNT], (rows[row, END] - rows[row, START]) // 7))
+    return int(most)
+
+
+@compiled
+def index_records(
+    buffer: Bytes,
+    rows: Int64s,
+    start_offset: int,
+    table: Hashes,
+    key_count_max: int,
+    k0: np.uint64,
+    k1: np.uint64,
+    state: Int64s,
+) -> bool:
+    """Notes the latest offset of every key at or after `start_offset`; True if the table is full.
+
+    LATEST_OFFSET of the state is then that of the last record that went in.
+    """
+    most = _scratch_rows(rows)
+    records = np.empty((most, RECORD_FIELDS), np.int64)
+    hashes = np.empty((most, 2), np.uint64)
+    for row in range(rows.shape[0]):
+        if rows[row, RECORD_COUNT] > most:
+            continue
+        if not _survey(buffer, rows, row, records, hashes, k0, k1):
+            continue
+        for index in range(rows[row, RECORD_COUNT]):
+            offset = records[index, RECORD_OFFSET]
+            if records[index, RECORD_KIND] >= KEYLESS or offset < start_offset:
+                continue
+            if state[KEY_COUNT] >= key_count_max:
+                return True
+            slot = _find(table, hashes[index, 0], hashes[index, 1])
+            if table[slot, 2] == np.uint64(0):
+                table[slot, 0] = hashes[index, 0]
+                table[slot, 1] = hashes[index, 1]
+                state[KEY_COUNT] += 1
+            table[slot, 2] = np.uint64(offset + 1)
+            state[LATEST_OFFSET] = offset
+    return False
+
+
+@inlined
+def _stays(
+    records: Int64s,
+    hashes: Hashes,
+    index: int,
+    latest_offset: int,
+    drop_tombstones: bool,
+    table: Hashes,
+) -> bool:
+    offset = records[index, RECORD_OFFSET]
+    if offset > latest_offset:
+        return True
+    kind = records[index, RECORD_KIND]
+    if kind >= KEYLESS or (kind == TOMBSTONE and drop_tombstones):
+        return False
+    slot = _find(table, hashes[index, 0], hashes[index, 1])
+    # A free slot holds 0, which stands for "no later offset known".
+    return bool(np.uint64(offset + 1) >= table[slot, 2])
+
+
+@compiled
+def filter_records(
+    buffer: Bytes,
+    rows: Int64s,
+    latest_offset: int,
+    table: Hashes,
+    k0: np.uint64,
+    k1: np.uint64,
+    target: Bytes,
+    found: Int64s,
+) -> None:
+    """Copies the records that stay to `target`, which is as large as the payloads together.
+
+    A record stays if it lies behind `latest_offset`, or has a key of which the table knows no
+    later one and is no tombstone that may go. A batch that cannot be read is not copied.
+    """
+    most = _scratch_rows(rows)
+    records = np.empty((most, RECORD_FIELDS), np.int64)
+    hashes = np.empty((most, 2), np.uint64)
+    stays = np.empty(most, np.uint8)
+    target_at = 0
+    for row in range(rows.shape[0]):
+        found[row, :] = 0
+        found[row, FOUND_START] = target_at
+        found[row, FOUND_END] = target_at
+        count = rows[row, RECORD_COUNT]
+        if count > most or not _survey(buffer, rows, row, records, hashes, k0, k1):
+            continue
+        found[row, FOUND_READABLE] = 1
+        drop_tombstones = rows[row, DROP_TOMBSTONES] != 0
+        for index in range(count):
+            stays[index] = _stays(records, hashes, index, latest_offset, drop_tombstones, table)
+        kept = 0
+        latest_ms = np.int64(-1)
+        for index in range(count):
+            kind = records[index, RECORD_KIND]
+            if not stays[index]:
+                if kind >= KEYLESS:
+                    found[row, FOUND_KEYLESS] += 1
+                continue
+            size = records[index, RECORD_END] - records[index, RECORD_START]
+            copy_bytes(buffer, records[index, RECORD_START], size, target, target_at)
+            target_at += size
+            if kept == 0 or records[index, RECORD_TIMESTAMP] > latest_ms:
+                latest_ms = records[index, RECORD_TIMESTAMP]
+            kept += 1
+            if kind & TOMBSTONE:
+                found[row, FOUND_TOMBSTONES] = 1
+        found[row, FOUND_COUNT] = kept
+        found[row, FOUND_MAX_TIMESTAMP] = latest_ms
+        found[row, FOUND_END] = target_at
+
+
+@inlined
+def _write_varint(target: Bytes, position: int, number: int) -> int:
+    """Writes a zigzag varint; the position behind it."""
+    encoded = np.uint64((number << 1) ^ (number >> 63))
+    while encoded > np.uint64(0x7F):
+        target[position] = np.uint8(encoded & np.uint64(0x7F)) | np.uint8(0x80)
+        encoded >>= np.uint64(7)
+        position += 1
+    target[position] = np.uint8(encoded)
+    return position + 1
+
+
+@inlined
+def _varint_bytes(number: int) -> int:
+    encoded = np.uint64((number << 1) ^ (number >> 63))
+    size = 1
+    while encoded > np.uint64(0x7F):
+        encoded >>= np.uint64(7)
+        size += 1
+    return size
+
+
+@compiled
+def rebase_records(buffer: Bytes, record_count: int, shift: int, target: Bytes) -> tuple[int, bool]:
+    """Copies records with `shift` added to every timestamp delta; the size, and whether all went.
+
+    `target` has room for the buffer and 20 bytes more for each record.
+    """
+    position = 0
+    target_at = 0
+    for _ in range(record_count):
+        record_end, delta_position, after_delta, timestamp_delta, _o, _k, _p = _walk(
+            buffer, position, buffer.size
+        )
+        if record_end < 0:
+            return target_at, False
+        delta = timestamp_delta + shift
+        rest = record_end - after_delta
+        target_at = _write_varint(target, target_at, 1 + _varint_bytes(delta) + rest)
+        target[target_at] = buffer[delta_position - 1]
+        target_at = _write_varint(target, target_at + 1, delta)
+        copy_bytes(buffer, after_delta, rest, target, target_at)
+        target_at += rest
+        position = record_end
+    return target_at, bool(position == buffer.size)

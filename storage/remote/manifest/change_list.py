@@ -1,0 +1,202 @@
+"""`changes.json`: which manifests changed last, so that who follows need not ask for each.
+
+    {"format": "strandline-changes", "version": 1, "incarnation": "9f...", "sequence": 7,
+     "complete_after": 2, "metadata_version": 41, "changes": [...], "crc32c": "..."}
+
+    changes   ... 2 | 3   4   5   6   7      each partition once, with its last change
+                    | in the list, oldest first
+         complete_after                 sequence
+
+Every change of the incarnation has a number. All above `complete_after` are in the list, so that
+who has looked at everything up to `n >= complete_after` finds there all that it has not seen. An
+incarnation is one start of the owner: between two of them nobody knows what was not told.
+
+A change names a topic by its id and a manifest by its order, and no object: nothing in here is
+ever asked for by a name that is in here. The list is a hint. What it says is looked up in the
+manifests, and who believes a wrong one is late, and never wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TypeAlias
+
+from strandline.storage.errors import (
+    CorruptFile,
+    ObjectCorrupt,
+    ObjectNotFound,
+    UnsupportedFormat,
+)
+from strandline.storage.model import Buffer, Epoch, TopicId
+from strandline.storage.remote.keys import CHANGES_KEY
+from strandline.storage.remote.manifest.json_document import (
+    Fields,
+    Json,
+    decode_document,
+    encode_document,
+)
+from strandline.storage.remote.object_store.interface import ObjectStore
+from strandline.storage.values import dataclass
+
+FORMAT_NAME = "strandline-changes"
+FORMAT_VERSION = 1
+FORMAT_VERSIONS = range(1, 2)
+
+# More partitions than change between two looks of a replica; if more do, it asks for all of them.
+CHANGES_MAX = 512
+# A change takes some 200 bytes.
+LIST_BYTES_MAX = 512 * 1024
+_NUMBER_MAX = 2**63 - 1
+_PARTITION_MAX = 2**31 - 1
+_TEXT_CHARS_MAX = 64
+
+# Which of two manifests of a partition is newer, as `Manifest.order`.
+ManifestOrder: TypeAlias = tuple[Epoch, str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManifestChange:
+    """The last change of one partition's manifest; `order` is that of the manifest after it."""
+
+    topic_id: TopicId
+    partition: int
+    sequence: int
+    order: ManifestOrder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeList:
+    """See the top of this file. `metadata_version` is the last entry that the mirror has."""
+
+    incarnation: str
+    sequence: int
+    complete_after: int
+    metadata_version: int
+    changes: Sequence[ManifestChange] = ()
+
+    def encode(self) -> bytes:
+        changes: list[Json] = []
+        for change in self.changes:
+            epoch, generation, revision = change.order
+            changes.append(
+                {
+                    "topic_id": str(change.topic_id),
+                    "partition": change.partition,
+                    "sequence": change.sequence,
+                    "leader_epoch": epoch,
+                    "generation": generation,
+                    "revision": revision,
+                }
+            )
+        fields: dict[str, Json] = {
+            "incarnation": self.incarnation,
+            "sequence": self.sequence,
+            "complete_after": self.complete_after,
+            "metadata_version": self.metadata_version,
+            "changes": changes,
+        }
+        return encode_document(FORMAT_NAME, FORMAT_VERSION, fields)
+
+    @classmethod
+    def decode(cls, content: Buffer) -> ChangeList:
+        """Raises CorruptFile, also for what no broker of ours writes, or UnsupportedFormat."""
+        if len(content) > LIST_BYTES_MAX:
+            raise CorruptFile(f"{CHANGES_KEY}: {len(content)} bytes are too many for a list")
+        fields = decode_document(
+            content, format_name=FORMAT_NAME, versions=FORMAT_VERSIONS, source=CHANGES_KEY
+        )
+        sequence = _number(fields, "sequence")
+        complete_after = _number(fields, "complete_after")
+        changes = tuple(map(_change, fields.objects("changes")))
+        numbers = [change.sequence for change in changes]
+        is_in_order = all(left < right for left, right in pairwise(numbers))
+        if (
+            len(changes) > CHANGES_MAX
+            or not is_in_order
+            or not all(complete_after < number <= sequence for number in numbers)
+        ):
+            raise CorruptFile(f"{CHANGES_KEY}: its changes contradict what it says of them")
+        return cls(
+            incarnation=_text(fields, "incarnation"),
+            sequence=sequence,
+            complete_after=complete_after,
+            metadata_version=_number(fields, "metadata_version"),
+            changes=changes,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredChanges:
+    """A list as it lies in the store, with its etag."""
+
+    changes: ChangeList
+    etag: str
+
+
+def load(store: ObjectStore, known: StoredChanges | None = None) -> StoredChanges:
+    """The list; `known` if that is what lies there: then it costs a HEAD, else also a GET.
+
+    What is too large for a list is not read. Raises ObjectNotFound (no broker has written one),
+    CorruptFile or UnsupportedFormat, and as the store does.
+    """
+    info = store.head(CHANGES_KEY)
+    if known is not None and info.etag == known.etag:
+        return known
+    if info.size_bytes > LIST_BYTES_MAX:
+        raise CorruptFile(f"{CHANGES_KEY}: {info.size_bytes} bytes are too many for a list")
+    stored = store.get_object(CHANGES_KEY)
+    return StoredChanges(changes=ChangeList.decode(stored.body), etag=stored.info.etag)
+
+
+def newest_orders(store: ObjectStore) -> dict[tuple[TopicId, int], ManifestOrder]:
+    """Of each partition in the list, the order of its manifest then; a later one may lie there.
+
+    Without a list that can be read nothing is known. Raises as the store does.
+    """
+    try:
+        changes = load(store).changes.changes
+    except (CorruptFile, ObjectCorrupt, ObjectNotFound, UnsupportedFormat):
+        return {}
+    return {(change.topic_id, change.partition): change.order for change in changes}
+
+
+def find_damage(store: ObjectStore) -> list[str]:
+    """What is wrong with the list, and what to do; none is no damage, nor is a later release's."""
+    try:
+        load(store)
+    except (CorruptFile, ObjectCorrupt) as error:
+        return [
+            f"{error}; read-only replicas ask for every manifest meanwhile. The archive's broker"
+            " writes it again with its next change, or delete it"
+        ]
+    except (ObjectNotFound, UnsupportedFormat):
+        pass
+    return []
+
+
+def _change(fields: Fields) -> ManifestChange:
+    return ManifestChange(
+        topic_id=fields.uuid("topic_id"),
+        partition=_number(fields, "partition", _PARTITION_MAX),
+        sequence=_number(fields, "sequence"),
+        order=(
+            _number(fields, "leader_epoch", _PARTITION_MAX),
+            _text(fields, "generation"),
+            _number(fields, "revision"),
+        ),
+    )
+
+
+def _number(fields: Fields, name: str, maximum: int = _NUMBER_MAX) -> int:
+    found = fields.integer(name)
+    if not 0 <= found <= maximum:
+        raise CorruptFile(f"{CHANGES_KEY}: {name} is out of range")
+    return found
+
+
+def _text(fields: Fields, name: str) -> str:
+    found = fields.text(name)
+    if len(found) > _TEXT_CHARS_MAX:
+        raise CorruptFile(f"{CHANGES_KEY}: {name} is too long")
+    return found

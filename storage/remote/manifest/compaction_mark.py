@@ -1,0 +1,78 @@
+"""How far the archive of a compacted log is compacted: one field of its manifest.
+
+    [ every key once ..........)[ compacted against itself ...)
+    log start            cleaned_offset                    archive's end
+
+Of tombstones below `horizon_offset` nothing older has been readable since `horizon_ms`: not in the
+archive, and the disk of the broker began behind them. So `delete.retention.ms` after that time they
+may go. The pair is replaced only once that time is over, or a log that is compacted often would
+keep its tombstones for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from strandline.storage.model import Offset, TimestampMs
+from strandline.storage.remote.manifest.json_document import Fields, Json
+from strandline.storage.values import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionMark:
+    """See the top of this file."""
+
+    cleaned_offset: Offset
+    horizon_offset: Offset
+    horizon_ms: TimestampMs
+
+    def droppable_below(self, *, now_ms: TimestampMs, delete_retention_ms: int) -> Offset:
+        """Tombstones below this may go, if their own time is over too."""
+        is_over = now_ms - self.horizon_ms >= delete_retention_ms
+        return self.horizon_offset if is_over else 0
+
+    def waits(self, now_ms: TimestampMs, delete_retention_ms: int) -> bool:
+        """Whether its time goes on; one that a wrong clock put into the future is none."""
+        return 0 <= now_ms - self.horizon_ms < delete_retention_ms
+
+
+def next_mark(
+    before: CompactionMark | None,
+    *,
+    cleaned_offset: Offset,
+    local_start_offset: Offset,
+    now_ms: TimestampMs,
+    delete_retention_ms: int,
+) -> CompactionMark:
+    """The mark after a round that came to `cleaned_offset`."""
+    if before is not None and before.horizon_offset and before.waits(now_ms, delete_retention_ms):
+        return CompactionMark(
+            cleaned_offset=cleaned_offset,
+            horizon_offset=before.horizon_offset,
+            horizon_ms=before.horizon_ms,
+        )
+    return CompactionMark(
+        cleaned_offset=cleaned_offset,
+        horizon_offset=min(cleaned_offset, local_start_offset),
+        horizon_ms=now_ms,
+    )
+
+
+def mark_fields(mark: CompactionMark) -> dict[str, Json]:
+    """The mark as a manifest holds it; `mark_from` is the way back."""
+    return {
+        "cleaned_offset": mark.cleaned_offset,
+        "horizon_offset": mark.horizon_offset,
+        "horizon_ms": mark.horizon_ms,
+    }
+
+
+def mark_from(marks: Iterator[Fields]) -> CompactionMark | None:
+    """The mark of a list of at most one, which is how a manifest holds it."""
+    for fields in marks:
+        return CompactionMark(
+            cleaned_offset=fields.integer("cleaned_offset"),
+            horizon_offset=fields.integer("horizon_offset"),
+            horizon_ms=fields.integer("horizon_ms"),
+        )
+    return None

@@ -1,0 +1,475 @@
+"""The manifest of one partition: the source of truth about its archive. Pure data, no I/O.
+
+              pages (sealed, immutable)            segments (in the root)
+    log start ┌─────────────┬─────────────┐┌────┬────┬────┬────┐ end_offset
+        │     │ PageRef     │ PageRef     ││ SegmentEntry ...  │
+        ▼     └─────────────┴─────────────┘└────┴────┴────┴────┘
+              first_offset                                       offsets ──►
+
+Invariants, held by every transition and checked again by `decode`:
+* entries are in offset order and leave no gap, except below the log start, where data may have
+  been deleted before they were ever copied;
+* an entry is removed only once the log start lies at or beyond its end, oldest first, and its
+  object keys move to `deleting` in the same step: no object is ever forgotten, but for pieces of
+  an open segment while `deleting` is full;
+* log start, leader epoch and revision never go back.
+
+When a topic is not tiered any more and then again, under the same id, a partition gets a manifest
+that has nothing to do with the one before: another `generation`. It begins with the time, or right
+behind the one before if the clock went back. So the content of a manifest never comes back, nor
+does an etag that is a hash of it; and of two manifests anybody can tell which is the later one
+(`order`). A broker that was started anew knows of no generation before, but has a higher epoch.
+
+What it is made of is in `entries.py`. The root holds the newest entries; when it grows,
+`manifest_store` seals the oldest of them into a page (`manifest/page.py`), an object that is never
+changed again. A page whose first entries were deleted stays as it is: its PageRef counts them in
+`dropped_count` and begins later. So a commit costs the same however long the archive is.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from strandline.storage.errors import CorruptFile
+from strandline.storage.model import (
+    Buffer,
+    Epoch,
+    Offset,
+    TimestampMs,
+    TopicId,
+    TopicIdPartition,
+)
+from strandline.storage.remote.keys import new_unique, partition_folder
+from strandline.storage.remote.manifest.compaction_mark import (
+    CompactionMark,
+    mark_fields,
+    mark_from,
+)
+from strandline.storage.remote.manifest.entries import (
+    DeletedEntry,
+    PageRef,
+    SegmentEntry,
+    deleted_fields,
+    deleted_from,
+    entry_fields,
+    entry_from,
+    page_fields,
+    page_from,
+    replaced_marks,
+)
+from strandline.storage.remote.manifest.json_document import (
+    Json,
+    decode_document,
+    encode_document,
+)
+from strandline.storage.remote.manifest.open_segment import (
+    TailPart,
+    are_adjacent,
+    tail_fields,
+    tail_from,
+)
+from strandline.storage.remote.manifest.page import page_without_first
+from strandline.storage.values import dataclass
+
+# A mark is some 300 bytes of the root, and every commit writes all of them: 0.6 MB.
+MARKS_MAX = 2000
+
+# Milliseconds since 1970, until the year 5138.
+TIME_DIGITS = 14
+
+FORMAT_NAME = "strandline-manifest"
+FORMAT_VERSION = 1
+FORMAT_VERSIONS = range(1, 2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """See the top of this file. Transitions return a new manifest; `commit` sets the revision."""
+
+    topic: str
+    topic_id: TopicId
+    partition: int
+    # Which of the partition's archives it is; "" where nobody wrote it down.
+    generation: str = ""
+    revision: int = 0
+    leader_epoch: Epoch = 0
+    log_start_offset: Offset = 0
+    segments: tuple[SegmentEntry, ...] = ()
+    pages: tuple[PageRef, ...] = ()
+    deleting: tuple[DeletedEntry, ...] = ()
+    # What is in the bucket of the segment that is still written; see manifest/open_segment.py.
+    tail: tuple[TailPart, ...] = ()
+    # How far the archive of a compacted log is compacted.
+    compaction: CompactionMark | None = None
+
+    # --- what it says ------------------------------------------------------------------------
+
+    @property
+    def topic_id_partition(self) -> TopicIdPartition:
+        return TopicIdPartition(self.topic, self.topic_id, self.partition)
+
+    @property
+    def order(self) -> tuple[Epoch, str, int]:
+        """Greater for every later manifest of the partition."""
+        return self.leader_epoch, self.generation, self.revision
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no segment is archived (or all are deleted)."""
+        return not self.segments and not self.pages
+
+    @property
+    def first_offset(self) -> Offset:
+        """Where the archive begins, at or below the log start; the log start if it is empty."""
+        if self.pages:
+            return self.pages[0].base_offset
+        return self.segments[0].base_offset if self.segments else self.log_start_offset
+
+    @property
+    def end_offset(self) -> Offset:
+        """Where the next segment to archive begins; the log start if the archive is empty."""
+        if self.segments:
+            return self.segments[-1].end_offset
+        return self.pages[-1].end_offset if self.pages else self.log_start_offset
+
+    @property
+    def tail_end_offset(self) -> Offset:
+        """Where the open segment ends as far as it is in the bucket; else as `end_offset`."""
+        return self.tail[-1].end_offset if self.tail else self.end_offset
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all archived segments, pages included."""
+        in_pages = sum(page.size_bytes for page in self.pages)
+        return in_pages + sum(entry.size_bytes for entry in self.segments)
+
+    @property
+    def segment_count(self) -> int:
+        return sum(page.segment_count for page in self.pages) + len(self.segments)
+
+    @property
+    def marks_left(self) -> int:
+        """How much more may be let go before some of what waits is deleted."""
+        return max(0, MARKS_MAX - len(self.deleting))
+
+    def find(self, offset: Offset) -> SegmentEntry | None:
+        """The root's entry that holds `offset`; None if it lies in a page or is not archived."""
+        index = bisect.bisect_right(self.segments, offset, key=lambda entry: entry.base_offset)
+        if index == 0 or offset >= self.segments[index - 1].end_offset:
+            return None
+        return self.segments[index - 1]
+
+    def names_page(self, key: str) -> bool:
+        """Whether that object is a page of this manifest."""
+        return any(page.key == key for page in self.pages)
+
+    def find_page(self, offset: Offset) -> PageRef | None:
+        """The page that holds `offset`; None if it is in the root or not archived."""
+        index = bisect.bisect_right(self.pages, offset, key=lambda page: page.base_offset)
+        if index == 0 or offset >= self.pages[index - 1].end_offset:
+            return None
+        return self.pages[index - 1]
+
+    def find_by_timestamp(self, timestamp_ms: TimestampMs) -> SegmentEntry | None:
+        """The root's first entry with a record at or after `timestamp_ms`; pages not considered."""
+        for entry in self.segments:
+            if entry.max_timestamp_ms >= timestamp_ms and entry.end_offset > self.log_start_offset:
+                return entry
+        return None
+
+    # --- transitions -------------------------------------------------------------------------
+
+    def with_leader_epoch(self, epoch: Epoch) -> Manifest:
+        """Raises ValueError if the epoch would go back."""
+        if epoch < self.leader_epoch:
+            raise ValueError(f"leader epoch {epoch} is below {self.leader_epoch}")
+        return replace(self, leader_epoch=epoch)
+
+    def with_segment(
+        self, entry: SegmentEntry, *, marked_ms: TimestampMs | None = None
+    ) -> Manifest:
+        """Adds the next segment; what it takes the place of is marked now, or when it was uploaded.
+
+        Raises ValueError for a gap, an overlap or an empty segment.
+        """
+        _check_entry(entry)
+        if not self.is_empty:
+            if entry.base_offset < self.end_offset:
+                raise ValueError(
+                    f"segment [{entry.base_offset}, {entry.end_offset}) overlaps the archive, "
+                    f"which ends at {self.end_offset}"
+                )
+            is_next = entry.base_offset == self.end_offset
+        else:
+            is_next = False
+        # A gap is fine where nobody may read: the records in it were deleted before the copy.
+        if not is_next and entry.base_offset > self.log_start_offset:
+            raise ValueError(
+                f"segment [{entry.base_offset}, {entry.end_offset}) leaves a gap after "
+                f"{self.end_offset} above the log start {self.log_start_offset}"
+            )
+        # Nobody needs the pieces of an open segment once a later one is archived.
+        added = replace(self, segments=(*self.segments, entry))
+        return added.with_tail((), marked_ms=entry.uploaded_ms if marked_ms is None else marked_ms)
+
+    def with_tail(self, parts: Sequence[TailPart], *, marked_ms: TimestampMs) -> Manifest:
+        """The open segment as these parts; parts that are not among them any more are marked.
+
+        As far as there is room for marks: the open segment has to get on, also where nothing can
+        be deleted. Other parts are orphans, which are searched for. Raises ValueError unless they
+        are one run that begins at or behind the archive's end.
+        """
+        if not are_adjacent(parts):
+            raise ValueError(f"parts leave gaps: {parts}")
+        if parts and not self.is_empty and parts[0].base_offset < self.end_offset:
+            raise ValueError(
+                f"a part begins at {parts[0].base_offset}, the archive ends at {self.end_offset}"
+            )
+        kept = {part.key for part in parts}
+        marks = tuple(
+            DeletedEntry(
+                log_key=part.key,
+                meta_key=part.key,
+                marked_ms=marked_ms,
+                size_bytes=part.size_bytes,
+            )
+            for part in self.tail
+            if part.key not in kept
+        )
+        marked = (*self.deleting, *marks[: self.marks_left])
+        return replace(self, tail=tuple(parts), deleting=marked)
+
+    def with_log_start(self, offset: Offset) -> Manifest:
+        """Moves the log start; entries stay until `with_deleting`. ValueError if it goes back."""
+        if offset < self.log_start_offset:
+            raise ValueError(f"log start {offset} is below {self.log_start_offset}")
+        return replace(self, log_start_offset=offset)
+
+    def with_deleting(self, entries: Sequence[SegmentEntry], *, marked_ms: TimestampMs) -> Manifest:
+        """Takes the oldest entries out and marks their objects.
+
+        `entries` are the first ones of the archive, in order, those of the first pages included
+        (`manifest_store` reads them), each wholly below the log start; else ValueError.
+        """
+        pages, segments = list(self.pages), list(self.segments)
+        marks: list[DeletedEntry] = []
+        for entry in entries:
+            if entry.end_offset > self.log_start_offset:
+                raise ValueError(
+                    f"segment [{entry.base_offset}, {entry.end_offset}) is not below the log "
+                    f"start {self.log_start_offset}"
+                )
+            first_offset = (
+                pages[0].base_offset if pages else segments[0].base_offset if segments else None
+            )
+            if entry.base_offset != first_offset:
+                raise ValueError(f"segment at {entry.base_offset} is not first: {first_offset}")
+            marks.append(
+                DeletedEntry(
+                    log_key=entry.log_key,
+                    meta_key=entry.meta_key,
+                    marked_ms=marked_ms,
+                    size_bytes=entry.size_bytes,
+                )
+            )
+            if not pages:
+                segments.pop(0)
+            elif pages[0].segment_count == 1:
+                page = pages.pop(0)
+                marks.append(DeletedEntry(log_key=page.key, meta_key=page.key, marked_ms=marked_ms))
+            else:
+                pages[0] = page_without_first(pages[0], entry)
+        return replace(
+            self,
+            pages=tuple(pages),
+            segments=tuple(segments),
+            deleting=(*self.deleting, *marks),
+        )
+
+    def without_first_page(self, page: PageRef, *, marked_ms: TimestampMs) -> Manifest:
+        """Takes out the first page, whose entries nobody knows any more, and marks its object.
+
+        ValueError unless `page` is the first one and lies wholly below the log start.
+        """
+        if self.pages[:1] != (page,) or page.end_offset > self.log_start_offset:
+            raise ValueError(f"page {page.key} is not the first, or not below the log start")
+        mark = DeletedEntry(log_key=page.key, meta_key=page.key, marked_ms=marked_ms)
+        return replace(self, pages=self.pages[1:], deleting=(*self.deleting, mark))
+
+    def without_deleting(self, marks: Sequence[DeletedEntry]) -> Manifest:
+        """Forgets marks whose objects are gone; marks that are not there are ignored."""
+        gone = set(marks)
+        return replace(self, deleting=tuple(m for m in self.deleting if m not in gone))
+
+    def with_sealed_page(self, page: PageRef) -> Manifest:
+        """The root without its first `page.segment_count` entries, which `page` now holds."""
+        sealed = self.segments[: page.segment_count]
+        assert sealed, page
+        assert sealed[0].base_offset == page.base_offset, (page, sealed[0])
+        assert sealed[-1].end_offset == page.end_offset, (page, sealed[-1])
+        return replace(
+            self, pages=(*self.pages, page), segments=self.segments[page.segment_count :]
+        )
+
+    def with_merged_pages(self, page: PageRef, marks: Sequence[DeletedEntry]) -> Manifest:
+        """`page` in the place of the last pages, as many as there are marks for."""
+        old = self.pages[-len(marks) :]
+        assert [mark.log_key for mark in marks] == [ref.key for ref in old], (marks, old)
+        assert (page.base_offset, page.end_offset) == (old[0].base_offset, old[-1].end_offset)
+        assert page.segment_count == sum(ref.segment_count for ref in old), (old, page)
+        return replace(
+            self,
+            pages=(*self.pages[: -len(marks)], page),
+            deleting=(*self.deleting, *marks),
+        )
+
+    def with_replacement(
+        self, old: Sequence[SegmentEntry], new: SegmentEntry, *, marked_ms: TimestampMs
+    ) -> Manifest:
+        """`new` in the place of adjacent entries of the root; objects it does not name are marked.
+
+        Raises ValueError unless `old` are entries as they stand here and `new` is of their range:
+        what is replaced may have been deleted or replaced meanwhile.
+        """
+        count = len(old)
+        first = bisect.bisect_left(
+            self.segments, old[0].base_offset, key=lambda entry: entry.base_offset
+        )
+        if self.segments[first : first + count] != tuple(old):
+            raise ValueError(f"entries from {old[0].base_offset} on are not what they were")
+        if (new.base_offset, new.end_offset) != (old[0].base_offset, old[-1].end_offset):
+            raise ValueError(f"[{new.base_offset}, {new.end_offset}) is another range")
+        kept = (*self.segments[:first], new, *self.segments[first + count :])
+        marks = replaced_marks(old, (new,), marked_ms=marked_ms)
+        return replace(self, segments=kept, deleting=(*self.deleting, *marks))
+
+    def with_compaction(self, mark: CompactionMark) -> Manifest:
+        """Notes how far the archive is compacted."""
+        return replace(self, compaction=mark)
+
+    def with_replaced_page(
+        self, old: PageRef, new: PageRef, marks: Sequence[DeletedEntry]
+    ) -> Manifest:
+        """`new`, a page of the same range, in the place of `old`. Raises ValueError as above."""
+        if old not in self.pages:
+            raise ValueError(f"page {old.key} is not what it was")
+        if (new.base_offset, new.end_offset) != (old.base_offset, old.end_offset):
+            raise ValueError(f"page {new.key} is of another range")
+        pages = tuple(new if page == old else page for page in self.pages)
+        return replace(self, pages=pages, deleting=(*self.deleting, *marks))
+
+    # --- bytes -------------------------------------------------------------------------------
+
+    def encode(self) -> bytes:
+        fields: dict[str, Json] = {
+            "topic": self.topic,
+            "topic_id": str(self.topic_id),
+            "partition": self.partition,
+            "revision": self.revision,
+            "leader_epoch": self.leader_epoch,
+            "log_start_offset": self.log_start_offset,
+            "segments": [entry_fields(entry) for entry in self.segments],
+            "pages": [page_fields(page) for page in self.pages],
+            "deleting": [deleted_fields(mark) for mark in self.deleting],
+        }
+        if self.generation:
+            fields["generation"] = self.generation
+        if self.tail:
+            fields["tail"] = [tail_fields(part) for part in self.tail]
+        if self.compaction is not None:
+            fields["compaction"] = [mark_fields(self.compaction)]
+        return encode_document(FORMAT_NAME, FORMAT_VERSION, fields)
+
+    @classmethod
+    def decode(cls, content: Buffer, *, source: str = "") -> Manifest:
+        """`source` names the object in messages. Raises CorruptFile or UnsupportedFormat."""
+        fields = decode_document(
+            content, format_name=FORMAT_NAME, versions=FORMAT_VERSIONS, source=source
+        )
+        partition = TopicIdPartition(
+            fields.text("topic"), fields.uuid("topic_id"), fields.integer("partition")
+        )
+        folder = partition_folder(partition)
+        manifest = cls(
+            topic=partition.topic,
+            topic_id=partition.topic_id,
+            partition=partition.partition,
+            revision=fields.integer("revision"),
+            leader_epoch=fields.integer("leader_epoch"),
+            log_start_offset=fields.integer("log_start_offset"),
+            segments=tuple(entry_from(f, folder) for f in fields.objects("segments")),
+            pages=tuple(page_from(f, folder) for f in fields.objects("pages")),
+            deleting=tuple(deleted_from(f, folder) for f in fields.objects("deleting")),
+            # Manifests of before have none of these.
+            generation=fields.text("generation") if "generation" in fields else "",
+            tail=tuple(tail_from(f, folder) for f in fields.objects("tail"))
+            if "tail" in fields
+            else (),
+            compaction=mark_from(fields.objects("compaction")) if "compaction" in fields else None,
+        )
+        _check_order(manifest, source or FORMAT_NAME)
+        _check_marks(manifest, source or FORMAT_NAME)
+        return manifest
+
+
+def new_generation(now_ms: TimestampMs, *, after: str = "") -> str:
+    """A name for an archive that begins now: greater than `after`, and no two are the same."""
+    after_text = after[:TIME_DIGITS]
+    after_ms = int(after_text) if after_text.isdecimal() else -1
+    return f"{max(now_ms, after_ms + 1):0{TIME_DIGITS}d}-{new_unique()[:8]}"
+
+
+# --- checks ----------------------------------------------------------------------------------
+
+
+def _check_entry(entry: SegmentEntry) -> None:
+    if entry.end_offset <= entry.base_offset or entry.size_bytes <= 0:
+        raise ValueError(f"segment [{entry.base_offset}, {entry.end_offset}) is empty")
+
+
+def _check_order(manifest: Manifest, source: str) -> None:
+    """Raises CorruptFile unless ranges are ordered and gaps lie below the log start."""
+    end_offset: Offset | None = None
+    for base, end in _ranges(manifest):
+        if end <= base or base < 0:
+            raise CorruptFile(f"{source}: impossible offset range [{base}, {end})")
+        if end_offset is not None and base < end_offset:
+            raise CorruptFile(f"{source}: [{base}, {end}) overlaps what ends at {end_offset}")
+        if base != end_offset and base > manifest.log_start_offset:
+            first_lost = max(manifest.log_start_offset, end_offset or 0)
+            raise CorruptFile(
+                f"{source}: no segment has the offsets {first_lost} to {base - 1}, above the log"
+                f" start {manifest.log_start_offset}"
+            )
+        end_offset = end
+    for entry in manifest.segments:
+        if not entry.size_bytes:
+            raise CorruptFile(
+                f"{source}: segment [{entry.base_offset}, {entry.end_offset}) is empty"
+            )
+    if not are_adjacent(manifest.tail):
+        raise CorruptFile(f"{source}: the parts of the open segment leave gaps")
+    if manifest.tail and end_offset is not None and manifest.tail[0].base_offset < end_offset:
+        raise CorruptFile(
+            f"{source}: the open segment begins at {manifest.tail[0].base_offset}, and what is"
+            f" archived ends at {end_offset}"
+        )
+
+
+def _check_marks(manifest: Manifest, source: str) -> None:
+    """Raises CorruptFile if what the root names is marked for deletion."""
+    marked = {key for mark in manifest.deleting for key in mark.keys}
+    named = [page.key for page in manifest.pages] + [part.key for part in manifest.tail]
+    for entry in manifest.segments:
+        named += (entry.log_key, entry.meta_key)
+    if found := marked.intersection(named):
+        raise CorruptFile(f"{source}: {min(found)} is marked for deletion, and is named as well")
+
+
+def _ranges(manifest: Manifest) -> Iterator[tuple[Offset, Offset]]:
+    for page in manifest.pages:
+        yield page.base_offset, page.end_offset
+    for entry in manifest.segments:
+        yield entry.base_offset, entry.end_offset

@@ -1,0 +1,88 @@
+"""The open segment in the bucket: what would be lost with the machine, up to some time ago.
+
+    archive ... ][ part ][ part ][part]        in the manifest beside the segments
+                 ^ base of the open segment
+
+A part is an object with a run of whole batches of the open segment's file, byte for byte, from
+`position` on; the parts follow each other without a gap. They are no part of the archive: nothing
+is read from them while the broker has its disk, and nothing local is freed because of them. When
+the segment is closed and archived, the parts are marked for deletion in the same commit. A restore
+appends them to the log that it begins behind the archive; so does a read-only replica, whenever it
+looks. The lake reads them as the end of the archive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from strandline.storage.model import Offset, Position, TimestampMs
+from strandline.storage.remote.keys import TAIL_SUFFIX
+from strandline.storage.remote.manifest.json_document import Fields, Json
+from strandline.storage.values import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TailPart:
+    """Batches with offsets [base_offset, end_offset), at `position` of the open segment's file."""
+
+    base_offset: Offset
+    end_offset: Offset
+    position: Position
+    size_bytes: int
+    key: str
+    crc32c: int
+    uploaded_ms: TimestampMs
+    # What the headers of its batches say, for readers of the bucket; None if nobody wrote it down.
+    record_count: int | None = None
+    has_transactions: bool | None = None
+
+    @property
+    def end_position(self) -> Position:
+        return self.position + self.size_bytes
+
+
+def are_adjacent(parts: Sequence[TailPart]) -> bool:
+    """Whether the parts are one run from the beginning of a segment."""
+    position, offset = 0, parts[0].base_offset if parts else 0
+    for part in parts:
+        if (part.position, part.base_offset) != (position, offset):
+            return False
+        if part.size_bytes <= 0 or part.end_offset <= part.base_offset:
+            return False
+        position, offset = part.end_position, part.end_offset
+    return True
+
+
+def tail_fields(part: TailPart) -> dict[str, Json]:
+    """A part as it stands in the manifest; `tail_from` reads it."""
+    fields: dict[str, Json] = {
+        "base_offset": part.base_offset,
+        "end_offset": part.end_offset,
+        "position": part.position,
+        "size_bytes": part.size_bytes,
+        "key": part.key,
+        "crc32c": f"{part.crc32c:08x}",
+        "uploaded_ms": part.uploaded_ms,
+    }
+    if part.record_count is not None and part.has_transactions is not None:
+        fields["record_count"] = part.record_count
+        fields["has_transactions"] = part.has_transactions
+    return fields
+
+
+def tail_from(fields: Fields, folder: str) -> TailPart:
+    """A part of the manifest of the partition whose `folder` it is; it may lack the last two
+    fields. Raises CorruptFile."""
+    return TailPart(
+        base_offset=fields.integer("base_offset"),
+        end_offset=fields.integer("end_offset"),
+        position=fields.count("position"),
+        size_bytes=fields.count("size_bytes"),
+        key=fields.object_key("key", folder, TAIL_SUFFIX),
+        crc32c=fields.crc("crc32c"),
+        uploaded_ms=fields.integer("uploaded_ms"),
+        record_count=fields.optional_integer("record_count"),
+        has_transactions=(
+            fields.boolean("has_transactions") if "has_transactions" in fields else None
+        ),
+    )

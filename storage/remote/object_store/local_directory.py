@@ -1,0 +1,485 @@
+"""An object store in a folder: `file:///folder`, what a broker uses that has no S3.
+
+    <root>/topics/orders-<uuid>/0/manifest.json     an object is a file, its key is its path
+    <root>/%tmp/<unique>                            uploads under way
+    <root>/%lock                                    flock'd while a name changes hands
+
+What no file may be called is written in another way (`local_names`). Our own names begin with `%`
+and two letters that are no hexadecimal number, so no key can be in their way.
+
+An object appears whole or not at all:
+
+    1 write %tmp/<unique>   2 fsync it   3 lock, check the condition   4 rename, fsync the folder
+
+The lock makes check and rename one step for everybody on this machine, other processes included.
+Who uploads holds the lock of its own file in %tmp until 4, so nobody takes that for the remains of
+a dead process, whatever the clock says.
+The etag is made of checksum, size, inode and time of change, so `head` reads the file: what it
+reports is what lies on the disk now, which is what a check after a copy wants to know.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import threading
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from strandline.storage import files
+from strandline.storage.clock import Clock, SystemClock
+from strandline.storage.errors import (
+    NO_ROOM,
+    AccessDenied,
+    DiskError,
+    ObjectCorrupt,
+    ObjectNotFound,
+    PreconditionFailed,
+    StoreFull,
+    TierError,
+    TierUnavailable,
+)
+from strandline.storage.model import Buffer, TimestampMs
+from strandline.storage.remote.object_store.direct_read import DirectRead
+from strandline.storage.remote.object_store.interface import (
+    BodyUnreadable,
+    BucketMissing,
+    FileBody,
+    IfAbsent,
+    IfMatches,
+    ObjectInfo,
+    PutBody,
+    PutCondition,
+    StoredObject,
+    check_key,
+)
+from strandline.storage.remote.object_store.local_names import CONTINUATION, key_of, path_of
+from strandline.storage.system import crc32c
+
+_LOCK_NAME = "%lock"
+_TEMPORARY_FOLDER = "%tmp"
+# Each purge of a topic looks for remains, in microseconds; to meet so many in a row is no accident.
+_STAGING_ATTEMPTS_MAX = 10
+
+_COPY_BYTES = 1024 * 1024
+
+
+class LocalDirectoryStore:
+    """See the top of this file.
+
+    The root folder is created with the first object, and never again: if it vanishes, or is empty
+    all at once, its volume is away, most likely. What would be written into the empty mount point
+    would be lost with the volume's return, and a log whose entries lie in two places is broken:
+    TierUnavailable. `%tmp` tells an empty mount point from an archive without objects.
+    """
+
+    def __init__(self, root: Path, *, clock: Clock | None = None) -> None:
+        self._root = root
+        self._clock = clock or SystemClock()
+        self._lock = threading.Lock()
+        # Whether the root was seen to be there, and the folder for uploads in it.
+        self._was_there = False
+        self._had_folders = False
+
+    @property
+    def url(self) -> str:
+        return self._root.as_uri()
+
+    def check(self) -> None:
+        """Unlike a bucket, a missing folder is created: its parent must exist."""
+        if not self._root.parent.is_dir():
+            raise BucketMissing("", "check", f"folder {self._root.parent} does not exist")
+        with _translated("", "check"), self._staged([b""]):
+            pass
+
+    def clock_ms(self) -> TimestampMs:
+        """That of the file system: the folder may be another machine's."""
+        with _translated("", "clock"), self._staged([b""]) as staged:
+            return staged.stat().st_mtime_ns // 1_000_000
+
+    # --- writing -----------------------------------------------------------------------------
+
+    def put(self, key: str, body: PutBody, *, condition: PutCondition | None = None) -> ObjectInfo:
+        path = self._path(check_key(key))
+        if isinstance(body, FileBody):
+            with body.open() as source:
+                return self._put(key, path, _checked_blocks(key, body, source), condition)
+        return self._put(key, path, [body], condition)
+
+    def _put(
+        self,
+        key: str,
+        path: Path,
+        blocks: Iterable[Buffer],
+        condition: PutCondition | None,
+    ) -> ObjectInfo:
+        with (
+            _translated(key, "put"),
+            self._staged(blocks) as staged,
+            self._exclusive(),  # 3
+        ):
+            self._check_condition(key, path, condition)
+            _make_parents(path)
+            files.rename(staged, path)  # 4
+            return self._read_info(key, path)
+
+    def _check_condition(self, key: str, path: Path, condition: PutCondition | None) -> None:
+        match condition:
+            case IfAbsent() if path.exists():
+                raise PreconditionFailed(key, "put", "the object exists")
+            case IfMatches(etag=etag):
+                found = self._read_info(key, path).etag if path.exists() else "absent"
+                if found != etag:
+                    raise PreconditionFailed(key, "put", f"the object is {found}, not {etag}")
+            case _:
+                return
+
+    @contextmanager
+    def _staged(self, blocks: Iterable[Buffer]) -> Iterator[Path]:
+        """A synced file of `blocks` that nobody aborts; gone afterwards unless it was renamed."""
+        self._make_folders()
+        file = _open_held(self._root / _TEMPORARY_FOLDER)
+        staged = Path(file.name)
+        try:
+            with file:
+                for block in blocks:
+                    file.write(block)  # 1
+                file.flush()
+                files.sync_file(staged)  # 2
+                yield staged
+        finally:
+            files.remove(staged)
+
+    def delete(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            path = self._path(check_key(key))
+            # Under the lock, or a put could find that the folder it just made is gone again.
+            with _translated(key, "delete"), self._exclusive():
+                if path.is_file():
+                    files.remove(path)
+                    self._drop_empty_folders(path.parent)
+
+    def _drop_empty_folders(self, folder: Path) -> None:
+        """A store has no folders, only keys: those that became empty go."""
+        while folder != self._root:
+            try:
+                folder.rmdir()
+            except OSError:
+                return
+            folder = folder.parent
+
+    def abort_uploads(self, prefix: str, *, older_than_ms: int) -> int:
+        """Remains do not know their key here, so all prefixes are one; what is still being
+        uploaded is left alone.
+        """
+        del prefix
+        before_ms = self._clock.now_ms() - older_than_ms
+        removed_count = 0
+        with _translated("", "abort_uploads"):
+            for path in self._temporary_files():
+                modified_ms = files.modified_ms(path)
+                is_old = modified_ms is not None and modified_ms < before_ms
+                if is_old or not older_than_ms:
+                    removed_count += _remove_unheld(path)
+        return removed_count
+
+    # --- reading -----------------------------------------------------------------------------
+
+    def get(self, key: str, *, start: int = 0, end: int | None = None) -> bytes:
+        with self._open(key, "get") as descriptor:
+            size_bytes = os.fstat(descriptor).st_size
+            stop = size_bytes if end is None else end
+            if start > size_bytes or stop > size_bytes:
+                raise ObjectCorrupt(
+                    key, "get", f"has {size_bytes} bytes, [{start}, {end}) were asked for"
+                )
+            content = os.pread(descriptor, stop - start, start)
+            if len(content) == stop - start:
+                return content
+            # More than one read call gives (2 GiB on Linux), or the file shrank.
+            whole = bytearray(stop - start)
+            _read_into(key, descriptor, memoryview(whole), start)
+            return bytes(whole)
+
+    def get_object(self, key: str) -> StoredObject:
+        with self._open(key, "get") as descriptor:
+            content = bytearray(os.fstat(descriptor).st_size)
+            _read_into(key, descriptor, memoryview(content), 0)
+            info = _info(key, os.fstat(descriptor), crc32c.crc32c(content))
+            return StoredObject(info=info, body=bytes(content))
+
+    def get_into(self, key: str, target: memoryview, *, start: int) -> None:
+        with self._open(key, "get") as descriptor:
+            _read_into(key, descriptor, target, start)
+
+    def direct_read(self, key: str) -> DirectRead:
+        return DirectRead(path=str(self._path(check_key(key))))
+
+    def note_direct_read(self, size_bytes: int) -> None:
+        """Nothing is counted here."""
+
+    @property
+    def opens_files(self) -> bool:
+        return True
+
+    def open_file(self, key: str) -> files.OpenFile:
+        with _translated(key, "get"):
+            try:
+                return files.OpenFile(self._path(check_key(key)), writable=False)
+            except DiskError:
+                self._check_root(key, "get")
+                raise
+
+    def head(self, key: str) -> ObjectInfo:
+        with _translated(key, "head"):
+            try:
+                return self._read_info(key, self._path(check_key(key)))
+            except FileNotFoundError:
+                self._check_root(key, "head")
+                raise
+
+    def list(
+        self, prefix: str, *, start_after: str = "", limit: int | None = None
+    ) -> Iterator[ObjectInfo]:
+        self._check_root(prefix, "list")
+        with _translated(prefix, "list"):
+            keys = sorted(
+                (key.encode() for key in self._keys_below(prefix)),
+            )
+        after = start_after.encode()
+        count = 0
+        for encoded in keys:
+            if encoded <= after:
+                continue
+            if limit is not None and count >= limit:
+                return
+            key = encoded.decode()
+            try:
+                status = self._path(key).stat()
+            except FileNotFoundError:
+                continue
+            count += 1
+            yield ObjectInfo(
+                key=key, size_bytes=status.st_size, modified_ms=status.st_mtime_ns // 1_000_000
+            )
+
+    def list_folders(self, prefix: str) -> Iterator[str]:
+        assert prefix == "" or prefix.endswith("/"), prefix
+        self._check_root(prefix, "list")
+        with _translated(prefix, "list"):
+            names = {key[len(prefix) :].partition("/")[0] for key in self._folder_keys(prefix)}
+        return iter(sorted(names, key=str.encode))
+
+    def close(self) -> None:
+        """Holds nothing open."""
+
+    def __repr__(self) -> str:
+        return f"<LocalDirectoryStore {self._root}>"
+
+    # --- names -------------------------------------------------------------------------------
+
+    def _path(self, key: str) -> Path:
+        return self._root / path_of(key)
+
+    def _keys_below(self, prefix: str) -> Iterator[str]:
+        folder = prefix.rpartition("/")[0]
+        top = self._path(folder) if folder else self._root
+        for path in _walk_files(top):
+            key = self._key(path)
+            if key is not None and key.startswith(prefix):
+                yield key
+
+    def _folder_keys(self, prefix: str) -> Iterator[str]:
+        """One key for each folder directly under `prefix` that holds an object somewhere."""
+        top = self._path(prefix.rstrip("/")) if prefix else self._root
+        for entry in _scan(top):
+            if entry.is_dir():
+                for path in _walk_files(Path(entry.path)):
+                    key = self._key(path)
+                    if key is not None:
+                        yield key
+                        if not entry.name.endswith(CONTINUATION):
+                            break
+
+    def _key(self, path: Path) -> str | None:
+        parts = path.relative_to(self._root).parts
+        if parts[0] in (_LOCK_NAME, _TEMPORARY_FOLDER):
+            return None
+        return key_of("/".join(parts))
+
+    def _temporary_files(self) -> Sequence[Path]:
+        return [Path(entry.path) for entry in _scan(self._root / _TEMPORARY_FOLDER)]
+
+    # --- files -------------------------------------------------------------------------------
+
+    def _make_folders(self) -> None:
+        folder = self._root / _TEMPORARY_FOLDER
+        if not folder.is_dir():
+            self._check_root("", "write")
+            files.make_directory(folder)
+        self._was_there = self._had_folders = True
+
+    def _note_presence(self) -> None:
+        """An object was found."""
+        if not self._was_there:
+            self._had_folders = (self._root / _TEMPORARY_FOLDER).is_dir()
+            self._was_there = True
+
+    def _check_root(self, key: str, operation: str) -> None:
+        """Raises TierUnavailable if the whole store is away."""
+        expected = self._root / _TEMPORARY_FOLDER if self._had_folders else self._root
+        if self._was_there and not expected.is_dir():
+            raise TierUnavailable(
+                key, operation, f"folder {self._root} is gone: is its volume mounted?"
+            )
+
+    @contextmanager
+    def _exclusive(self) -> Iterator[None]:
+        self._make_folders()
+        with self._lock, open(self._root / _LOCK_NAME, "ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    @contextmanager
+    def _open(self, key: str, operation: str) -> Iterator[int]:
+        with _translated(key, operation):
+            path = self._path(check_key(key))
+            try:
+                descriptor = _open_at_once(str(path), os.O_RDONLY)
+            except FileNotFoundError:
+                self._check_root(key, operation)
+                raise
+            self._note_presence()
+            try:
+                files.check_regular(descriptor)
+                yield descriptor
+            finally:
+                os.close(descriptor)
+
+    def _read_info(self, key: str, path: Path) -> ObjectInfo:
+        crc = 0
+        with open(path, "rb", opener=_open_at_once) as file:
+            files.check_regular(file.fileno())
+            while block := file.read(_COPY_BYTES):
+                crc = crc32c.crc32c(block, crc)
+            return _info(key, os.fstat(file.fileno()), crc)
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """As `open` does it, but for a pipe it does not wait until somebody writes into it."""
+    return os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK)
+
+
+def _remove_unheld(path: Path) -> bool:
+    """Removes a file unless somebody has its lock; whether it did.
+
+    Under the lock: who has just made the file, and waits for it, sees then that it is gone.
+    """
+    try:
+        with open(path, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            files.remove(path)
+    except (BlockingIOError, FileNotFoundError):
+        return False
+    return True
+
+
+def _open_held(folder: Path) -> BinaryIO:
+    """A new file whose lock we have. Raises FileNotFoundError if others keep taking it away."""
+    for _ in range(_STAGING_ATTEMPTS_MAX):
+        file = open(folder / uuid.uuid4().hex, "wb")  # noqa: SIM115  # the caller's to close
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if os.fstat(file.fileno()).st_nlink:
+            return file
+        # Before we had the lock it was taken for the remains of an upload.
+        file.close()
+    raise FileNotFoundError(errno.ENOENT, "new files are removed at once", str(folder))
+
+
+def _info(key: str, status: os.stat_result, crc: int) -> ObjectInfo:
+    return ObjectInfo(
+        key=key,
+        size_bytes=status.st_size,
+        etag=f'"{crc:08x}-{status.st_size:x}-{status.st_ino:x}-{status.st_mtime_ns:x}"',
+        crc32c=crc,
+        modified_ms=status.st_mtime_ns // 1_000_000,
+    )
+
+
+def _read_into(key: str, descriptor: int, target: memoryview, start: int) -> None:
+    done = 0
+    while done < len(target):
+        count = os.preadv(descriptor, [target[done:]], start + done)
+        if count == 0:
+            raise ObjectCorrupt(
+                key, "get", f"ends at {start + done}, {len(target) - done} bytes too early"
+            )
+        done += count
+
+
+def _checked_blocks(key: str, body: FileBody, source: BinaryIO) -> Iterator[bytes]:
+    """The file block by block; ObjectCorrupt at the end if it was not what `body` says."""
+    crc, left = 0, body.size_bytes
+    while left and (block := body.read(source, min(left, _COPY_BYTES), body.size_bytes - left)):
+        crc = crc32c.crc32c(block, crc)
+        left -= len(block)
+        yield block
+    if left or crc != body.crc32c:
+        raise ObjectCorrupt(key, "put", f"{body.path} is not what it was said to be")
+
+
+def _make_parents(path: Path) -> None:
+    """Makes the folders of `path` durable, each in its parent."""
+    missing: list[Path] = []
+    folder = path.parent
+    while not folder.is_dir():
+        missing.append(folder)
+        folder = folder.parent
+    for folder in reversed(missing):
+        files.make_directory(folder)
+
+
+def _scan(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _walk_files(folder: Path) -> Iterator[Path]:
+    for entry in _scan(folder):
+        if entry.is_dir(follow_symlinks=False):
+            yield from _walk_files(Path(entry.path))
+        else:
+            yield Path(entry.path)
+
+
+@contextmanager
+def _translated(key: str, operation: str) -> Iterator[None]:
+    """File system errors as tier errors."""
+    try:
+        yield
+    except (TierError, BodyUnreadable):
+        raise
+    except (OSError, DiskError) as error:
+        cause = error.__cause__ if isinstance(error, DiskError) else error
+        match cause:
+            # What is written needs no object to be there: then it is the folder that is missing.
+            case FileNotFoundError() | NotADirectoryError() | IsADirectoryError() if (
+                operation != "put"
+            ):
+                raise ObjectNotFound(key, operation) from error
+            # One bad sector is one object's damage: it would be waited for without end.
+            case OSError(errno=errno.EIO) if operation in ("get", "head"):
+                raise ObjectCorrupt(key, operation, str(error)) from error
+            case OSError(errno=number) if number in NO_ROOM:
+                raise StoreFull(key, operation, str(error)) from error
+            case PermissionError():
+                raise AccessDenied(key, operation, str(error)) from error
+            case _:
+                raise TierUnavailable(key, operation, str(error)) from error

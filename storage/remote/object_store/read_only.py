@@ -1,0 +1,88 @@
+"""An object store that nothing can be written to: the archive as a read-only replica has it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NoReturn
+
+from strandline.storage.errors import AccessDenied
+from strandline.storage.files import OpenFile
+from strandline.storage.model import TimestampMs
+from strandline.storage.remote.object_store.direct_read import DirectRead, KeepsFiles, ReadsDirectly
+from strandline.storage.remote.object_store.interface import (
+    ObjectInfo,
+    ObjectStore,
+    PutBody,
+    PutCondition,
+    StoredObject,
+)
+
+
+class ReadOnlyStore:
+    """Reads go to the store behind; every write is refused before it leaves the process."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+
+    @property
+    def url(self) -> str:
+        return self._store.url
+
+    def check(self) -> None:
+        self._store.check()
+
+    def clock_ms(self) -> TimestampMs:
+        return self._store.clock_ms()
+
+    def get(self, key: str, *, start: int = 0, end: int | None = None) -> bytes:
+        return self._store.get(key, start=start, end=end)
+
+    def get_object(self, key: str) -> StoredObject:
+        return self._store.get_object(key)
+
+    def get_into(self, key: str, target: memoryview, *, start: int) -> None:
+        self._store.get_into(key, target, start=start)
+
+    def direct_read(self, key: str) -> DirectRead | None:
+        return self._store.direct_read(key) if isinstance(self._store, ReadsDirectly) else None
+
+    def note_direct_read(self, size_bytes: int) -> None:
+        if isinstance(self._store, ReadsDirectly):
+            self._store.note_direct_read(size_bytes)
+
+    @property
+    def opens_files(self) -> bool:
+        return isinstance(self._store, KeepsFiles) and self._store.opens_files
+
+    def open_file(self, key: str) -> OpenFile:
+        assert isinstance(self._store, KeepsFiles), self._store
+        return self._store.open_file(key)
+
+    def head(self, key: str) -> ObjectInfo:
+        return self._store.head(key)
+
+    def list(
+        self, prefix: str, *, start_after: str = "", limit: int | None = None
+    ) -> Iterator[ObjectInfo]:
+        return self._store.list(prefix, start_after=start_after, limit=limit)
+
+    def list_folders(self, prefix: str) -> Iterator[str]:
+        return self._store.list_folders(prefix)
+
+    def put(self, key: str, body: PutBody, *, condition: PutCondition | None = None) -> ObjectInfo:
+        self._refuse(key, "put")
+
+    def delete(self, keys: Sequence[str]) -> None:
+        self._refuse(keys[0] if keys else "", "delete")
+
+    def abort_uploads(self, prefix: str, *, older_than_ms: int) -> int:
+        self._refuse(prefix, "abort")
+
+    def close(self) -> None:
+        self._store.close()
+
+    def _refuse(self, key: str, operation: str) -> NoReturn:
+        raise AccessDenied(key, operation, "a read-only replica writes nothing")
+
+    def __repr__(self) -> str:
+        return f"<ReadOnlyStore {self._store!r}>"

@@ -1,0 +1,1 @@
+"""Cold reads: chunk cache, read-ahead, and the reader that fetches answer from."""

@@ -1,0 +1,336 @@
+"""Chunks of log objects, and those of them that lie in memory.
+
+A chunk is known by its index; its bytes lie in memory, or in a file (`file_chunks`). The bound on
+what is live, and what goes first when there is no room, is the same for both.
+
+A chunk's memory is a mapping (`block_memory`). The views that a fetch response is made of keep
+it alive, however long a slow consumer takes; only when the last view is gone do its bytes count as
+free, and the next chunk may have them. So the bound on memory is a bound on what really exists:
+
+    live bytes = chunks in the cache + downloads under way + evicted chunks that a reader still has
+
+A chunk of a small segment is a mapping and two descriptors all the same (Python keeps one for each
+mapping), so the number of chunks has a bound, too.
+
+Eviction never takes a chunk that a reader has: that would free nothing. It prefers chunks that were
+read to their end, least recently used first. For a wanted chunk any other goes next; for a guess
+only one that nobody has touched for a while, or a small memory would push out the chunk that a
+consumer is in the middle of, to read ahead for the same consumer.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import ctypes
+import itertools
+import resource
+import weakref
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from typing import TypeAlias
+
+from strandline.storage.files import FileRange
+from strandline.storage.model import Offset, Position
+from strandline.storage.remote.download.block_memory import (
+    SPARES_MAX,
+    BlockMemory,
+    best_fit,
+    rounded,
+)
+from strandline.storage.remote.segment.batch_index import BatchIndex, index_batches
+from strandline.storage.remote.segment.index import ChunkKey
+from strandline.storage.values import dataclass
+
+_numbers = itertools.count()
+# A consumer that reads on comes back within its fetch wait, which is half a second by default. One
+# that has not come for this long has lost its claim on what was read ahead for it.
+IDLE_S = 10.0
+# As many as there are streams of readers; and no more than one for so many descriptors.
+CHUNKS_MAX = 1024
+DESCRIPTORS_PER_CHUNK = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A chunk's place. `memory` stays with the views of `view`, however this object ends."""
+
+    view: memoryview
+    memory: BlockMemory
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRun:
+    """A run of whole batches cut out of a chunk: bytes [position, end_position) of it."""
+
+    position: Position
+    end_position: Position
+    next_offset: Offset
+
+    @property
+    def size_bytes(self) -> int:
+        return self.end_position - self.position
+
+
+# What an answer is made of: views of memory, and ranges of files that are sent by `sendfile`.
+RecordBytes: TypeAlias = memoryview | FileRange
+
+
+class Chunk:
+    """Whole batches whose CRCs are right, and where each of them lies. Immutable."""
+
+    __slots__ = (
+        "_base_offsets",
+        "_next_offsets",
+        "_positions",
+        "is_used_up",
+        "key",
+        "last_used_s",
+    )
+
+    def __init__(self, key: ChunkKey, index: BatchIndex) -> None:
+        """`index` is what `index_batches` found in the chunk's bytes."""
+        self.key = key
+        # Both are the cache's: whether its last batch was read, and when it was last asked for.
+        self.is_used_up = False
+        self.last_used_s = 0.0
+        self._base_offsets = index.base_offsets
+        self._next_offsets = index.next_offsets
+        self._positions = index.positions
+
+    @property
+    def size_bytes(self) -> int:
+        return self.key.size_bytes
+
+    @property
+    def end_offset(self) -> Offset:
+        return self._next_offsets[-1]
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether dropping it now would free nothing."""
+        return False
+
+    def find_run(
+        self, offset: Offset, *, bytes_max: int, end_offset: Offset | None, at_least_one: bool
+    ) -> BatchRun | None:
+        """Whole batches from the one that holds `offset` (or the next), below `end_offset`.
+
+        At most `bytes_max` bytes, except that `at_least_one` batch comes however large it is. None
+        if no batch qualifies.
+        """
+        first = bisect.bisect_right(self._next_offsets, offset)
+        start = self._positions[first]
+        stop = bisect.bisect_right(self._positions, start + bytes_max) - 1
+        if at_least_one:
+            stop = max(stop, first + 1)
+        stop = min(stop, len(self._next_offsets))
+        if end_offset is not None:
+            stop = min(stop, bisect.bisect_left(self._base_offsets, end_offset))
+        if stop <= first:
+            return None
+        return BatchRun(start, self._positions[stop], self._next_offsets[stop - 1])
+
+    def take(self, run: BatchRun, *, on_release: Callable[[], None] | None = None) -> RecordBytes:
+        """The bytes of `run`, without a copy. The chunk is pinned as long as a view exists.
+
+        `on_release` is called when the last view dies, in whatever thread that happens.
+        """
+        raise NotImplementedError
+
+    def piece(self, position: Position, end_position: Position) -> memoryview:
+        """The bytes of the object's range [position, end_position); not pinned. May block."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.key} batches={len(self._next_offsets)}>"
+
+
+class MemoryChunk(Chunk):
+    """A chunk whose bytes lie in a block."""
+
+    __slots__ = ("_pins", "_view")
+
+    def __init__(self, key: ChunkKey, view: memoryview, index: BatchIndex) -> None:
+        super().__init__(key, index)
+        self._view = view
+        # One element per view that is in use. Views die in any thread: each call is one step.
+        self._pins: dict[int, weakref.ref[memoryview]] = {}
+
+    @classmethod
+    def check(cls, key: ChunkKey, view: memoryview, *, base_offset: Offset) -> MemoryChunk:
+        """The chunk whose bytes are `view`, after all of them were checked.
+
+        `base_offset` is what the first batch must begin with. Raises CorruptRecords.
+        """
+        return cls(key, view, index_batches(view, base_offset))
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether a view that was given out still exists."""
+        return bool(self._pins)
+
+    def take(self, run: BatchRun, *, on_release: Callable[[], None] | None = None) -> memoryview:
+        view = self._view[run.position : run.end_position].toreadonly()
+        pins, number = self._pins, next(_numbers)
+
+        def unpin(_: object) -> None:
+            del pins[number]
+            if on_release is not None and not pins:
+                on_release()
+
+        # A third of what `weakref.finalize` costs, and taken for each answer.
+        pins[number] = weakref.ref(view, unpin)
+        self.is_used_up |= run.end_position == len(self._view)
+        return view
+
+    def piece(self, position: Position, end_position: Position) -> memoryview:
+        return self._view[position - self.key.position : end_position - self.key.position]
+
+
+def chunk_count_max() -> int:
+    """How many chunks a process with these limits may keep."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit == resource.RLIM_INFINITY:
+        return CHUNKS_MAX
+    return max(1, min(CHUNKS_MAX, limit // DESCRIPTORS_PER_CHUNK))
+
+
+class ChunkCache:
+    """Chunks up to a number of bytes and `chunk_count_max`, and what is reserved for further ones.
+    Owned by one thread.
+
+    Room that was given may be freed in any thread; `on_free` is called there.
+    """
+
+    def __init__(self, bytes_max: int, *, on_free: Callable[[], None]) -> None:
+        self.bytes_max = bytes_max
+        self._on_free = on_free
+        self._count_max = chunk_count_max()
+        self._live_bytes = 0
+        self._chunks: OrderedDict[ChunkKey, Chunk] = OrderedDict()
+        self.evicted_count = 0
+
+    @property
+    def live_bytes(self) -> int:
+        self._collect()
+        return self._live_bytes
+
+    @property
+    def chunk_count(self) -> int:
+        return len(self._chunks)
+
+    def find(self, key: ChunkKey, *, now_s: float) -> Chunk | None:
+        """The cached chunk, which becomes the most recently used."""
+        chunk = self._chunks.get(key)
+        if chunk is not None:
+            chunk.last_used_s = now_s
+            self._chunks.move_to_end(key)
+        return chunk
+
+    def peek(self, key: ChunkKey) -> Chunk | None:
+        """As `find`, without a trace."""
+        return self._chunks.get(key)
+
+    def add(self, chunk: Chunk, *, now_s: float) -> None:
+        """Caches a chunk whose room was reserved here."""
+        chunk.last_used_s = now_s
+        self._chunks[chunk.key] = chunk
+
+    def clear(self) -> None:
+        self._chunks.clear()
+
+    def _make_room(self, size_bytes: int, *, is_guess: bool, now_s: float) -> bool:
+        """Evicts until there is room for so much; False if there cannot be now.
+
+        Something larger than the whole bound has room when nothing else is alive: one batch may be
+        larger than any sensible bound.
+        """
+        while len(self._chunks) >= self._count_max or (
+            self.live_bytes + size_bytes > self.bytes_max and self._live_bytes > 0
+        ):
+            victim = self._find_victim(is_guess=is_guess, now_s=now_s)
+            if victim is None:
+                return False
+            del self._chunks[victim]
+            self.evicted_count += 1
+        return True
+
+    def _find_victim(self, *, is_guess: bool, now_s: float) -> ChunkKey | None:
+        free = [(key, chunk) for key, chunk in self._chunks.items() if not chunk.is_pinned]
+        for key, chunk in free:
+            if chunk.is_used_up:
+                return key
+        for key, chunk in free:
+            if not is_guess or now_s - chunk.last_used_s > IDLE_S:
+                return key
+        return None
+
+    def _collect(self) -> None:
+        """Counts what became free in other threads."""
+        raise NotImplementedError
+
+
+class ChunkMemory(ChunkCache):
+    """The memory of all chunks and the chunks that are cached in it.
+
+    Only `reserve` hands out memory.
+    """
+
+    def __init__(
+        self,
+        bytes_max: int,
+        *,
+        on_free: Callable[[], None],
+        on_gone: Callable[[int], None] | None = None,
+    ) -> None:
+        """With `on_gone` blocks can be filled by another process; it gets the number of each that
+        is given back to the system, in whatever thread that happens.
+        """
+        super().__init__(bytes_max, on_free=on_free)
+        self._on_gone = on_gone
+        # Memory of blocks that died; a deque, because blocks die in any thread.
+        self._freed: deque[BlockMemory] = deque()
+        self._spares: deque[BlockMemory] = deque(maxlen=SPARES_MAX)
+
+    def reserve(self, size_bytes: int, *, is_guess: bool, now_s: float) -> Block | None:
+        """A writable block of `size_bytes`; None if that much cannot be made free now."""
+        if not self._make_room(rounded(size_bytes), is_guess=is_guess, now_s=now_s):
+            return None
+        memory = self._take_spare(size_bytes) or self._new_memory(size_bytes)
+        self._live_bytes += len(memory)
+        # Views hold the array and not the memory, so the array dies with the last view and the
+        # memory is ours again.
+        array = (ctypes.c_char * len(memory)).from_buffer(memory.mapping)
+        weakref.finalize(array, self._release, memory).atexit = False
+        return Block(memoryview(array).cast("B")[:size_bytes], memory)
+
+    def clear(self) -> None:
+        super().clear()
+        self._spares.clear()
+
+    def _release(self, memory: BlockMemory) -> None:
+        self._freed.append(memory)
+        self._on_free()
+
+    def _collect(self) -> None:
+        while self._freed:
+            memory = self._freed.popleft()
+            self._live_bytes -= len(memory)
+            self._spares.append(memory)
+
+    def _take_spare(self, size_bytes: int) -> BlockMemory | None:
+        room_bytes = self.bytes_max - self._live_bytes
+        index = best_fit(self._spares, size_bytes, bytes_max=room_bytes)
+        if index is None:
+            return None
+        memory = self._spares[index]
+        del self._spares[index]
+        return memory
+
+    def _new_memory(self, size_bytes: int) -> BlockMemory:
+        if self._on_gone is not None:
+            # Without descriptors left it is filled by this process.
+            with contextlib.suppress(OSError):
+                return BlockMemory(size_bytes, shared=True, on_gone=self._on_gone)
+        return BlockMemory(size_bytes, shared=False)

@@ -1,0 +1,442 @@
+"""Cold reads: batches of archived segments, byte for byte as they were.
+
+    read(entry, offset) ─► index of the segment ─► chunk that holds the offset ─► whole batches
+                             (STATISTICS of .meta,     (memory, disk or one          (views into
+                              kept)                     ranged GET, all checked)       the chunk)
+
+Where the store is a folder of this machine, a chunk stays where it is: it is checked there, and the
+answer is a range of its file.
+
+A read waits for one chunk only, the one with `offset`; what follows it is added as far as it is
+in memory already. So a reader never holds one chunk while it waits for another.
+
+A read that begins where an earlier one ended belongs to a consumer that reads on, for whom the
+following chunks are read ahead (read_ahead.py). Which chunk such a consumer stopped in is
+remembered too: until he leaves it his reads need neither the index nor another look ahead.
+
+A damaged or missing `.meta` does not make a segment unreadable: its index is rebuilt by walking
+the batch headers of the log object once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Executor
+from dataclasses import field
+from pathlib import Path
+from typing import NamedTuple
+
+from strandline.storage.concurrency.shared_future import result_of
+from strandline.storage.errors import StorageError
+from strandline.storage.model import AbortedTransaction, Offset, TimestampMs, TimestampOffset
+from strandline.storage.remote.download.process import DownloadProcess
+from strandline.storage.remote.manifest.entries import SegmentEntry
+from strandline.storage.remote.object_store.interface import ObjectStore
+from strandline.storage.remote.reader.chunk_cache import Chunk, RecordBytes
+from strandline.storage.remote.reader.corruption_log import Unreadable, corruption_log
+from strandline.storage.remote.reader.downloads import ChunkDownloads, DownloadPace, open_disk_cache
+from strandline.storage.remote.reader.prefetch_queue import Reader
+from strandline.storage.remote.reader.read_ahead import (
+    READ_AHEAD_CHUNKS,
+    READ_AHEAD_FIRST,
+    LookAhead,
+    ReadAhead,
+)
+from strandline.storage.remote.reader.statistics import (
+    ColdReaderStatistics,
+    cold_reader_statistics,
+)
+from strandline.storage.remote.reader.time_search import find_in_segment
+from strandline.storage.remote.segment.index import ChunkKey, SegmentIndex
+from strandline.storage.remote.segment.index_cache import BYTES_MAX as INDEX_BYTES_MAX
+from strandline.storage.remote.segment.index_cache import (
+    CachedIndexes,
+    IndexCache,
+    segment_index_bytes,
+    transactions_bytes,
+)
+from strandline.storage.remote.segment.index_loading import load_index, load_txn_index
+from strandline.storage.values import dataclass
+
+CHUNK_BYTES = 8 * 1024 * 1024
+MEMORY_BYTES_MAX = 128 * 1024 * 1024
+# The default of `remote.log.reader.threads`.
+PARALLEL_DOWNLOADS_MAX = 10
+# Consumers whose next offset is remembered; one that is forgotten starts without read-ahead again.
+STREAMS_MAX = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColdRead:
+    """Whole batches, in order. The buffers keep their memory, or their file, and stay valid as long
+    as they exist; `next_offset` is where the next read begins.
+    """
+
+    buffers: list[RecordBytes] = field(default_factory=list)
+    next_offset: Offset
+    size_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Stream:
+    """A consumer that reads on, as its last read left it."""
+
+    # How far was read ahead, in chunks.
+    depth: int
+    # The chunk that it is in the middle of, and that chunk's number; None between two chunks. The
+    # chunk itself is the cache's, or a consumer that is gone would keep its memory.
+    key: ChunkKey | None
+    number: int
+    reader: Reader
+    # Those of `reader` before it was read ahead: what was lost since is guessed again.
+    lost_guesses: int
+
+
+class _Continuation(NamedTuple):
+    """A read, as the one that goes on where an earlier one of its consumer ended."""
+
+    folder: str
+    reader: Reader
+    # How far to read ahead of it, in chunks; 0 for a read that goes on nowhere.
+    depth: int
+    # Those of `reader` before this read looks ahead.
+    lost_guesses: int
+
+
+class ColdReader:
+    """See the top of this file. Used on one event loop; blocking work goes to `executor`."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        executor: Executor,
+        *,
+        chunk_bytes: int = CHUNK_BYTES,
+        memory_bytes_max: int = MEMORY_BYTES_MAX,
+        disk_bytes_max: int = 0,
+        disk_directory: Path | None = None,
+        read_ahead_chunks: int = READ_AHEAD_CHUNKS,
+        parallel_downloads_max: int = PARALLEL_DOWNLOADS_MAX,
+        index_bytes_max: int = INDEX_BYTES_MAX,
+        pace: DownloadPace | None = None,
+    ) -> None:
+        """Opens the disk cache, if there is one (blocking). Raises DiskError if that fails."""
+        self._store = store
+        self._executor = executor
+        self._chunk_bytes = chunk_bytes
+        self._read_ahead_chunks = read_ahead_chunks
+        self._downloads = ChunkDownloads(
+            store,
+            executor,
+            parallel_max=parallel_downloads_max,
+            memory_bytes_max=memory_bytes_max,
+            disk=open_disk_cache(disk_directory, disk_bytes_max),
+            pace=pace,
+        )
+        self._ranges = self._downloads.ranges
+        self._cached_indexes = IndexCache(bytes_max=index_bytes_max)
+        self._indexes: CachedIndexes[SegmentIndex] = CachedIndexes(
+            self._cached_indexes, "batches", executor, size_of=segment_index_bytes
+        )
+        self._txn_indexes: CachedIndexes[tuple[AbortedTransaction, ...]] = CachedIndexes(
+            self._cached_indexes, "transactions", executor, size_of=transactions_bytes
+        )
+        self._ahead = ReadAhead(self._downloads, self._indexes, self._start_index)
+        # Each read asks whether something is in it.
+        self._due = self._ahead.due
+        self._unreadable: Counter[Unreadable] = Counter()
+        # (partition folder, next offset) of recent reads.
+        self._streams: OrderedDict[tuple[str, Offset], _Stream] = OrderedDict()
+
+    def resize(self, *, parallel_downloads_max: int, index_bytes_max: int) -> None:
+        """Other bounds, at once; downloads that are under way go on."""
+        self._downloads.resize(parallel_downloads_max)
+        self._cached_indexes.bytes_max = index_bytes_max
+
+    def statistics(self) -> ColdReaderStatistics:
+        return cold_reader_statistics(self._downloads, self._cached_indexes, self._unreadable)
+
+    def note_unreadable(self, error: StorageError) -> None:
+        """Counts and tells why a read could not be done, unless that passes by itself."""
+        reason = Unreadable.of(error)
+        if reason is not None:
+            self._unreadable[reason] += 1
+            corruption_log.tell_unreadable(reason, error)
+
+    @property
+    def download_process(self) -> DownloadProcess | None:
+        """Where chunks are downloaded; None if only this process can read from the store."""
+        return self._downloads.process
+
+    def close(self) -> None:
+        """Fails waiting reads with TierUnavailable and forgets all chunks; guesses nothing more."""
+        self._ahead.close()
+        self._downloads.close()
+
+    def __repr__(self) -> str:
+        return f"<ColdReader {self._store.url} {self.statistics()}>"
+
+    # --- batches -----------------------------------------------------------------------------
+
+    async def read(
+        self,
+        entry: SegmentEntry,
+        offset: Offset,
+        *,
+        bytes_max: int,
+        end_offset: Offset | None = None,
+        next_entries: Sequence[SegmentEntry] = (),
+    ) -> ColdRead:
+        """Whole batches, the first of which holds `offset` (or is the next one after it).
+
+        At least one batch, else at most `bytes_max` bytes; only batches that begin below
+        `end_offset`. Empty only if there is none: then `next_offset` says where to go on.
+        `next_entries` are the segments after `entry`, for reading over its end. Raises
+        ObjectNotFound, AccessDenied, ObjectArchived, ObjectCorrupt or TierUnavailable.
+        """
+        assert entry.base_offset <= offset < entry.end_offset, (entry, offset)
+        found = self.read_from_memory(
+            entry, offset, bytes_max=bytes_max, end_offset=end_offset, next_entries=next_entries
+        )
+        if found is not None:
+            return found
+        if self._indexes.peek(entry.meta_key) is None:
+            self._downloads.expect()
+        index = await self._index(entry)
+        number = index.chunk_for(offset)
+        folder = _folder(entry)
+        going_on = self._going_on(folder, self._streams.get((folder, offset)))
+        # The wanted chunk is asked for first, or the guesses would have its place in the queue.
+        wanted = self._request(index, number)
+        self._ahead.read(going_on.reader, index, number + 1, going_on.depth, next_entries)
+        chunk = wanted if isinstance(wanted, Chunk) else await result_of(wanted)
+        # A chunk may end before `offset` where compaction left a gap at its end.
+        while chunk.end_offset <= offset:
+            number += 1
+            if number >= index.chunk_count:
+                return ColdRead(next_offset=entry.end_offset)
+            wanted = self._request(index, number)
+            chunk = wanted if isinstance(wanted, Chunk) else await result_of(wanted)
+        followers = self._chunks_in_memory((entry, *next_entries), number + 1)
+        result = self._collect(chunk, followers, offset, bytes_max=bytes_max, end_offset=end_offset)
+        self._remember_stream(going_on, result, chunk, number)
+        return result
+
+    def read_from_memory(
+        self,
+        entry: SegmentEntry,
+        offset: Offset,
+        *,
+        bytes_max: int,
+        end_offset: Offset | None = None,
+        next_entries: Sequence[SegmentEntry] = (),
+    ) -> ColdRead | None:
+        """As `read`, if its chunk is in memory already; None if it has to be waited for."""
+        if self._due:
+            self._ahead.look()
+        folder = _folder(entry)
+        stream = self._streams.get((folder, offset))
+        going_on = self._going_on(folder, stream)
+        index: SegmentIndex | None = None
+        if stream is not None and stream.key is not None and stream.key.log_key == entry.log_key:
+            key, number = stream.key, stream.number
+            is_ahead = (
+                stream.depth == going_on.depth and stream.lost_guesses == going_on.lost_guesses
+            )
+            if is_ahead:
+                found = self._read_on(folder, stream, key, offset, bytes_max, end_offset)
+                if found is not None:
+                    return found
+        else:
+            index = self._indexes.find(entry.meta_key)
+            if index is None:
+                return None
+            number = index.chunk_for(offset)
+            key, is_ahead = index.chunk_key(number), False
+        chunk = self._downloads.find(key)
+        # A chunk may end before `offset` where compaction left a gap at its end.
+        if chunk is None or chunk.end_offset <= offset:
+            return None
+        if not is_ahead:
+            index = index or self._indexes.find(entry.meta_key)
+            if index is None:
+                return None
+            self._ahead.soon(
+                LookAhead(going_on.reader, index, number + 1, going_on.depth, next_entries)
+            )
+        self._downloads.counters.memory_hits += 1
+        followers = self._chunks_in_memory((entry, *next_entries), number + 1)
+        result = self._collect(chunk, followers, offset, bytes_max=bytes_max, end_offset=end_offset)
+        self._remember_stream(going_on, result, chunk, number)
+        return result
+
+    def _read_on(
+        self,
+        folder: str,
+        stream: _Stream,
+        key: ChunkKey,
+        offset: Offset,
+        bytes_max: int,
+        end_offset: Offset | None,
+    ) -> ColdRead | None:
+        """Most reads of a consumer that reads on: they end before their chunk does, and leave
+        `stream` as it was. None for the others, and then nothing has happened.
+        """
+        chunk = self._downloads.find(key)
+        if chunk is None:
+            return None
+        run = chunk.find_run(offset, bytes_max=bytes_max, end_offset=end_offset, at_least_one=True)
+        if run is None or run.end_position == chunk.size_bytes:
+            return None
+        self._downloads.counters.memory_hits += 1
+        self._place(folder, run.next_offset, stream)
+        return ColdRead(
+            buffers=[self._downloads.take(chunk, run)],
+            next_offset=run.next_offset,
+            size_bytes=run.size_bytes,
+        )
+
+    def _collect(
+        self,
+        chunk: Chunk,
+        followers: Iterator[Chunk],
+        offset: Offset,
+        *,
+        bytes_max: int,
+        end_offset: Offset | None,
+    ) -> ColdRead:
+        """Batches of `chunk`, and of its followers while each is used to its end."""
+        buffers: list[RecordBytes] = []
+        size_bytes = 0
+        while True:
+            run = chunk.find_run(
+                offset,
+                bytes_max=bytes_max - size_bytes,
+                end_offset=end_offset,
+                at_least_one=not buffers,
+            )
+            if run is None:
+                break
+            buffers.append(self._downloads.take(chunk, run))
+            size_bytes += run.size_bytes
+            offset = run.next_offset
+            if run.end_position < chunk.size_bytes or size_bytes >= bytes_max:
+                break
+            follower = next(followers, None)
+            if follower is None:
+                break
+            chunk = follower
+        return ColdRead(buffers=buffers, next_offset=offset, size_bytes=size_bytes)
+
+    def _request(self, index: SegmentIndex, number: int) -> Chunk | asyncio.Future[Chunk]:
+        return self._downloads.request(
+            index.chunk_key(number),
+            base_offset=index.chunk_base_offset(number),
+            end_offset=index.chunk_end_offset(number),
+        )
+
+    def _chunks_in_memory(self, entries: Iterable[SegmentEntry], number: int) -> Iterator[Chunk]:
+        """The chunks of `entries` from `number` of the first on, up to one that is not in memory.
+
+        Nothing is looked at before the first of them is asked for.
+        """
+        for entry in entries:
+            index = self._indexes.peek(entry.meta_key)
+            if index is None:
+                return
+            for following in range(number, index.chunk_count):
+                chunk = self._downloads.find(index.chunk_key(following))
+                if chunk is None:
+                    return
+                yield chunk
+            number = 0
+
+    # --- consumers that read on --------------------------------------------------------------
+
+    def _going_on(self, folder: str, stream: _Stream | None) -> _Continuation:
+        """The read that begins now where `stream` ended, twice as far ahead as that; None: nowhere.
+
+        Its consumer is noted to have asked for something.
+        """
+        reader, depth = Reader(), 0
+        if stream is not None:
+            reader = stream.reader
+            depth = min(max(READ_AHEAD_FIRST, 2 * stream.depth), self._read_ahead_chunks)
+        reader.asked_s = asyncio.get_running_loop().time()
+        return _Continuation(folder, reader, depth, reader.lost_guesses)
+
+    def _remember_stream(
+        self, going_on: _Continuation, result: ColdRead, chunk: Chunk, number: int
+    ) -> None:
+        """Where the next read begins; this one began in `chunk`, the `number`th of its segment."""
+        # The one that began here is not forgotten: other consumers may be at the same place, and
+        # a fetch whose wait ran out comes again.
+        is_inside = len(result.buffers) == 1 and result.next_offset < chunk.end_offset
+        stream = _Stream(
+            going_on.depth,
+            chunk.key if is_inside else None,
+            number,
+            going_on.reader,
+            going_on.lost_guesses,
+        )
+        self._place(going_on.folder, result.next_offset, stream)
+
+    def _place(self, folder: str, next_offset: Offset, stream: _Stream) -> None:
+        place = (folder, next_offset)
+        self._streams[place] = stream
+        self._streams.move_to_end(place)
+        while len(self._streams) > STREAMS_MAX:
+            self._streams.popitem(last=False)
+
+    # --- indexes -----------------------------------------------------------------------------
+
+    async def _index(self, entry: SegmentEntry) -> SegmentIndex:
+        known = self._indexes.find(entry.meta_key)
+        return await result_of(self._start_index(entry)) if known is None else known
+
+    def _start_index(self, entry: SegmentEntry) -> asyncio.Future[SegmentIndex]:
+        return self._indexes.start(
+            entry.meta_key,
+            lambda: load_index(self._ranges, entry, chunk_bytes=self._chunk_bytes),
+        )
+
+    async def find_timestamp(
+        self, entry: SegmentEntry, timestamp_ms: TimestampMs, *, start_offset: Offset = 0
+    ) -> TimestampOffset | None:
+        """The first record at or after `timestamp_ms` and `start_offset`; None if there is none.
+
+        Reads one piece of about 1 MiB, or none at all if its chunk is in memory. Raises as `read`.
+        """
+        index = await self._index(entry)
+        return await find_in_segment(
+            index, self._downloads, self._executor, timestamp_ms, start_offset
+        )
+
+    async def aborted_transactions(
+        self, entry: SegmentEntry, start_offset: Offset, end_offset: Offset
+    ) -> list[AbortedTransaction]:
+        """Aborted transactions that overlap [start_offset, end_offset) and end in this segment.
+
+        One that began here may end in a later segment: ask the following ones too, until an
+        entry's `last_stable_offset` is at or beyond `end_offset`.
+        """
+        if not entry.has_transactions:
+            return []
+        known = self._txn_indexes.find(entry.meta_key)
+        if known is None:
+            loading = self._txn_indexes.start(
+                entry.meta_key, lambda: load_txn_index(self._ranges, entry)
+            )
+            known = await result_of(loading)
+        return [
+            aborted
+            for aborted in known
+            if aborted.last_offset >= start_offset and aborted.first_offset < end_offset
+        ]
+
+
+def _folder(entry: SegmentEntry) -> str:
+    """Names the partition: where one stream of offsets is one log."""
+    return entry.log_key.rpartition("/")[0]

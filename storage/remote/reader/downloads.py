@@ -1,0 +1,492 @@
+"""Downloads of chunks: each once however many wait for it, the wanted ones before the guessed.
+
+    request(key) ─► cached? ─yes─► chunk
+                      └─no─► under way? ─yes─► the same future
+                                └─no─► queue ──pump──► executor: into memory (`chunk_fetch`), or
+                                        ▲              only checked, if it is a file here
+              a download ended, ────────┘              (`file_chunks`)   │
+              memory became free                  future ◄───────────────┘
+
+All state belongs to the event loop's thread; only fetching and checking run in the executor, or,
+for stores that others can read from, in a process of its own (`download_process`), which the loop
+asks itself where it can. A waiter that is cancelled leaves its download alone: the client will ask
+again and then find it.
+A `DownloadPace` may hold the next download back for a while, whatever it is for.
+Guesses (read-ahead) start only while workers and memory are to spare, and no more at a time than a
+store at that distance needs (`download_width`). They never push out a chunk that somebody still
+needs, and fail silently; when somebody really asks, they are promoted. While they wait, they are
+dropped when nobody reads on any more (`guesses`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Executor
+from functools import partial
+from pathlib import Path
+from threading import get_ident
+from typing import Protocol
+
+from strandline.storage.errors import ObjectCorrupt, OutOfResources, TierError, TierUnavailable
+from strandline.storage.model import Offset
+from strandline.storage.quiet_log import QuietLog, place_of
+from strandline.storage.remote.download.process import IDLE_S, Lost, download_process
+from strandline.storage.remote.download.small_ranges import RangesPastTheSdk
+from strandline.storage.remote.object_store.direct_read import KeepsFiles
+from strandline.storage.remote.object_store.interface import ObjectStore
+from strandline.storage.remote.reader.chunk_cache import BatchRun, Chunk, ChunkMemory, RecordBytes
+from strandline.storage.remote.reader.chunk_fetch import Fetched, MemoryFetch, ProcessAnswer
+from strandline.storage.remote.reader.disk_chunk_cache import DiskChunkCache
+from strandline.storage.remote.reader.file_chunks import FileChunks, FileFetch
+from strandline.storage.remote.reader.prefetch_queue import Download, Guesses, Reader
+from strandline.storage.remote.segment.index import ChunkKey
+from strandline.storage.values import dataclass
+
+log = logging.getLogger(__name__)
+
+# Wanted chunks that wait for a worker or for memory. Each stands for a fetch request or more, so at
+# the end of a longer queue nobody would still be waiting.
+WAITING_MAX = 100
+# Chunks on their way to the disk cache keep their memory; more than these are not written at all.
+DISK_WRITES_MAX = 4
+# By whoever is to begin a job and has no thread or no memory for it.
+REFUSALS = (OutOfResources, RuntimeError, MemoryError)
+
+
+@dataclass(slots=True, kw_only=True)
+class DownloadCounters:
+    """What happened since the start; owned by the event loop."""
+
+    memory_hits: int = 0
+    joined: int = 0
+    disk_hits: int = 0
+    downloads: int = 0
+    downloaded_bytes: int = 0
+    guesses: int = 0
+    corrupt: int = 0
+    failed: int = 0
+
+
+class DownloadPace(Protocol):
+    """Says when the next download may begin. Times are those of the monotonic clock."""
+
+    def download_wait_s(self, now_s: float) -> float:
+        """0 if one may begin now; else when to ask again."""
+        ...
+
+    def download_bytes_per_s(self, now_s: float) -> int:
+        """How fast the next one may be received; 0: as fast as it comes."""
+        ...
+
+    def download_began(self, size_bytes: int, now_s: float) -> None: ...
+
+    def download_ended(self) -> None: ...
+
+
+class ChunkDownloads:
+    """See the top of this file."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        executor: Executor,
+        *,
+        parallel_max: int,
+        memory_bytes_max: int,
+        disk: DiskChunkCache | None,
+        pace: DownloadPace | None = None,
+    ) -> None:
+        self.counters = DownloadCounters()
+        self._quiet_log = QuietLog(log)
+        self.process = download_process(store, parallel_max=parallel_max)
+        # For what is no chunk; blocks.
+        self.ranges = RangesPastTheSdk(store, self.process)
+        self._idle_watch: asyncio.TimerHandle | None = None
+        on_free = self._memory_became_free
+        self.files: FileChunks | None = None
+        self.cache: ChunkMemory | FileChunks
+        self._fetch: MemoryFetch | FileFetch
+        # Who asks for a disk cache has a folder that is slow to read: a mount of a far one.
+        if disk is None and isinstance(store, KeepsFiles) and store.opens_files:
+            self.cache = self.files = FileChunks(memory_bytes_max, on_free=on_free)
+            self._fetch = FileFetch(store, self.files, self.process)
+        else:
+            on_gone = None if self.process is None else self.process.forget
+            self.cache = ChunkMemory(memory_bytes_max, on_free=on_free, on_gone=on_gone)
+            self._fetch = MemoryFetch(store, self.process, disk)
+        self._executor = executor
+        self._parallel_max = parallel_max
+        self._disk = disk
+        self._pace = pace
+        # Runs while `_pace` holds downloads back.
+        self._pace_timer: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._wanted: OrderedDict[ChunkKey, Download] = OrderedDict()
+        self._guessed = Guesses()
+        self._running: dict[ChunkKey, Download] = {}
+        self._disk_writes = 0
+        self._is_pump_due = False
+        # The loop's thread while it reserves memory, and whether some became free in it then.
+        self._reserving_thread = 0
+        self._is_freed_meanwhile = False
+        self._is_closed = False
+
+    def resize(self, parallel_max: int) -> None:
+        """Another number of downloads at the same time; those under way go on."""
+        self._parallel_max = parallel_max
+        if self.process is not None:
+            self.process.resize(parallel_max)
+        self._pump()
+
+    @property
+    def running_count(self) -> int:
+        return len(self._running)
+
+    @property
+    def waiting_count(self) -> int:
+        return len(self._wanted)
+
+    def request(
+        self, key: ChunkKey, *, base_offset: Offset, end_offset: Offset = -1
+    ) -> Chunk | asyncio.Future[Chunk]:
+        """The chunk if it is in memory, else the future of its download.
+
+        The chunk's first batch must begin with `base_offset`, and the last one not end behind
+        `end_offset`. Await the future shielded: others may wait for it too. Raises TierUnavailable
+        if too many wait already; the future may raise ObjectCorrupt, if two downloads had wrong
+        CRCs, and what `ObjectStore.get_into` raises.
+        """
+        chunk = self.find(key)
+        if chunk is not None:
+            self.counters.memory_hits += 1
+            return chunk
+        return self._want(key, base_offset, end_offset).future
+
+    def expect(self) -> None:
+        """A chunk will be requested as soon as it is known which: its process is started."""
+        if self.process is None or not self.process.is_missing:
+            return
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(*REFUSALS):  # the next download tries again
+            loop.run_in_executor(self._executor, self.process.prepare)
+            self._watch_idle(loop)
+
+    def take(self, chunk: Chunk, run: BatchRun) -> RecordBytes:
+        """The bytes of `run`; when the view is dropped, waiting downloads may go on."""
+        return chunk.take(run, on_release=self._memory_became_free)
+
+    def find(self, key: ChunkKey) -> Chunk | None:
+        """The chunk if it is in memory."""
+        return self.cache.find(key, now_s=asyncio.get_running_loop().time())
+
+    def guess(
+        self, key: ChunkKey, reader: Reader, *, base_offset: Offset, end_offset: Offset = -1
+    ) -> None:
+        """Downloads the chunk if that costs nobody anything; nothing is waited for.
+
+        If it does not come, `reader.lost_guesses` grows.
+        """
+        if self._is_closed or self.cache.peek(key):
+            return
+        download = self._find_download(key)
+        if download is not None:
+            if reader not in download.readers:
+                download.readers.append(reader)
+            return
+        self.counters.guesses += 1
+        download = Download(key, base_offset, end_offset, self._new_future(), is_wanted=False)
+        download.readers.append(reader)
+        self._guessed.add(download)
+        self._pump()
+
+    def close(self) -> None:
+        """Fails what waits; what is being downloaded ends by itself and is dropped."""
+        self._is_closed = True
+        for download in [*self._wanted.values(), *self._guessed.close()]:
+            error = TierUnavailable(download.key.log_key, "get", "cold reads are shut down")
+            _fail(download.future, error)
+        self._wanted.clear()
+        self.cache.clear()
+        for timer in (self._idle_watch, self._pace_timer):
+            if timer is not None:
+                timer.cancel()
+        if self.process is not None:
+            self.process.close()
+
+    # --- queue -------------------------------------------------------------------------------
+
+    def _find_download(self, key: ChunkKey) -> Download | None:
+        return self._running.get(key) or self._wanted.get(key) or self._guessed.find(key)
+
+    def _want(self, key: ChunkKey, base_offset: Offset, end_offset: Offset) -> Download:
+        if self._is_closed:
+            raise TierUnavailable(key.log_key, "get", "cold reads are shut down")
+        download = self._find_download(key)
+        if download is None and len(self._wanted) >= WAITING_MAX:
+            raise TierUnavailable(key.log_key, "get", f"{WAITING_MAX} cold reads are waiting")
+        if download is None:
+            download = Download(key, base_offset, end_offset, self._new_future(), is_wanted=True)
+            self._wanted[key] = download
+        else:
+            self.counters.joined += 1
+            download.is_wanted = True
+            if self._guessed.remove(key) is not None:
+                self._wanted[key] = download
+        self._pump()
+        return download
+
+    def _new_future(self) -> asyncio.Future[Chunk]:
+        self._loop = asyncio.get_running_loop()
+        return self._loop.create_future()
+
+    def _pump(self) -> None:
+        """Starts what may start: wanted chunks first, guesses with what is left over."""
+        while self._wanted and len(self._running) < self._parallel_max:
+            download = next(iter(self._wanted.values()))
+            if not self._start(download, is_guess=False):
+                return
+            del self._wanted[download.key]
+        # One worker stays free of guesses, so that a wanted chunk never waits for a whole guess.
+        while not self._wanted and self._guessed and len(self._running) < self._width() - 1:
+            download = self._guessed.first()
+            if not self._start(download, is_guess=True):
+                return
+            self._guessed.remove(download.key)
+
+    def _width(self) -> int:
+        """How many downloads there are at a time, unless somebody waits for more."""
+        most = self._parallel_max
+        return most if self.process is None else self.process.width(most)
+
+    def _start(self, download: Download, *, is_guess: bool) -> bool:
+        assert self._loop is not None
+        if self._is_held_back(self._loop):
+            return False
+        key = download.key
+        try:
+            place = self._reserve(key.size_bytes, is_guess, self._loop.time())
+        except (OSError, MemoryError, OverflowError) as error:
+            # Whoever waits for it is told, or would wait for ever, and all behind it too.
+            self._give_up(download, f"no memory for {key.size_bytes} bytes: {error}")
+            return True
+        if place is None:
+            return False
+        self._running[key] = download
+        if self._pace is not None:
+            self._pace.download_began(key.size_bytes, self._loop.time())
+            if self.process is not None:
+                self.process.bytes_per_s = self._pace.download_bytes_per_s(self._loop.time())
+
+        def answered(answer: ProcessAnswer) -> None:
+            fetched = self._fetch.accept(key, place, answer)
+            if fetched is not None:
+                self._finish(download, fetched)
+            elif self._is_closed:
+                self._finish(download, TierUnavailable(key.log_key, "get", "shut down"))
+            else:
+                go_on = partial(self._fetch.go_on, key, download.base_offset, place, answer)
+                self._fetch_in_worker(download, go_on, answer)
+
+        if not self._fetch.begin(key, download.base_offset, place, answered):
+            self._fetch_in_worker(download, partial(self._fetch, key, download.base_offset, place))
+        self.expect()
+        self._watch_idle(self._loop)
+        return True
+
+    def _watch_idle(self, loop: asyncio.AbstractEventLoop) -> None:
+        has_idle = self.process is not None or self.files is not None
+        if has_idle and self._idle_watch is None and not self._is_closed:
+            self._idle_watch = loop.call_later(IDLE_S, self._look_if_idle)
+
+    def _give_up(self, download: Download, reason: str) -> None:
+        """It is not begun, whatever it was for."""
+        self.counters.failed += 1
+        download.lose()
+        _fail(download.future, TierUnavailable(download.key.log_key, "get", reason))
+
+    def _reserve(self, size_bytes: int, is_guess: bool, now_s: float) -> object | None:
+        """A place of that size. What is evicted for it wakes nobody if it was enough."""
+        self._reserving_thread = get_ident()
+        try:
+            place = self.cache.reserve(size_bytes, is_guess=is_guess, now_s=now_s)
+        finally:
+            self._reserving_thread = 0
+            is_freed, self._is_freed_meanwhile = self._is_freed_meanwhile, False
+        if place is None and is_freed:
+            self._memory_became_free()
+        return place
+
+    def _is_held_back(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Whether nothing may begin yet; the pump runs again when it may."""
+        if self._pace is None:
+            return False
+        if self._pace_timer is None:
+            wait_s = self._pace.download_wait_s(loop.time())
+            if wait_s <= 0:
+                return False
+            self._pace_timer = loop.call_later(wait_s, self._end_pace_wait)
+        return True
+
+    def _end_pace_wait(self) -> None:
+        self._pace_timer = None
+        self._pump()
+
+    def _fetch_in_worker(
+        self,
+        download: Download,
+        fetch: Callable[[], Fetched],
+        answer: ProcessAnswer | None = None,
+    ) -> None:
+        """`answer` is what the process had to say before, if it was asked."""
+
+        def done(fetching: asyncio.Future[Fetched]) -> None:
+            error = None if fetching.cancelled() else fetching.exception()
+            if fetching.cancelled():
+                error = TierUnavailable(download.key.log_key, "get", "the download was cancelled")
+            self._finish(download, error or fetching.result())
+
+        assert self._loop is not None
+        try:
+            fetching = self._loop.run_in_executor(self._executor, fetch)
+        except REFUSALS as error:
+            if isinstance(answer, Lost):
+                # The place is given to others now, and the process may still write there.
+                answer.bury()
+            # Not from here: who starts it counts on its being under way.
+            refused = TierUnavailable(download.key.log_key, "get", f"no thread for it: {error}")
+            self._loop.call_soon(self._finish, download, refused)
+        else:
+            fetching.add_done_callback(done)
+
+    def _finish(self, download: Download, result: Fetched | BaseException) -> None:
+        del self._running[download.key]
+        if self._pace is not None:
+            self._pace.download_ended()
+        if isinstance(result, Fetched):
+            self._accept(download, result)
+        else:
+            self.counters.failed += 1
+            # It was damaged twice. What a second download mended is counted when it is accepted.
+            self.counters.corrupt += isinstance(result, ObjectCorrupt)
+            download.lose()
+            if isinstance(result, TierError):
+                _forget_frames(result)
+            _fail(download.future, result)
+        self._pump()
+
+    def _accept(self, download: Download, fetched: Fetched) -> None:
+        self.counters.corrupt += fetched.corrupt_count
+        if fetched.is_from_disk:
+            self.counters.disk_hits += 1
+        else:
+            self.counters.downloads += 1
+            self.counters.downloaded_bytes += fetched.chunk.size_bytes
+        if self._is_closed:
+            _fail(download.future, TierUnavailable(download.key.log_key, "get", "shut down"))
+            return
+        if 0 <= download.end_offset < fetched.chunk.end_offset:
+            # Offsets lie outside the checksums; what is known of the segment is believed instead.
+            self.counters.corrupt += 1
+            detail = f"ends at offset {fetched.chunk.end_offset}, not by {download.end_offset}"
+            _fail(download.future, ObjectCorrupt(download.key.log_key, "get", detail))
+            return
+        assert self._loop is not None
+        self.cache.add(fetched.chunk, now_s=self._loop.time())
+        if not download.future.done():
+            download.future.set_result(fetched.chunk)
+        if fetched.view is not None:
+            self._keep_on_disk(fetched.chunk.key, fetched.view)
+
+    def _look_if_idle(self) -> None:
+        """Lets files and the process go that nobody needs; looks again while there are any."""
+        self._idle_watch = None
+        if self._is_closed:
+            return
+        # The process may have been made ready for a download that never came.
+        loop = asyncio.get_running_loop()
+        has_files = self.files is not None and self.files.close_idle(loop.time())
+
+        if self.process is None:
+            if has_files:
+                self._watch_idle(loop)
+            return
+
+        def looked(done: asyncio.Future[bool]) -> None:
+            if has_files or (not done.cancelled() and done.result()):
+                self._watch_idle(loop)
+
+        try:
+            looking = loop.run_in_executor(self._executor, self.process.end_if_idle)
+        except REFUSALS:
+            self._watch_idle(loop)
+        else:
+            looking.add_done_callback(looked)
+
+    def _memory_became_free(self) -> None:
+        """Called in whatever thread dropped a view, or the last trace of a block."""
+        loop = self._loop
+        if loop is None or self._is_pump_due or not (self._wanted or self._guessed):
+            return
+        if self._reserving_thread == get_ident():
+            self._is_freed_meanwhile = True
+            return
+        self._is_pump_due = True
+        try:
+            loop.call_soon_threadsafe(self._pump_again)
+        except RuntimeError:  # the loop is closed: nobody is waiting any more
+            return
+
+    def _pump_again(self) -> None:
+        # First, so that memory that becomes free from here on asks for another turn.
+        self._is_pump_due = False
+        self._pump()
+
+    # --- disk --------------------------------------------------------------------------------
+
+    def _keep_on_disk(self, key: ChunkKey, view: memoryview) -> None:
+        if self._disk is None or self._disk_writes >= DISK_WRITES_MAX:
+            return
+        assert self._loop is not None
+        try:
+            writing = self._loop.run_in_executor(self._executor, self._disk.store, key, view)
+        except REFUSALS:
+            return
+        self._disk_writes += 1
+        writing.add_done_callback(self._disk_write_ended)
+
+    def _disk_write_ended(self, done: asyncio.Future[None]) -> None:
+        self._disk_writes -= 1
+        if not done.cancelled() and (error := done.exception()) is not None:
+            self._quiet_log.say(
+                logging.ERROR,
+                "chunk was not kept on disk",
+                place_of(error),
+                {"error": repr(error)},
+            )
+
+
+def _fail(future: asyncio.Future[Chunk], error: BaseException) -> None:
+    if future.done():
+        return
+    future.set_exception(error)
+    # A guess may have nobody who looks at its future; the loop would complain about that.
+    future.exception()
+
+
+def _forget_frames(error: BaseException) -> None:
+    """The frames that it came through hold the chunk's place, and whoever awaits a future is in a
+    cycle with its error: the place would be taken until the next collection.
+    """
+    link: BaseException | None = error
+    while link is not None:
+        link.__traceback__ = None
+        link = link.__cause__ or link.__context__
+
+
+def open_disk_cache(directory: Path | None, bytes_max: int) -> DiskChunkCache | None:
+    """The disk cache, or None if there is no folder or no room for it."""
+    return None if directory is None or bytes_max <= 0 else DiskChunkCache(directory, bytes_max)

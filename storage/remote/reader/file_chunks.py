@@ -1,0 +1,275 @@
+"""Chunks of a store whose objects are files here: checked, and then sent from the file itself.
+
+    fetch(key) ─► descriptor of the object's file ─► every batch read and checked ─► index
+    take(run)  ─► FileRange of that descriptor, which goes out by `sendfile`
+
+An object is written once, so a range that was checked needs no copy in memory: the page cache has
+it. What was checked is what the descriptor names. The file may be deleted or another put in its
+place, and readers have the old one until its descriptor is closed; one that was changed or cut off
+where it lies is not what was checked, and is checked again before more of it is sent. That is
+looked at with each answer. A check holds for CHECKED_S: longer, the pages would rather be read from
+the disk again than be those that were checked.
+
+A file that is found damaged is opened again first: somebody may have put a good one in its place.
+
+The bound is the one of chunks in memory, though only their indexes lie there: what was checked and
+not yet sent shall still be in the page cache.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import weakref
+from collections import OrderedDict, deque
+from collections.abc import Callable
+
+from strandline.storage.errors import CorruptRecords, ObjectCorrupt, TierUnavailable
+from strandline.storage.files import FileRange, OpenFile
+from strandline.storage.model import Offset, Position
+from strandline.storage.remote.download.file_check import FileCheck
+from strandline.storage.remote.download.process import DownloadProcess, OnAnswer
+from strandline.storage.remote.object_store.direct_read import KeepsFiles
+from strandline.storage.remote.reader.chunk_cache import BatchRun, Chunk, ChunkCache
+from strandline.storage.remote.reader.chunk_fetch import Fetched, ProcessAnswer, count_and_log
+from strandline.storage.remote.reader.corruption_log import corruption_log
+from strandline.storage.remote.segment.batch_index import BatchIndex
+from strandline.storage.remote.segment.index import ChunkKey
+
+# Descriptors that are kept. Twice as many as there are partitions in a rewind of some size.
+FILES_MAX = 256
+# A deleted file takes its space as long as it is open.
+IDLE_S = 60.0
+CHECKED_S = 60.0
+
+
+class ObjectFile:
+    """An open file of an object, and what it was when it was opened."""
+
+    __slots__ = ("_identity", "file", "last_used_s")
+
+    def __init__(self, file: OpenFile) -> None:
+        """Raises OSError."""
+        self.file = file
+        self.last_used_s = 0.0
+        self._identity = _identity(file)
+
+    @property
+    def is_unchanged(self) -> bool:
+        """Whether nobody wrote to it since. It may have been deleted."""
+        try:
+            return _identity(self.file) == self._identity
+        except OSError:
+            return False
+
+    def is_same(self, other: ObjectFile) -> bool:
+        """Whether both are one file, and were the same when they were opened."""
+        return self._identity == other._identity
+
+
+def _identity(file: OpenFile) -> tuple[int, int, int, int]:
+    status = os.fstat(file.fileno())
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+class Room:
+    """Stands for bytes of the bound; they are free when it is gone."""
+
+    __slots__ = ("__weakref__", "opened", "size_bytes")
+
+    def __init__(self, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+        # The file that the process was asked to check.
+        self.opened: ObjectFile | None = None
+
+
+class FileChunk(Chunk):
+    """A chunk whose bytes lie in a file."""
+
+    __slots__ = ("_room", "checked_s", "opened")
+
+    def __init__(self, key: ChunkKey, index: BatchIndex, opened: ObjectFile, room: Room) -> None:
+        super().__init__(key, index)
+        self.opened = opened
+        self.checked_s = 0.0
+        self._room = room
+
+    def take(self, run: BatchRun, *, on_release: Callable[[], None] | None = None) -> FileRange:
+        """Nothing is pinned: the range keeps the descriptor, and the bytes are not ours."""
+        del on_release
+        self.is_used_up |= run.end_position == self.size_bytes
+        return FileRange(self.opened.file, self.key.position + run.position, run.size_bytes)
+
+    def piece(self, position: Position, end_position: Position) -> memoryview:
+        return memoryview(self.opened.file.read_at(position, end_position - position))
+
+
+class FileChunks(ChunkCache):
+    """The checked chunks, and the open files. Owned by one thread, except `opened`."""
+
+    def __init__(self, bytes_max: int, *, on_free: Callable[[], None]) -> None:
+        super().__init__(bytes_max, on_free=on_free)
+        self._freed_bytes: deque[int] = deque()
+        self._files: OrderedDict[str, ObjectFile] = OrderedDict()
+
+    def opened(self, log_key: str) -> ObjectFile | None:
+        """The object's file, if it is open. In any thread."""
+        return self._files.get(log_key)
+
+    def reserve(self, size_bytes: int, *, is_guess: bool, now_s: float) -> Room | None:
+        """Room for a chunk; None if there is none now."""
+        if not self._make_room(size_bytes, is_guess=is_guess, now_s=now_s):
+            return None
+        room = Room(size_bytes)
+        self._live_bytes += size_bytes
+        weakref.finalize(room, self._release, size_bytes).atexit = False
+        return room
+
+    def find(self, key: ChunkKey, *, now_s: float) -> Chunk | None:
+        """The chunk, if its bytes are still those that were checked, and that is not long ago."""
+        chunk = super().find(key, now_s=now_s)
+        if chunk is None:
+            return None
+        assert isinstance(chunk, FileChunk), chunk
+        if not chunk.opened.is_unchanged:
+            self._close(key.log_key)
+            return None
+        if now_s - chunk.checked_s > CHECKED_S:
+            del self._chunks[key]
+            return None
+        chunk.opened.last_used_s = now_s
+        return chunk
+
+    def add(self, chunk: Chunk, *, now_s: float) -> None:
+        assert isinstance(chunk, FileChunk), chunk
+        log_key = chunk.key.log_key
+        known = self._files.get(log_key)
+        if known is not None and known.is_same(chunk.opened):
+            # Two chunks of it were checked at once: one descriptor is enough.
+            chunk.opened = known
+        elif known is not None:
+            self._close(log_key)
+        chunk.checked_s = chunk.opened.last_used_s = now_s
+        self._files[log_key] = chunk.opened
+        self._files.move_to_end(log_key)
+        super().add(chunk, now_s=now_s)
+        while len(self._files) > FILES_MAX:
+            self._close(next(iter(self._files)))
+
+    def close_idle(self, now_s: float) -> bool:
+        """Closes what nobody read from for a while; whether a file is open still."""
+        for log_key in [
+            log_key
+            for log_key, opened in self._files.items()
+            if now_s - opened.last_used_s >= IDLE_S
+        ]:
+            self._close(log_key)
+        return bool(self._files)
+
+    def clear(self) -> None:
+        super().clear()
+        self._files.clear()
+
+    def _close(self, log_key: str) -> None:
+        """Forgets the file and what was checked of it. Answers under way have it still."""
+        self._files.pop(log_key, None)
+        for key in [key for key in self._chunks if key.log_key == log_key]:
+            del self._chunks[key]
+
+    def _release(self, size_bytes: int) -> None:
+        self._freed_bytes.append(size_bytes)
+        self._on_free()
+
+    def _collect(self) -> None:
+        while self._freed_bytes:
+            self._live_bytes -= self._freed_bytes.popleft()
+
+
+class FileFetch:
+    """Opens and checks, in a worker thread; the checking itself in the process, if it is there."""
+
+    def __init__(
+        self, store: KeepsFiles, chunks: FileChunks, process: DownloadProcess | None
+    ) -> None:
+        self._store = store
+        self._chunks = chunks
+        self._process = process
+
+    def __call__(self, key: ChunkKey, base_offset: Offset, place: object) -> Fetched:
+        """The chunk. Raises ObjectNotFound, AccessDenied, TierUnavailable or ObjectCorrupt."""
+        assert isinstance(place, Room), place
+        opened = self._chunks.opened(key.log_key)
+        if opened is None or not opened.is_unchanged:
+            opened = self._open(key)
+        answer: ProcessAnswer | None = None
+        if self._process is not None:
+            answer = self._process.check(key, opened.file, base_offset=base_offset)
+            if isinstance(answer, BatchIndex):
+                return Fetched(FileChunk(key, answer, opened, place))
+        return self._look(key, base_offset, place, opened, answer)
+
+    def begin(self, key: ChunkKey, base_offset: Offset, place: object, on_answer: OnAnswer) -> bool:
+        """Asks the process alone, on the event loop. False if that cannot be done now."""
+        assert isinstance(place, Room), place
+        opened = None if self._process is None else self._chunks.opened(key.log_key)
+        if self._process is None or opened is None or not opened.is_unchanged:
+            return False
+        place.opened = opened
+        return self._process.begin_check(
+            key, opened.file, base_offset=base_offset, on_answer=on_answer
+        )
+
+    def accept(self, key: ChunkKey, place: object, answer: ProcessAnswer | None) -> Fetched | None:
+        """The chunk that the process found whole; None if it did not. Does not block."""
+        assert isinstance(place, Room), place
+        assert place.opened is not None, place
+        if not isinstance(answer, BatchIndex):
+            return None
+        # The chunk has the file from here on, and may change it for the one that others have.
+        opened, place.opened = place.opened, None
+        return Fetched(FileChunk(key, answer, opened, place))
+
+    def go_on(
+        self, key: ChunkKey, base_offset: Offset, place: object, answer: ProcessAnswer | None
+    ) -> Fetched:
+        """The chunk as this process finds it, after the other had `answer`. Raises as a call."""
+        assert isinstance(place, Room), place
+        assert place.opened is not None, place
+        return self._look(key, base_offset, place, place.opened, answer)
+
+    def _look(
+        self,
+        key: ChunkKey,
+        base_offset: Offset,
+        place: Room,
+        opened: ObjectFile,
+        answer: ProcessAnswer | None,
+    ) -> Fetched:
+        corrupt_count = count_and_log(key, "file", answer)
+        if corrupt_count:
+            opened = self._open(key)
+        for _ in range(2):
+            try:
+                index = FileCheck().check(
+                    opened.file.fileno(), key.position, key.size_bytes, base_offset=base_offset
+                )
+            except CorruptRecords as error:
+                corrupt_count += 1
+                corruption_log.tell(key, "file", error)
+                # Not the error itself, which has this frame, and with it the place.
+                last_error = str(error)
+                opened = self._open(key)
+            except OSError as error:
+                kind = ObjectCorrupt if error.errno == errno.EIO else TierUnavailable
+                raise kind(key.log_key, "get", str(error)) from error
+            else:
+                return Fetched(FileChunk(key, index, opened, place), corrupt_count=corrupt_count)
+        detail = f"bytes [{key.position}, {key.end_position}) twice: {last_error}"
+        raise ObjectCorrupt(key.log_key, "get", detail)
+
+    def _open(self, key: ChunkKey) -> ObjectFile:
+        opened = self._store.open_file(key.log_key)
+        try:
+            return ObjectFile(opened)
+        except OSError as error:
+            raise TierUnavailable(key.log_key, "get", str(error)) from error

@@ -1,0 +1,157 @@
+"""One request, tried until it succeeds, fails for good, or the time is over.
+
+    attempt ─ok─► answer
+       └─fails─► classify ─► not worth repeating ──────────────────────► raise
+                     └─► worth it ─► attempts and time left? ─no───────► raise
+                                        └─yes─► pause (doubled, jittered) ─► attempt
+
+The number of attempts, each attempt's socket timeouts and the time for all of them together are
+bounded, so a caller's thread always comes back.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from strandline.storage.clock import Clock
+from strandline.storage.errors import TierError, TierUnavailable
+from strandline.storage.remote.object_store.interface import Deadlines
+from strandline.storage.values import dataclass
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+# The first pause; doubled each time, with jitter so that many brokers do not return in step.
+PAUSE_FIRST_S = 0.1
+PAUSE_MAX_S = 5.0
+# A transfer slower than this is given up; its request gets this much more time than an empty one.
+TRANSFER_BYTES_PER_S_MIN = 1024 * 1024
+
+
+class DeadlineError(Exception):
+    """The time for a request is over; its caller gets TierUnavailable."""
+
+
+class AgainError(Exception):
+    """An attempt failed in a way that may pass; `error` is what the caller gets if it does not."""
+
+    def __init__(self, error: TierError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What to raise if an attempt is the last, and whether another may help."""
+
+    error: TierError
+    is_worth_repeating: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptStatistics:
+    """Requests are money, so every attempt is counted under its operation."""
+
+    requests: Mapping[str, int]
+    failed_attempt_count: int
+
+
+class Attempts:
+    """Runs requests with retries; thread-safe. `classify` raises again what is our own mistake."""
+
+    def __init__(
+        self,
+        *,
+        deadlines: Deadlines,
+        clock: Clock,
+        classify: Callable[[Exception, str, str], Failure],
+    ) -> None:
+        self._deadlines = deadlines
+        self._clock = clock
+        self._classify = classify
+        self._closing = threading.Event()
+        self._lock = threading.Lock()
+        self._requests: Counter[str] = Counter()
+        self._failed_attempt_count = 0
+
+    def statistics(self) -> AttemptStatistics:
+        with self._lock:
+            return AttemptStatistics(
+                requests=dict(self._requests), failed_attempt_count=self._failed_attempt_count
+            )
+
+    def count(self, operation: str) -> None:
+        """Counts a request that others made for this store."""
+        with self._lock:
+            self._requests[operation] += 1
+
+    def close(self) -> None:
+        """Ends all pauses; requests under way fail at their next attempt, new ones at once."""
+        self._closing.set()
+
+    def run(
+        self,
+        key: str,
+        operation: str,
+        attempt: Callable[[float], T],
+        *,
+        size_bytes: int = 0,
+        give_up_s: float | None = None,
+        attempts_max: int | None = None,
+    ) -> T:
+        """Calls `attempt(deadline_s)`; the deadline is of the clock's monotonic time.
+
+        `size_bytes` of transfer lengthen the deadline; `give_up_s` is the latest it may be;
+        `attempts_max` replaces the store's own for what is not worth as many.
+        Raises the TierError of the last failure.
+        """
+        if self._closing.is_set():
+            # Also the HEAD that follows a PUT of unknown outcome: a broker that stops while the
+            # store hangs waits for one timeout, not for two.
+            raise TierUnavailable(key, operation, "the store is closed")
+        time_s = self._deadlines.request_s + size_bytes / TRANSFER_BYTES_PER_S_MIN
+        deadline_s = self._clock.monotonic_s() + time_s
+        if give_up_s is not None:
+            deadline_s = min(deadline_s, give_up_s)
+        last_number = attempts_max or self._deadlines.attempts_max
+        number = 1
+        while True:
+            with self._lock:
+                self._requests[operation] += 1
+            try:
+                return attempt(deadline_s)
+            except TierError:
+                raise
+            except Exception as error:
+                failure = self._classify(error, key, operation)
+                with self._lock:
+                    self._failed_attempt_count += 1
+                is_last = number >= last_number or not failure.is_worth_repeating
+                log.debug(
+                    "attempt failed",
+                    extra={
+                        "fields": {
+                            "operation": operation,
+                            "key": key,
+                            "attempt": number,
+                            "error": failure.error.detail,
+                        }
+                    },
+                )
+                if is_last or not self._pause(number, deadline_s):
+                    raise failure.error from error
+                number += 1
+
+    def _pause(self, attempt_number: int, deadline_s: float) -> bool:
+        """Waits before the next attempt; False if there is no time for one."""
+        pause_s = min(PAUSE_FIRST_S * 2 ** (attempt_number - 1), PAUSE_MAX_S)
+        pause_s *= random.uniform(0.5, 1.0)
+        if self._clock.monotonic_s() + pause_s >= deadline_s:
+            return False
+        return not self._closing.wait(pause_s)

@@ -1,0 +1,117 @@
+"""The one lifecycle rule that an archive wants: the bucket itself aborts unfinished uploads.
+
+The broker aborts what it left behind, but only while it runs. Parts of an upload whose broker never
+came back are paid for until somebody aborts them, and no listing of objects shows them.
+
+A bucket's rules are replaced as a whole, so the others are read first and written back as they
+were, with what else belongs to the configuration. Rules are of two kinds, those with a `Filter` and
+the older ones with a `Prefix`, and S3 takes no mixture: ours is of the kind that is there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypedDict, TypeVar, cast
+
+from strandline.storage.errors import AccessDenied, ObjectNotFound, TierError, TierUnavailable
+from strandline.storage.remote.s3.access import S3Access
+
+if TYPE_CHECKING:
+    from types_boto3_s3.literals import TransitionDefaultMinimumObjectSizeType
+    from types_boto3_s3.type_defs import LifecycleRuleTypeDef
+
+T = TypeVar("T")
+
+RULE_ID = "strandline-abort-unfinished-uploads"
+# Longer than any upload may take, and what S3 counts in.
+DAYS_AFTER_BEGIN = 1
+
+
+def abort_rule(prefix: str, *, is_old_kind: bool = False) -> LifecycleRuleTypeDef:
+    """The rule for everything under `prefix` (empty, or ending in `/`)."""
+    rule: LifecycleRuleTypeDef = {
+        "ID": RULE_ID,
+        "Status": "Enabled",
+        "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": DAYS_AFTER_BEGIN},
+    }
+    if is_old_kind:
+        rule["Prefix"] = prefix
+    else:
+        rule["Filter"] = {"Prefix": prefix}
+    return rule
+
+
+def rule_text(prefix: str) -> str:
+    """The configuration as `aws s3api put-bucket-lifecycle-configuration` takes it."""
+    return json.dumps({"Rules": [abort_rule(prefix)]}, indent=2)
+
+
+class _Others(TypedDict, total=False):
+    """What belongs to the configuration beside its rules."""
+
+    TransitionDefaultMinimumObjectSize: TransitionDefaultMinimumObjectSizeType
+
+
+class S3Lifecycle:
+    """The rules of one bucket."""
+
+    def __init__(self, access: S3Access) -> None:
+        self._access = access
+
+    @property
+    def text(self) -> str:
+        """What `apply` would add."""
+        return rule_text(self._access.prefix)
+
+    def apply(self) -> bool:
+        """Adds the rule; False if it was there. Raises what a store raises."""
+        access = self._access
+        rules: list[LifecycleRuleTypeDef] = []
+        others: _Others = {}
+        try:
+            found = self._ask(
+                "s3:GetLifecycleConfiguration",
+                lambda: access.client().get_bucket_lifecycle_configuration(Bucket=access.bucket),
+            )
+        except ObjectNotFound:
+            pass
+        else:
+            rules = cast("list[LifecycleRuleTypeDef]", list(found.get("Rules", [])))
+            size = found.get("TransitionDefaultMinimumObjectSize")
+            if size is not None:
+                # Left out, it would go back to its default.
+                others["TransitionDefaultMinimumObjectSize"] = size
+        kept = [known for known in rules if known.get("ID") != RULE_ID]
+        rule = abort_rule(access.prefix, is_old_kind=any("Prefix" in known for known in kept))
+        if any(known.get("ID") == RULE_ID and _is_same(known, rule) for known in rules):
+            return False
+        self._ask(
+            "s3:PutLifecycleConfiguration",
+            lambda: access.client().put_bucket_lifecycle_configuration(
+                Bucket=access.bucket,
+                LifecycleConfiguration={"Rules": [*kept, rule]},
+                **others,
+            ),
+        )
+        return True
+
+    def _ask(self, permission: str, request: Callable[[], T]) -> T:
+        """One request. Raises what a store raises, with what to do about it."""
+        access = self._access
+        try:
+            return access.attempts.run("", "lifecycle", lambda _: request())
+        except (ObjectNotFound, TierUnavailable):
+            raise
+        except AccessDenied as error:
+            detail = f"{error.detail}; it takes {permission} on the bucket"
+            raise AccessDenied(access.bucket, "lifecycle rules of", detail) from error
+        except TierError as error:
+            detail = f"{error.detail}; nothing was changed. A store without such rules may have a"
+            detail += " setting of its own for unfinished uploads; the broker aborts its own"
+            raise TierError(access.bucket, "lifecycle rules of", detail) from error
+
+
+def _is_same(known: LifecycleRuleTypeDef, rule: LifecycleRuleTypeDef) -> bool:
+    names = ("Status", "Filter", "Prefix", "AbortIncompleteMultipartUpload")
+    return all(known.get(name) == rule.get(name) for name in names)

@@ -1,0 +1,497 @@
+"""S3 and everything that speaks its protocol; the only module that knows boto3.
+
+The SDK's own retries are off. It cannot know that a 412 on the second attempt of a conditional PUT
+is our own first attempt whose answer was lost, it does not repeat a GET whose body broke off, and
+it has no deadline over its attempts. So each request is tried here:
+
+    attempt ──ok──► done
+       │ 404, 403, archived, 412 ──────────────► that error
+       │ timeout, reset, 5xx, 409, broken body ► pause, next attempt
+       ▼ out of attempts or time ──────────────► TierUnavailable
+
+What a `put` does with 412 and with an unknown outcome is in `s3_uploads`.
+
+Whole objects are checked against their CRC-32C when they are read. Ranges carry no checksum in S3:
+the readers of ranges check batch CRCs or section checksums.
+
+The client is made with the first request: loading the SDK costs half a second and 26 MB.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from http import HTTPStatus
+from typing import TYPE_CHECKING, cast
+
+from strandline.storage.clock import Clock
+from strandline.storage.errors import (
+    AccessDenied,
+    ObjectCorrupt,
+    ObjectNotFound,
+    TierError,
+    TierUnavailable,
+)
+from strandline.storage.model import TimestampMs
+from strandline.storage.remote.object_store.direct_read import DirectRead
+from strandline.storage.remote.object_store.interface import (
+    BucketMissing,
+    Deadlines,
+    ObjectInfo,
+    PutBody,
+    PutCondition,
+    StoredObject,
+    check_key,
+    checksum,
+)
+from strandline.storage.remote.s3.access import (
+    S3Access,
+    check_listed,
+    date_of,
+    info_of,
+    info_of_body,
+)
+from strandline.storage.remote.s3.answers import bound_answers
+from strandline.storage.remote.s3.attempts import AgainError, Attempts, DeadlineError, Failure
+from strandline.storage.remote.s3.failures import failure_of_code
+from strandline.storage.remote.s3.lifecycle import S3Lifecycle
+from strandline.storage.remote.s3.presigned import VALID_S, PresignedReads
+from strandline.storage.remote.s3.receive import receive_some
+from strandline.storage.remote.s3.signing import Secrets
+from strandline.storage.remote.s3.uploads import S3Uploads
+from strandline.storage.remote.s3.usage import S3Usage
+from strandline.storage.values import dataclass
+
+if TYPE_CHECKING:
+    from botocore.credentials import Credentials
+    from botocore.exceptions import ClientError
+    from types_boto3_s3 import S3Client
+    from types_boto3_s3.type_defs import (
+        GetObjectOutputTypeDef,
+        GetObjectRequestTypeDef,
+        ListObjectsV2OutputTypeDef,
+        ListObjectsV2RequestTypeDef,
+    )
+    from urllib3.response import HTTPResponse
+
+DEFAULT_REGION = "us-east-1"
+# The SDK says only that it found none.
+WHERE_CREDENTIALS_ARE = (
+    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile in ~/.aws (AWS_PROFILE), or give"
+    " this machine a role"
+)
+
+# At most this much is received at once; the deadline is looked at in between.
+RECEIVE_BYTES = 1024 * 1024
+# S3 returns and deletes at most this many keys per request.
+PAGE_KEYS_MAX = 1000
+# More threads than this waiting for one store are a mistake elsewhere.
+CONNECTIONS_MAX = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class S3Statistics:
+    """What this store has asked for so far: requests are money, so they are counted by kind."""
+
+    requests: Mapping[str, int]
+    failed_attempt_count: int
+    read_bytes: int
+    written_bytes: int
+
+
+class S3Store:
+    """See the top of this file. Thread-safe; one client and its connections for all threads."""
+
+    def __init__(
+        self,
+        *,
+        bucket: str,
+        prefix: str = "",
+        endpoint_url: str | None = None,
+        region: str | None = None,
+        deadlines: Deadlines,
+        clock: Clock,
+    ) -> None:
+        self._bucket = bucket
+        self._prefix = f"{prefix}/" if prefix else ""
+        self._endpoint_url = endpoint_url
+        self._region = region
+        self._deadlines = deadlines
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._attempts = Attempts(deadlines=deadlines, clock=clock, classify=self._failure)
+        self._access = S3Access(
+            bucket=bucket,
+            prefix=self._prefix,
+            client=self._client,
+            attempts=self._attempts,
+            deadlines=deadlines,
+            clock=clock,
+        )
+        self._uploads = S3Uploads(self._access)
+        self._direct = PresignedReads(self._sign, self._secrets, self._access.full_key, clock)
+        # The SDK's own, which it renews before they end.
+        self._credentials: Credentials | None = None
+        self._lazy_client: S3Client | None = None
+        self._read_bytes = 0
+
+    @property
+    def url(self) -> str:
+        return f"s3://{self._bucket}/{self._prefix}".rstrip("/")
+
+    @property
+    def endpoint_url(self) -> str | None:
+        """Where the server is; None for AWS itself."""
+        return self._endpoint_url
+
+    def statistics(self) -> S3Statistics:
+        attempts = self._attempts.statistics()
+        with self._lock:
+            return S3Statistics(
+                requests=attempts.requests,
+                failed_attempt_count=attempts.failed_attempt_count,
+                read_bytes=self._read_bytes,
+                written_bytes=self._uploads.written_bytes,
+            )
+
+    def __repr__(self) -> str:
+        return f"<S3Store {self.url} at {self._endpoint_url or 'AWS'}>"
+
+    def close(self) -> None:
+        self._attempts.close()
+        with self._lock:
+            client, self._lazy_client = self._lazy_client, None
+        if client is not None:
+            client.close()
+
+    def check(self) -> None:
+        self._attempts.run("", "check", lambda _: self._client().head_bucket(Bucket=self._bucket))
+
+    def clock_ms(self) -> TimestampMs:
+        answer = self._attempts.run(
+            "", "clock", lambda _: self._client().head_bucket(Bucket=self._bucket)
+        )
+        dated = date_of(answer)
+        return self._clock.now_ms() if dated is None else dated
+
+    # --- reading -----------------------------------------------------------------------------
+
+    def get(self, key: str, *, start: int = 0, end: int | None = None) -> bytes:
+        if end is not None:
+            target = bytearray(end - start)
+            self.get_into(key, memoryview(target), start=start)
+            return bytes(target)
+        if start == 0:
+            return self.get_object(key).body
+        return self._get_whole(key, f"bytes={start}-").body
+
+    def get_object(self, key: str) -> StoredObject:
+        return self._get_whole(key, None)
+
+    def _get_whole(self, key: str, range_header: str | None) -> StoredObject:
+        def attempt(deadline_s: float) -> StoredObject:
+            response = self._get_response(key, range_header)
+            info = info_of_body(key, response)
+            body = bytearray(info.size_bytes)
+            self._receive(key, response, memoryview(body), deadline_s)
+            if range_header is None and info.stated_crc32c not in (None, checksum(body)):
+                raise AgainError(ObjectCorrupt(key, "get", "checksum differs from the stored one"))
+            return StoredObject(info=info, body=bytes(body))
+
+        return self._attempts.run(key, "get", attempt)
+
+    def get_into(self, key: str, target: memoryview, *, start: int) -> None:
+        end = start + len(target)
+        if not target:
+            return
+
+        def attempt(deadline_s: float) -> None:
+            response = self._get_response(key, f"bytes={start}-{end - 1}")
+            stated_range = response.get("ContentRange", "")
+            if not stated_range.startswith(f"bytes {start}-"):
+                response["Body"].close()
+                raise TierError(key, "get", f"asked for bytes {start}-, got {stated_range!r}")
+            if response.get("ContentLength") != len(target):
+                response["Body"].close()
+                raise ObjectCorrupt(
+                    key, "get", f"[{start}, {end}) were asked for, there is only {stated_range!r}"
+                )
+            self._receive(key, response, target, deadline_s)
+
+        self._attempts.run(key, "get", attempt, size_bytes=len(target))
+
+    def _get_response(self, key: str, range_header: str | None) -> GetObjectOutputTypeDef:
+        request: GetObjectRequestTypeDef = {
+            "Bucket": self._bucket,
+            "Key": self._access.full_key(key),
+        }
+        if range_header is None:
+            request["ChecksumMode"] = "ENABLED"
+        else:
+            request["Range"] = range_header
+        return self._client().get_object(**request)
+
+    def _receive(
+        self, key: str, response: GetObjectOutputTypeDef, target: memoryview, deadline_s: float
+    ) -> None:
+        """Reads the body into all of `target`, watching the time.
+
+        The SDK's own `read` and `readinto` return when the whole block is there, however slowly it
+        trickles in; `receive_some` returns after one `recv`, whose time is bounded.
+        """
+        done = 0
+        body = response["Body"]
+        try:
+            with body as entered:
+                # The stubs say StreamingBody; what it hands out is the response below it.
+                stream = cast("HTTPResponse", entered)
+                while done < len(target):
+                    if self._clock.monotonic_s() > deadline_s:
+                        raise DeadlineError(f"{done} of {len(target)} bytes came in time")
+                    count = receive_some(stream, target[done : done + RECEIVE_BYTES])
+                    if not count:
+                        detail = f"body ended after {done} of {len(target)} bytes"
+                        raise AgainError(TierUnavailable(key, "get", detail))
+                    done += count
+                # The end of the body must be seen for the connection to be used again.
+                stream.read1(1)
+        finally:
+            body.close()
+        with self._lock:
+            self._read_bytes += done
+
+    def direct_read(self, key: str) -> DirectRead | None:
+        return self._direct.source(key)
+
+    def _sign(self, key: str) -> DirectRead | None:
+        """A URL for `key`; None if that is not all: without credentials, or through a proxy."""
+        from botocore.exceptions import BotoCoreError
+        from botocore.httpsession import get_cert_path
+        from botocore.utils import get_environ_proxies
+
+        wanted = {"Bucket": self._bucket, "Key": self._access.full_key(key)}
+        try:
+            url = self._client().generate_presigned_url(
+                "get_object", Params=wanted, ExpiresIn=VALID_S
+            )
+        except BotoCoreError:
+            return None
+        if get_environ_proxies(url):
+            return None
+        return DirectRead(
+            url=url,
+            ca_file=os.environ.get("AWS_CA_BUNDLE") or str(get_cert_path(True)),
+            connect_s=self._deadlines.connect_s,
+            read_s=self._deadlines.read_s,
+            request_s=self._deadlines.request_s,
+        )
+
+    def _secrets(self) -> Secrets | None:
+        """What requests are signed with now; None without credentials. May fetch them."""
+        from botocore.exceptions import BotoCoreError
+
+        try:
+            return None if self._credentials is None else self._credentials.get_frozen_credentials()
+        except BotoCoreError:
+            return None
+
+    def note_direct_read(self, size_bytes: int) -> None:
+        self._attempts.count("get")
+        with self._lock:
+            self._read_bytes += size_bytes
+
+    def head(self, key: str) -> ObjectInfo:
+        try:
+            return info_of(key, self._attempts.run(key, "head", lambda _: self._access.head(key)))
+        except ObjectNotFound:
+            # A HEAD has no body to say what is missing, and a lost bucket is no lost object.
+            with contextlib.suppress(AccessDenied):
+                self.check()
+            raise
+
+    def list(
+        self, prefix: str, *, start_after: str = "", limit: int | None = None
+    ) -> Iterator[ObjectInfo]:
+        left = limit
+        for page in self._pages(prefix, start_after=start_after, keys_max=limit):
+            for found in page.get("Contents", []):
+                if left == 0:
+                    return
+                left = None if left is None else left - 1
+                yield self._access.listed_info(found, below=prefix)
+            if left == 0:
+                return
+
+    def list_folders(self, prefix: str) -> Iterator[str]:
+        assert prefix == "" or prefix.endswith("/"), prefix
+        for page in self._pages(prefix, delimiter="/"):
+            for found in page.get("CommonPrefixes", []):
+                check_listed(found, "Prefix", operation="list", prefix=prefix)
+                folder = self._access.listed_key(found["Prefix"], below=prefix)
+                yield folder[len(prefix) :].rstrip("/")
+
+    def _pages(
+        self,
+        prefix: str,
+        *,
+        start_after: str = "",
+        delimiter: str = "",
+        keys_max: int | None = None,
+    ) -> Iterator[ListObjectsV2OutputTypeDef]:
+        request: ListObjectsV2RequestTypeDef = {
+            "Bucket": self._bucket,
+            "Prefix": self._access.full_key(prefix),
+            "MaxKeys": min(keys_max or PAGE_KEYS_MAX, PAGE_KEYS_MAX),
+        }
+        if start_after:
+            request["StartAfter"] = self._access.full_key(start_after)
+        if delimiter:
+            request["Delimiter"] = delimiter
+
+        def attempt(_deadline_s: float) -> ListObjectsV2OutputTypeDef:
+            try:
+                return self._client().list_objects_v2(**request)
+            except ValueError as error:
+                # What the SDK makes of a time that is none.
+                detail = f"no listing of an S3: {error}"
+                raise AgainError(TierUnavailable(prefix, "list", detail)) from error
+
+        while True:
+            page = self._attempts.run(prefix, "list", attempt)
+            yield page
+            token = page.get("NextContinuationToken")
+            if not page.get("IsTruncated") or not token:
+                return
+            if token == request.get("ContinuationToken"):
+                raise TierUnavailable(prefix, "list", "the listing goes on where it began")
+            request["ContinuationToken"] = token
+
+    # --- writing -----------------------------------------------------------------------------
+
+    def put(self, key: str, body: PutBody, *, condition: PutCondition | None = None) -> ObjectInfo:
+        return self._uploads.put(check_key(key), body, condition=condition)
+
+    def abort_uploads(self, prefix: str, *, older_than_ms: int) -> int:
+        return self._uploads.abort_uploads(prefix, older_than_ms=older_than_ms)
+
+    def delete(self, keys: Sequence[str]) -> None:
+        for start in range(0, len(keys), PAGE_KEYS_MAX):
+            batch = keys[start : start + PAGE_KEYS_MAX]
+            response = self._attempts.run(
+                batch[0],
+                "delete",
+                lambda _, batch=batch: self._client().delete_objects(  # type: ignore[misc]
+                    Bucket=self._bucket,
+                    Delete={
+                        "Objects": [{"Key": self._access.full_key(key)} for key in batch],
+                        "Quiet": True,
+                    },
+                ),
+            )
+            for failure in response.get("Errors", []):
+                key = self._access.own_key(failure.get("Key", ""))
+                code = failure.get("Code", "")
+                detail = f"{code}: {failure.get('Message', '')}"
+                error = failure_of_code(code, 0, key, "delete", detail).error
+                if not isinstance(error, ObjectNotFound):
+                    raise error
+
+    @property
+    def lifecycle(self) -> S3Lifecycle:
+        """The bucket's own rules."""
+        return S3Lifecycle(self._access)
+
+    @property
+    def usage(self) -> S3Usage:
+        """What lies in the bucket and is paid for."""
+        return S3Usage(
+            self._access,
+            pages=lambda: self._pages(""),
+            unfinished=lambda: self._uploads.unfinished(""),
+        )
+
+    # --- one request -------------------------------------------------------------------------
+
+    def _failure(self, error: Exception, key: str, operation: str) -> Failure:
+        """What an exception of an attempt means. Raises it again if it is our own mistake."""
+        from botocore import exceptions
+        from urllib3.exceptions import HTTPError
+
+        match error:
+            case AgainError():
+                return Failure(error.error, is_worth_repeating=True)
+            case DeadlineError():
+                return Failure(TierUnavailable(key, operation, str(error)))
+            case exceptions.ClientError():
+                return self._failure_of_answer(error, key, operation)
+            case exceptions.NoCredentialsError() | exceptions.PartialCredentialsError():
+                return Failure(AccessDenied(key, operation, f"{error}; {WHERE_CREDENTIALS_ARE}"))
+            case exceptions.ParamValidationError():
+                raise error
+            case exceptions.BotoCoreError() | HTTPError() | OSError():
+                # Refused, reset, timed out, broken off, unreadable: all of these may pass.
+                return Failure(TierUnavailable(key, operation, str(error)), is_worth_repeating=True)
+            case _:
+                raise error
+
+    def _failure_of_answer(self, error: ClientError, key: str, operation: str) -> Failure:
+        code = str(error.response.get("Error", {}).get("Code", ""))
+        message = str(error.response.get("Error", {}).get("Message", ""))
+        status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+        if code == "NoSuchBucket" or (
+            operation in ("check", "clock") and status == HTTPStatus.NOT_FOUND
+        ):
+            where = self._endpoint_url or "AWS"
+            text = (
+                f"bucket {self._bucket!r} does not exist at {where}: create it or correct the URL"
+            )
+            return Failure(BucketMissing(key, operation, text))
+        if operation in ("check", "clock") and status == HTTPStatus.FORBIDDEN:
+            # The answer to a HEAD has no body that says which.
+            text = f"{status} {message}: credentials, policy, or a clock that is wrong"
+            return failure_of_code(
+                "AccessDenied", status, f"bucket {self._bucket}", operation, text
+            )
+        # Where an answer has no body, the SDK takes the status for the code.
+        name = f"{status}" if code in ("", str(status)) else f"{status} {code}"
+        return failure_of_code(code, status, key, operation, f"{name}: {message}")
+
+    def _client(self) -> S3Client:
+        with self._lock:
+            if self._lazy_client is None:
+                self._lazy_client = self._make_client()
+            return self._lazy_client
+
+    def _make_client(self) -> S3Client:
+        import boto3.session
+        from botocore.config import Config
+
+        session = boto3.session.Session()
+        region = (
+            self._region or os.environ.get("AWS_REGION") or session.region_name or DEFAULT_REGION
+        )
+        config = Config(
+            connect_timeout=self._deadlines.connect_s,
+            read_timeout=self._deadlines.read_s,
+            retries={"total_max_attempts": 1},
+            max_pool_connections=CONNECTIONS_MAX,
+            tcp_keepalive=True,
+            # Of presigned URLs too: newer regions refuse the older way.
+            signature_version="s3v4",
+            # Other servers than AWS's are rarely reached as bucket.host.
+            s3={
+                "addressing_style": "path" if self._endpoint_url else "auto",
+                # Every body goes with its CRC-32C, which the server checks; see s3_uploads.
+                "payload_signing_enabled": False,
+            },
+            request_checksum_calculation="when_required",
+            response_checksum_validation="when_required",
+        )
+        client: S3Client = session.client(
+            "s3", region_name=region, endpoint_url=self._endpoint_url, config=config
+        )
+        self._credentials = session.get_credentials()
+        bound_answers(client, seconds=self._deadlines.request_s, clock=self._clock)
+        return client

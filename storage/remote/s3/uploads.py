@@ -1,0 +1,400 @@
+"""Writing to S3: whole or in parts, under a condition, and sure of the outcome.
+
+    put ──ok──► done
+      ├─ 412, or IfMatches and 404 ─► HEAD: our write id? ──yes─► done (the answer was lost)
+      │                                              └─no──► PreconditionFailed
+      └─ out of attempts ───────────► HEAD: our write id? ──yes─► done
+                                                     └─no──► TierUnavailable
+
+Every `put` carries a write id of its own in the object's metadata. A HEAD that shows it is proof
+that the object is ours, which length and checksum alone are not: two brokers may well write the
+same bytes. The metadata hold the CRC-32C too, for servers that do not report one.
+
+Checksums: CRC-32C goes with every PUT and every part, computed here (the SDK would want awscrt),
+and the server refuses what arrives damaged. The body is therefore not signed as well: SHA-256 of
+it costs 0.6 s per GB ([why that is enough](../../docs/decisions/0017-how-bodies-are-sent.md)).
+
+In parts: 1 create   2 upload the parts, some in parallel   3 complete, under the condition. The
+write id is given in step 1, so a lost answer to step 3 is resolved like that of a plain put, and
+"no such upload" is understood as what it may be: the answer to repeating a step 3 that was done.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import IO, TYPE_CHECKING, cast
+from urllib.parse import urlencode
+
+from strandline.storage.errors import (
+    ObjectCorrupt,
+    ObjectNotFound,
+    PreconditionFailed,
+    TierError,
+    TierUnavailable,
+)
+from strandline.storage.model import TimestampMs
+from strandline.storage.remote.object_store.interface import (
+    AGE_UNKNOWN,
+    BucketMissing,
+    FileBody,
+    IfAbsent,
+    IfMatches,
+    ObjectInfo,
+    ObjectOptions,
+    PutBody,
+    PutCondition,
+    new_write_id,
+)
+from strandline.storage.remote.s3.access import (
+    CRC32C_FIELD,
+    WRITE_ID_FIELD,
+    S3Access,
+    check_listed,
+    info_of,
+)
+from strandline.storage.remote.s3.attempts import AgainError
+from strandline.storage.remote.s3.upload_body import BodyPart, BodyReader, measure_body
+from strandline.storage.values import dataclass
+
+if TYPE_CHECKING:
+    from types_boto3_s3.literals import StorageClassType
+    from types_boto3_s3.type_defs import (
+        CompletedPartTypeDef,
+        CompleteMultipartUploadRequestTypeDef,
+        CreateMultipartUploadRequestTypeDef,
+        ListMultipartUploadsOutputTypeDef,
+        MultipartUploadTypeDef,
+        PutObjectRequestTypeDef,
+    )
+
+# One PUT is one request and atomic; above this size the parallelism of parts is worth theirs.
+SINGLE_PUT_BYTES_MAX = 64 * 1024 * 1024
+# 10,000 parts of this size are 160 GiB, far above any segment.
+PART_BYTES = 16 * 1024 * 1024
+PARTS_PARALLEL = 4
+# A smaller body fits the socket's buffer, so sending it cannot block for long.
+SMALL_BODY_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Upload:
+    """One `put` with all its attempts."""
+
+    key: str
+    body: PutBody
+    parts: tuple[BodyPart, ...]
+    condition: PutCondition | None
+    write_id: str
+    size_bytes: int
+    crc32c: int
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        return {WRITE_ID_FIELD: self.write_id, CRC32C_FIELD: f"{self.crc32c:08x}"}
+
+    @property
+    def options(self) -> ObjectOptions:
+        return self.body.options if isinstance(self.body, FileBody) else ObjectOptions()
+
+    def info(self, etag: str) -> ObjectInfo:
+        return ObjectInfo(key=self.key, size_bytes=self.size_bytes, etag=etag, crc32c=self.crc32c)
+
+
+class S3Uploads:
+    """See the top of this file. Thread-safe."""
+
+    def __init__(self, access: S3Access) -> None:
+        self._access = access
+        self._lock = threading.Lock()
+        self._written_bytes = 0
+
+    @property
+    def written_bytes(self) -> int:
+        """Bytes of all bodies that were sent, repeated ones included."""
+        return self._written_bytes
+
+    def put(self, key: str, body: PutBody, *, condition: PutCondition | None = None) -> ObjectInfo:
+        is_multipart = isinstance(body, FileBody) and body.size_bytes > SINGLE_PUT_BYTES_MAX
+        parts = measure_body(
+            key, body, part_bytes=PART_BYTES if is_multipart else SINGLE_PUT_BYTES_MAX
+        )
+        upload = _Upload(
+            key=key,
+            body=body,
+            parts=parts,
+            condition=condition,
+            write_id=new_write_id(),
+            size_bytes=sum(part.size_bytes for part in parts),
+            crc32c=body.crc32c if isinstance(body, FileBody) else parts[0].crc32c,
+        )
+        if is_multipart:
+            return self._put_parts(upload)
+        try:
+            return self._settle(upload, lambda deadline_s: self._put_whole(upload, deadline_s))
+        except ObjectCorrupt:
+            if isinstance(body, FileBody):
+                self._take_back(key)
+            raise
+
+    def _take_back(self, key: str) -> None:
+        """Deletes what was sent of a file that had changed, where the server did not refuse it."""
+        with contextlib.suppress(TierError):
+            self._access.attempts.run(
+                key,
+                "delete",
+                lambda _: self._access.client().delete_object(
+                    Bucket=self._access.bucket, Key=self._access.full_key(key)
+                ),
+                attempts_max=1,
+            )
+
+    def _put_whole(self, upload: _Upload, deadline_s: float) -> str:
+        request: PutObjectRequestTypeDef = {
+            "Bucket": self._access.bucket,
+            "Key": self._access.full_key(upload.key),
+            "ContentLength": upload.size_bytes,
+            "ChecksumCRC32C": _base64_crc(upload.crc32c),
+            "Metadata": upload.metadata,
+        }
+        if upload.options.storage_class:
+            request["StorageClass"] = cast("StorageClassType", upload.options.storage_class)
+        if upload.options.tags:
+            request["Tagging"] = urlencode(upload.options.tags)
+        match upload.condition:
+            case IfAbsent():
+                request["IfNoneMatch"] = "*"
+            case IfMatches(etag=etag):
+                request["IfMatch"] = etag
+        if upload.size_bytes <= SMALL_BODY_BYTES and not isinstance(upload.body, FileBody):
+            request["Body"] = bytes(upload.body)
+            response = self._access.client().put_object(**request)
+        else:
+            with self._reader(upload, upload.parts[0], deadline_s) as reader:
+                request["Body"] = _as_file(reader)
+                response = self._access.client().put_object(**request)
+        self._count_written(upload.size_bytes)
+        return response.get("ETag", "")
+
+    def _reader(self, upload: _Upload, part: BodyPart, deadline_s: float) -> BodyReader:
+        return BodyReader(
+            upload.key,
+            upload.body,
+            part,
+            clock=self._access.clock,
+            deadline_s=deadline_s,
+            progress_s=self._access.deadlines.read_s,
+        )
+
+    def _settle(self, upload: _Upload, attempt: Callable[[float], str]) -> ObjectInfo:
+        """Carries out the write; a failure that may be a lost answer is resolved by HEAD."""
+        try:
+            etag = self._access.attempts.run(
+                upload.key, "put", attempt, size_bytes=upload.size_bytes
+            )
+        except BucketMissing:
+            raise
+        except (PreconditionFailed, TierUnavailable) as error:
+            return self._settle_doubt(upload, error)
+        except ObjectNotFound as error:
+            # S3 answers If-Match on a missing key with 404 instead of 412.
+            return self._settle_doubt(upload, PreconditionFailed(upload.key, "put", error.detail))
+        if not etag:
+            # The next write under a condition needs it, and a HEAD may know.
+            return self._settle_doubt(upload, _lacking(upload.key, "an ETag"))
+        return upload.info(etag)
+
+    def _settle_doubt(
+        self, upload: _Upload, error: PreconditionFailed | TierUnavailable
+    ) -> ObjectInfo:
+        """Success if the object is our own; else the error, as far as it can be believed."""
+        try:
+            found = self._access.attempts.run(
+                upload.key, "head", lambda _: self._access.head(upload.key)
+            )
+        except ObjectNotFound:
+            raise error from None
+        except TierError:
+            detail = f"outcome unknown after: {error.detail}"
+            raise TierUnavailable(upload.key, "put", detail) from error
+        info = info_of(upload.key, found)
+        is_ours = (
+            found["Metadata"].get(WRITE_ID_FIELD) == upload.write_id
+            and info.size_bytes == upload.size_bytes
+            and info.stated_crc32c in (None, upload.crc32c)
+        )
+        if is_ours:
+            return upload.info(info.etag)
+        raise error
+
+    # --- multipart ---------------------------------------------------------------------------
+
+    def _put_parts(self, upload: _Upload) -> ObjectInfo:
+        key = upload.key
+        request: CreateMultipartUploadRequestTypeDef = {
+            "Bucket": self._access.bucket,
+            "Key": self._access.full_key(key),
+            "ChecksumAlgorithm": "CRC32C",
+            "Metadata": upload.metadata,
+        }
+        if upload.options.storage_class:
+            request["StorageClass"] = cast("StorageClassType", upload.options.storage_class)
+        if upload.options.tags:
+            request["Tagging"] = urlencode(upload.options.tags)
+        created = self._access.attempts.run(
+            key, "put", lambda _: self._access.client().create_multipart_upload(**request)
+        )
+        upload_id = created.get("UploadId", "")
+        if not upload_id:
+            raise _lacking(key, "an UploadId")
+        try:
+            completed = self._send_parts(upload, upload_id)
+            return self._settle(upload, lambda _: self._complete(upload, upload_id, completed))
+        except BaseException:
+            self._abort(key, upload_id)
+            raise
+
+    def _send_parts(self, upload: _Upload, upload_id: str) -> Sequence[CompletedPartTypeDef]:
+        give_up_s = self._access.clock.monotonic_s() + self._access.deadlines.upload_s
+        failed = threading.Event()
+
+        def send(numbered: tuple[int, BodyPart]) -> CompletedPartTypeDef:
+            number, part = numbered
+            if failed.is_set():
+                raise TierUnavailable(upload.key, "put", "another part of the upload failed")
+            try:
+                return self._access.attempts.run(
+                    upload.key,
+                    "put",
+                    lambda deadline_s: self._send_part(upload, upload_id, number, part, deadline_s),
+                    size_bytes=part.size_bytes,
+                    give_up_s=give_up_s,
+                )
+            except BaseException:
+                failed.set()
+                raise
+
+        with ThreadPoolExecutor(PARTS_PARALLEL, thread_name_prefix="s3-part") as executor:
+            return tuple(executor.map(send, enumerate(upload.parts, start=1)))
+
+    def _send_part(
+        self, upload: _Upload, upload_id: str, number: int, part: BodyPart, deadline_s: float
+    ) -> CompletedPartTypeDef:
+        encoded_crc = _base64_crc(part.crc32c)
+        with self._reader(upload, part, deadline_s) as reader:
+            response = self._access.client().upload_part(
+                Bucket=self._access.bucket,
+                Key=self._access.full_key(upload.key),
+                UploadId=upload_id,
+                PartNumber=number,
+                ContentLength=part.size_bytes,
+                ChecksumCRC32C=encoded_crc,
+                Body=_as_file(reader),
+            )
+        self._count_written(part.size_bytes)
+        if "ETag" not in response:
+            raise AgainError(_lacking(upload.key, "an ETag"))
+        return {"PartNumber": number, "ETag": response["ETag"], "ChecksumCRC32C": encoded_crc}
+
+    def _complete(
+        self, upload: _Upload, upload_id: str, parts: Sequence[CompletedPartTypeDef]
+    ) -> str:
+        request: CompleteMultipartUploadRequestTypeDef = {
+            "Bucket": self._access.bucket,
+            "Key": self._access.full_key(upload.key),
+            "UploadId": upload_id,
+            "MultipartUpload": {"Parts": parts},
+        }
+        match upload.condition:
+            case IfAbsent():
+                request["IfNoneMatch"] = "*"
+            case IfMatches(etag=etag):
+                request["IfMatch"] = etag
+        return self._access.client().complete_multipart_upload(**request).get("ETag", "")
+
+    def _abort(self, key: str, upload_id: str) -> None:
+        """Tries once; what stays is found by `abort_uploads` or the bucket's lifecycle rule."""
+        with contextlib.suppress(TierError):
+            self._access.attempts.run(
+                key,
+                "abort",
+                lambda _: self._access.client().abort_multipart_upload(
+                    Bucket=self._access.bucket, Key=self._access.full_key(key), UploadId=upload_id
+                ),
+                attempts_max=1,
+            )
+
+    def abort_uploads(self, prefix: str, *, older_than_ms: int) -> int:
+        before_ms = self._access.clock.now_ms() - older_than_ms
+        aborted_count = 0
+        for found in self.unfinished(prefix):
+            begun_ms = begun_ms_of(found)
+            if not older_than_ms or AGE_UNKNOWN < begun_ms < before_ms:
+                key = self._access.listed_key(found["Key"], below=prefix)
+                self._abort(key, found["UploadId"])
+                aborted_count += 1
+        return aborted_count
+
+    def unfinished(self, prefix: str) -> Iterator[MultipartUploadTypeDef]:
+        """Uploads below `prefix` that nobody has ended; a request per 1000. Raises TierError."""
+        key_marker = upload_marker = ""
+        while True:
+            page = self._access.attempts.run(
+                prefix,
+                "list_uploads",
+                lambda _, key=key_marker, upload=upload_marker: (  # type: ignore[misc]
+                    self._page_of_uploads(prefix, key, upload)
+                ),
+            )
+            if page is None:
+                return
+            for found in page.get("Uploads", []):
+                check_listed(found, "Key", "UploadId", operation="list_uploads", prefix=prefix)
+                yield found
+            key_marker = page.get("NextKeyMarker", "")
+            upload_marker = page.get("NextUploadIdMarker", "")
+            # A server that says there is more, and not where, would be asked the same for ever.
+            if not page.get("IsTruncated") or not key_marker:
+                return
+
+    def _page_of_uploads(
+        self, prefix: str, key_marker: str, upload_marker: str
+    ) -> ListMultipartUploadsOutputTypeDef | None:
+        """Raises whatever the SDK does; None where the server says that there is no such thing."""
+        client = self._access.client()
+        try:
+            return client.list_multipart_uploads(
+                Bucket=self._access.bucket,
+                Prefix=self._access.full_key(prefix),
+                KeyMarker=key_marker,
+                UploadIdMarker=upload_marker,
+            )
+        except client.exceptions.NoSuchUpload:
+            # S3 gives an empty list; rclone says this of a bucket without any.
+            return None
+
+    def _count_written(self, size_bytes: int) -> None:
+        with self._lock:
+            self._written_bytes += size_bytes
+
+
+def begun_ms_of(found: MultipartUploadTypeDef) -> TimestampMs:
+    """When an upload was begun; AGE_UNKNOWN if the listing does not say."""
+    begun = found.get("Initiated")
+    return AGE_UNKNOWN if begun is None else int(begun.timestamp() * 1000)
+
+
+def _lacking(key: str, what: str) -> TierUnavailable:
+    return TierUnavailable(key, "put", f"no answer of an S3: without {what}")
+
+
+def _as_file(reader: BodyReader) -> IO[bytes]:
+    """The stubs ask for `typing.IO`, which no class of `io` is; the SDK wants read, tell, seek."""
+    return cast("IO[bytes]", reader)
+
+
+def _base64_crc(crc: int) -> str:
+    return base64.b64encode(crc.to_bytes(4, "big")).decode()

@@ -1,0 +1,139 @@
+"""What a bucket holds besides the objects that a listing shows, and what it bills them as.
+
+    versions    objects with their storage class; older versions and delete markers, where the
+                bucket keeps them: no listing of objects shows those, and they are paid for
+    uploads     that were begun and neither completed nor aborted, with the bytes of their parts
+
+Needs s3:ListBucketVersions and s3:ListBucketMultipartUploads beside what a broker needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from strandline.storage.errors import ObjectNotFound, TierUnavailable
+from strandline.storage.model import TimestampMs
+from strandline.storage.remote.s3.access import S3Access, check_listed
+from strandline.storage.remote.s3.uploads import begun_ms_of
+from strandline.storage.values import dataclass
+
+if TYPE_CHECKING:
+    from types_boto3_s3.type_defs import (
+        ListObjectsV2OutputTypeDef,
+        MultipartUploadTypeDef,
+        ObjectTypeDef,
+        ObjectVersionTypeDef,
+    )
+
+# What S3 calls the class of an object for which it names none.
+DEFAULT_CLASS = "STANDARD"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectVersion:
+    """One version of an object. A delete marker has no bytes and no class."""
+
+    key: str
+    size_bytes: int
+    storage_class: str
+    is_current: bool
+    is_delete_marker: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnfinishedUpload:
+    """An upload in parts that nobody has ended. `size_bytes` is what its parts have so far."""
+
+    key: str
+    begun_ms: TimestampMs
+    size_bytes: int
+
+
+class S3Usage:
+    """One bucket below the archive's prefix."""
+
+    def __init__(
+        self,
+        access: S3Access,
+        *,
+        pages: Callable[[], Iterator[ListObjectsV2OutputTypeDef]],
+        unfinished: Callable[[], Iterator[MultipartUploadTypeDef]],
+    ) -> None:
+        """`pages` and `unfinished` list all objects and all uploads, as the store does."""
+        self._access = access
+        self._pages = pages
+        self._unfinished = unfinished
+
+    def objects(self) -> Iterator[ObjectVersion]:
+        """The current objects alone; a request per 1000. Raises what a store raises."""
+        for page in self._pages():
+            for found in page.get("Contents", []):
+                yield self._version(found, is_current=True)
+
+    def versions(self) -> Iterator[ObjectVersion]:
+        """All versions, the current ones too; a request per 1000. Raises what a store raises."""
+        access = self._access
+        marker: dict[str, str] = {}
+        while True:
+            page = access.attempts.run(
+                "",
+                "list_versions",
+                lambda _, marker=marker: access.client().list_object_versions(  # type: ignore[misc]
+                    Bucket=access.bucket,
+                    Prefix=access.prefix,
+                    **marker,
+                ),
+            )
+            for found in page.get("Versions", []):
+                yield self._version(found, is_current=found.get("IsLatest", True))
+            for gone in page.get("DeleteMarkers", []):
+                check_listed(gone, "Key", operation="list_versions")
+                yield ObjectVersion(
+                    key=access.own_key(gone["Key"]),
+                    size_bytes=0,
+                    storage_class="",
+                    is_current=False,
+                    is_delete_marker=True,
+                )
+            if not page.get("IsTruncated") or "NextKeyMarker" not in page:
+                return
+            marker = {"KeyMarker": page["NextKeyMarker"]}
+            if "NextVersionIdMarker" in page:
+                marker["VersionIdMarker"] = page["NextVersionIdMarker"]
+
+    def unfinished_uploads(self) -> Iterator[UnfinishedUpload]:
+        """A request per 1000 uploads, and one for each of them. Raises what a store raises."""
+        for found in self._unfinished():
+            yield UnfinishedUpload(
+                key=self._access.own_key(found["Key"]),
+                begun_ms=begun_ms_of(found),
+                size_bytes=self._size_of_parts(found["Key"], found["UploadId"]),
+            )
+
+    def _version(
+        self, found: ObjectTypeDef | ObjectVersionTypeDef, *, is_current: bool
+    ) -> ObjectVersion:
+        check_listed(found, "Key", "Size", operation="list")
+        return ObjectVersion(
+            key=self._access.own_key(found["Key"]),
+            size_bytes=found["Size"],
+            storage_class=found.get("StorageClass", DEFAULT_CLASS),
+            is_current=is_current,
+        )
+
+    def _size_of_parts(self, full_key: str, upload_id: str) -> int:
+        """Of the first 1000 parts; ours have fewer. 0 if the upload has ended meanwhile."""
+        access = self._access
+        try:
+            parts = access.attempts.run(
+                access.own_key(full_key),
+                "list_parts",
+                lambda _: access.client().list_parts(
+                    Bucket=access.bucket, Key=full_key, UploadId=upload_id
+                ),
+            )
+        except (ObjectNotFound, TierUnavailable):
+            # What S3 says of an upload that has just ended counts as "may pass" here.
+            return 0
+        return sum(part.get("Size", 0) for part in parts.get("Parts", []))

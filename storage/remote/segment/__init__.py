@@ -1,0 +1,1 @@
+"""Archived segments: the .meta object, its indexes, and the batches of a chunk."""

@@ -1,0 +1,145 @@
+"""Reads the index of an archived segment, or makes a new one from the log object. Blocking.
+
+A `.meta` is a convenience: everything in it was computed from the log. So when it is damaged or
+gone, its index is computed again, by one walk over the batch headers of the whole object. That is
+slow and is logged, but an archive whose batches are intact stays readable.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+from strandline.storage.errors import (
+    CorruptFile,
+    CorruptRecords,
+    ObjectCorrupt,
+    ObjectNotFound,
+    UnsupportedFormat,
+)
+from strandline.storage.model import AbortedTransaction
+from strandline.storage.quiet_log import QuietLog
+from strandline.storage.records.batch.any_batch import read_header
+from strandline.storage.records.batch.batch import HEADER_BYTES, BatchHeader
+from strandline.storage.records.batch.old_messages import is_old, message_bytes
+from strandline.storage.remote.manifest.entries import SegmentEntry
+from strandline.storage.remote.object_store.interface import GetsRanges
+from strandline.storage.remote.segment.index import SegmentIndex
+from strandline.storage.remote.segment.meta import (
+    STATISTICS_CHUNK_BYTES,
+    ChunkStatistics,
+    Section,
+    SegmentStatistics,
+    decode_txn_index,
+    read_section,
+)
+
+log = logging.getLogger(__name__)
+
+# Readers forget indexes that nobody used lately, and load them again.
+_quiet_log = QuietLog(log)
+
+# Headers are walked in blocks of this size.
+WALK_BYTES = 8 * 1024 * 1024
+
+
+def load_index(store: GetsRanges, entry: SegmentEntry, *, chunk_bytes: int) -> SegmentIndex:
+    """The index of `entry`'s log object, cut into chunks of `chunk_bytes`.
+
+    Raises ObjectCorrupt if not even the log object can be walked, and as `ObjectStore.get`.
+    """
+    try:
+        encoded = read_section(store, entry.meta_key, entry.meta_size_bytes, Section.STATISTICS)
+        if encoded is None:
+            raise CorruptFile(f"{entry.meta_key}: has no statistics")
+        pieces = SegmentStatistics.decode(encoded, source=entry.meta_key).chunks
+        return SegmentIndex.build(
+            entry.log_key,
+            entry.size_bytes,
+            pieces,
+            chunk_bytes=chunk_bytes,
+            end_offset=entry.end_offset,
+        )
+    except (CorruptFile, UnsupportedFormat, ObjectCorrupt, ObjectNotFound) as error:
+        _quiet_log.say(
+            logging.WARNING,
+            "segment index unusable, walking the log object",
+            entry.meta_key,
+            {"key": entry.meta_key, "error": str(error)},
+        )
+    pieces = tuple(_walk(store, entry))
+    try:
+        return SegmentIndex.build(
+            entry.log_key,
+            entry.size_bytes,
+            pieces,
+            chunk_bytes=chunk_bytes,
+            end_offset=entry.end_offset,
+        )
+    except CorruptFile as error:
+        raise ObjectCorrupt(entry.log_key, "get", str(error)) from error
+
+
+def load_txn_index(store: GetsRanges, entry: SegmentEntry) -> tuple[AbortedTransaction, ...]:
+    """Aborted transactions whose markers lie in the segment. Raises ObjectCorrupt, or as `get`."""
+    encoded = read_section(store, entry.meta_key, entry.meta_size_bytes, Section.TXN_INDEX)
+    if encoded is None:
+        return ()
+    try:
+        return decode_txn_index(encoded, source=entry.meta_key)
+    except CorruptFile as error:
+        raise ObjectCorrupt(entry.meta_key, "get", str(error)) from error
+
+
+def _walk(store: GetsRanges, entry: SegmentEntry) -> Iterator[ChunkStatistics]:
+    """Pieces of about 1 MiB, as the copier would have cut them; times are from batch headers."""
+    start, base_offset, record_count = 0, entry.base_offset, 0
+    min_timestamp_ms, max_timestamp_ms = entry.max_timestamp_ms, -1
+    end = 0
+    for position, header in _walk_headers(store, entry):
+        if position - start >= STATISTICS_CHUNK_BYTES:
+            yield ChunkStatistics(
+                position=start,
+                base_offset=base_offset,
+                record_count=record_count,
+                min_timestamp_ms=min_timestamp_ms,
+                max_timestamp_ms=max_timestamp_ms,
+            )
+            start, record_count = position, 0
+            min_timestamp_ms, max_timestamp_ms = entry.max_timestamp_ms, -1
+        if position == start:
+            base_offset = header.base_offset
+        record_count += header.record_count
+        min_timestamp_ms = min(min_timestamp_ms, header.base_timestamp_ms)
+        max_timestamp_ms = max(max_timestamp_ms, header.max_timestamp_ms)
+        end = position + header.size_bytes
+    if end > start:
+        yield ChunkStatistics(
+            position=start,
+            base_offset=base_offset,
+            record_count=record_count,
+            min_timestamp_ms=min_timestamp_ms,
+            max_timestamp_ms=max_timestamp_ms,
+        )
+
+
+def _walk_headers(store: GetsRanges, entry: SegmentEntry) -> Iterator[tuple[int, BatchHeader]]:
+    position = block_start = 0
+    block = b""
+    while position < entry.size_bytes:
+        if position + HEADER_BYTES > block_start + len(block) < entry.size_bytes:
+            block_start = position
+            end = min(position + WALK_BYTES, entry.size_bytes)
+            block = store.get(entry.log_key, start=position, end=end)
+        try:
+            at = position - block_start
+            # An old message is described by its whole content.
+            if is_old(block, at) and position + message_bytes(block, at) > block_start + len(block):
+                end = min(position + message_bytes(block, at), entry.size_bytes)
+                block_start, at = position, 0
+                block = store.get(entry.log_key, start=position, end=end)
+            header = read_header(block, at)
+        except CorruptRecords as error:
+            raise ObjectCorrupt(entry.log_key, "get", f"at {position}: {error}") from error
+        yield position, header
+        position += header.size_bytes

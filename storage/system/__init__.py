@@ -1,0 +1,1 @@
+"""Processes, CPU scheduling, timers and socket timeouts of the operating system."""

@@ -1,0 +1,1 @@
+"""The archive compared with its manifests: listing, scrub, orphans, repair, usage, restore."""

@@ -1,0 +1,107 @@
+"""What can be wrong with an archive, and what an operator can do about it.
+
+A finding is about one object. What is wrong with the `.meta` of a segment can be made again from
+its `.log`, except for its transactions, of which the `.log` says only half.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from strandline.storage.model import Offset, TopicIdPartition
+from strandline.storage.remote.manifest.entries import SegmentEntry
+from strandline.storage.values import dataclass
+
+
+class Damage(Enum):
+    """What is wrong; the value is what an operator reads."""
+
+    MANIFEST = "the manifest cannot be read"
+    OLDER = "later segments lie beyond the end of the archive"
+    OTHER_RECORDS = "segments that it does not name hold other records under its offsets"
+    PAGE = "a page of the manifest cannot be read"
+    OVERLAP = "two segments hold the same offsets"
+    EPOCH = "leader epochs go back"
+    LOG_MISSING = "the segment is missing"
+    LOG_CORRUPT = "the segment is damaged"
+    META_MISSING = "the segment's .meta is missing"
+    META_CORRUPT = "the segment's .meta is damaged"
+    TAIL = "a piece of the open segment is missing or damaged"
+    FACTS = "the manifest says something else than the segment"
+
+
+# What can be made again from the segment itself.
+REPAIRABLE = frozenset({Damage.META_MISSING, Damage.META_CORRUPT})
+
+_ADVICE = {
+    Damage.MANIFEST: "bring back an older version of this object (bucket versioning)",
+    Damage.OLDER: "if an older manifest was put over a newer one, bring back the newest version of"
+    " this object; what copies that failed have left is archived again by itself",
+    Damage.OTHER_RECORDS: "the archive went on from an older manifest. They stay until `strandline"
+    " archive orphans --delete-all`; docs/operations.md, a doubtful partition",
+    Damage.PAGE: "bring back this object from a version of the bucket",
+    Damage.OVERLAP: "two brokers have written here; keep the one with the higher epoch",
+    Damage.EPOCH: "two brokers have written here; keep the one with the higher epoch",
+    Damage.LOG_MISSING: "bring it back from a version of the bucket; records are lost without it",
+    Damage.LOG_CORRUPT: "bring it back from a version of the bucket",
+    Damage.META_MISSING: "--repair makes it again from the segment",
+    Damage.META_CORRUPT: "--repair makes it again from the segment",
+    Damage.TAIL: "nothing while the broker has its disk: the closed segment replaces it. Without:"
+    " bring it back from a version of the bucket, or give its records up with --drop-pieces",
+    Damage.FACTS: "bring back an older version of the manifest or of the segment",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that is wrong, and what can be done about it."""
+
+    partition: TopicIdPartition
+    damage: Damage
+    key: str
+    base_offset: Offset = -1
+    end_offset: Offset = -1
+    detail: str = ""
+    repairable: bool = False
+
+    @property
+    def offsets(self) -> str:
+        """First and last of those that it is about; empty if it is about no offsets."""
+        last_offset = max(self.base_offset, self.end_offset - 1)
+        return "" if self.base_offset < 0 else f"{self.base_offset} to {last_offset}"
+
+    @property
+    def advice(self) -> str:
+        if self.damage in REPAIRABLE and not self.repairable:
+            return "reads do without it; its transactions are not in the segment alone"
+        return _ADVICE[self.damage]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionReport:
+    """One partition that was looked at."""
+
+    partition: TopicIdPartition
+    segment_count: int
+    size_bytes: int
+    findings: tuple[Finding, ...] = ()
+    # Not looked at closely, with the reason: cannot be read now, in an archive class.
+    unread: tuple[str, ...] = ()
+    # Objects whose bytes nobody compared with anything: the store keeps no checksum of them.
+    by_size_count: int = 0
+
+
+def of_segment(
+    partition: TopicIdPartition, entry: SegmentEntry, damage: Damage, detail: str = ""
+) -> Finding:
+    """A finding about the `.meta` of a segment if the damage is the `.meta`'s, else the `.log`."""
+    is_meta = damage in REPAIRABLE
+    return Finding(
+        partition=partition,
+        damage=damage,
+        key=entry.meta_key if is_meta else entry.log_key,
+        base_offset=entry.base_offset,
+        end_offset=entry.end_offset,
+        detail=detail,
+        repairable=is_meta and not entry.has_transactions,
+    )

@@ -1,0 +1,192 @@
+"""What an archive holds, read from the bucket alone: no broker, no LIST over data.
+
+    list_partitions   topics/ folders -> topic.json -> manifest.json      one row per partition
+    list_segments     ... and the sealed pages                            one row per segment
+
+Rows are plain values; whoever shows them decides how. A manifest or a `topic.json` that cannot be
+read is a row with a `problem`, not an exception: the other partitions are still worth seeing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+from strandline.storage.concurrency.ordered_map import map_ahead
+from strandline.storage.errors import (
+    AccessDenied,
+    StorageError,
+    TierUnavailable,
+)
+from strandline.storage.model import Epoch, EpochStart, Offset, TimestampMs, TopicIdPartition
+from strandline.storage.remote.keys import topic_folder
+from strandline.storage.remote.manifest.entries import PageRef, SegmentEntry
+from strandline.storage.remote.manifest.manifest import Manifest
+from strandline.storage.remote.manifest.store import (
+    ManifestPages,
+    StoredManifest,
+    load,
+    load_or_refuse,
+)
+from strandline.storage.remote.manifest.topic_info import DamagedTopic, TopicInfo, list_topics
+from strandline.storage.remote.object_store.interface import ObjectStore
+from strandline.storage.values import dataclass
+
+# A manifest is one request of some 30 ms, and a store answers this many at a time with ease.
+PARALLEL_MAX = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchivedPartition:
+    """One partition. Readable offsets are [log_start_offset, end_offset); bounds may be wide."""
+
+    partition: TopicIdPartition
+    topic_deleted_ms: TimestampMs | None
+    segment_count: int = 0
+    size_bytes: int = 0
+    log_start_offset: Offset = 0
+    first_offset: Offset = 0
+    end_offset: Offset = 0
+    min_timestamp_ms: TimestampMs | None = None
+    max_timestamp_ms: TimestampMs | None = None
+    page_count: int = 0
+    deleting_count: int = 0
+    revision: int = 0
+    leader_epoch: Epoch = 0
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchivedSegment:
+    """One segment as its manifest entry describes it."""
+
+    partition: TopicIdPartition
+    base_offset: Offset
+    end_offset: Offset
+    size_bytes: int
+    record_count: int
+    min_timestamp_ms: TimestampMs
+    max_timestamp_ms: TimestampMs
+    uploaded_ms: TimestampMs
+    has_transactions: bool
+    leader_epochs: tuple[EpochStart, ...]
+    log_key: str
+    meta_key: str
+    log_crc32c: int
+
+
+def list_partitions(store: ObjectStore, *, topic: str | None = None) -> list[ArchivedPartition]:
+    """Every archived partition, by topic and number; blocks.
+
+    Raises AccessDenied or TierUnavailable if the bucket cannot be read at all.
+    """
+    damaged: list[DamagedTopic] = []
+    with ThreadPoolExecutor(PARALLEL_MAX, "archive") as executor:
+        infos = list_topics(store, topic=topic, executor=executor, damaged=damaged)
+        wanted = [(info, number) for info in infos for number in range(info.partition_count)]
+        try:
+            rows = list(executor.map(lambda pair: _describe(store, *pair), wanted))
+        except BaseException:
+            executor.shutdown(cancel_futures=True)
+            raise
+    rows += [row for one in damaged for row in _undescribed(store, one)]
+    return sorted(
+        rows,
+        key=lambda row: (row.partition.topic, row.partition.topic_id, row.partition.partition),
+    )
+
+
+def list_segments(
+    store: ObjectStore, *, topic: str | None = None, partition: int | None = None
+) -> Iterator[ArchivedSegment]:
+    """Every archived segment, by topic and partition, oldest first; blocks, lazily.
+
+    Each topic and each manifest is asked for once, some manifests ahead of what was taken. Raises
+    StorageError if a manifest or page cannot be read.
+    """
+    pages = ManifestPages(store, pages_max=1)
+    with ThreadPoolExecutor(PARALLEL_MAX, "archive") as executor:
+        infos = list_topics(store, topic=topic, executor=executor)
+        wanted = (
+            (info, number)
+            for info in sorted(infos, key=lambda info: info.topic)
+            for number in range(info.partition_count)
+            if partition in (None, number)
+        )
+        for stored in map_ahead(
+            executor, lambda pair: _load(store, *pair), wanted, ahead_max=PARALLEL_MAX
+        ):
+            if stored is not None:
+                key = stored.manifest.topic_id_partition
+                for entry in pages.iter_segments(stored.manifest):
+                    yield _segment(key, entry)
+
+
+def _undescribed(store: ObjectStore, damaged: DamagedTopic) -> Iterator[ArchivedPartition]:
+    """Rows of a topic whose `topic.json` is damaged: of the partitions that have a folder."""
+    folder = damaged.folder
+    names = store.list_folders(topic_folder(folder.topic, folder.topic_id))
+    for number in sorted(int(name) for name in names if name.isdecimal()) or (0,):
+        yield ArchivedPartition(
+            partition=TopicIdPartition(folder.topic, folder.topic_id, number),
+            topic_deleted_ms=None,
+            problem=damaged.reason,
+        )
+
+
+def _load(store: ObjectStore, info: TopicInfo, number: int) -> StoredManifest | None:
+    """The manifest. Of a topic that is being deleted it may be gone before the rest."""
+    partition = TopicIdPartition(info.topic, info.topic_id, number)
+    return (load if info.is_deleted else load_or_refuse)(store, partition)
+
+
+def _describe(store: ObjectStore, info: TopicInfo, number: int) -> ArchivedPartition:
+    partition = TopicIdPartition(info.topic, info.topic_id, number)
+    try:
+        stored = _load(store, info, number)
+    except (AccessDenied, TierUnavailable):
+        raise
+    except StorageError as error:
+        return ArchivedPartition(
+            partition=partition, topic_deleted_ms=info.deleted_ms, problem=str(error)
+        )
+    if stored is None:
+        return ArchivedPartition(partition=partition, topic_deleted_ms=info.deleted_ms)
+    return _row(partition, info, stored.manifest)
+
+
+def _row(partition: TopicIdPartition, info: TopicInfo, manifest: Manifest) -> ArchivedPartition:
+    parts: list[PageRef | SegmentEntry] = [*manifest.pages, *manifest.segments]
+    return ArchivedPartition(
+        partition=partition,
+        topic_deleted_ms=info.deleted_ms,
+        segment_count=manifest.segment_count,
+        size_bytes=manifest.size_bytes,
+        log_start_offset=manifest.log_start_offset,
+        first_offset=manifest.first_offset,
+        end_offset=manifest.end_offset,
+        min_timestamp_ms=min((part.min_timestamp_ms for part in parts), default=None),
+        max_timestamp_ms=max((part.max_timestamp_ms for part in parts), default=None),
+        page_count=len(manifest.pages),
+        deleting_count=len(manifest.deleting),
+        revision=manifest.revision,
+        leader_epoch=manifest.leader_epoch,
+    )
+
+
+def _segment(partition: TopicIdPartition, entry: SegmentEntry) -> ArchivedSegment:
+    return ArchivedSegment(
+        partition=partition,
+        base_offset=entry.base_offset,
+        end_offset=entry.end_offset,
+        size_bytes=entry.size_bytes,
+        record_count=entry.record_count,
+        min_timestamp_ms=entry.min_timestamp_ms,
+        max_timestamp_ms=entry.max_timestamp_ms,
+        uploaded_ms=entry.uploaded_ms,
+        has_transactions=entry.has_transactions,
+        leader_epochs=entry.leader_epochs,
+        log_key=entry.log_key,
+        meta_key=entry.meta_key,
+        log_crc32c=entry.log_crc32c,
+    )

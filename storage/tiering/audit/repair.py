@@ -1,0 +1,145 @@
+"""Makes the `.meta` of an archived segment again, from the segment itself.
+
+    1 read the segment once, every batch checked
+    2 put a new .meta, under a name never used before          crash point repair.after-meta
+    3 commit the manifest with it, by compare-and-swap; the    crash point repair.after-commit
+      old object is marked for deletion
+
+A crash after 2 leaves an orphan. A broker that commits in between wins, and so does another repair:
+this one begins again with the manifest that it finds then. What the manifest does not name any more
+needs no repair: the segment was merged, compacted, let go, or repaired by somebody else.
+
+Only for segments without transactions: which of them were aborted is not in the segment alone.
+Producers are not in it either; only the last segment's are ever asked for, by a restore, which says
+when it does without.
+
+Of the open segment there is nothing to make a piece of: `drop_pieces` goes on without it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from strandline.storage.clock import Clock
+from strandline.storage.crash_points import REPAIR_AFTER_COMMIT, REPAIR_AFTER_META, crash_point
+from strandline.storage.errors import ManifestFenced, ObjectCorrupt, ObjectNotFound
+from strandline.storage.model import Offset, TopicIdPartition
+from strandline.storage.remote.keys import manifest_key, new_unique, segment_keys
+from strandline.storage.remote.manifest import store as manifest_store
+from strandline.storage.remote.manifest.entries import SegmentEntry
+from strandline.storage.remote.manifest.store import ManifestPages
+from strandline.storage.remote.object_store.interface import ObjectStore, checksum
+from strandline.storage.remote.segment import meta as segment_meta
+from strandline.storage.tiering.audit.segment_download import SegmentDownloads
+from strandline.storage.tiering.copy.inspection import Offsets, inspect_segment
+from strandline.storage.tiering.copy.segment_sections import sections_of
+from strandline.storage.tiering.copy.segment_walk import AdaptiveWalk
+
+# A busy partition commits every few seconds, and a repair downloads a segment meanwhile.
+ATTEMPTS_MAX = 10
+
+
+def drop_pieces(
+    store: ObjectStore, partition: TopicIdPartition, *, damaged_key: str, clock: Clock
+) -> bool:
+    """Takes a damaged piece of the open segment, and those behind it, out of the manifest. Blocks.
+
+    For who has neither the piece nor the disk: their records are lost, and the log goes on behind
+    what is left. A broker that has them puts them into the bucket again. False if the manifest does
+    not name the piece any more. One commit, so a crash leaves it as it was, or done.
+
+    Raises ManifestFenced if others committed meanwhile every time, and what the store raises.
+    """
+    for attempt in range(1, ATTEMPTS_MAX + 1):
+        stored = manifest_store.load(store, partition)
+        if stored is None:
+            raise ObjectNotFound(manifest_key(partition), "repair", "no manifest")
+        tail = stored.manifest.tail
+        keys = [part.key for part in tail]
+        if damaged_key not in keys:
+            return False
+        kept = tail[: keys.index(damaged_key)]
+        try:
+            manifest_store.commit(
+                store, stored, stored.manifest.with_tail(kept, marked_ms=clock.now_ms())
+            )
+        except ManifestFenced:
+            if attempt == ATTEMPTS_MAX:
+                raise
+            continue
+        return True
+    raise AssertionError("the last attempt returns or raises")
+
+
+def repair_meta(
+    store: ObjectStore,
+    partition: TopicIdPartition,
+    base_offset: Offset,
+    *,
+    damaged_key: str,
+    clock: Clock,
+) -> str | None:
+    """Repairs the segment that begins at `base_offset`; the key of its new `.meta`. Blocks.
+
+    None if no segment has `damaged_key` any more. Raises ObjectCorrupt if the segment itself is
+    damaged, ManifestFenced if others committed meanwhile every time, and what the store raises.
+    """
+    made: SegmentEntry | None = None
+    for attempt in range(1, ATTEMPTS_MAX + 1):
+        stored = manifest_store.load(store, partition)
+        if stored is None:
+            raise ObjectNotFound(manifest_key(partition), "repair", "no manifest")
+        manifest = stored.manifest
+        old = ManifestPages(store, pages_max=1).find(manifest, base_offset)
+        if old is None or old.meta_key != damaged_key:
+            return None
+        if old.has_transactions:
+            raise ObjectCorrupt(
+                damaged_key, "repair", "which transactions were aborted is not in the segment alone"
+            )
+        if made is None:
+            made = _with_new_meta(store, partition, old)  # 1, 2
+            crash_point(REPAIR_AFTER_META)
+        run = manifest_store.Replacement(old=(old,), new=made)
+        changed = manifest_store.with_replaced_runs(
+            store, manifest, [run], marked_ms=clock.now_ms()
+        )
+        try:
+            manifest_store.commit(store, stored, changed)  # 3
+        except ManifestFenced:
+            if attempt == ATTEMPTS_MAX:
+                raise
+            continue
+        crash_point(REPAIR_AFTER_COMMIT)
+        return made.meta_key
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _with_new_meta(
+    store: ObjectStore, partition: TopicIdPartition, old: SegmentEntry
+) -> SegmentEntry:
+    with SegmentDownloads(store).file(old) as path:
+        facts = inspect_segment(
+            path,
+            base_offset=old.base_offset,
+            end_offset=old.end_offset,
+            walk=AdaptiveWalk(),
+            # What is missing shows in the checksum.
+            offsets=Offsets.SOME,
+        )
+    if facts.crc32c != old.log_crc32c:
+        raise ObjectCorrupt(old.log_key, "repair", "the segment is not what the manifest says")
+    meta = segment_meta.encode(
+        sections_of(facts, leader_epochs=old.leader_epochs, aborted=(), producer_snapshot=None)
+    )
+    epoch = old.leader_epochs[-1].epoch if old.leader_epochs else 0
+    keys = segment_keys(
+        partition, base_offset=old.base_offset, leader_epoch=epoch, unique=new_unique()
+    )
+    store.put(keys.meta_key, meta)
+    return replace(
+        old,
+        meta_key=keys.meta_key,
+        meta_size_bytes=len(meta),
+        meta_crc32c=checksum(meta),
+    )

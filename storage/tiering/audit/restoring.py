@@ -1,0 +1,226 @@
+"""One partition, from what the bucket says of it to a log folder that a broker can open.
+
+    manifest.json   log start, end of the archive, leader epoch      one GET
+    its pages       are they there                                   one HEAD per page
+    the folder      is the manifest the newest one                   one LIST
+    last .meta      producers and lineage at that end                one GET
+    .tail           what there is of the open segment                one HEAD, one GET per part
+
+No archived segment is downloaded: the local log begins where the archive ends, with what the bucket
+has of the open segment, and everything before it is read cold. `read_partition` only reads, so that
+nothing is on disk before the whole archive was found to be readable. A part that is lost is as bad
+as a manifest that is: the records behind it would be lost, and their offsets given to others,
+without anybody's having said so.
+
+Blocking throughout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from strandline.storage.counted import counted
+from strandline.storage.errors import (
+    CorruptFile,
+    ObjectCorrupt,
+    ObjectNotFound,
+    UnsupportedFormat,
+)
+from strandline.storage.local.formats.producer_state import iter_snapshot
+from strandline.storage.local.log.log import LocalLog
+from strandline.storage.model import NO_EPOCH, Epoch, EpochStart, Offset, TopicIdPartition
+from strandline.storage.remote.manifest import store as manifest_store
+from strandline.storage.remote.manifest.change_list import ManifestOrder
+from strandline.storage.remote.manifest.entries import PageRef, SegmentEntry
+from strandline.storage.remote.manifest.manifest import Manifest
+from strandline.storage.remote.manifest.open_segment import TailPart
+from strandline.storage.remote.manifest.store import ManifestPages
+from strandline.storage.remote.object_store.interface import ObjectStore
+from strandline.storage.remote.segment import meta as segment_meta
+from strandline.storage.remote.segment.meta import Section
+from strandline.storage.tiering.audit.older_manifest import FolderState, compare_folder
+from strandline.storage.tiering.copy.open_segment_copy import (
+    append_part,
+    fault_of_part,
+    read_part,
+    usable_tail,
+)
+from strandline.storage.values import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchivedState:
+    """What is left of a partition whose disk is lost; `manifest` is None if nothing was archived.
+
+    `producer_snapshot` and `leader_epochs` are as of `end_offset`; a partition whose `.meta` is
+    damaged has none, and that is what `problem` says.
+    """
+
+    partition: TopicIdPartition
+    manifest: Manifest | None
+    producer_snapshot: bytes | None = None
+    leader_epochs: tuple[EpochStart, ...] = ()
+    producer_id_max: int = -1
+    problem: str = ""
+    # Pages of the manifest that are lost, each with what that means.
+    lost_pages: tuple[str, ...] = ()
+    # The highest that an object of the partition has in its name.
+    folder_epoch: Epoch = NO_EPOCH
+
+    @property
+    def log_start_offset(self) -> Offset:
+        return 0 if self.manifest is None else self.manifest.log_start_offset
+
+    @property
+    def end_offset(self) -> Offset:
+        """Where the next record goes."""
+        tail = self.tail
+        return tail[-1].end_offset if tail else self.begin_offset
+
+    @property
+    def tail(self) -> tuple[TailPart, ...]:
+        """What the bucket has of the segment that was open."""
+        return () if self.manifest is None else usable_tail(self.manifest)
+
+    @property
+    def begin_offset(self) -> Offset:
+        """Where the local log begins."""
+        if self.manifest is None:
+            return 0
+        if self.tail:
+            return self.tail[0].base_offset
+        return max(self.manifest.end_offset, self.manifest.log_start_offset)
+
+    @property
+    def leader_epoch(self) -> Epoch:
+        """The highest epoch that left a trace in the archive; -1 if there is none."""
+        lineage = self.leader_epochs[-1].epoch if self.leader_epochs else NO_EPOCH
+        manifests = NO_EPOCH if self.manifest is None else self.manifest.leader_epoch
+        return max(lineage, manifests, self.folder_epoch)
+
+
+def read_partition(
+    store: ObjectStore, partition: TopicIdPartition, *, newest: ManifestOrder | None = None
+) -> ArchivedState:
+    """Reads manifest and last `.meta`, and asks for pages and for the parts of the open segment.
+
+    Raises CorruptFile or UnsupportedFormat if manifest or parts are damaged or lost, or if the
+    manifest is an older one than lay there, `newest` or another, and what the store raises. Only a
+    plain 404, and an empty folder, mean that nothing was archived.
+    """
+    stored = manifest_store.load_or_refuse(store, partition)
+    if stored is None:
+        return ArchivedState(partition=partition, manifest=None)
+    manifest = stored.manifest
+    folder = compare_folder(store, manifest, newest=newest)
+    _check_tail(store, manifest)
+    lost_pages = tuple(_lost_pages(store, manifest))
+    if manifest.is_empty:
+        state = ArchivedState(partition=partition, manifest=manifest)
+    else:
+        state = _with_state_at_end(store, manifest, _last_entry(store, manifest))
+    return replace(
+        state,
+        problem="; ".join(filter(None, (state.problem, _beyond_text(folder)))),
+        lost_pages=lost_pages,
+        folder_epoch=folder.leader_epoch,
+    )
+
+
+def _last_entry(store: ObjectStore, manifest: Manifest) -> SegmentEntry:
+    try:
+        last = ManifestPages(store, pages_max=1).find(manifest, manifest.end_offset - 1)
+    except (ObjectCorrupt, ObjectNotFound) as error:
+        raise CorruptFile(f"the last page of the manifest cannot be read: {error}") from error
+    if last is None:
+        raise CorruptFile(f"{manifest.topic_id_partition}: no entry ends at {manifest.end_offset}")
+    return last
+
+
+def _beyond_text(folder: FolderState) -> str:
+    if not folder.beyond:
+        return ""
+    return (
+        f"{counted(len(folder.beyond), 'segment')} from {min(folder.beyond)} on, beyond the end,"
+        " that no manifest names: of copies under way, or the manifest is an older one"
+    )
+
+
+def _lost_pages(store: ObjectStore, manifest: Manifest) -> Iterator[str]:
+    for page in manifest.pages:
+        fault = _fault_of_page(store, page)
+        # Nobody may read what lies below the log start.
+        if fault and page.end_offset > manifest.log_start_offset:
+            yield (
+                f"{page.key}: {fault}: without this page of the manifest records from"
+                f" {page.base_offset} to {page.end_offset - 1} cannot be read, and consumers stand"
+                " there. Bring it back (a bucket with versioning still has it); or, to give them"
+                f" up: DeleteRecords up to {page.end_offset}"
+            )
+
+
+def _fault_of_page(store: ObjectStore, page: PageRef) -> str:
+    """What a HEAD tells; what a store keeps no checksum of only reading finds."""
+    try:
+        info = store.head(page.key)
+    except ObjectNotFound:
+        return "is missing"
+    except ObjectCorrupt as error:
+        return str(error)
+    return "" if info.crc32c in (None, page.crc32c) else "is not what the manifest says"
+
+
+def _check_tail(store: ObjectStore, manifest: Manifest) -> None:
+    for part in usable_tail(manifest):
+        fault = fault_of_part(store, part)
+        if fault:
+            raise CorruptFile(
+                f"{part.key}: {fault}: records from {part.base_offset} to"
+                f" {manifest.tail_end_offset - 1} were in this piece of the open segment, or came"
+                " after it. Bring it back (a bucket with versioning still has it); or, if they are"
+                " to be given up: `strandline archive verify --drop-pieces`"
+            )
+
+
+def _with_state_at_end(store: ObjectStore, manifest: Manifest, last: SegmentEntry) -> ArchivedState:
+    """The log is readable without producers and lineage; without them it is worth having too."""
+    snapshot: bytes | None = None
+    epochs = last.leader_epochs
+    producer_id_max = -1
+    problem = ""
+    try:
+        reader = segment_meta.MetaReader(store, last.meta_key, last.meta_size_bytes)
+        found = reader.read(Section.LEADER_EPOCHS)
+        if found is not None:
+            epochs = segment_meta.decode_leader_epochs(found, source=last.meta_key)
+        snapshot = reader.read(Section.PRODUCER_SNAPSHOT)
+        if snapshot is not None:
+            producer_id_max = max((row.producer_id for row in iter_snapshot(snapshot)), default=-1)
+    except (CorruptFile, UnsupportedFormat, ObjectCorrupt, ObjectNotFound) as error:
+        snapshot = None
+        problem = f"producers are not known: {error}"
+    return ArchivedState(
+        partition=manifest.topic_id_partition,
+        manifest=manifest,
+        producer_snapshot=snapshot,
+        leader_epochs=tuple(epochs),
+        producer_id_max=producer_id_max,
+        problem=problem,
+    )
+
+
+def write_partition(store: ObjectStore, local: LocalLog, state: ArchivedState) -> None:
+    """Lets an empty log go on behind the archive; the caller closes it, which syncs it.
+
+    Raises DiskError, and as the store does if the open segment cannot be read.
+    """
+    assert local.end_offset == 0, local
+    if state.begin_offset:
+        local.reset_to(
+            state.begin_offset,
+            producer_snapshot=state.producer_snapshot,
+            leader_epochs=state.leader_epochs,
+        )
+    for part in state.tail:
+        append_part(local, read_part(store, part))

@@ -1,0 +1,67 @@
+"""Archived segments as local files, for who looks at every byte of them: a scrub, a repair.
+
+    1 make a file   2 remove its name   3 download into it   4 hand out a path to the open file
+
+The file has no name while it is filled and read, so that a kill -9 leaves nothing of it behind: the
+system takes the bytes back with the process. What lies there at the same time is bounded in bytes,
+whatever number of threads there is; a segment that is larger than all of it is downloaded alone.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from strandline.storage.errors import DiskError
+from strandline.storage.remote.manifest.entries import SegmentEntry
+from strandline.storage.remote.object_store.interface import ObjectStore
+
+DOWNLOAD_BYTES = 8 * 1024 * 1024
+# Two segments of Kafka's default size; so much room the place for temporary files has to have.
+SCRATCH_BYTES_MAX = 2 * 1024 * 1024 * 1024
+
+
+class SegmentDownloads:
+    """Downloads of one run, into the system's place for temporary files. Thread-safe."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._bytes = 0
+        self._room = threading.Condition()
+
+    @contextmanager
+    def file(self, entry: SegmentEntry) -> Iterator[Path]:
+        """The segment's bytes, whatever they are. Raises what the store raises, and DiskError."""
+        size_bytes = min(entry.size_bytes, SCRATCH_BYTES_MAX)
+        with self._room:
+            self._room.wait_for(lambda: self._bytes + size_bytes <= SCRATCH_BYTES_MAX)
+            self._bytes += size_bytes
+        try:
+            with self._downloaded(entry) as path:
+                yield path
+        finally:
+            with self._room:
+                self._bytes -= size_bytes
+                self._room.notify_all()
+
+    @contextmanager
+    def _downloaded(self, entry: SegmentEntry) -> Iterator[Path]:
+        try:
+            opened = tempfile.TemporaryFile()  # noqa: SIM115 (closed below)  # 1, 2
+        except OSError as error:
+            raise DiskError(f"cannot make a temporary file: {error.strerror}") from error
+        with opened as file:
+            for start in range(0, entry.size_bytes, DOWNLOAD_BYTES):
+                end = min(start + DOWNLOAD_BYTES, entry.size_bytes)
+                piece = self._store.get(entry.log_key, start=start, end=end)
+                try:
+                    file.write(piece)  # 3
+                    file.flush()
+                except OSError as error:
+                    raise DiskError(
+                        f"cannot hold {entry.log_key} in a temporary file: {error.strerror}"
+                    ) from error
+            yield Path(f"/dev/fd/{file.fileno()}")  # 4

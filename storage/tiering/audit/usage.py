@@ -1,0 +1,128 @@
+"""What an archive is paid for: objects and bytes by topic, by kind and by storage class.
+
+Everything under the prefix is counted, whoever wrote it: a bill does not ask. One pass over the
+listing, a request per 1000 objects (or versions); no object is opened.
+
+    kind       segments    .log        what is bought
+               open        .tail       pieces of segments that are still written
+               indexes     .meta
+               manifests   manifest.json and pages, topic.json
+               metadata    cluster.json, changes.json, metadata/, groups/
+               other       has no name of ours
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from strandline.storage.remote.keys import (
+    CHANGES_KEY,
+    CLUSTER_KEY,
+    GROUPS_PREFIX,
+    METADATA_LOG_PREFIX,
+    METADATA_SNAPSHOT_PREFIX,
+    TOPIC_FILE,
+    TOPICS_PREFIX,
+    ObjectKind,
+    parse_partition_object,
+    parse_topic_folder,
+)
+from strandline.storage.remote.s3.usage import ObjectVersion
+from strandline.storage.values import dataclass
+
+# The classes for rare access bill each object as if it had at least so many bytes.
+SMALL_BYTES = 128 * 1024
+
+_KINDS = {
+    ObjectKind.LOG: "segments",
+    ObjectKind.TAIL: "open",
+    ObjectKind.META: "indexes",
+    ObjectKind.MANIFEST: "manifests",
+    ObjectKind.MANIFEST_PAGE: "manifests",
+}
+_METADATA_PREFIXES = (METADATA_LOG_PREFIX, METADATA_SNAPSHOT_PREFIX, GROUPS_PREFIX)
+
+
+class Sum:
+    """Objects and their bytes."""
+
+    __slots__ = ("object_count", "size_bytes")
+
+    def __init__(self) -> None:
+        self.object_count = 0
+        self.size_bytes = 0
+
+    def add(self, size_bytes: int) -> None:
+        self.object_count += 1
+        self.size_bytes += size_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """`by_topic` has the name "" for what belongs to none. Older versions are only in `older`,
+    and in `by_class`, for they are billed like the others.
+    """
+
+    by_topic: dict[str, Sum]
+    by_kind: dict[str, Sum]
+    by_class: dict[str, Sum]
+    small: Sum
+    older: Sum
+    delete_marker_count: int
+
+    @property
+    def current(self) -> Sum:
+        """All current objects."""
+        whole = Sum()
+        for part in self.by_kind.values():
+            whole.object_count += part.object_count
+            whole.size_bytes += part.size_bytes
+        return whole
+
+
+def sum_up(versions: Iterable[ObjectVersion]) -> Usage:
+    """Reads `versions` once. Raises what they raise."""
+    by_topic: dict[str, Sum] = {}
+    by_kind: dict[str, Sum] = {}
+    by_class: dict[str, Sum] = {}
+    small, older = Sum(), Sum()
+    delete_marker_count = 0
+    for version in versions:
+        if version.is_delete_marker:
+            delete_marker_count += 1
+            continue
+        by_class.setdefault(version.storage_class, Sum()).add(version.size_bytes)
+        if not version.is_current:
+            older.add(version.size_bytes)
+            continue
+        by_topic.setdefault(topic_of(version.key), Sum()).add(version.size_bytes)
+        by_kind.setdefault(kind_of(version.key), Sum()).add(version.size_bytes)
+        if version.size_bytes < SMALL_BYTES:
+            small.add(version.size_bytes)
+    return Usage(
+        by_topic=by_topic,
+        by_kind=by_kind,
+        by_class=by_class,
+        small=small,
+        older=older,
+        delete_marker_count=delete_marker_count,
+    )
+
+
+def topic_of(key: str) -> str:
+    """The topic whose folder holds the object; "" if none does."""
+    if not key.startswith(TOPICS_PREFIX):
+        return ""
+    folder = parse_topic_folder(key[len(TOPICS_PREFIX) :].partition("/")[0])
+    return "" if folder is None else folder.topic
+
+
+def kind_of(key: str) -> str:
+    """One of the words at the top of this file."""
+    parsed = parse_partition_object(key)
+    if parsed is not None:
+        return _KINDS[parsed.kind]
+    if key in (CLUSTER_KEY, CHANGES_KEY) or key.startswith(_METADATA_PREFIXES):
+        return "metadata"
+    is_topic = topic_of(key) != "" and key.count("/") == 2 and key.endswith("/" + TOPIC_FILE)
+    return "manifests" if is_topic else "other"

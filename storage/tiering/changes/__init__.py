@@ -1,0 +1,1 @@
+"""The list of changed manifests, by which replicas follow an archive."""

@@ -1,0 +1,160 @@
+"""What a read-only replica learns from `changes.json`: which manifests it has to ask for.
+
+    each interval   the same list as before     nothing
+                    it goes on where this one   what changed since
+                    stopped                     (`complete_after` is not above what is known)
+                    anything else               everything: another incarnation, a gap, no list, or
+                                                one that cannot be read
+    now and then    everything, whatever the list says
+
+The list is read before the manifests are: what changes after it was read is in the next one. The
+list is a hint and not believed for long: if a manifest turns out to have changed without a word in
+it (its owner is of an older release by now, or may not write it any more), everything is asked for
+each time, until the list moves on or nothing more was found for as long as lies between two full
+looks.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import field
+
+from strandline.storage.clock import Clock
+from strandline.storage.errors import StorageError
+from strandline.storage.model import TopicId
+from strandline.storage.remote.manifest import change_list
+from strandline.storage.remote.manifest.change_list import ChangeList, ManifestOrder, StoredChanges
+from strandline.storage.remote.manifest.manifest import Manifest
+from strandline.storage.remote.object_store.interface import ObjectStore
+from strandline.storage.values import dataclass
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class News:
+    """What to ask for. `orders` are those that were told of, by topic and partition.
+
+    `is_told`: the list tells all changes, as far as anybody knows.
+    """
+
+    is_everything: bool
+    is_told: bool = False
+    metadata_version: int = 0
+    orders: Mapping[tuple[TopicId, int], ManifestOrder] = field(default_factory=dict)
+
+
+class ChangeReader:
+    """See the top of this file. One call at a time; `ask` blocks."""
+
+    def __init__(self, store: ObjectStore, *, clock: Clock, full_interval_ms: int) -> None:
+        """`full_interval_ms` lies between two looks at everything, at most."""
+        self._store = store
+        self._clock = clock
+        self._full_interval_s = full_interval_ms / 1000
+        self._full_s = 0.0
+        self._doubted_until_s = 0.0
+        # The last list that was read; everything up to its number was asked for.
+        self._known: StoredChanges | None = None
+        self._noted_kind = ""
+
+    def doubt(self) -> None:
+        """A manifest changed, and the list does not tell it."""
+        self._doubted_until_s = self._clock.monotonic_s() + self._full_interval_s
+
+    def ask(self) -> News:
+        """What is to be asked for now; blocks. Never raises for the store."""
+        known = self._known
+        try:
+            self._known = change_list.load(self._store, known)
+        except StorageError as error:
+            self._note(type(error).__name__, str(error))
+            # What was known stays known: it is not less that is asked for.
+            return News(is_everything=True)
+        self._note("", "")
+        return self._decide(None if known is None else known.changes, self._known.changes)
+
+    def _decide(self, known: ChangeList | None, found: ChangeList) -> News:
+        now_s = self._clock.monotonic_s()
+        goes_on = (
+            known is not None
+            and found.incarnation == known.incarnation
+            and found.sequence >= known.sequence >= found.complete_after
+        )
+        if known is None or not goes_on:
+            self._full_s = now_s + self._full_interval_s
+            self._doubted_until_s = 0.0
+            return News(is_everything=True, metadata_version=found.metadata_version)
+        if found.sequence > known.sequence:
+            self._doubted_until_s = 0.0
+        is_full_due = now_s >= self._full_s
+        if is_full_due:
+            self._full_s = now_s + self._full_interval_s
+        return News(
+            is_everything=is_full_due or now_s < self._doubted_until_s,
+            is_told=True,
+            metadata_version=found.metadata_version,
+            orders={
+                (change.topic_id, change.partition): change.order
+                for change in found.changes
+                if change.sequence > known.sequence
+            },
+        )
+
+    def _note(self, kind: str, reason: str) -> None:
+        """Says once per reason how the archive is followed."""
+        if kind != self._noted_kind:
+            event = "the list of changes cannot be used: every manifest is asked for each time"
+            log.info(
+                event if kind else "the list of changes tells what to ask for",
+                extra={"fields": {"kind": kind, "reason": reason}},
+            )
+        self._noted_kind = kind
+
+
+class Expectation:
+    """What one partition of a replica waits for. Used on the event loop only.
+
+    `asked` goes up with each reason to look at its manifest; a look answers what was asked before
+    it began, if it found as much as was told.
+    """
+
+    __slots__ = ("_answered", "_is_told", "_order", "_was_silent", "asked")
+
+    def __init__(self) -> None:
+        self.asked = 1
+        self._answered = 0
+        self._order: ManifestOrder | None = None
+        self._is_told = self._was_silent = False
+
+    @property
+    def is_due(self) -> bool:
+        """Whether its manifest has to be looked at."""
+        return self._answered < self.asked
+
+    def hear(self, news: News, key: tuple[TopicId, int], held: Manifest | None) -> bool:
+        """Takes over what `news` says of the partition; whether it changed since the last call
+        although nobody told.
+        """
+        was_silent, self._was_silent = self._was_silent, False
+        order = news.orders.get(key)
+        if news.is_everything:
+            # Nothing but what is told of can have changed since it was looked at last.
+            self._is_told = news.is_told and order is None and not self.is_due
+            self._order = None
+            self.asked += 1
+        elif order is not None and (held is None or held.order < order):
+            self._is_told = False
+            self._order = order
+            self.asked += 1
+        return was_silent
+
+    def found(self, asked: int, before: Manifest | None, now: Manifest | None) -> None:
+        """A look that began when `asked` was what it is here found `now` in place of `before`."""
+        is_newer = now is not None and (before is None or now.order > before.order)
+        self._was_silent |= self._is_told and is_newer
+        if self._order is None or (now is not None and now.order >= self._order):
+            self._answered = max(self._answered, asked)
+            if not self.is_due:
+                self._is_told = False

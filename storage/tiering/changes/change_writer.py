@@ -1,0 +1,154 @@
+"""Tells those who follow the archive what changed in it: `changes.json`, from the broker's side.
+
+    1 a manifest is committed, or the mirror has an entry of the metadata log
+    2 the change is noted, in memory
+    3 some seconds later at most: the list is put over the one that lay there
+
+A crash between 1 and 3 leaves a list that does not tell the change, and so does a stop that the
+store does not answer in time; any other stop writes a last list. The next start writes one of
+another incarnation at once, and who follows asks for everything then; without a next start he does
+so when he asks for everything by himself. The list is never ahead of 1: who was told of a change
+finds it.
+
+Nobody waits for 3. It has a thread of its own, what is noted is bounded, and a list that cannot be
+written is tried again with growing waits and says nothing of the store to others: what cannot be
+told can be copied.
+
+Only who owns the archive writes, over exactly what this process wrote or found there: a request
+that was given up, and is done late, does not bury a newer list.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import OrderedDict
+from concurrent.futures import Executor
+from functools import partial
+
+from strandline.storage.clock import Clock
+from strandline.storage.errors import ObjectNotFound, OutOfResources, StorageError
+from strandline.storage.model import TopicId
+from strandline.storage.remote.keys import CHANGES_KEY, new_unique
+from strandline.storage.remote.manifest.change_list import CHANGES_MAX, ChangeList, ManifestChange
+from strandline.storage.remote.manifest.manifest import Manifest
+from strandline.storage.remote.object_store.interface import (
+    IfAbsent,
+    IfMatches,
+    ObjectStore,
+    PutCondition,
+)
+from strandline.storage.tiering.policy.ownership import Ownership
+from strandline.storage.tiering.policy.retry import RetryPolicy, RetryState
+
+# How often it is looked whether there is something to tell; costs no request.
+CHECK_S = 0.5
+
+
+class ChangeWriter:
+    """See the top of this file. Used on the event loop only."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        executor: Executor,
+        clock: Clock,
+        retry: RetryPolicy,
+        ownership: Ownership,
+        interval_ms: int,
+        changes_max: int = CHANGES_MAX,
+    ) -> None:
+        """`interval_ms` lies between two lists at least; negative: none is written."""
+        self._store = store
+        self._executor = executor
+        self._clock = clock
+        self._ownership = ownership
+        self._interval_ms = interval_ms
+        self._changes_max = changes_max
+        self._state = RetryState("list", "changes", policy=retry, clock=clock)
+        self._incarnation = new_unique()
+        self._changes: OrderedDict[tuple[TopicId, int], ManifestChange] = OrderedDict()
+        self._sequence = self._complete_after = 0
+        self._metadata_version = 0
+        # The first list says that this is another start, whatever else it has.
+        self._written_sequence = -1
+        self._next_s = clock.monotonic_s()
+        # That of the list in the bucket; None if somebody has to look.
+        self._etag: str | None = None
+
+    def note(self, manifest: Manifest) -> None:
+        """The bucket has this manifest by now."""
+        self._sequence += 1
+        key = manifest.topic_id, manifest.partition
+        self._changes[key] = ManifestChange(
+            topic_id=manifest.topic_id,
+            partition=manifest.partition,
+            sequence=self._sequence,
+            order=manifest.order,
+        )
+        self._changes.move_to_end(key)
+        if len(self._changes) > self._changes_max:
+            _, dropped = self._changes.popitem(last=False)
+            self._complete_after = dropped.sequence
+
+    def note_metadata(self, version: int) -> None:
+        """The mirror has the metadata log up to this entry by now; -1: nobody knows."""
+        if version > self._metadata_version:
+            self._sequence += 1
+            self._metadata_version = version
+
+    def doubt(self) -> None:
+        """A manifest may have changed, and nobody knows to what: who follows is to ask for all."""
+        self._sequence += 1
+        self._changes.clear()
+        self._complete_after = self._sequence
+
+    async def run(self) -> None:
+        """Writes what there is to tell, until it is cancelled; returns if nothing is written."""
+        while self._interval_ms >= 0:
+            await asyncio.sleep(CHECK_S)
+            await self.step()
+
+    async def step(self, *, is_last: bool = False) -> None:
+        """Writes the list if there is news, and if it is time, as it is for the last one."""
+        now_s = self._clock.monotonic_s()
+        is_time = is_last or (now_s >= self._next_s and self._state.may_try)
+        is_news = self._interval_ms >= 0 and self._sequence != self._written_sequence
+        if not (is_news and is_time and self._ownership.is_ours):
+            return
+        news = ChangeList(
+            incarnation=self._incarnation,
+            sequence=self._sequence,
+            complete_after=self._complete_after,
+            metadata_version=self._metadata_version,
+            changes=tuple(self._changes.values()),
+        )
+        etag, self._etag = self._etag, None
+        try:
+            self._etag = await asyncio.get_running_loop().run_in_executor(
+                self._executor, partial(_put, self._store, news, etag)
+            )
+        except StorageError as error:
+            self._state.failed(error)
+            return
+        except MemoryError:
+            self._state.failed(OutOfResources("no memory for it"))
+            return
+        self._state.succeeded()
+        self._written_sequence = news.sequence
+        self._next_s = now_s + self._interval_ms / 1000
+
+    def __repr__(self) -> str:
+        return (
+            f"<ChangeWriter sequence={self._sequence} written={self._written_sequence}"
+            f" {self._state!r}>"
+        )
+
+
+def _put(store: ObjectStore, news: ChangeList, etag: str | None) -> str:
+    """The etag of what was written; blocks. Raises StorageError."""
+    condition: PutCondition = IfAbsent()
+    with contextlib.suppress(ObjectNotFound):
+        condition = IfMatches(etag or store.head(CHANGES_KEY).etag)
+    return store.put(CHANGES_KEY, news.encode(), condition=condition).etag  # 3

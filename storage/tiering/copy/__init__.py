@@ -1,0 +1,1 @@
+"""Copying segments to the archive: inspection, upload, verification."""

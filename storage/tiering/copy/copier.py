@@ -1,0 +1,398 @@
+"""Copies one sealed segment into the bucket. Nothing is freed or committed here.
+
+    1 flush      the segment and all before it are on this disk's platters
+    2 inspect    every batch checked; checksum, counts, time bounds, chunks, indexes (own process);
+                 before that rewritten, if the topic asks for it: then 3 and 4 are of the rewritten
+                 segment                                       crash point copy.after-rewrite
+    3 put .log   under a name that no other attempt has        crash point copy.after-log
+    4 put .meta                                                crash point copy.after-meta
+    5 verify     size and checksum of both, as the store has them
+    ---- then, by copy_steps.py, if the partition is still ours and the deadline has not passed:
+                                                               crash point copy.before-commit
+    6 commit     the manifest, by compare-and-swap             crash point copy.after-commit
+    7 tell       the log, so that retention may free the local segment
+
+A crash before 6 leaves objects that no manifest names: orphans, found later; the segment is copied
+again under new names. A crash after 6 loses nothing: the manifest says that the segment is there.
+1 comes first because recovery cuts what was not flushed, and the archive must never know more
+records than a restarted broker.
+
+A copy has one deadline for everything. An upload that goes on after it can no longer be committed,
+which is what makes the grace time of orphans safe: whatever is uncommitted and older than the
+deadline stays so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from concurrent.futures import Executor
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+from strandline.storage.clock import Clock
+from strandline.storage.concurrency.shared_future import result_of
+from strandline.storage.crash_points import (
+    COPY_AFTER_LOG,
+    COPY_AFTER_META,
+    COPY_AFTER_REWRITE,
+    crash_point,
+)
+from strandline.storage.errors import (
+    CorruptFile,
+    DiskError,
+    OutOfResources,
+    StorageError,
+    TierError,
+    TierUnavailable,
+)
+from strandline.storage.local.formats.producer_state import iter_snapshot
+from strandline.storage.local.formats.txn_index import decode_entries
+from strandline.storage.local.segment.segment import LogSegment
+from strandline.storage.model import (
+    AbortedTransaction,
+    Buffer,
+    Epoch,
+    EpochStart,
+    Offset,
+    TopicIdPartition,
+)
+from strandline.storage.remote.keys import SegmentKeys, new_unique, segment_keys
+from strandline.storage.remote.manifest.entries import SegmentEntry
+from strandline.storage.remote.object_store.interface import FileBody, ObjectOptions, ObjectStore
+from strandline.storage.remote.segment import meta as segment_meta
+from strandline.storage.remote.segment.meta import Section
+from strandline.storage.system import crc32c
+from strandline.storage.tiering.copy.inspection import Offsets, SegmentFacts
+from strandline.storage.tiering.copy.inspector import InspectionRequest, SegmentInspector
+from strandline.storage.tiering.copy.recompression import Recompression, nameless_file
+from strandline.storage.tiering.copy.segment_sections import entry_of, sections_of
+from strandline.storage.tiering.copy.upload_check import verify_object
+from strandline.storage.tiering.log.unified_log import UnifiedLog
+from strandline.storage.tiering.policy.lifecycle import SegmentVerdict
+from strandline.storage.tiering.policy.object_options import object_options
+from strandline.storage.values import dataclass
+
+log = logging.getLogger(__name__)
+
+
+class CopyUseless(TierError):
+    """Nobody waits for the copy any more."""
+
+
+class CopyDeadlineMissed(TierError):
+    """A copy took longer than it may; the store may be well, only slow for this size."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopiedSegment:
+    """A verified, uncommitted copy; worthless after `deadline_s` of the monotonic clock."""
+
+    entry: SegmentEntry
+    deadline_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copying:
+    """A copy under way; `outcome` is the entry to commit before `deadline_s`, or what failed.
+
+    Who sets `useless` does not want it any more; it ends in CopyUseless before its next upload.
+    """
+
+    base_offset: Offset
+    end_offset: Offset
+    outcome: asyncio.Future[SegmentEntry]
+    log_key: str
+    deadline_s: float
+    useless: threading.Event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Source:
+    """What is copied, fixed before the first wait."""
+
+    segment: LogSegment
+    base_offset: Offset
+    keys: SegmentKeys
+    leader_epochs: tuple[EpochStart, ...]
+    # Every aborted transaction that touches the segment, wherever its marker lies. All of them are
+    # decided: the segment ends below the last stable offset.
+    aborted: tuple[AbortedTransaction, ...]
+    options: ObjectOptions
+    offsets: Offsets
+    deadline_s: float
+    useless: threading.Event
+    # zstd's; None: the bytes go as they are.
+    recompression_level: int | None
+
+
+class SegmentCopier:
+    """Steps 1 to 5 for any partition; keeps no state about them."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        inspector: SegmentInspector,
+        executor: Executor,
+        clock: Clock,
+        timeout_ms: int,
+    ) -> None:
+        """`executor` runs the blocking steps: its size is the number of parallel copies."""
+        self._store = store
+        self._inspector = inspector
+        self._executor = executor
+        self._clock = clock
+        self._timeout_s = timeout_ms / 1000
+        # Why copies could not be taken back, as far as it was logged; a good copy ends it.
+        self._noted_kind = ""
+
+    def begin(
+        self, unified_log: UnifiedLog, wanted: SegmentVerdict, *, leader_epoch: Epoch
+    ) -> Copying:
+        """Begins to upload the closed segment of these offsets; `finish` waits for it."""
+        local = unified_log.local
+        # By its end: it may begin with segments of which compaction left nothing.
+        segment = next(
+            s for s in local.segments if s.end_offset == wanted.end_offset and s.size_bytes
+        )
+        base_offset = wanted.base_offset
+        assert not segment.is_active, segment
+        assert segment.end_offset <= local.last_stable_offset, (segment, unified_log)
+        partition = TopicIdPartition(
+            local.topic_partition.topic, local.topic_id, local.topic_partition.partition
+        )
+        source = _Source(
+            segment=segment,
+            base_offset=base_offset,
+            keys=segment_keys(
+                partition, base_offset=base_offset, leader_epoch=leader_epoch, unique=new_unique()
+            ),
+            leader_epochs=tuple(
+                s for s in local.leader_epochs.starts if s.start_offset < segment.end_offset
+            ),
+            aborted=tuple(local.aborted_transactions(base_offset, segment.end_offset)),
+            options=object_options(local.config),
+            offsets=Offsets.SOME if local.has_gaps else Offsets.EVERY,
+            deadline_s=self._clock.monotonic_s() + self._timeout_s,
+            useless=threading.Event(),
+            recompression_level=local.config.remote_recompression_level,
+        )
+
+        def work() -> SegmentEntry:
+            self._check_wanted(source)
+            local.flush()  # 1
+            return self._copy(source)
+
+        outcome = asyncio.get_running_loop().run_in_executor(self._executor, work)
+        # Nobody may ask: a copy that became useless is forgotten, with its failure.
+        outcome.add_done_callback(_note_failure)
+        return Copying(
+            base_offset=base_offset,
+            end_offset=wanted.end_offset,
+            outcome=outcome,
+            log_key=source.keys.log_key,
+            deadline_s=source.deadline_s,
+            useless=source.useless,
+        )
+
+    async def finish(self, copying: Copying) -> CopiedSegment:
+        """Waits for a copy.
+
+        Raises CorruptRecords or CorruptFile if the segment is damaged, DiskError, InspectionFailed,
+        CopyDeadlineMissed, and what the store raises.
+        """
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                # A copy that is given up goes on to its end, and is waited for by who purges.
+                entry = await result_of(copying.outcome)
+        except TimeoutError:
+            raise self._too_late(copying.log_key) from None
+        return CopiedSegment(entry=entry, deadline_s=copying.deadline_s)
+
+    def take_back(self, copying: Copying) -> None:
+        """Deletes a copy that nobody will commit, or ever tried to, once it has ended."""
+        copying.outcome.add_done_callback(self._take_back)
+
+    def _take_back(self, outcome: asyncio.Future[SegmentEntry]) -> None:
+        if outcome.cancelled() or outcome.exception() is not None:
+            # It has cleaned up behind itself.
+            return
+        entry = outcome.result()
+        # A broker that stops, or has no thread for it, leaves it to the search for orphans.
+        with suppress(RuntimeError, OutOfResources):
+            self._executor.submit(self._delete, entry.log_key, entry.meta_key)
+
+    def _copy(self, source: _Source) -> SegmentEntry:
+        """Steps 2 to 5; blocks."""
+        if source.recompression_level is None:
+            return self._copy_inspected(source, self._inspect(source), source.segment.log_path)
+        with nameless_file(source.segment.log_path.parent) as path:
+            wanted = Recompression(path=path, level=source.recompression_level)
+            facts = self._inspect(source, wanted)
+            is_rewritten = facts.recompressed_from_bytes is not None
+            if is_rewritten:
+                crash_point(COPY_AFTER_REWRITE)
+            return self._copy_inspected(
+                source, facts, path if is_rewritten else source.segment.log_path
+            )
+
+    def _copy_inspected(self, source: _Source, facts: SegmentFacts, path: Path) -> SegmentEntry:
+        """Steps 3 to 5 for the file that `facts` are of."""
+        segment, keys = source.segment, source.keys
+        self._check_wanted(source)
+        meta = segment_meta.encode(_sections(source, facts))
+        try:
+            self._upload(source, facts, path, meta)  # 3, 4
+            self._verify(source, keys.log_key, facts.size_bytes, facts.crc32c)  # 5
+            self._verify(source, keys.meta_key, len(meta), crc32c.crc32c(meta))
+        except StorageError as error:
+            self._clean_up(keys, error)
+            raise
+        self._noted_kind = ""
+        return entry_of(
+            facts,
+            keys,
+            meta,
+            base_offset=source.base_offset,
+            end_offset=segment.end_offset,
+            # Any transactional batch, committed or not: a reader that finds none here need not
+            # look for aborts in later segments either.
+            has_transactions=bool(facts.transactional_batch_count or facts.control_batch_count),
+            recompressed_from_bytes=facts.recompressed_from_bytes,
+            uploaded_ms=self._clock.now_ms(),
+        )
+
+    def _upload(self, source: _Source, facts: SegmentFacts, path: Path, meta: bytes) -> None:
+        body = FileBody(
+            path=path,
+            size_bytes=facts.size_bytes,
+            crc32c=facts.crc32c,
+            options=source.options,
+        )
+        self._store.put(source.keys.log_key, body)  # 3
+        crash_point(COPY_AFTER_LOG)
+        self._check_deadline(source)
+        self._store.put(source.keys.meta_key, meta)  # 4
+        crash_point(COPY_AFTER_META)
+        self._check_deadline(source)
+
+    def _clean_up(self, keys: SegmentKeys, error: StorageError) -> None:
+        """Takes back what a failed copy uploaded, so that a lasting failure leaves no heap.
+
+        Nobody else can know these keys. With the store away it would fail too: that is left to
+        the search for orphans.
+        """
+        if not isinstance(error, TierUnavailable):
+            self._delete(keys.log_key, keys.meta_key)
+
+    def _delete(self, log_key: str, meta_key: str) -> None:
+        try:
+            self._store.delete([log_key, meta_key])
+        except StorageError as error:
+            kind = type(error).__name__
+            log.log(
+                logging.DEBUG if kind == self._noted_kind else logging.INFO,
+                "failed copy is left as an orphan",
+                extra={"fields": {"key": log_key, "reason": str(error)}},
+            )
+            self._noted_kind = kind
+
+    def _inspect(self, source: _Source, recompression: Recompression | None = None) -> SegmentFacts:
+        segment = source.segment
+        facts = self._inspector.inspect(
+            InspectionRequest(
+                path=segment.log_path,
+                base_offset=source.base_offset,
+                end_offset=segment.end_offset,
+                offsets=source.offsets,
+                recompression=recompression,
+            ),
+            timeout_s=max(0.0, source.deadline_s - self._clock.monotonic_s()),
+        )
+        rewritten_bytes = facts.recompressed_from_bytes
+        found_bytes = facts.size_bytes if rewritten_bytes is None else rewritten_bytes
+        if found_bytes != segment.size_bytes:
+            raise CorruptFile(
+                f"{segment.log_path} has {found_bytes} bytes, {segment.size_bytes} expected"
+            )
+        if facts.unreadable_batch_count:
+            log.warning(
+                "segment holds batches whose records cannot be read; archived as they are",
+                extra={
+                    "fields": {
+                        "path": str(segment.log_path),
+                        "batches": facts.unreadable_batch_count,
+                    }
+                },
+            )
+        return facts
+
+    def _verify(self, source: _Source, key: str, size_bytes: int, expected_crc32c: int) -> None:
+        verify_object(
+            self._store,
+            key,
+            size_bytes=size_bytes,
+            crc32c=expected_crc32c,
+            before_piece=partial(self._check_deadline, source),
+        )
+
+    def _check_wanted(self, source: _Source) -> None:
+        if source.useless.is_set():
+            raise CopyUseless(source.keys.log_key, "copy", "nobody waits for it any more")
+
+    def _check_deadline(self, source: _Source) -> None:
+        if self._clock.monotonic_s() > source.deadline_s:
+            raise self._too_late(source.keys.log_key)
+
+    def _too_late(self, log_key: str) -> CopyDeadlineMissed:
+        return CopyDeadlineMissed(log_key, "copy", f"not done in {self._timeout_s:g} s")
+
+
+def _note_failure(outcome: asyncio.Future[SegmentEntry]) -> None:
+    if not outcome.cancelled():
+        outcome.exception()
+
+
+def _sections(source: _Source, facts: SegmentFacts) -> dict[Section, Buffer]:
+    """The content of the `.meta`."""
+    segment = source.segment
+    aborted = set(source.aborted)
+    if segment.txn_index_path.exists():
+        # A torn index would show aborted records for ever: decoding refuses it.
+        aborted.update(decode_entries(_read(segment.txn_index_path)))
+    return sections_of(
+        facts,
+        leader_epochs=source.leader_epochs,
+        aborted=aborted,
+        producer_snapshot=_producer_snapshot(segment.snapshot_path),
+    )
+
+
+def _producer_snapshot(path: Path) -> bytes | None:
+    """The producers at the end of the segment; None if there is no good snapshot.
+
+    It can be rebuilt from an older one and the log, so its loss is no reason not to archive.
+    """
+    if not path.exists():
+        return None
+    try:
+        snapshot = _read(path)
+        deque(iter_snapshot(snapshot), maxlen=0)
+    except CorruptFile as error:
+        log.warning(
+            "producer snapshot is damaged, archiving without it",
+            extra={"fields": {"path": str(path), "reason": str(error)}},
+        )
+        return None
+    return snapshot
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DiskError(f"cannot read {path}: {error.strerror}") from error

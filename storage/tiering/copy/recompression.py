@@ -1,0 +1,104 @@
+"""A segment whose batches are rewritten with zstd on its way into the archive.
+
+    segment file ---> batches of v2 that are not zstd yet: rewritten, if that makes them smaller
+                      control batches, old messages, what cannot be read: as they are
+                 ---> a nameless file beside it, which is inspected and uploaded in its place
+
+Offsets, times, producers and sequences stay; bytes do not, so the archive holds the same records
+and no longer the same batches. It is off unless a topic asks for it. The rewriting runs in the
+inspection's process. The file has no name, so a kill at any moment leaves nothing of it.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from strandline.storage.errors import CorruptRecords, DiskError, UnsupportedCodec
+from strandline.storage.records.batch.any_batch import check_crc, iter_batches
+from strandline.storage.records.batch.batch import MAGIC, BatchHeader
+from strandline.storage.records.batch.recompression import recompressed
+from strandline.storage.records.compression import Codec
+from strandline.storage.values import dataclass
+
+# Where a process finds the open files of another one.
+_OPEN_FILES = Path("/proc")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recompression:
+    """`path` is where the rewritten segment goes, `level` zstd's."""
+
+    path: Path
+    level: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recompressed:
+    """What was done; nothing is written if `batch_count` is 0."""
+
+    source_size_bytes: int
+    batch_count: int
+
+
+@contextmanager
+def nameless_file(folder: Path) -> Iterator[Path]:
+    """A file in `folder` that is gone with this process; the path is good for children as well.
+
+    Raises DiskError.
+    """
+    import tempfile
+
+    try:
+        if not _OPEN_FILES.is_dir():
+            with tempfile.NamedTemporaryFile(prefix="recompressed-") as named:
+                yield Path(named.name)
+            return
+        with tempfile.TemporaryFile(dir=folder) as file:
+            yield _OPEN_FILES / str(os.getpid()) / "fd" / str(file.fileno())
+    except OSError as error:
+        raise DiskError(f"no temporary file in {folder}: {error.strerror}") from error
+
+
+def recompress_segment(source: Path, wanted: Recompression) -> Recompressed:
+    """Writes the batches of `source` to `wanted.path`, rewritten where that pays.
+
+    Raises CorruptRecords at a batch with a wrong CRC, DiskError.
+    """
+    count = 0
+    try:
+        with open(source, "rb") as file, open(wanted.path, "wb") as target:
+            size_bytes = file.seek(0, 2)
+            if not size_bytes:
+                raise CorruptRecords(f"{source} is empty")
+            view = memoryview(mmap.mmap(file.fileno(), size_bytes, access=mmap.ACCESS_READ))
+            end = 0
+            for batch in iter_batches(view):
+                end = batch.end_position
+                encoded = view[batch.position : end]
+                check_crc(encoded, batch.header)
+                smaller = _smaller(encoded, batch.header, wanted.level)
+                count += smaller is not None
+                target.write(encoded if smaller is None else smaller)
+            if end != size_bytes:
+                raise CorruptRecords(f"{size_bytes - end} bytes after the last whole batch")
+    except OSError as error:
+        raise DiskError(f"cannot rewrite {source}: {error.strerror}") from error
+    return Recompressed(source_size_bytes=size_bytes, batch_count=count)
+
+
+def _smaller(encoded: memoryview, header: BatchHeader, level: int) -> bytearray | None:
+    """The batch under zstd; None if it stays as it is."""
+    if header.magic != MAGIC or header.is_control or header.codec == Codec.ZSTD:
+        return None
+    if header.record_count < 1:
+        return None
+    try:
+        made = recompressed(encoded, header, codec=Codec.ZSTD, level=level)
+    except (CorruptRecords, UnsupportedCodec):
+        # A producer's nonsense is archived as it was sent.
+        return None
+    return made if len(made) < len(encoded) else None

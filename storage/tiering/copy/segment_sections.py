@@ -1,0 +1,125 @@
+"""What a `.meta` and the manifest say of a segment, from what one pass over it found.
+
+The copier writes it, a merge and a repair make it again, a scrub compares it with the log.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from collections.abc import Collection, Sequence
+
+from strandline.storage.errors import CorruptFile
+from strandline.storage.local.formats.txn_index import encode_entries
+from strandline.storage.model import AbortedTransaction, Buffer, EpochStart, Offset, TimestampMs
+from strandline.storage.records.batch.any_batch import iter_batches
+from strandline.storage.remote.keys import SegmentKeys
+from strandline.storage.remote.manifest.entries import SegmentEntry
+from strandline.storage.remote.segment import meta as segment_meta
+from strandline.storage.remote.segment.meta import ChunkStatistics, Section, SegmentStatistics
+from strandline.storage.system import crc32c
+from strandline.storage.tiering.copy.inspection import SegmentFacts
+
+_INDEX_ENTRY = struct.Struct(">II")
+
+
+def sections_of(
+    facts: SegmentFacts,
+    *,
+    leader_epochs: Sequence[EpochStart],
+    aborted: Collection[AbortedTransaction],
+    producer_snapshot: bytes | None,
+) -> dict[Section, Buffer]:
+    """The sections; those that the segment does not have are left out.
+
+    `aborted` is every aborted transaction that touches the segment, wherever its marker lies: who
+    reads this segment alone, as the lake does, must know them.
+    """
+    sections: dict[Section, Buffer] = {
+        Section.OFFSET_INDEX: facts.offset_index,
+        Section.TIME_INDEX: facts.time_index,
+        Section.LEADER_EPOCHS: segment_meta.encode_leader_epochs(leader_epochs),
+        Section.STATISTICS: statistics_of(facts).encode(),
+    }
+    if facts.key_filter is not None:
+        sections[Section.KEY_FILTER] = facts.key_filter.encode()
+    if aborted:
+        in_order = sorted(aborted, key=lambda transaction: transaction.last_offset)
+        sections[Section.TXN_INDEX] = encode_entries(in_order)
+    if producer_snapshot is not None:
+        sections[Section.PRODUCER_SNAPSHOT] = producer_snapshot
+    return sections
+
+
+def entry_of(
+    facts: SegmentFacts,
+    keys: SegmentKeys,
+    meta: bytes,
+    *,
+    base_offset: Offset,
+    end_offset: Offset,
+    has_transactions: bool,
+    recompressed_from_bytes: int | None,
+    uploaded_ms: TimestampMs,
+) -> SegmentEntry:
+    """What the manifest says of a segment and of its `meta`, both uploaded under `keys`."""
+    return SegmentEntry(
+        base_offset=base_offset,
+        end_offset=end_offset,
+        leader_epochs=facts.leader_epochs,
+        size_bytes=facts.size_bytes,
+        record_count=facts.record_count,
+        min_timestamp_ms=facts.bounds.min_ms,
+        max_timestamp_ms=facts.bounds.max_ms,
+        log_key=keys.log_key,
+        meta_key=keys.meta_key,
+        log_crc32c=facts.crc32c,
+        meta_size_bytes=len(meta),
+        meta_crc32c=crc32c.crc32c(meta),
+        has_transactions=has_transactions,
+        uploaded_ms=uploaded_ms,
+        recompressed_from_bytes=recompressed_from_bytes,
+    )
+
+
+def statistics_of(facts: SegmentFacts) -> SegmentStatistics:
+    """The STATISTICS section."""
+    return SegmentStatistics(
+        record_count=facts.record_count,
+        batch_count=facts.batch_count,
+        control_batch_count=facts.control_batch_count,
+        min_timestamp_ms=facts.bounds.min_ms,
+        max_timestamp_ms=facts.bounds.max_ms,
+        chunks=tuple(
+            ChunkStatistics(
+                position=chunk.position,
+                base_offset=chunk.base_offset,
+                record_count=chunk.record_count,
+                min_timestamp_ms=chunk.bounds.min_ms,
+                max_timestamp_ms=chunk.bounds.max_ms,
+                crc32c=chunk.crc32c,
+            )
+            for chunk in facts.chunks
+        ),
+    )
+
+
+def check_offset_index(index: Buffer, content: Buffer, *, base_offset: Offset) -> None:
+    """Raises CorruptFile unless each entry names the first byte of a batch that holds its offset.
+
+    `content` is the whole segment.
+    """
+    if len(index) % _INDEX_ENTRY.size:
+        raise CorruptFile(f"offset index of {len(index)} bytes ends inside an entry")
+    batches = [(batch.position, batch.header) for batch in iter_batches(content)]
+    positions = [position for position, _ in batches]
+    for relative_offset, position in _INDEX_ENTRY.iter_unpack(index):
+        found = bisect_right(positions, position) - 1
+        if found < 0 or positions[found] != position:
+            raise CorruptFile(f"offset index names position {position}, where no batch begins")
+        header = batches[found][1]
+        if not header.base_offset <= base_offset + relative_offset < header.next_offset:
+            raise CorruptFile(
+                f"offset index says {base_offset + relative_offset} lies at {position}, where"
+                f" [{header.base_offset}, {header.next_offset}) lies"
+            )

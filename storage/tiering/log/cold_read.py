@@ -1,0 +1,239 @@
+"""Reading one partition's archived records: the segment, its batches, what was aborted in them.
+
+    offset -> entry of the manifest -> chunks of the segment -> whole batches
+                                    -> its transaction index, and those of later segments
+
+Of a compacted log many segments in a row may have nothing left but the last batches of producers,
+without records. They are passed over: librdkafka takes a row of answers without a record for a
+batch that does not fit, waits after each, and tells its user.
+
+Between two awaits the archive may change: retention takes segments away, a merge puts one object
+in the place of many. Whoever meets this (readers of records, of transaction indexes, lookups by
+time) looks again and finds either the new object or that its offset is out of range now. Each turn
+needs a change of the very segment that was gone, so there are few; an object that is gone though
+the manifest still names it is a loss. A log that follows another broker's archive asks for the
+newest manifest first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from strandline.storage.errors import ObjectNotFound, OffsetOutOfRange, StorageError
+from strandline.storage.local.log.log import LocalLog
+from strandline.storage.model import AbortedTransaction, Isolation, Offset, TopicPartition
+from strandline.storage.remote.manifest.entries import SegmentEntry
+from strandline.storage.values import dataclass
+
+if TYPE_CHECKING:
+    from strandline.storage.remote.reader.chunk_cache import RecordBytes
+    from strandline.storage.remote.reader.cold_reader import ColdRead
+    from strandline.storage.tiering.log.remote_log import RemoteLog
+
+OFFSET_MAX = 2**63 - 1
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteRead:
+    """Whole batches from the archive, byte for byte; the first one holds the wanted offset.
+
+    `aborted` is filled for read_committed, ordered by first offset.
+    """
+
+    buffers: Sequence[RecordBytes]
+    size_bytes: int
+    next_offset: Offset
+    aborted: Sequence[AbortedTransaction] = ()
+
+
+class ReadLog(Protocol):
+    """The log over both tiers, as far as a cold reader asks it."""
+
+    local: LocalLog
+    log_start_offset: Offset
+
+    @property
+    def topic_partition(self) -> TopicPartition: ...
+
+    def out_of_range(self, offset: Offset) -> OffsetOutOfRange: ...
+
+
+async def read(
+    log: ReadLog, remote: RemoteLog, offset: Offset, *, bytes_max: int, isolation: Isolation
+) -> RemoteRead:
+    """Whole batches from the archive; cancelling it does not cancel the download.
+
+    Raises OffsetOutOfRange below the log start, TierError if the archive cannot be read now or
+    is damaged.
+    """
+    end_offset = None if isolation is Isolation.READ_UNCOMMITTED else log.local.last_stable_offset
+
+    async def read_once() -> tuple[SegmentEntry, Offset, ColdRead]:
+        wanted = offset
+        while True:
+            entry = await _entry_for(log, remote, wanted)
+            if not entry.record_count and entry.end_offset < log.local.start_offset:
+                # Producers' last batches, without their records. The last one of the archive is
+                # given: behind it there may be nothing, and the reader has to get to the end.
+                wanted = entry.end_offset
+                continue
+            reading = remote.read(entry, wanted, bytes_max=bytes_max, end_offset=end_offset)
+            found = await of_segment(entry, reading)
+            if found.buffers or not wanted < found.next_offset < log.local.start_offset:
+                return entry, wanted, found
+            # Compaction left nothing behind `wanted` in this segment. Each turn is a segment
+            # further.
+            wanted = found.next_offset
+
+    entry, offset, found = await in_newest(log, remote, read_once)
+    aborted: Sequence[AbortedTransaction] = ()
+    if isolation is Isolation.READ_COMMITTED:
+        aborted = await in_newest(
+            log, remote, lambda: _aborted_from(log, remote, entry, offset, found.next_offset)
+        )
+    return RemoteRead(
+        buffers=found.buffers,
+        size_bytes=found.size_bytes,
+        next_offset=found.next_offset,
+        aborted=aborted,
+    )
+
+
+class _GoneError(Exception):
+    """An object of `entry` is not there."""
+
+    def __init__(self, entry: SegmentEntry, error: ObjectNotFound) -> None:
+        super().__init__(str(error))
+        self.entry = entry
+        self.error = error
+
+
+async def of_segment(entry: SegmentEntry, answer: Awaitable[T]) -> T:
+    """What an object of `entry` answers, inside a search of `in_newest`."""
+    try:
+        return await answer
+    except ObjectNotFound as error:
+        raise _GoneError(entry, error) from error
+
+
+async def in_newest(log: ReadLog, remote: RemoteLog, search: Callable[[], Awaitable[T]]) -> T:
+    """Searches from the beginning again when what it met is let go or replaced meanwhile.
+
+    Raises ObjectNotFound for an object that the newest manifest names and that is not there. Errors
+    that do not pass by themselves are counted and told: whoever reads stands still there.
+    """
+    try:
+        return await _in_newest(log, remote, search)
+    except StorageError as error:
+        remote.note_unreadable(error)
+        raise
+
+
+async def _in_newest(log: ReadLog, remote: RemoteLog, search: Callable[[], Awaitable[T]]) -> T:
+    while True:
+        searched = remote.manifest
+        try:
+            return await search()
+        except _GoneError as gone:
+            if not await _is_let_go(log, remote, gone.entry):
+                raise gone.error from None
+        except ObjectNotFound as error:
+            # A page, or an offset that no segment has.
+            await remote.look_again()
+            newest = remote.manifest
+            if newest is searched or newest is None or newest.names_page(error.key):
+                raise
+
+
+async def _is_let_go(log: ReadLog, remote: RemoteLog, entry: SegmentEntry) -> bool:
+    """Whether nobody would be sent to `entry` any more."""
+    await remote.look_again()
+    offset = max(entry.base_offset, log.log_start_offset)
+    return offset >= entry.end_offset or await remote.find_entry(offset) not in (None, entry)
+
+
+async def _entry_for(log: ReadLog, remote: RemoteLog, offset: Offset) -> SegmentEntry:
+    if offset < log.log_start_offset:
+        raise log.out_of_range(offset)
+    entry = await remote.find_entry(offset)
+    if entry is None:
+        # The log takes a log start over a little later than the manifest that has it.
+        if offset < max(log.log_start_offset, remote.log_start_offset):
+            raise log.out_of_range(offset)
+        # Not "out of range": that would make consumers skip what may only be misplaced.
+        raise ObjectNotFound(str(log.topic_partition), "read", f"{offset} not archived")
+    return entry
+
+
+def read_from_memory(
+    log: ReadLog, remote: RemoteLog, offset: Offset, *, bytes_max: int, isolation: Isolation
+) -> RemoteRead | None:
+    """As `read`, if neither the store nor a transaction index is needed; else None.
+
+    A consumer that reads on finds most of its chunks read ahead, so most of its fetches end
+    here, without a task.
+    """
+    if not remote.known:
+        return None
+    entry = remote.known_entry(offset)
+    # The chunk may hold the head of a range whose batches are gone from the archive.
+    if entry is None or entry.base_offset > offset or not entry.record_count:
+        return None
+    is_committed_only = isolation is Isolation.READ_COMMITTED
+    if is_committed_only and entry.has_transactions:
+        return None
+    reading = remote.read_from_memory(
+        entry,
+        offset,
+        bytes_max=bytes_max,
+        end_offset=log.local.last_stable_offset if is_committed_only else None,
+    )
+    if reading is None:
+        return None
+    if is_committed_only and reading.next_offset > entry.end_offset:
+        touched = (
+            later for later in remote.following(entry) if later.base_offset < reading.next_offset
+        )
+        if any(later.has_transactions for later in touched):
+            return None
+    return RemoteRead(
+        buffers=reading.buffers, size_bytes=reading.size_bytes, next_offset=reading.next_offset
+    )
+
+
+async def _aborted_from(
+    log: ReadLog,
+    remote: RemoteLog,
+    entry: SegmentEntry,
+    start_offset: Offset,
+    end_offset: Offset,
+) -> Sequence[AbortedTransaction]:
+    """Aborted transactions that touch [start_offset, end_offset), which begins in `entry`.
+
+    A transaction is listed where its marker lies, which may be segments later, so the search
+    goes on until an entry says that the last stable offset had passed the range by then. A
+    range without transactional batches needs no search: the manifest says so.
+    """
+    aborted: set[AbortedTransaction] = set()
+    is_transactional = False
+    async for later in remote.entries_from(entry.base_offset):
+        if later.base_offset >= end_offset and not is_transactional:
+            return []
+        is_transactional = is_transactional or later.has_transactions
+        if not later.has_transactions:
+            continue
+        listed = await of_segment(
+            later, remote.aborted_transactions(later, start_offset, OFFSET_MAX)
+        )
+        aborted.update(t for t in listed if t.first_offset < end_offset)
+        if any(t.last_stable_offset >= end_offset for t in listed):
+            return sorted(aborted, key=_first_offset)
+    aborted.update(log.local.aborted_transactions(start_offset, end_offset))
+    return sorted(aborted, key=_first_offset)
+
+
+def _first_offset(transaction: AbortedTransaction) -> Offset:
+    return transaction.first_offset

@@ -1,0 +1,331 @@
+"""The archive of one partition as this broker knows it: its manifest, and reading through it.
+
+    unknown --- loaded from the bucket ---> known (a manifest, or none was ever written)
+                                               |  each commit replaces the manifest
+                                               v
+                                            fenced (a higher leader epoch owns it)
+
+The manifest held here is immutable and was read from, or committed to, the bucket: what it says is
+durable. Only its owner (`manifest_owner.py`) replaces it. Everybody else reads, on the event loop;
+what has to wait (sealed pages, records) waits in executors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import bisect
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import Executor
+from typing import TYPE_CHECKING
+
+from strandline.storage.errors import (
+    CorruptFile,
+    ObjectNotFound,
+    StorageError,
+    StrandlineError,
+    TierUnavailable,
+    UnsupportedFormat,
+)
+from strandline.storage.model import (
+    AbortedTransaction,
+    Offset,
+    TimestampMs,
+    TimestampOffset,
+    TopicIdPartition,
+)
+from strandline.storage.remote.keys import manifest_key
+from strandline.storage.remote.manifest.entries import PageRef, SegmentEntry
+from strandline.storage.remote.manifest.manifest import Manifest
+from strandline.storage.remote.manifest.store import ManifestPages, StoredManifest
+from strandline.storage.tiering.policy.ownership import Ownership
+from strandline.storage.tiering.policy.quota import ReadGate
+from strandline.storage.values import dataclass
+
+if TYPE_CHECKING:
+    from strandline.storage.remote.reader.cold_reader import ColdRead, ColdReader
+
+# How far ahead of a read the reader may look for its read-ahead.
+FOLLOWING_ENTRIES_MAX = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _KnownEntry:
+    """An entry of a manifest, and what follows it there."""
+
+    manifest: Manifest
+    entry: SegmentEntry
+    following: Sequence[SegmentEntry]
+
+
+class RemoteLog:
+    """See the top of this file. Used on the event loop only."""
+
+    def __init__(
+        self,
+        partition: TopicIdPartition,
+        *,
+        pages: ManifestPages,
+        reader: ColdReader,
+        executor: Executor,
+        gate: ReadGate | None = None,
+        ownership: Ownership | None = None,
+    ) -> None:
+        """`executor` runs the loading of manifest pages; `gate` bounds the reads of all."""
+        self.partition = partition
+        self.known = False
+        # A higher leader epoch owns the manifest.
+        self.outrun = False
+        self.ownership = ownership or Ownership()
+        # Why the manifest is not known, for those who have to be refused meanwhile; None if
+        # nobody has tried to load it.
+        self.load_error: StrandlineError | None = None
+        self.stored: StoredManifest | None = None
+        # Set where somebody else writes the archive: takes over the newest manifest.
+        self.follow: Callable[[], Awaitable[object]] | None = None
+        self._pages = pages
+        self._reader = reader
+        self._executor = executor
+        self._gate = gate
+        # Whoever reads on asks for the same entry again and again.
+        self._latest: _KnownEntry | None = None
+
+    # --- what is known -----------------------------------------------------------------------
+
+    @property
+    def fenced(self) -> bool:
+        """Whether somebody else writes the archive, so that its records need not be ours."""
+        return self.outrun or self.ownership.is_lost
+
+    @property
+    def settled(self) -> bool:
+        """Whether the manifest is known, and whether it is ours."""
+        return self.known and not self.ownership.is_unknown
+
+    def adopt(self, stored: StoredManifest | None) -> None:
+        """Takes over a manifest that lies in the bucket (None: there is none)."""
+        if self.stored is not None and stored is not None:
+            held, new = self.stored.manifest, stored.manifest
+            is_same = new.generation == held.generation
+            assert not is_same or new.log_start_offset >= held.log_start_offset, (held, new)
+        self.known = True
+        self.stored = stored
+
+    def refuse_regress(self, found: StoredManifest | None) -> None:
+        """Checks what was read from the bucket: a manifest neither un-exists nor goes back.
+
+        Taking a lost or restored one for the truth would bury what the real one says. Raises
+        ObjectNotFound or CorruptFile: an operator has to look.
+        """
+        held = self.manifest
+        if held is None:
+            return
+        key = manifest_key(self.partition)
+        if found is None:
+            raise ObjectNotFound(key, "load", f"revision {held.revision} was there before")
+        if found.manifest.order < held.order:
+            raise CorruptFile(
+                f"{key}: revision went back from {held.revision} to {found.manifest.revision}"
+            )
+        # Whoever follows may hear late, or never, that tiering was turned off and on again.
+        if found.manifest.generation != held.generation and self.follow is None:
+            raise CorruptFile(f"{key}: another archive was begun in place of this broker's")
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """The committed manifest; None if there is none, or none is known yet."""
+        return None if self.stored is None else self.stored.manifest
+
+    @property
+    def end_offset(self) -> Offset | None:
+        """Exclusive end of the committed archive; None while it is empty or unknown."""
+        manifest = self.manifest
+        return None if manifest is None or manifest.is_empty else manifest.end_offset
+
+    @property
+    def log_start_offset(self) -> Offset:
+        """The log start that the bucket knows; 0 if it knows none."""
+        manifest = self.manifest
+        return 0 if manifest is None else manifest.log_start_offset
+
+    async def look_again(self) -> None:
+        """Returns when the manifest is as new as the store tells; ours always is."""
+        if self.follow is not None:
+            await self.follow()
+
+    # --- entries -----------------------------------------------------------------------------
+
+    async def find_entry(self, offset: Offset) -> SegmentEntry | None:
+        """The entry that holds `offset`; None if it is not archived.
+
+        Raises TierUnavailable while the manifest is not known, CorruptFile if it is damaged.
+        """
+        manifest = self._known_manifest()
+        if manifest is None:
+            return None
+        page = manifest.find_page(offset)
+        if page is None:
+            return manifest.find(offset)
+        for entry in await self.page_entries(page):
+            if entry.base_offset <= offset < entry.end_offset:
+                return entry
+        return None
+
+    def known_entry(self, offset: Offset) -> SegmentEntry | None:
+        """As `find_entry`, as far as it can be said without a request; None otherwise."""
+        manifest, latest = self.manifest, self._latest
+        if manifest is None:
+            return None
+        if (
+            latest is not None
+            and latest.manifest is manifest
+            and latest.entry.base_offset <= offset < latest.entry.end_offset
+        ):
+            return latest.entry
+        page = manifest.find_page(offset)
+        if page is None:
+            entry = manifest.find(offset)
+        else:
+            entries = self._pages.cached_entries(page) or ()
+            index = _first_ending_above(entries, offset)
+            entry = entries[index] if index < len(entries) else None
+        self._latest = None
+        if entry is not None:
+            self._latest = _KnownEntry(manifest, entry, self.following(entry))
+        return entry
+
+    async def page_entries(self, page: PageRef) -> Sequence[SegmentEntry]:
+        """The entries of a sealed page that are not deleted."""
+        cached = self._pages.cached_entries(page)
+        if cached is not None:
+            return cached
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._executor, self._pages.entries, page)
+
+    async def entries_from(
+        self, offset: Offset, *, max_timestamp_from_ms: TimestampMs | None = None
+    ) -> AsyncIterator[SegmentEntry]:
+        """Entries that end above `offset`, oldest first.
+
+        With `max_timestamp_from_ms`, only those with a record at or after that time; pages without
+        one are not read.
+        """
+        manifest = self._known_manifest()
+        if manifest is None:
+            return
+        for page in manifest.pages:
+            if page.end_offset <= offset or _is_before(page, max_timestamp_from_ms):
+                continue
+            for entry in await self.page_entries(page):
+                if entry.end_offset > offset and not _is_before(entry, max_timestamp_from_ms):
+                    yield entry
+        for entry in manifest.segments[_first_ending_above(manifest.segments, offset) :]:
+            if not _is_before(entry, max_timestamp_from_ms):
+                yield entry
+
+    async def all_from(self, offset: Offset) -> tuple[SegmentEntry, ...]:
+        """As `entries_from`, at once: for who needs every one, of however many, off the loop."""
+        manifest = self._known_manifest()
+        if manifest is None:
+            return ()
+
+        def collect() -> tuple[SegmentEntry, ...]:
+            return tuple(self._pages.iter_segments(manifest, start_offset=offset))
+
+        return await asyncio.get_running_loop().run_in_executor(self._executor, collect)
+
+    def note_unreadable(self, error: StorageError) -> None:
+        """A read could not be done, and the newest manifest does not explain it."""
+        self._reader.note_unreadable(error)
+
+    def following(self, entry: SegmentEntry) -> Sequence[SegmentEntry]:
+        """A few entries after `entry`, as far as they are known without a request."""
+        manifest, latest = self.manifest, self._latest
+        if manifest is None:
+            return ()
+        if latest is not None and latest.manifest is manifest and latest.entry is entry:
+            return latest.following
+        page = manifest.find_page(entry.base_offset)
+        known = manifest.segments if page is None else self._pages.cached_entries(page) or ()
+        index = _first_ending_above(known, entry.end_offset)
+        return known[index : index + FOLLOWING_ENTRIES_MAX]
+
+    def _known_manifest(self) -> Manifest | None:
+        if self.known:
+            return self.manifest
+        key, error = manifest_key(self.partition), self.load_error
+        if isinstance(error, CorruptFile | UnsupportedFormat):
+            # Waiting does not mend it: readers are told, or they would ask for ever.
+            raise CorruptFile(f"read {key}: manifest not loaded: {error}")
+        detail = "manifest not loaded yet" if error is None else f"manifest not loaded: {error}"
+        raise TierUnavailable(key, "read", detail)
+
+    # --- records -----------------------------------------------------------------------------
+
+    async def read(
+        self, entry: SegmentEntry, offset: Offset, *, bytes_max: int, end_offset: Offset | None
+    ) -> ColdRead:
+        """Whole batches of `entry` from the one that holds `offset`; see ColdReader.read.
+
+        Raises TierUnavailable as well if too many read already, or the fetch quota is used up.
+        """
+        gate, size_bytes = self._gate, 0
+        if gate is not None:
+            gate.enter(str(self.partition))
+        try:
+            found = await self._reader.read(
+                entry,
+                offset,
+                bytes_max=bytes_max,
+                end_offset=end_offset,
+                next_entries=self.following(entry),
+            )
+            size_bytes = found.size_bytes
+            return found
+        finally:
+            if gate is not None:
+                gate.leave(size_bytes)
+
+    def read_from_memory(
+        self, entry: SegmentEntry, offset: Offset, *, bytes_max: int, end_offset: Offset | None
+    ) -> ColdRead | None:
+        """As `read`, if that needs no waiting; None otherwise."""
+        gate = self._gate
+        if gate is not None and not gate.may_read():
+            return None
+        found = self._reader.read_from_memory(
+            entry,
+            offset,
+            bytes_max=bytes_max,
+            end_offset=end_offset,
+            next_entries=self.following(entry),
+        )
+        if gate is not None and found is not None:
+            gate.quota.record(found.size_bytes)
+        return found
+
+    async def find_timestamp(
+        self, entry: SegmentEntry, timestamp_ms: TimestampMs, *, start_offset: Offset
+    ) -> TimestampOffset | None:
+        """The first record of `entry` at or after that time and at or after `start_offset`."""
+        return await self._reader.find_timestamp(entry, timestamp_ms, start_offset=start_offset)
+
+    async def aborted_transactions(
+        self, entry: SegmentEntry, start_offset: Offset, end_offset: Offset
+    ) -> Sequence[AbortedTransaction]:
+        """What the transaction index of `entry` says about [start_offset, end_offset)."""
+        return await self._reader.aborted_transactions(entry, start_offset, end_offset)
+
+    def __repr__(self) -> str:
+        state = "fenced" if self.fenced else "known" if self.known else "unknown"
+        manifest = self.manifest
+        extent = "empty" if manifest is None else f"[{manifest.log_start_offset},{self.end_offset})"
+        return f"<RemoteLog {self.partition} {state} {extent}>"
+
+
+def _is_before(part: PageRef | SegmentEntry, timestamp_ms: TimestampMs | None) -> bool:
+    return timestamp_ms is not None and part.max_timestamp_ms < timestamp_ms
+
+
+def _first_ending_above(entries: Sequence[SegmentEntry], offset: Offset) -> int:
+    """Index of the first entry whose end lies above `offset`."""
+    return bisect.bisect_right(entries, offset, key=lambda entry: entry.end_offset)

@@ -1,0 +1,121 @@
+"""What an operator sees of one partition over both tiers: extents, lag, and what is in the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from strandline.storage.model import Offset, TopicPartition
+from strandline.storage.remote.manifest.manifest import Manifest
+from strandline.storage.tiering.log.remote_log import RemoteLog
+from strandline.storage.tiering.log.unified_log import UnifiedLog
+from strandline.storage.tiering.policy.lifecycle import SegmentState, SegmentVerdict
+from strandline.storage.tiering.policy.retry import FailureInfo
+from strandline.storage.values import dataclass
+
+# Nobody waits for them: while copying is turned off there is no lag, as in Kafka.
+_NOT_TO_BE_COPIED = (
+    SegmentState.ACTIVE,
+    SegmentState.COPY_DISABLED,
+    SegmentState.TIERING_DISABLED,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingSegment:
+    """A local segment that is not archived, and why."""
+
+    base_offset: Offset
+    end_offset: Offset
+    size_bytes: int
+    state: SegmentState
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionStatistics:
+    """What lies where, and what does not get on.
+
+    Lag is of closed segments that are to be copied, from state.
+    """
+
+    topic_partition: TopicPartition
+    log_start_offset: Offset
+    local_start_offset: Offset
+    remote_end_offset: Offset | None
+    end_offset: Offset
+    local_bytes: int
+    remote_bytes: int
+    local_segments: int
+    remote_segments: int
+    deleting_segments: int
+    deleting_bytes: int
+    pending: tuple[PendingSegment, ...]
+    copy_lag_bytes: int
+    copy_lag_segments: int
+    manifest_known: bool
+    copy_failure: FailureInfo | None
+    delete_failure: FailureInfo | None
+    # Where the records end that would outlive this machine, the open segment included.
+    restorable_end_offset: Offset | None = None
+    merge_failure: FailureInfo | None = None
+
+
+def statistics_of(
+    unified_log: UnifiedLog,
+    remote: RemoteLog,
+    *,
+    copy_failure: FailureInfo | None,
+    delete_failure: FailureInfo | None,
+    merge_failure: FailureInfo | None,
+) -> PartitionStatistics:
+    """Everything about this partition, as of now."""
+    verdict, manifest = unified_log.judge(), remote.manifest
+    pending = tuple(_pending(segment, copy_failure) for segment in verdict.pending)
+    deleting = () if manifest is None else tuple(_deleting(manifest))
+    lagging = [s for s in verdict.pending if s.state not in _NOT_TO_BE_COPIED]
+    return PartitionStatistics(
+        topic_partition=unified_log.topic_partition,
+        log_start_offset=unified_log.log_start_offset,
+        local_start_offset=unified_log.local_start_offset,
+        remote_end_offset=remote.end_offset,
+        end_offset=unified_log.end_offset,
+        local_bytes=unified_log.local.size_bytes,
+        remote_bytes=0 if manifest is None else manifest.size_bytes,
+        local_segments=len(unified_log.local.segments),
+        remote_segments=0 if manifest is None else manifest.segment_count,
+        deleting_segments=sum(count for count, _ in deleting),
+        deleting_bytes=sum(size_bytes for _, size_bytes in deleting),
+        pending=pending,
+        copy_lag_bytes=sum(segment.size_bytes for segment in lagging),
+        copy_lag_segments=len(lagging),
+        manifest_known=remote.settled,
+        copy_failure=copy_failure,
+        delete_failure=delete_failure,
+        restorable_end_offset=None if manifest is None else manifest.tail_end_offset,
+        merge_failure=merge_failure,
+    )
+
+
+def _deleting(manifest: Manifest) -> Iterator[tuple[int, int]]:
+    """Segments, and bytes of them, that are marked, or that nobody may read and will be."""
+    for mark in manifest.deleting:
+        yield 1, mark.size_bytes
+    for page in manifest.pages:
+        if page.end_offset <= manifest.log_start_offset:
+            yield page.segment_count, page.size_bytes
+    for entry in manifest.segments:
+        if entry.end_offset <= manifest.log_start_offset:
+            yield 1, entry.size_bytes
+
+
+def _pending(segment: SegmentVerdict, failure: FailureInfo | None) -> PendingSegment:
+    reason = segment.state.value
+    if segment.state is SegmentState.NEXT and failure is not None:
+        reason = f"attempt {failure.attempts} failed: {failure.reason}"
+    return PendingSegment(
+        base_offset=segment.base_offset,
+        end_offset=segment.end_offset,
+        size_bytes=segment.size_bytes,
+        state=segment.state,
+        reason=reason,
+    )

@@ -1,0 +1,479 @@
+"""One partition over both tiers: one sequence of offsets, two places.
+
+    log start            local start           remote end   last stable     end
+        |                     |                    |             |           |
+        [ remote ][ remote ][ remote / local ][ local ][ local, active ... ]
+        |---- read_remote ---|------------------ read ----------------------|
+
+Invariants: log start <= local start where the archive covers what lies between; the archive ends
+at or above the local start; log start and remote end never go back.
+
+Reads at or above the local start are synchronous and never touch the network. Only offsets below
+it are cold (`cold_read.py`), and those wait in the reader's own threads.
+
+With one replica the high watermark is the end offset; the last stable offset limits what is copied
+and what `read_committed` sees.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from functools import partial
+
+from strandline.storage.config.log_config import LogConfig
+from strandline.storage.crash_points import DELETE_BEFORE_LOCAL, crash_point
+from strandline.storage.errors import OffsetOutOfRange, TierUnavailable
+from strandline.storage.local.log.log import AppendInfo, AppendOrigin, LocalLog, LocalRead
+from strandline.storage.local.segment.segment import LogSegment
+from strandline.storage.model import (
+    AbortedTransaction,
+    EpochStart,
+    Isolation,
+    Offset,
+    TimestampMs,
+    TimestampOffset,
+    TopicId,
+    TopicPartition,
+)
+from strandline.storage.tiering.log import cold_read
+from strandline.storage.tiering.log.cold_read import RemoteRead
+from strandline.storage.tiering.log.remote_log import RemoteLog
+from strandline.storage.tiering.log.segment_views import segment_views
+from strandline.storage.tiering.policy import lifecycle
+from strandline.storage.tiering.policy.lifecycle import PartitionVerdict, PartitionView
+from strandline.storage.values import dataclass
+
+# DeleteRecords up to the high watermark.
+TO_HIGH_WATERMARK = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierSizes:
+    """Bytes per tier; what lies in both counts once in `total_bytes`."""
+
+    local_bytes: int
+    remote_bytes: int
+    total_bytes: int
+
+
+class UnifiedLog:
+    """See the top of this file. Used on the event loop only."""
+
+    __slots__ = (
+        "_checkpointed_offset",
+        "_executor",
+        "_log_start_known",
+        "is_log_start_noted",
+        "is_past_unknown",
+        "is_restarting",
+        "local",
+        "log_start_offset",
+        "remote",
+    )
+
+    def __init__(
+        self,
+        local: LocalLog,
+        *,
+        log_start_offset: Offset | None = None,
+        executor: Executor | None = None,
+    ) -> None:
+        """`log_start_offset` is the checkpointed one; None if no checkpoint speaks of this log.
+
+        A log in one tier begins where its files do, or later: what was deleted just before a crash
+        stays deleted. A tiered one may begin below its first file; without a checkpoint only the
+        manifest knows where, and until it is loaded no offset is called out of range. `executor`
+        runs lookups by time, which read and decompress; without one they run on the loop.
+        """
+        self.local = local
+        self._executor = executor
+        # Set by the manager while the partition is tiered.
+        self.remote: RemoteLog | None = None
+        self._log_start_known = log_start_offset is not None
+        # A checkpoint on this disk speaks of this log.
+        self.is_log_start_noted = log_start_offset is not None
+        # While what was lost from this disk comes back, nobody may write in its place.
+        self.is_restarting = False
+        # Set by `ManifestOwner`: neither this disk nor the archive has told of the partition yet.
+        self.is_past_unknown = False
+        # First offset of the log, whichever tier it lies in.
+        self.log_start_offset = log_start_offset or 0
+        if not local.config.remote_storage_enable:
+            self.log_start_offset = max(self.log_start_offset, local.start_offset)
+        self._checkpointed_offset = self.log_start_offset
+        local.leader_epochs.truncate_from_start(self.log_start_offset)
+        self._tell_local()
+
+    def replace_local(self, local: LocalLog) -> None:
+        """Goes on with another log: over the same files, after the first one had to stop, or over
+        their copy in another folder.
+        """
+        assert local.topic_partition == self.local.topic_partition, (local, self.local)
+        self.local = local
+        self._tell_local()
+
+    # --- extent ------------------------------------------------------------------------------
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return self.local.topic_partition
+
+    @property
+    def topic_id(self) -> TopicId:
+        return self.local.topic_id
+
+    @property
+    def config(self) -> LogConfig:
+        return self.local.config
+
+    @property
+    def is_tiered(self) -> bool:
+        """Whether closed segments of this log belong into the archive."""
+        return self.remote is not None and self.local.config.remote_storage_enable
+
+    @property
+    def local_start_offset(self) -> Offset:
+        """First offset that is read from this disk."""
+        return max(self.local.start_offset, self.log_start_offset)
+
+    @property
+    def end_offset(self) -> Offset:
+        return self.local.end_offset
+
+    @property
+    def last_stable_offset(self) -> Offset:
+        return self.local.last_stable_offset
+
+    @property
+    def highest_remote_offset(self) -> Offset:
+        """Last archived offset; -1 if nothing is archived."""
+        end_offset = None if self.remote is None else self.remote.end_offset
+        return -1 if end_offset is None else end_offset - 1
+
+    @property
+    def tier_sizes(self) -> TierSizes:
+        remote_bytes = self.remote_bytes
+        only_local_bytes = sum(segment.size_bytes for segment in self.only_local_segments())
+        return TierSizes(
+            local_bytes=self.local.size_bytes,
+            remote_bytes=remote_bytes,
+            total_bytes=remote_bytes + only_local_bytes,
+        )
+
+    @property
+    def remote_bytes(self) -> int:
+        """Bytes of the archived segments, as far as the manifest is known."""
+        manifest = None if self.remote is None else self.remote.manifest
+        return 0 if manifest is None else manifest.size_bytes
+
+    def only_local_segments(self) -> list[LogSegment]:
+        """Segments that the archive does not have (yet), the active one included."""
+        archived_end = self.highest_remote_offset + 1
+        return [s for s in self.local.segments if s.is_active or s.end_offset > archived_end]
+
+    @property
+    def earliest_pending_upload(self) -> Offset:
+        """First offset that is not archived (ListOffsets -6).
+
+        -1 if the log is not tiered, or nobody knows yet what is archived (KIP-1023).
+        """
+        if not self.is_tiered:
+            return -1
+        if self.highest_remote_offset < 0 and self.local_start_offset > self.log_start_offset:
+            return -1
+        return max(self.highest_remote_offset + 1, self.log_start_offset)
+
+    # --- writing -----------------------------------------------------------------------------
+
+    def append(
+        self,
+        records: memoryview,
+        *,
+        leader_epoch: int,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        records_checked: bool = False,
+    ) -> AppendInfo:
+        """Appends to the local tier; see LocalLog.append.
+
+        Raises TierUnavailable for an empty log in a folder that the start had to make, while its
+        archive is not known: with its disk lost, it would give offsets a second time.
+        """
+        if self.is_restarting or self.has_unknown_extent:
+            raise self._unknown_extent("append")
+        return self.local.append(
+            records, leader_epoch=leader_epoch, origin=origin, records_checked=records_checked
+        )
+
+    @property
+    def has_unknown_extent(self) -> bool:
+        """Whether nobody knows yet where the log begins and ends.
+
+        It is empty on a disk that has not its past, and may be long in the archive. Who were told
+        that it is empty would take what he has read of it for lost, and begin anew.
+        """
+        if not self.is_past_unknown or self.remote is None:
+            return False
+        return self.local.end_offset == self.local.start_offset
+
+    def _unknown_extent(self, operation: str) -> TierUnavailable:
+        return TierUnavailable(
+            str(self.topic_partition), operation, "empty local log, archive not known yet"
+        )
+
+    # --- reading -----------------------------------------------------------------------------
+
+    def read(
+        self,
+        offset: Offset,
+        *,
+        bytes_max: int,
+        isolation: Isolation = Isolation.READ_UNCOMMITTED,
+        at_least_one_batch: bool = True,
+    ) -> LocalRead | None:
+        """Whole batches from the local tier; None if `offset` is cold: ask `read_remote`.
+
+        Raises OffsetOutOfRange outside [log start, end], TierUnavailable while nobody knows these.
+        """
+        local = self.local
+        if self.has_unknown_extent:
+            raise self._unknown_extent("read")
+        if offset < self.log_start_offset:
+            raise self.out_of_range(offset)
+        if offset < local.start_offset:
+            return None
+        return local.read(
+            offset,
+            bytes_max=bytes_max,
+            end_offset=(
+                None if isolation is Isolation.READ_UNCOMMITTED else local.last_stable_offset
+            ),
+            at_least_one_batch=at_least_one_batch,
+        )
+
+    def aborted_transactions(
+        self, start_offset: Offset, end_offset: Offset
+    ) -> list[AbortedTransaction]:
+        """What a read_committed reader of the local range [start_offset, end_offset) leaves out."""
+        return self.local.aborted_transactions(start_offset, end_offset)
+
+    async def read_remote(
+        self, offset: Offset, *, bytes_max: int, isolation: Isolation = Isolation.READ_UNCOMMITTED
+    ) -> RemoteRead:
+        """Whole batches from the archive; cancelling it does not cancel the download.
+
+        Without a batch only where compaction left none up to the local start: then `next_offset`
+        is there, and the local tier has what follows.
+
+        Raises OffsetOutOfRange below the log start, TierError if the archive cannot be read now or
+        is damaged (404, 403, timeout and bad checksum stay apart).
+        """
+        remote = self._remote_for(offset)
+        return await cold_read.read(self, remote, offset, bytes_max=bytes_max, isolation=isolation)
+
+    def read_remote_from_memory(
+        self, offset: Offset, *, bytes_max: int, isolation: Isolation = Isolation.READ_UNCOMMITTED
+    ) -> RemoteRead | None:
+        """As `read_remote`, if neither the store nor a transaction index is needed; else None."""
+        if self.remote is None or offset < self.log_start_offset:
+            return None
+        return cold_read.read_from_memory(
+            self, self.remote, offset, bytes_max=bytes_max, isolation=isolation
+        )
+
+    def _remote_for(self, offset: Offset) -> RemoteLog:
+        if offset < self.log_start_offset:
+            raise self.out_of_range(offset)
+        if self.remote is None:
+            # Archived by a broker with a remote tier, served by one without. "Out of range" would
+            # make consumers skip records that are only out of reach.
+            raise TierUnavailable(
+                str(self.topic_partition), "read", "archived, but there is no remote tier"
+            )
+        return self.remote
+
+    def out_of_range(self, offset: Offset) -> OffsetOutOfRange:
+        """The error of an offset that this log does not have, to be raised."""
+        return OffsetOutOfRange(
+            f"{self.topic_partition}: offset {offset} is outside "
+            f"[{self.log_start_offset}, {self.local.end_offset}]"
+        )
+
+    # --- looking up --------------------------------------------------------------------------
+
+    async def find_timestamp(self, timestamp_ms: TimestampMs) -> TimestampOffset | None:
+        """The first record, in order of offsets, at or after that time; None if there is none.
+
+        Raises TierError if it may be archived and the archive cannot be read now.
+        """
+        if self.local.start_offset > self.log_start_offset:
+            from strandline.storage.tiering.log import timestamp_lookup
+
+            remote = self._remote_for(self.log_start_offset)
+            archived = await timestamp_lookup.find_timestamp(self, remote, timestamp_ms)
+            if archived is not None:
+                return archived
+        lookup = partial(
+            self.local.find_timestamp, timestamp_ms, start_offset=self.local_start_offset
+        )
+        return await self._run(lookup)
+
+    async def max_timestamp(self) -> TimestampOffset | None:
+        """The first record with the highest timestamp of the whole log (ListOffsets -3).
+
+        Raises TierError if it is archived and the archive cannot be read now.
+        """
+        local = await self._run(
+            partial(self.local.max_timestamp, start_offset=self.local_start_offset)
+        )
+        if self.remote is None or self.local.start_offset <= self.log_start_offset:
+            return local
+        from strandline.storage.tiering.log import timestamp_lookup
+
+        higher_than_ms = -1 if local is None else local.timestamp_ms
+        archived = await timestamp_lookup.max_timestamp(
+            self, self.remote, higher_than_ms=higher_than_ms
+        )
+        return archived or local
+
+    async def _run(self, lookup: Callable[[], TimestampOffset | None]) -> TimestampOffset | None:
+        if self._executor is None:
+            return lookup()
+        return await asyncio.get_running_loop().run_in_executor(self._executor, lookup)
+
+    def offset_for_epoch(self, epoch: int) -> EpochStart:
+        """The largest epoch <= `epoch` and where it ended; (-1, -1) if unknown."""
+        return self.local.leader_epochs.end_offset_for(epoch, self.local.end_offset)
+
+    # --- letting go --------------------------------------------------------------------------
+
+    def delete_records(self, before_offset: Offset) -> Offset:
+        """Moves the log start up to `before_offset` (-1: the high watermark); returns it.
+
+        It is in memory only: the caller writes the checkpoint before it answers. Raises
+        OffsetOutOfRange above the high watermark.
+        """
+        if before_offset == TO_HIGH_WATERMARK:
+            before_offset = self.end_offset
+        if not 0 <= before_offset <= self.end_offset:
+            raise self.out_of_range(before_offset)
+        return self.move_log_start(before_offset)
+
+    def move_log_start(self, offset: Offset) -> Offset:
+        """The log start is now at least `offset`; returns where it is."""
+        assert offset <= self.local.end_offset, (offset, self)
+        self._log_start_known = True
+        if offset > self.log_start_offset:
+            self.log_start_offset = offset
+            self.local.leader_epochs.truncate_from_start(offset)
+        self._tell_local()
+        return self.log_start_offset
+
+    def note_checkpointed(self, log_start_offset: Offset) -> None:
+        """The log start checkpoint on this disk says `log_start_offset` now, durably."""
+        self._checkpointed_offset = max(self._checkpointed_offset, log_start_offset)
+        self.is_log_start_noted = True
+
+    def adopt_remote_log_start(self) -> None:
+        """Called when the manifest was loaded: the log start is the higher of both."""
+        assert self.remote is not None
+        manifest = self.remote.manifest
+        if manifest is not None:
+            self.move_log_start(manifest.log_start_offset)
+        elif not self._log_start_known:
+            self.move_log_start(self.local.start_offset)
+        self._log_start_known = True
+
+    def _tell_local(self) -> None:
+        # The local log answers producers with it; by itself it only knows where its files begin.
+        self.local.log_start_offset = self.log_start_offset
+        self.local.archived_below = self._archived_below
+
+    @property
+    def durable_log_start_offset(self) -> Offset:
+        """The log start that a crash cannot take back."""
+        remote_offset = 0 if self.remote is None else self.remote.log_start_offset
+        return max(self._checkpointed_offset, remote_offset)
+
+    def view(self) -> PartitionView:
+        """What `lifecycle` decides on."""
+        config, remote = self.local.config, self.remote
+        lag_ms, lag_bytes = config.effective_copy_lag_ms, config.effective_copy_lag_bytes
+        may_wait = lag_ms != 0 and lag_bytes != 0
+        return PartitionView(
+            segments=segment_views(self.local.segments, with_times=may_wait),
+            log_start_offset=self.log_start_offset,
+            durable_log_start_offset=self.durable_log_start_offset,
+            is_log_start_noted=self.is_log_start_noted,
+            last_stable_offset=self.local.last_stable_offset,
+            remote_end_offset=None if remote is None else remote.end_offset,
+            tiering_enabled=self.is_tiered,
+            copy_disabled=config.remote_log_copy_disable,
+            manifest_known=remote is not None and remote.settled,
+            fenced=remote is not None and remote.fenced,
+            cleaned_offset=(self.local.cleaned_offset or 0) if config.is_compacted else None,
+            now_ms=self.local.clock.now_ms(),
+            copy_lag_ms=lag_ms,
+            copy_lag_bytes=lag_bytes,
+        )
+
+    def _archived_below(self) -> Offset | None:
+        """Where this disk begins to be the only place of the records; None while nobody knows."""
+        if self.remote is None:
+            return 0
+        return (self.remote.end_offset or 0) if self.remote.known else None
+
+    def judge(self) -> PartitionVerdict:
+        """The state of every local segment."""
+        return lifecycle.judge(self.view())
+
+    def free_segments(self, end_offset: Offset) -> list[LogSegment]:
+        """Removes local segments that end at or below `end_offset`, as far as nothing is lost.
+
+        Returns those removed. Asks `lifecycle` once more, whoever decided before.
+        """
+        freeable_end = self.judge().freeable_end_offset
+        if freeable_end is None:
+            return []
+        limit = min(end_offset, freeable_end)
+        freed = [s for s in self.local.segments if not s.is_active and s.end_offset <= limit]
+        if freed:
+            crash_point(DELETE_BEFORE_LOCAL)
+            self.local.delete_segments(freed)
+            self._tell_local()
+        return freed
+
+    def drop_archived(self, end_offset: Offset) -> None:
+        """Keeps nothing on this disk that ends at or below `end_offset`: for a log that follows an
+        archive, where it is read from and whose owner frees nothing here.
+        """
+        local = self.local
+        if local.active_segment.size_bytes and local.end_offset <= end_offset:
+            local.roll()
+        dropped = [s for s in local.segments if not s.is_active and s.end_offset <= end_offset]
+        if dropped:
+            local.delete_segments(dropped)
+            self._tell_local()
+
+    def restart_at(
+        self,
+        offset: Offset,
+        *,
+        producer_snapshot: bytes | None,
+        leader_epochs: Sequence[EpochStart],
+    ) -> None:
+        """Empties the local tier and goes on at `offset`: all before it is archived or deleted."""
+        assert offset >= self.highest_remote_offset + 1, (offset, self)
+        assert offset > self.local.end_offset, (offset, self)
+        self.local.reset_to(
+            offset, producer_snapshot=producer_snapshot, leader_epochs=leader_epochs
+        )
+        self._tell_local()
+
+    def __repr__(self) -> str:
+        return (
+            f"<UnifiedLog {self.topic_partition} start={self.log_start_offset} "
+            f"local={self.local.start_offset} remote_end={self.highest_remote_offset + 1} "
+            f"end={self.local.end_offset}>"
+        )

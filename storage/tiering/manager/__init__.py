@@ -1,0 +1,1 @@
+"""Tiering of all partitions: scheduling, housekeeping, removal of topics."""

@@ -1,0 +1,89 @@
+"""What nobody waits for: parts of dead uploads, orphans, and child processes that idle.
+
+    every 24 h                   multipart uploads older than two copy timeouts are aborted
+    every orphan.interval        objects that no manifest names, and that are old enough, go
+    every step                   children that had nothing to do for a while are ended
+
+All of it needs a store that answers and an archive that is this broker's. A failure is logged, and
+the work is done when it is due again: nothing depends on it.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+
+from strandline.storage.errors import StorageError
+from strandline.storage.remote.keys import TOPICS_PREFIX
+from strandline.storage.tiering.audit.orphans import delete_safe_orphans
+from strandline.storage.tiering.partition.config import TieringConfig
+from strandline.storage.tiering.partition.tiering_tools import TieringTools
+from strandline.storage.tiering.policy.ownership import Ownership
+
+log = logging.getLogger(__name__)
+
+# Parts of uploads that died with a process cost money until somebody aborts them.
+ABORT_UPLOADS_INTERVAL_S = 24 * 3600.0
+
+
+class Housekeeping:
+    """See the top of this file. Used on the event loop only."""
+
+    def __init__(self, tools: TieringTools, config: TieringConfig, ownership: Ownership) -> None:
+        self._tools = tools
+        self._config = config
+        self._ownership = ownership
+        self._abort_uploads_s = 0.0
+        # Not at the start, when there is enough to do.
+        self._orphans_s = tools.clock.monotonic_s() + config.orphan_interval_ms / 1000
+
+    async def step(self) -> None:
+        """Does what is due."""
+        await self._abort_old_uploads()
+        await self._delete_orphans()
+        await self._tools.run(self._tools.inspector.close_if_idle)
+        await self._tools.run(self._tools.compactor.end_if_idle)
+
+    @property
+    def _may_change_bucket(self) -> bool:
+        return self._tools.health.is_up and self._ownership.is_ours
+
+    async def _abort_old_uploads(self) -> None:
+        now_s = self._tools.clock.monotonic_s()
+        if now_s < self._abort_uploads_s or not self._may_change_bucket:
+            return
+        self._abort_uploads_s = now_s + ABORT_UPLOADS_INTERVAL_S
+        older_than_ms = 2 * self._config.copy_timeout_ms
+        call = partial(self._tools.store.abort_uploads, TOPICS_PREFIX, older_than_ms=older_than_ms)
+        try:
+            aborted = await self._tools.run(call)
+        except StorageError as error:
+            log.info("old uploads not aborted", extra={"fields": {"reason": str(error)}})
+            return
+        if aborted:
+            log.info("old uploads aborted", extra={"fields": {"uploads": aborted}})
+
+    async def _delete_orphans(self) -> None:
+        """Deletes what dead uploads left behind, in folders whose manifest could be read."""
+        now_s = self._tools.clock.monotonic_s()
+        if now_s < self._orphans_s or not self._may_change_bucket:
+            return
+        self._orphans_s = now_s + self._config.orphan_interval_ms / 1000
+        # An upload may be committed until its deadline, and read until its grace time is over.
+        grace_ms = max(
+            self._config.orphan_grace_ms,
+            2 * self._config.copy_timeout_ms + self._config.delete_grace_ms,
+        )
+        call = partial(
+            delete_safe_orphans,
+            self._tools.store,
+            clock=self._tools.clock,
+            grace_ms=grace_ms,
+        )
+        try:
+            deleted = await self._tools.run(call)
+        except StorageError as error:
+            log.info("orphans not deleted", extra={"fields": {"reason": str(error)}})
+            return
+        if deleted:
+            log.info("orphans deleted", extra={"fields": {"objects": deleted}})

@@ -1,0 +1,489 @@
+"""The single owner of everything this broker does to the remote tier.
+
+    segment closed ──wake──┐
+    every interval ────────┤ queue: each partition, and each topic being purged, at most once
+    log start moved ───────┘   │
+                               ▼
+                     N workers, one step each: load, copy one segment, mark, delete
+
+A step copies at most one segment, and a partition with more goes to the end of the queue: a long
+backlog of one does not hold up the others. Everything that blocks runs in executors that are given
+from outside; the state lives on the event loop.
+
+While the store is away the queue turns without doing anything (see `store_health`). Appends and hot
+reads do not come by here, nothing local is freed, and copying goes on by itself when it is back.
+What fails for another reason is tried again with growing waits, up to `retry.backoff_ms_max`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TypeAlias
+
+from strandline.storage.clock import Clock
+from strandline.storage.concurrency.side_by_side import side_by_side
+from strandline.storage.errors import StorageError, TierError, TierUnavailable
+from strandline.storage.local.cleaner.process import CleanerProcess
+from strandline.storage.metrics import MetricRegistry
+from strandline.storage.model import Epoch, TimestampMs, TopicId, TopicIdPartition, TopicPartition
+from strandline.storage.remote.manifest.store import ManifestPages
+from strandline.storage.remote.manifest.topic_info import TopicInfo, list_topics
+from strandline.storage.remote.object_store.interface import ObjectStore
+from strandline.storage.remote.reader.cold_reader import ColdReader
+from strandline.storage.tiering.changes.change_reader import News
+from strandline.storage.tiering.copy.inspector import SegmentInspector
+from strandline.storage.tiering.log.open_segment_timer import tail_check_ms
+from strandline.storage.tiering.log.remote_log import RemoteLog
+from strandline.storage.tiering.log.statistics import PartitionStatistics
+from strandline.storage.tiering.log.unified_log import UnifiedLog
+from strandline.storage.tiering.manager.housekeeping import Housekeeping
+from strandline.storage.tiering.manager.topic_purge import TopicPurge
+from strandline.storage.tiering.manager.topic_removal import Departures
+from strandline.storage.tiering.partition.config import TieringConfig, TieringExecutors
+from strandline.storage.tiering.partition.partition_tiering import PartitionTiering
+from strandline.storage.tiering.partition.tiering_tools import make_tools
+from strandline.storage.tiering.partition.topic_registration import (
+    TopicRegistration,
+    TopicRegistrations,
+)
+from strandline.storage.tiering.policy.ownership import Ownership
+from strandline.storage.tiering.policy.quota import ReadGate, TierQuota
+from strandline.storage.tiering.policy.retry import FailureInfo
+from strandline.storage.tiering.policy.store_health import PROBE_WAIT_S_FIRST
+from strandline.storage.tiering.policy.work_queue import WorkQueue
+from strandline.storage.tiering.policy.worker_pool import WorkCrew
+
+log = logging.getLogger(__name__)
+
+# Manifests are small; this many at a time load a thousand partitions in seconds.
+PARALLEL_LOADS_MAX = 16
+HOUSEKEEPING_INTERVAL_S = 15.0
+
+# A partition that is tiered, or a topic that is purged.
+WorkKey: TypeAlias = TopicPartition | TopicId
+
+
+class TieringManager:
+    """See the top of this file. Used on the event loop only."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        reader: ColdReader,
+        executors: TieringExecutors,
+        clock: Clock,
+        config: TieringConfig,
+        metrics: MetricRegistry | None = None,
+        inspector: SegmentInspector | None = None,
+        cleaner: CleanerProcess | None = None,
+        on_topic_purged: Callable[[TopicInfo], None] | None = None,
+        believed_ms: Callable[[], TimestampMs] | None = None,
+        ownership: Ownership | None = None,
+    ) -> None:
+        """`on_topic_purged` is told when the bucket has nothing of a topic, and nothing may come.
+
+        `believed_ms` is the time by which tombstones are over; None: that of the clock.
+        `ownership` is told by its owner whether the archive is this broker's; None: it is.
+        """
+        self._ownership = ownership or Ownership()
+        self._store = store
+        self._reader = reader
+        self._executors = executors
+        self._clock = clock
+        self._config = config
+        self._on_topic_purged = on_topic_purged
+        self._pages = ManifestPages(store)
+        quota = TierQuota(config.fetch_quota, clock)
+        self._gate = ReadGate(reads_max=config.reads_max, quota=quota)
+        self._tools = make_tools(
+            store,
+            executors,
+            config,
+            clock=clock,
+            believed_ms=believed_ms or clock.now_ms,
+            metrics=metrics or MetricRegistry(),
+            inspector=inspector or SegmentInspector(clock),
+            cleaner=cleaner or CleanerProcess(clock),
+            ownership=self._ownership,
+        )
+        self.changes = self._tools.changes
+        self._health = self._tools.health
+        self._housekeeping = Housekeeping(self._tools, config, self._ownership)
+        self._partitions: dict[TopicPartition, PartitionTiering] = {}
+        # The same by topic: what is done for one looks at no other; there may be thousands.
+        self._of_topic: dict[TopicId, dict[TopicPartition, PartitionTiering]] = {}
+        self._topics = TopicRegistrations()
+        self._departures = Departures(
+            store, tools=self._tools, clock=clock, config=config, on_away=self._health.failed
+        )
+        self._queue: WorkQueue[WorkKey] = WorkQueue()
+        self._crew = WorkCrew(config.workers, self._queue, self._step, clock=clock)
+        self._tombstones_read = False
+
+    # --- which partitions there are ----------------------------------------------------------
+
+    def attach(
+        self,
+        unified_log: UnifiedLog,
+        topic_info: TopicInfo,
+        *,
+        leader_epoch: Epoch,
+        is_new: bool = False,
+    ) -> None:
+        """Makes the partition tiered. `is_new`: its topic was created just now, under a new id.
+
+        `start` or the next step loads its manifest; until then only hot offsets are served.
+        """
+        topic_partition = unified_log.topic_partition
+        assert topic_partition not in self._partitions, topic_partition
+        assert topic_info.topic_id == unified_log.topic_id, (topic_info, unified_log)
+        if self._departures.hold_up(unified_log, topic_info, leader_epoch):
+            return
+        remote = RemoteLog(
+            TopicIdPartition(
+                topic_partition.topic, unified_log.topic_id, topic_partition.partition
+            ),
+            pages=self._pages,
+            reader=self._reader,
+            executor=self._executors.metadata,
+            gate=self._gate,
+            ownership=self._ownership,
+        )
+        if is_new:
+            remote.adopt(None)
+        unified_log.remote = remote
+        unified_log.local.on_segment_closed = lambda _closed: self.wake(topic_partition)
+        partition = PartitionTiering(
+            unified_log,
+            remote,
+            topic=self._register(topic_info),
+            leader_epoch=leader_epoch,
+            tools=self._tools,
+            past_generation=self._departures.past_generation(
+                topic_info.topic_id, topic_partition.partition
+            ),
+        )
+        self._partitions[topic_partition] = partition
+        self._of_topic.setdefault(topic_info.topic_id, {})[topic_partition] = partition
+        self._queue.add(topic_partition)
+
+    def detach(self, topic_partition: TopicPartition) -> None:
+        """Ends tiering of the partition; what is under way is not committed any more."""
+        partition = self._partitions.pop(topic_partition, None)
+        if partition is None:
+            return
+        topic_id = partition.log.topic_id
+        del self._of_topic[topic_id][topic_partition]
+        if not self._of_topic[topic_id]:
+            del self._of_topic[topic_id]
+        partition.detach()
+        if not self._config.follows:
+            self._departures.add(partition)
+        elif topic_id not in self._of_topic and self._topics.remove(topic_id):
+            # No purge comes for it: that is the origin's.
+            self._retire_counters(topic_partition.topic)
+
+    def _retire_counters(self, topic: str) -> None:
+        """Unless another topic has the name of the one that is gone."""
+        if not self._topics.has_name(topic):
+            self._tools.metrics.retire(topic=topic)
+
+    def disable_topics(self, topic_ids: Iterable[TopicId]) -> None:
+        """The topics that are not tiered now: whatever start-up finds of them is deleted."""
+        self._departures.disabled = frozenset(topic_ids)
+
+    def update_topic(self, topic_info: TopicInfo) -> None:
+        """Partitions or properties of a topic changed: topic.json follows."""
+        self._register(topic_info)
+
+    def _register(self, topic_info: TopicInfo) -> TopicRegistration:
+        known = self._topics.get(topic_info.topic_id)
+        if known is None:
+            known = TopicRegistration(
+                topic_info, store=self._store, executor=self._executors.metadata
+            )
+            self._topics.add(known)
+        elif known.info != topic_info:
+            known.update(topic_info)
+            for topic_partition in self._of_topic.get(topic_info.topic_id, ()):
+                self._queue.add(topic_partition)
+        return known
+
+    def disable_topic(self, topic_info: TopicInfo) -> None:
+        """As `delete_topic`, for a topic that stays and may be tiered again."""
+        self._empty(topic_info, stays=True)
+
+    def delete_topic(self, topic_info: TopicInfo) -> None:
+        """Detaches the topic's partitions and empties its folder in the bucket, in the background.
+
+        Asking again is fine, also after a restart.
+        """
+        self._empty(topic_info, stays=False)
+        self._departures.forget(topic_info.topic_id)
+
+    def _empty(self, topic_info: TopicInfo, *, stays: bool) -> None:
+        self._departures.stop_waiting(topic_info.topic_id)
+        for topic_partition in tuple(self._of_topic.get(topic_info.topic_id, ())):
+            self.detach(topic_partition)
+        self._topics.remove(topic_info.topic_id)
+        if not self._departures.is_purged_once(topic_info.topic_id):
+            self._departures.purge(topic_info, stays=stays)
+            self._queue.add(topic_info.topic_id)
+
+    def _go_on_with_purge(self, info: TopicInfo) -> None:
+        """A purge of an earlier run; if the topic is tiered (again), it waits for its end."""
+        tiered = tuple(self._of_topic.get(info.topic_id, {}).values())
+        self._empty(info, stays=bool(tiered) or info.topic_id in self._departures.disabled)
+        self._departures.wait(info.topic_id, tiered)
+
+    def _end_purge(self, purge: TopicPurge) -> None:
+        self._retire_counters(purge.info.topic)
+        if purge.is_second and self._on_topic_purged is not None:
+            self._on_topic_purged(purge.info)
+        told = self._topics.get(purge.info.topic_id)
+        for waiting in self._departures.end(purge):
+            # Nothing is left of the archive before, so there is no manifest to wait for.
+            if waiting.log.config.remote_storage_enable:
+                # It may have been altered meanwhile.
+                info = waiting.info if told is None else told.info
+                self.attach(waiting.log, info, leader_epoch=waiting.leader_epoch, is_new=True)
+
+    def update_leader_epoch(self, topic_partition: TopicPartition, leader_epoch: Epoch) -> None:
+        """This broker leads the partition under a new epoch: its next commit says so."""
+        partition = self._partitions.get(topic_partition)
+        if partition is not None:
+            partition.lead(leader_epoch)
+            self._queue.add(topic_partition)
+        self._departures.lead(topic_partition, leader_epoch)
+
+    def wake(self, topic_partition: TopicPartition) -> None:
+        """Something changed: a segment was closed, or the log start moved."""
+        if topic_partition in self._partitions:
+            self._queue.add(topic_partition)
+
+    # --- running -----------------------------------------------------------------------------
+
+    def confirm(self) -> None:
+        """The archive is this broker's: what waited for that begins."""
+        if self._ownership.confirm():
+            self._add_all()
+
+    def lose(self, reason: str) -> None:
+        """The archive is another broker's: it is read, and neither changed nor relied upon."""
+        self._ownership.lose(reason)
+
+    def note_probe(self, refusal: TierError | None) -> None:
+        """Whether the store takes writes at all, or why not: then it is read, and nobody copies."""
+        if self._health.note_probe(refusal):
+            self._add_all()
+
+    @property
+    def is_unclaimed(self) -> bool:
+        """Whether nobody knows yet whose the archive is."""
+        return self._ownership.is_unknown
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a partition has to claim its archive, or to go on behind it."""
+        return any(partition.awaits_claim for partition in self._partitions.values())
+
+    async def start(self) -> None:
+        """Loads all manifests and finds purges that were interrupted, as far as the store answers;
+        once more for those that waited until it was known whose the archive is.
+
+        Never raises for the store: what could not be loaded is tried again by `run`.
+        """
+        try:
+            async with asyncio.timeout(self._config.start_timeout_ms / 1000):
+                if self._config.follows or self._tombstones_read or await self._read_tombstones():
+                    await self._load_all(list(self._partitions.values()))
+        except TimeoutError:
+            log.warning(
+                "remote tier is slow, going on without it",
+                extra={"fields": {"timeout_ms": self._config.start_timeout_ms}},
+            )
+
+    async def _load_all(self, partitions: Iterable[PartitionTiering]) -> None:
+        limit = asyncio.Semaphore(PARALLEL_LOADS_MAX)
+
+        async def load(partition: PartitionTiering) -> None:
+            async with limit:
+                await partition.load()
+
+        await asyncio.gather(*map(load, partitions))
+
+    async def run(self) -> None:
+        """Works until it is cancelled."""
+        works = [self._schedule(), self._watch_store(), self._crew.run()]
+        if not self._config.follows:
+            works += [self._keep_house(), self.changes.run()]
+        await side_by_side(*works)
+
+    def hear(self, news: News) -> bool:
+        """What to look at, for a replica; whether something changed that it was not told."""
+        silent = [partition.hear(news) for partition in self._partitions.values()]
+        self._add_all()
+        return any(silent)
+
+    async def tell_last_changes(self) -> None:
+        """What `run` had no time to tell those who follow, when it has ended.
+
+        A commit that was under way then may be done or not: they are to ask for everything.
+        """
+        if any(partition.in_doubt for partition in self._partitions.values()):
+            self.changes.doubt()
+        await self.changes.step(is_last=True)
+
+    def reconfigure(self, config: TieringConfig) -> None:
+        """Takes over what may change while it works: quotas, copies and reads at a time."""
+        self.copy_quota.limits = config.copy_quota
+        self.fetch_quota.limits = config.fetch_quota
+        self._gate.reads_max = config.reads_max
+        self._crew.count = config.workers
+        self._tools.copy_slots.count = config.workers
+
+    async def _schedule(self) -> None:
+        while True:
+            self._look_again()
+            self._add_all()
+            await asyncio.sleep(self._interval_ms() / 1000)
+
+    def _interval_ms(self) -> int:
+        """Ms until every partition is looked at again: the shortest that one of them needs."""
+        wanted = (
+            tail_check_ms(
+                self._tools.interval_ms, p.log.config.strandline_remote_active_segment_upload_ms
+            )
+            for p in self._partitions.values()
+            if p.log.config.strandline_remote_active_segment_upload_ms >= 0
+        )
+        return min(wanted, default=self._config.task_interval_ms)
+
+    async def _watch_store(self) -> None:
+        while True:
+            if await self._health.probe_if_due():
+                self._add_all()
+            await asyncio.sleep(PROBE_WAIT_S_FIRST)
+
+    async def _keep_house(self) -> None:
+        while True:
+            if self._health.is_up and not self._tombstones_read:
+                await self._read_tombstones()
+            await self._housekeeping.step()
+            await asyncio.sleep(HOUSEKEEPING_INTERVAL_S)
+
+    def _add_all(self) -> None:
+        for topic_partition, partition in self._partitions.items():
+            if partition.is_due:
+                self._queue.add(topic_partition)
+        self._departures.let_go()
+        for topic_id in self._departures:
+            self._queue.add(topic_id)
+
+    async def _step(self, key: WorkKey) -> bool:
+        if isinstance(key, TopicPartition):
+            partition = self._partitions.get(key)
+            if partition is None:
+                return False
+            return await (partition.follow() if self._config.follows else partition.step())
+        purge = self._departures.purge_of(key)
+        if purge is None or not self._health.is_up or not self._ownership.is_ours:
+            return False
+        more = await purge.step()
+        if purge.done:
+            self._end_purge(purge)
+        return more
+
+    def _look_again(self) -> None:
+        for topic_id in self._departures.begin_second_purges():
+            self._queue.add(topic_id)
+
+    async def run_once(self) -> None:
+        """Does everything that is due now, and what follows from it: for tests and tools."""
+        await self._health.probe_if_due()
+        if not self._tombstones_read:
+            await self._read_tombstones()
+        self._look_again()
+        keys: list[WorkKey] = [*self._partitions, *self._departures]
+        for key in keys:
+            while await self._step(key):
+                pass
+
+    async def step_each(self) -> bool:
+        """One step of every partition and purge; whether one has more to do: for tests."""
+        keys: list[WorkKey] = [*self._partitions, *self._departures]
+        return any([await self._step(key) for key in keys])
+
+    # --- purges of an earlier run -------------------------------------------------------------
+
+    async def _read_tombstones(self) -> bool:
+        """Goes on with purges that a crash interrupted; False if the store does not answer."""
+        try:
+            topics = await self._tools.run(partial(list_topics, self._store))
+        except TierUnavailable as error:
+            self._health.failed(error)
+            return False
+        except StorageError as error:
+            # One damaged topic.json, or a LIST that is not allowed, must not stop everything else.
+            log.warning(
+                "deleted topics cannot be looked up, purges of an earlier run wait",
+                extra={"fields": {"reason": str(error)}},
+            )
+            return True
+        self._tombstones_read = True
+        for info in topics:
+            if info.is_deleted or info.topic_id in self._departures.disabled:
+                self._go_on_with_purge(info)
+        return True
+
+    def close(self) -> None:
+        """Ends the inspection process; blocks for as long as an inspection runs."""
+        self._tools.inspector.close()
+        self._tools.compactor.close()
+
+    # --- what an operator sees ---------------------------------------------------------------
+
+    @property
+    def copy_quota(self) -> TierQuota:
+        return self._tools.copy_quota
+
+    @property
+    def fetch_quota(self) -> TierQuota:
+        return self._gate.quota
+
+    def statistics(self) -> tuple[PartitionStatistics, ...]:
+        """One row per tiered partition."""
+        return tuple(
+            self._partitions[topic_partition].statistics()
+            for topic_partition in sorted(self._partitions)
+        )
+
+    def statistics_of(self, topic_partition: TopicPartition) -> PartitionStatistics | None:
+        """One row; None if the partition is not tiered."""
+        partition = self._partitions.get(topic_partition)
+        return None if partition is None else partition.statistics()
+
+    @property
+    def archive_is_ours(self) -> bool:
+        """Whether this broker is known to own the archive; without, it changes nothing there."""
+        return self._ownership.is_ours
+
+    @property
+    def store_is_up(self) -> bool:
+        """Whether the object store answered last."""
+        return self._health.is_up
+
+    @property
+    def write_refusal(self) -> FailureInfo | None:
+        """Why nothing can be written to the store; None if it takes writes."""
+        return self._health.write_refusal
+
+    def __repr__(self) -> str:
+        return (
+            f"<TieringManager {self._store.url} partitions={len(self._partitions)} "
+            f"purges={len(self._departures)} {self._queue!r}>"
+        )

@@ -1,0 +1,151 @@
+"""The objects of a topic that is deleted: which there are, and their deletion, some at a time.
+
+    1 by name      of each partition what its manifest names, and then the manifest:
+                   segments of a page, the page, ..., segments of the root, parts, marks, root
+    2 by listing   what no manifest names: uploads that died, and whose commit lost
+
+A manifest is read as it is, and a listing may lag: some servers show late what was written, and
+what was deleted for a while. So nothing that was committed is left behind for want of being listed,
+and a listing of nothing but what was just deleted is asked for again later, not at once.
+
+A crash in 1 leaves a manifest whose first objects are gone, which is read again; or none, and then
+the listing has the rest. Deleting what is not there is fine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from strandline.storage.crash_points import PURGE_AFTER_SOME, crash_point
+from strandline.storage.errors import (
+    CorruptFile,
+    ObjectCorrupt,
+    ObjectNotFound,
+    StorageError,
+    TierError,
+    UnsupportedFormat,
+)
+from strandline.storage.model import TopicIdPartition
+from strandline.storage.remote.keys import manifest_key, topic_folder
+from strandline.storage.remote.manifest import store as manifest_store
+from strandline.storage.remote.manifest.manifest import Manifest
+from strandline.storage.remote.manifest.topic_info import TopicInfo
+from strandline.storage.remote.object_store.interface import ObjectStore
+
+# What one request deletes at most, and how many requests one visit to the executor makes: other
+# work gets its turn while a large topic goes.
+KEYS_PER_DELETE_MAX = 1000
+DELETES_PER_STEP_MAX = 10
+
+
+class ListingLags(TierError):
+    """The store lists what was deleted before."""
+
+
+class TopicObjects:
+    """Everything in a topic's folder but `topic.json`. Blocking; used by one thread at a time."""
+
+    def __init__(
+        self,
+        info: TopicInfo,
+        store: ObjectStore,
+        *,
+        before_first: Callable[[], object] | None = None,
+    ) -> None:
+        """`before_first` is called before the first object is deleted, if there is one."""
+        self._before_first = before_first
+        self._info = info
+        self._store = store
+        self._folder = topic_folder(info.topic, info.topic_id)
+        # None: all that the manifests name is deleted.
+        self._named: Iterator[Sequence[str]] | None = self._iter_named()
+        self._last_listed: frozenset[str] = frozenset()
+        self.deleted_count = 0
+
+    def delete_some(self) -> bool:
+        """Deletes a bounded number; True if some may be left. Raises as the store does.
+
+        Raises ListingLags if the store says that there is what was deleted before.
+        """
+        for _ in range(DELETES_PER_STEP_MAX):
+            try:
+                keys = self._next()
+                if keys is None:
+                    return False
+                if keys:
+                    if self._before_first is not None:
+                        self._before_first()
+                        self._before_first = None
+                    self._store.delete(keys)
+                    crash_point(PURGE_AFTER_SOME)
+            except StorageError:
+                if self._named is not None:
+                    self._named = self._iter_named()
+                raise
+            self._check_progress(keys)
+        return True
+
+    def _next(self) -> Sequence[str] | None:
+        """What goes with the next request, which may be nothing; None if there is no more."""
+        if self._named is not None:
+            named = next(self._named, None)
+            if named is not None:
+                return named
+            self._named = None
+        # One more than goes into a request, for topic.json may be among them.
+        found = self._store.list(self._folder, limit=KEYS_PER_DELETE_MAX + 1)
+        return [i.key for i in found if i.key != self._info.key][:KEYS_PER_DELETE_MAX] or None
+
+    def _check_progress(self, keys: Sequence[str]) -> None:
+        if self._named is not None:
+            self.deleted_count += len(keys)
+            return
+        again = self._last_listed.issuperset(keys)
+        self._last_listed = frozenset(keys)
+        if again:
+            raise ListingLags(self._folder, "list", f"{keys[0]} and more were deleted before")
+        self.deleted_count += len(keys)
+
+    # --- by name -----------------------------------------------------------------------------
+
+    def _iter_named(self) -> Iterator[Sequence[str]]:
+        """Requests' worth of keys; one at least for each partition, so that each has a turn."""
+        for number in range(self._info.partition_count):
+            keys: list[str] = []
+            for key in self._named_of(
+                TopicIdPartition(self._info.topic, self._info.topic_id, number)
+            ):
+                keys.append(key)
+                if len(keys) == KEYS_PER_DELETE_MAX:
+                    yield keys
+                    keys = []
+            yield keys
+
+    def _named_of(self, partition: TopicIdPartition) -> Iterator[str]:
+        try:
+            stored = manifest_store.load(self._store, partition)
+        except (CorruptFile, UnsupportedFormat, ObjectCorrupt):
+            # It names nothing that can be read; the listing has it all.
+            return
+        if stored is not None:
+            yield from self._in_manifest(stored.manifest)
+            yield manifest_key(partition)
+
+    def _in_manifest(self, manifest: Manifest) -> Iterator[str]:
+        for page in manifest.pages:
+            try:
+                entries = manifest_store.read_page(self._store, page)
+            except (ObjectNotFound, CorruptFile, UnsupportedFormat, ObjectCorrupt):
+                entries = ()
+            for entry in entries:
+                yield from (entry.log_key, entry.meta_key)
+            yield page.key
+        for entry in manifest.segments:
+            yield from (entry.log_key, entry.meta_key)
+        for part in manifest.tail:
+            yield part.key
+        for mark in manifest.deleting:
+            yield from mark.keys
+
+    def __repr__(self) -> str:
+        return f"<TopicObjects {self._info.topic} deleted={self.deleted_count}>"

@@ -1,0 +1,1 @@
+"""The steps by which the archive of one partition is kept: copy, expire, merge, compact."""

@@ -1,0 +1,175 @@
+"""Going on behind the archive with a disk that lost what the archive has.
+
+    archive   [ segment ][ segment ] part part        part: what the bucket has of the open segment
+    disk      (ends below the archive)
+    then                             [ empty log, begun here, with producers and lineage as they
+                                       were ][ and the parts, as they were sent ]
+
+Otherwise offsets that the archive knows would be given to other records. A disk that has a
+beginning of the parts, as an older image of it may, goes on with the rest of them. A read-only
+replica's logs grow this way too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+from strandline.storage.local.log.log import LocalLog
+from strandline.storage.model import EpochStart, Offset
+from strandline.storage.remote.manifest.entries import SegmentEntry
+from strandline.storage.remote.manifest.manifest import Manifest
+from strandline.storage.remote.manifest.open_segment import TailPart
+from strandline.storage.remote.object_store.interface import ObjectStore
+from strandline.storage.remote.segment import meta as segment_meta
+from strandline.storage.remote.segment.meta import Section
+from strandline.storage.tiering.copy.open_segment_copy import (
+    append_part,
+    is_prefix_of,
+    read_part,
+    usable_tail,
+)
+from strandline.storage.tiering.log.remote_log import RemoteLog
+from strandline.storage.tiering.log.unified_log import UnifiedLog
+from strandline.storage.tiering.partition.tiering_tools import TieringTools
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+async def restart_behind(
+    unified_log: UnifiedLog,
+    remote: RemoteLog,
+    manifest: Manifest,
+    *,
+    tools: TieringTools,
+    is_detached: Callable[[], bool],
+) -> None:
+    """Begins the local log anew if it ends below the archive, and gives it what it lacks of the
+    open segment.
+
+    Raises StorageError; then it is to be begun again, and until then nobody may append.
+    """
+    await _begin_anew(unified_log, remote, manifest, tools=tools, is_detached=is_detached)
+    await _append_tail(unified_log, manifest, tools=tools, is_detached=is_detached)
+
+
+async def _begin_anew(
+    unified_log: UnifiedLog,
+    remote: RemoteLog,
+    manifest: Manifest,
+    *,
+    tools: TieringTools,
+    is_detached: Callable[[], bool],
+) -> None:
+    local, tail = unified_log.local, usable_tail(manifest)
+    offset = max(manifest.end_offset, manifest.log_start_offset)
+    if tail and not local.size_bytes:
+        offset = tail[0].base_offset
+    if local.end_offset >= offset:
+        return
+    log.log(
+        # Of a followed archive nothing is ever local: this is how it grows.
+        logging.DEBUG if tools.follows else logging.WARNING,
+        "local log ends below the archive, it is begun anew behind it",
+        extra={
+            "fields": {
+                "partition": str(unified_log.topic_partition),
+                "local_end_offset": local.end_offset,
+                "archive_end_offset": offset,
+            }
+        },
+    )
+    snapshot: bytes | None = None
+    epochs: Sequence[EpochStart] = ()
+    last = await remote.find_entry(offset - 1)
+    if last is not None:
+        snapshot, epochs = await _run(tools, partial(_read_state_at_end, tools.store, last))
+    if not is_detached():
+        unified_log.restart_at(offset, producer_snapshot=snapshot, leader_epochs=epochs)
+
+
+async def _append_tail(
+    unified_log: UnifiedLog,
+    manifest: Manifest,
+    *,
+    tools: TieringTools,
+    is_detached: Callable[[], bool],
+) -> None:
+    """What the bucket has of the open segment, for a disk that has less of it, or nothing."""
+    local = unified_log.local
+    tail = usable_tail(manifest)
+    if not tail or is_detached() or local.end_offset < tail[0].base_offset:
+        return
+    if local.end_offset >= tail[-1].end_offset:
+        return
+    if not tools.follows and not await _run(tools, partial(_begins_like, local, tail)):
+        _warn_of_another_past(unified_log, tail[-1].end_offset)
+        return
+    for part in tail:
+        if part.end_offset > local.end_offset:
+            content = await _run(tools, partial(read_part, tools.store, part))
+            if is_detached():
+                return
+            if part.base_offset < local.end_offset and not _has_head_of(local, part, content):
+                _warn_of_another_past(unified_log, tail[-1].end_offset)
+                return
+            if local.size_bytes and local.end_offset == tail[0].base_offset:
+                # The origin began a segment here: what is before can go when it is archived.
+                local.roll()
+            append_part(local, content)
+
+
+def _begins_like(local: LocalLog, tail: Sequence[TailPart]) -> bool:
+    """Whether the parts that this disk has whole are the same here; blocks."""
+    segment = local.active_segment
+    if local.end_offset == tail[0].base_offset:
+        return True
+    if segment.base_offset != tail[0].base_offset:
+        return False
+    whole = [part for part in tail if part.end_offset <= local.end_offset]
+    return is_prefix_of(whole, local)
+
+
+def _has_head_of(local: LocalLog, part: TailPart, content: bytearray) -> bool:
+    """Whether this disk ends with the beginning of a part."""
+    segment = local.active_segment
+    head_bytes = segment.size_bytes - part.position
+    if not 0 < head_bytes < len(content):
+        return False
+    return segment.log.read_at(part.position, head_bytes) == content[:head_bytes]
+
+
+def _warn_of_another_past(unified_log: UnifiedLog, end_offset: Offset) -> None:
+    log.warning(
+        "the open segment in the bucket is of another past, it is replaced by this disk's",
+        extra={
+            "fields": {
+                "partition": str(unified_log.topic_partition),
+                "local_end_offset": unified_log.local.end_offset,
+                "open_segment_end_offset": end_offset,
+            }
+        },
+    )
+
+
+def _read_state_at_end(
+    store: ObjectStore, entry: SegmentEntry
+) -> tuple[bytes | None, tuple[EpochStart, ...]]:
+    """Producers and lineage as they were at the end of an archived segment; blocks."""
+    reader = segment_meta.MetaReader(store, entry.meta_key, entry.meta_size_bytes)
+    epochs = reader.read(Section.LEADER_EPOCHS)
+    return (
+        reader.read(Section.PRODUCER_SNAPSHOT),
+        entry.leader_epochs
+        if epochs is None
+        else segment_meta.decode_leader_epochs(epochs, source=entry.meta_key),
+    )
+
+
+async def _run(tools: TieringTools, call: Callable[[], T]) -> T:
+    return await asyncio.get_running_loop().run_in_executor(tools.executor, call)

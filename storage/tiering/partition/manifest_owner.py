@@ -1,0 +1,361 @@
+"""The manifest of one partition: whose it is, what of it is known, and the commits that change it.
+
+    unknown ──load──> known ──commit──> in doubt ──its outcome──> known
+                        ▲                  │ any failure
+                        └──── load again ──┘
+
+Every commit is a compare-and-swap. If its outcome is not known the manifest is read again before
+anything else is done. A commit that had gone through after all is recognised by what the manifest
+says.
+
+A disk that has nothing the bucket has not claims the manifest under its own leader epoch; one that
+is behind the bucket goes on behind it (`local_restart.py`), and what it took meanwhile comes after
+that (`divergence.py`). While it is not known whose the archive is, neither is done: the manifest
+is read, and a disk that is behind it takes no records.
+
+The steps of the partition (`copy_steps.py`, `merge_steps.py`, `compaction_steps.py`,
+`expiration_steps.py`) decide what is committed; `PartitionTiering` calls them one at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+
+from strandline.storage.crash_points import GIVE_BACK_AFTER_RESTART, crash_point
+from strandline.storage.errors import AccessDenied, CorruptFile, StoreFull
+from strandline.storage.local.log import set_aside
+from strandline.storage.local.log_dirs import unknown_past
+from strandline.storage.model import Epoch, TopicIdPartition
+from strandline.storage.remote.keys import manifest_key
+from strandline.storage.remote.manifest import store as manifest_store
+from strandline.storage.remote.manifest.manifest import Manifest, new_generation
+from strandline.storage.remote.manifest.store import StoredManifest
+from strandline.storage.remote.object_store.interface import ObjectStore
+from strandline.storage.tiering.audit.older_manifest import compare_folder
+from strandline.storage.tiering.log.remote_log import RemoteLog
+from strandline.storage.tiering.log.unified_log import UnifiedLog
+from strandline.storage.tiering.partition.divergence import (
+    bucket_end,
+    give_back,
+    own_start,
+    take_away_own,
+)
+from strandline.storage.tiering.partition.local_restart import restart_behind
+from strandline.storage.tiering.partition.tiering_tools import TieringTools
+from strandline.storage.tiering.partition.topic_registration import TopicRegistration
+
+log = logging.getLogger(__name__)
+
+
+class ManifestOwner:
+    """See the top of this file. Used on the event loop only, under the partition's lock."""
+
+    def __init__(
+        self,
+        unified_log: UnifiedLog,
+        remote: RemoteLog,
+        *,
+        topic: TopicRegistration,
+        leader_epoch: Epoch,
+        tools: TieringTools,
+        past_generation: str,
+    ) -> None:
+        """`past_generation` is that of an archive that the partition had before; empty: unknown."""
+        self.log = unified_log
+        self.remote = remote
+        self.topic = topic
+        self.leader_epoch = leader_epoch
+        self._tools = tools
+        self._past_generation = past_generation
+        # Nothing may be committed any more.
+        self.is_detached = False
+        # The bucket may have another manifest than the one that is held.
+        self.in_doubt = False
+        # The manifest is held to be read, and is not claimed although it must be.
+        self.is_unclaimed = self._is_fresh = False
+        # The folder of the log was missing at a start; see `unknown_past.py`.
+        self._is_past_unknown = unknown_past.is_marked(unified_log.local.directory)
+        # Of a topic that another broker made, this one has no past before it has read of it.
+        is_followed_anew = tools.follows and unified_log.end_offset == 0
+        unified_log.is_past_unknown = self._is_past_unknown or is_followed_anew
+        # Records are set aside. After a crash in between nobody appends until they are back.
+        self._is_giving_back = set_aside.is_any(unified_log.local.directory)
+        unified_log.is_restarting |= self._is_giving_back
+
+    def lead(self, leader_epoch: Epoch) -> None:
+        """Owns the manifest under this epoch from now on, if nobody has a higher one."""
+        self.leader_epoch = leader_epoch
+        self.remote.outrun = False
+        self.in_doubt = True
+
+    @property
+    def generation(self) -> str:
+        """That of its archive, or of the one before while there is none."""
+        manifest = self.remote.manifest
+        return self._past_generation if manifest is None else manifest.generation
+
+    @property
+    def may_change(self) -> bool:
+        """Whether the manifest is known, and a commit of this broker has a chance."""
+        remote = self.remote
+        is_settled = remote.settled and not self.in_doubt and not remote.fenced
+        return is_settled and not self.is_detached and self._tools.health.is_up
+
+    # --- loading -----------------------------------------------------------------------------
+
+    async def load_if_needed(self) -> None:
+        """Reads the manifest if it is not known, or in doubt; takes it over, or only reads by it.
+
+            1 read it, and the folder, if this disk is behind it   2 no further while it is not
+            known to be ours   3 set aside what this disk took under its offsets   4 claim it
+            5 adopt it   6 go on behind it   7 the archive has said what it has: the mark that asks
+            for that goes
+
+        Raises StorageError: then nothing was taken over that is not durable.
+        """
+        if self.remote.known and not self.in_doubt:
+            return
+        stored = await self._read()
+        await self._refuse_older(stored)  # 1
+        if stored is not None and self._must_hold_off(stored):  # 2
+            return
+        await self._set_own_aside(stored)  # 3
+        stored = await self._claim(stored)  # 4
+        self.in_doubt = self.is_unclaimed = False
+        self._adopt(stored)  # 5
+        is_outrun = stored is not None and stored.manifest.leader_epoch > self.leader_epoch
+        # Who follows may hear of the manifest of a new epoch before he hears of the epoch.
+        if stored is not None and is_outrun and not self._tools.follows:
+            self._note_fenced(stored.manifest)
+        await self._restart_local_if_behind()  # 6
+        if not self.is_detached:
+            self.log.adopt_remote_log_start()
+        self.log.is_past_unknown = False
+        if self._is_past_unknown:
+            await self._tools.run(partial(unknown_past.forget, self.log.local.directory))  # 7
+            self._is_past_unknown = False
+
+    async def adopt_newest(self) -> None:
+        """For an archive that somebody else writes: takes over what he wrote last."""
+        held = self.remote.stored
+        key = manifest_key(self.remote.partition)
+        if held is not None:
+            in_bucket = await self._tools.run(partial(self._tools.store.head, key))
+            if in_bucket.etag == held.etag:
+                return
+        self.in_doubt = True
+        await self.load_if_needed()
+
+    async def _read(self) -> StoredManifest | None:
+        stored = self._take_fresh()
+        if stored is None:
+            stored = await self._tools.run(
+                partial(self._loader(), self._tools.store, self.remote.partition)
+            )
+        self.remote.refuse_regress(stored)
+        return stored
+
+    async def _refuse_older(self, stored: StoredManifest | None) -> None:
+        """A disk that goes on behind its archive goes on behind the newest manifest.
+
+        Until it lies there nobody appends. Raises CorruptFile.
+        """
+        if stored is None or self._tools.follows or not self._is_behind(stored.manifest):
+            return
+        try:
+            await self._tools.run(partial(compare_folder, self._tools.store, stored.manifest))
+        except CorruptFile:
+            self.log.is_restarting = True
+            raise
+
+    def _must_hold_off(self, stored: StoredManifest) -> bool:
+        """Whether this disk may not go on by this manifest.
+
+        It may be another broker's, or cannot be claimed where no write is taken. It is read by it
+        then, as far as that is safe, and the next load asks again.
+        """
+        ownership = self.remote.ownership
+        if ownership.is_ours and self._tools.health.takes_writes:
+            return False
+        if self._must_claim(stored.manifest) or self._is_behind(stored.manifest):
+            self._only_read(stored)
+            return True
+        if ownership.is_unknown and self._has_own_past(stored.manifest):
+            self.log.is_restarting = self.in_doubt = True
+            return True
+        return False
+
+    async def _set_own_aside(self, stored: StoredManifest | None) -> None:
+        if self._tools.follows or self.remote.fenced:
+            return
+        manifest = None if stored is None else stored.manifest
+        if self._is_giving_back or (manifest is not None and self._has_own_past(manifest)):
+            self._is_giving_back = self.log.is_restarting = True
+            await take_away_own(self.log, manifest, self._tools)
+
+    async def _claim(self, stored: StoredManifest | None) -> StoredManifest | None:
+        """The manifest under this broker's epoch, if it has to be; else as it is."""
+        if stored is None or not self._must_claim(stored.manifest):
+            return stored
+        claimed = self.owned(stored.manifest)
+        try:
+            return await self._tools.run(
+                partial(manifest_store.commit, self._tools.store, stored, claimed)
+            )
+        except (AccessDenied, StoreFull):
+            # What cannot be written is no reason not to read.
+            self._only_read(stored)
+            raise
+
+    def _has_own_past(self, manifest: Manifest) -> bool:
+        """Whether this disk took records under offsets that the archive has others of."""
+        return not self._tools.follows and own_start(self.log.local, manifest) is not None
+
+    def _is_behind(self, manifest: Manifest) -> bool:
+        return self.log.local.end_offset < bucket_end(manifest)
+
+    def _only_read(self, stored: StoredManifest) -> None:
+        """This disk has nothing that the archive has not, and that may be another broker's.
+
+        What lies ahead of this disk cannot even be offered until that is known, and nobody writes.
+        What it has all of can be read, and written to: as if the store were away (decision 50).
+        If it turned out to be another broker's, nobody begins to write now.
+        """
+        is_behind = self._is_behind(stored.manifest)
+        is_lost = self.remote.ownership.is_lost
+        self.log.is_restarting = is_behind or is_lost or self._is_giving_back
+        self.in_doubt = True
+        if is_behind:
+            return
+        self.is_unclaimed = self._is_fresh = True
+        self.remote.adopt(stored)
+        self.log.adopt_remote_log_start()
+
+    def _take_fresh(self) -> StoredManifest | None:
+        """What was read before it was known whose it is, once, if a claim tells whether it is new.
+
+        At a start there are as many of them as idle partitions.
+        """
+        stored, is_fresh = self.remote.stored, self._is_fresh
+        self._is_fresh = False
+        if not is_fresh or stored is None or not self.remote.ownership.is_ours:
+            return None
+        return stored if self._must_claim(stored.manifest) else None
+
+    def _loader(self) -> Callable[[ObjectStore, TopicIdPartition], StoredManifest | None]:
+        """Without a manifest the log begins where this disk does: not for one wrong answer."""
+        local = self.log.local
+        is_all_here = local.start_offset == 0 and local.end_offset > 0
+        is_believed = self.remote.known or self._tools.follows or is_all_here
+        return manifest_store.load if is_believed else manifest_store.load_or_refuse
+
+    def _must_claim(self, manifest: Manifest) -> bool:
+        """Whether this disk has nothing that the bucket has not: it may be another one.
+
+        Then offsets are given out once more, and a commit of the broker before, still on its way,
+        would bury the new records. After the claim it cannot be done any more.
+        """
+        is_claimed = self.remote.known and not self.is_unclaimed
+        if is_claimed or self._tools.follows or self.is_detached:
+            return False
+        is_all_there = self.log.local.end_offset <= bucket_end(manifest)
+        return is_all_there and manifest.leader_epoch < self.leader_epoch
+
+    def _note_fenced(self, manifest: Manifest) -> None:
+        if not self.remote.outrun:
+            self.remote.outrun = True
+            log.warning(
+                "another broker owns the archive of the partition, copying stops",
+                extra={
+                    "fields": {
+                        "partition": str(self.log.topic_partition),
+                        "leader_epoch": self.leader_epoch,
+                        "manifest_leader_epoch": manifest.leader_epoch,
+                    }
+                },
+            )
+
+    # --- committing --------------------------------------------------------------------------
+
+    async def commit(self, new: Manifest) -> None:
+        """Writes `new` and takes it over. After any failure the manifest is read again first."""
+        self.in_doubt = True
+        stored = await self._tools.run(
+            partial(
+                manifest_store.commit,
+                self._tools.store,
+                self.remote.stored,
+                new,
+                now_ms=self._tools.clock.now_ms(),
+            )
+        )
+        self.in_doubt = False
+        self._adopt(stored)
+
+    def _adopt(self, stored: StoredManifest | None) -> None:
+        """Takes over what lies in the bucket, and tells of it whoever follows this broker."""
+        self.remote.adopt(stored)
+        if stored is not None and not self._tools.follows:
+            self._tools.changes.note(stored.manifest)
+
+    async def ensure_manifest(self) -> None:
+        """Returns when the bucket has topic and manifest, which come before any other object.
+
+        So an object without a manifest says that the manifest was lost. And the only commit that
+        could be done after a purge, because it wants nothing to be there, names nothing.
+        """
+        await self.topic.ensure()
+        if self.remote.manifest is None and not self.is_detached:
+            await self.commit(self.owned(self.manifest()))
+
+    def manifest(self) -> Manifest:
+        """The committed one, or an empty one to begin with."""
+        partition = self.remote.partition
+        return self.remote.manifest or Manifest(
+            topic=partition.topic,
+            topic_id=partition.topic_id,
+            partition=partition.partition,
+            generation=new_generation(self._tools.clock.now_ms(), after=self._past_generation),
+        ).with_log_start(self.log.log_start_offset)
+
+    def owned(self, manifest: Manifest) -> Manifest:
+        """The same under this broker's epoch. Raises ValueError if a higher one owns it."""
+        return manifest.with_leader_epoch(self.leader_epoch)
+
+    # --- the disk behind the archive ---------------------------------------------------------
+
+    async def _restart_local_if_behind(self) -> None:
+        """If this disk lost what the archive has, goes on behind the archive.
+
+        Otherwise offsets that the archive knows would be given to other records.
+        """
+        manifest = self.remote.manifest
+        if self.is_detached or (manifest is None and not self.log.is_restarting):
+            return
+        # If it fails, it is begun again by the next step, and until then nobody appends.
+        self.log.is_restarting = self.in_doubt = True
+        if manifest is not None:
+            await restart_behind(
+                self.log,
+                self.remote,
+                manifest,
+                tools=self._tools,
+                is_detached=lambda: self.is_detached,
+            )
+        if self._is_giving_back and not self.is_detached:
+            crash_point(GIVE_BACK_AFTER_RESTART)
+            await give_back(
+                self.log,
+                self.leader_epoch,
+                tools=self._tools,
+                is_detached=lambda: self.is_detached,
+            )
+            self._is_giving_back = False
+        if self._tools.follows and manifest is not None and not manifest.is_empty:
+            self.log.drop_archived(manifest.end_offset)
+        self.log.is_restarting = self.in_doubt = False
+
+    def __repr__(self) -> str:
+        return f"<ManifestOwner {self.remote!r} epoch={self.leader_epoch}>"

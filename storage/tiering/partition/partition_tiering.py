@@ -1,0 +1,261 @@
+"""The archive side of one partition: what is done next, in which order, and what a crash leaves.
+
+One step, under the partition's lock:
+
+    load the manifest, once; claim it if this disk has no more         manifest_owner.py
+                                                             log start := the higher of both
+    0 write topic.json, and a manifest that names nothing, before anything else of them
+    1 move the log start in the manifest        crash point delete.after-log-start
+    2 copy one segment, commit it               copy_steps.py
+    3 mark entries below the log start          crash point delete.after-mark
+      ... grace time: readers with an older manifest finish ...
+    4 delete the marked objects                 crash point delete.after-objects
+    5 drop the marks                            3 to 5: expiration_steps.py
+    6 merge small segments, or compact          merge_steps.py, compaction_steps.py
+
+1 is durable before 3, so nothing is deleted that a restarted broker would still offer. After 3 no
+reader finds the entry. A crash between 4 and 5 deletes absent objects once more, which is fine.
+
+Each kind of work fails by itself and is tried again by itself (`failures.py`): what cannot be
+deleted does not hold up what is copied.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from strandline.storage.errors import (
+    OutOfResources,
+    RecordsRejected,
+    StorageError,
+    TierUnavailable,
+)
+from strandline.storage.metrics import Counter
+from strandline.storage.model import Epoch
+from strandline.storage.tiering.changes.change_reader import Expectation, News
+from strandline.storage.tiering.log.remote_log import RemoteLog
+from strandline.storage.tiering.log.statistics import PartitionStatistics, statistics_of
+from strandline.storage.tiering.log.unified_log import UnifiedLog
+from strandline.storage.tiering.partition.compaction_steps import CompactionSteps
+from strandline.storage.tiering.partition.copy_steps import CopySteps
+from strandline.storage.tiering.partition.expiration_steps import ExpirationSteps
+from strandline.storage.tiering.partition.manifest_owner import ManifestOwner
+from strandline.storage.tiering.partition.merge_steps import MergeSteps
+from strandline.storage.tiering.partition.tiering_tools import PartitionCounters, TieringTools
+from strandline.storage.tiering.partition.topic_registration import TopicRegistration
+from strandline.storage.tiering.policy.retry import RetryState
+
+
+class PartitionTiering:
+    """Owner of one partition's remote state. Used on the event loop only."""
+
+    def __init__(
+        self,
+        unified_log: UnifiedLog,
+        remote: RemoteLog,
+        *,
+        topic: TopicRegistration,
+        leader_epoch: Epoch,
+        tools: TieringTools,
+        past_generation: str = "",
+    ) -> None:
+        """`past_generation` is that of an archive that the partition had before, if it is known."""
+        self.log = unified_log
+        self.remote = remote
+        self.topic = topic
+        self._tools = tools
+        self._owner = ManifestOwner(
+            unified_log,
+            remote,
+            topic=topic,
+            leader_epoch=leader_epoch,
+            tools=tools,
+            past_generation=past_generation,
+        )
+        # What a replica waits for.
+        self.expectation = Expectation()
+        if tools.follows:
+            remote.follow = self.follow
+        self._lock = asyncio.Lock()
+        subject = str(unified_log.topic_partition)
+        self._copying = RetryState("copy", subject, policy=tools.retry, clock=tools.clock)
+        self._deleting = RetryState("delete", subject, policy=tools.retry, clock=tools.clock)
+        self._merging = RetryState("merge", subject, policy=tools.retry, clock=tools.clock)
+        self._compacting = RetryState("compact", subject, policy=tools.retry, clock=tools.clock)
+        self._counters = PartitionCounters(tools.metrics, unified_log.topic_partition.topic)
+        self._copies = CopySteps(self._owner, tools, self._counters, retry=self._copying)
+        self._expiration = ExpirationSteps(self._owner, tools, self._counters)
+        self._merges = MergeSteps(self._owner, tools, self._counters)
+        self._compaction = CompactionSteps(self._owner, tools, self._counters)
+
+    # --- for the manager ---------------------------------------------------------------------
+
+    @property
+    def leader_epoch(self) -> Epoch:
+        return self._owner.leader_epoch
+
+    @property
+    def generation(self) -> str:
+        """That of its archive, or of the one before while there is none."""
+        return self._owner.generation
+
+    @property
+    def awaits_claim(self) -> bool:
+        """Whether this disk has nothing but what the archive has, or less."""
+        return self.log.is_restarting or self._owner.is_unclaimed
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether a commit was begun of which it is not known whether it was done."""
+        return self._owner.in_doubt
+
+    def detach(self) -> None:
+        """Nothing new begins from here on; what is under way is thrown away, not committed."""
+        self._owner.is_detached = True
+        self._copies.forget_all()
+        if not self._lock.locked():
+            self._compaction.give_up()
+        self.log.is_restarting = False
+        self.log.remote = None
+        self.log.local.on_segment_closed = None
+
+    def lead(self, leader_epoch: Epoch) -> None:
+        """Owns the manifest under this epoch from now on, if nobody has a higher one."""
+        self._owner.lead(leader_epoch)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no step is under way, and no copy. Once it is detached, it stays so."""
+        return not self._lock.locked() and self._copies.is_idle
+
+    async def wait_until_idle(self) -> None:
+        """Returns when no step is under way, and no copy."""
+        async with self._lock:
+            await self._copies.wait_until_idle()
+
+    async def load(self) -> None:
+        """Loads the manifest if it is not known yet; a failure is noted and tried again later."""
+        async with self._lock:
+            if not self._owner.is_detached and self._copying.may_try:
+                await self._guard(
+                    self._copying,
+                    self._counters.copy_errors,
+                    partial(self._look, self._owner.load_if_needed),
+                )
+
+    async def follow(self) -> bool:
+        """For an archive that somebody else writes: takes over its newest manifest."""
+        async with self._lock:
+            is_detached = self._owner.is_detached
+            if not is_detached and self._tools.health.is_up and self._copying.may_try:
+                await self._guard(
+                    self._copying,
+                    self._counters.copy_errors,
+                    partial(self._look, self._owner.adopt_newest),
+                )
+        return False
+
+    @property
+    def is_due(self) -> bool:
+        """Whether there may be something to do; a replica knows."""
+        return not self._tools.follows or self.expectation.is_due
+
+    def hear(self, news: News) -> bool:
+        """As `TieringManager.hear`."""
+        key = self.log.topic_id, self.log.topic_partition.partition
+        return self.expectation.hear(news, key, self.remote.manifest)
+
+    async def _look(self, look: Callable[[], Awaitable[None]]) -> None:
+        asked, before = self.expectation.asked, self.remote.manifest
+        await look()
+        self.expectation.found(asked, before, self.remote.manifest)
+
+    async def step(self) -> bool:
+        """Does what is due; True if there is more to do right away."""
+        async with self._lock:
+            more, owner = False, self._owner
+            if not owner.is_detached and self.log.is_tiered and self._tools.health.is_up:
+                more = await self._next_step()
+            if owner.is_detached or self.remote.fenced or not self.log.is_tiered:
+                given_up = self._compaction.give_up()
+                if given_up is not None:
+                    await given_up
+            return more and not owner.is_detached
+
+    # --- one step ----------------------------------------------------------------------------
+
+    async def _next_step(self) -> bool:
+        more, counters, owner = False, self._counters, self._owner
+        if not self.remote.ownership.is_ours and self.remote.known:
+            return False
+        if self._copying.may_try:
+            more = await self._guard(self._copying, counters.copy_errors, self._copies.step)
+        if owner.may_change and self._deleting.may_try:
+            more |= await self._guard(self._deleting, counters.delete_errors, self._expiration.step)
+        if not self._tools.health.takes_writes:
+            return more
+        may_merge = owner.may_change and self._merging.may_try
+        if may_merge and (not more or self._merges.is_crowded):
+            more |= await self._guard(self._merging, counters.copy_errors, self._merges.step)
+        # A round that is under way is finished beside what is copied: others wait for its place.
+        may_compact = owner.may_change and self._compacting.may_try
+        if may_compact and (not more or self._compaction.is_under_way):
+            more |= await self._guard(
+                self._compacting,
+                counters.copy_errors,
+                self._compaction.step,
+                # A round succeeds when it ends: before it fails once more it may have had a
+                # thousand steps that did not, and the next one begins with the first of them.
+                is_over=lambda: not self._compaction.is_under_way,
+            )
+        return more
+
+    async def _guard(
+        self,
+        state: RetryState,
+        errors: Counter,
+        work: Callable[[], Awaitable[bool | None]],
+        *,
+        is_over: Callable[[], bool] = lambda: True,
+    ) -> bool:
+        """Runs `work`; what the world did wrong is noted and ends it, to be tried again.
+
+        It has succeeded if `is_over` then.
+        """
+        try:
+            more = await work()
+        except (StorageError, RecordsRejected) as error:
+            if self._owner.is_detached:
+                # Its log went away under it: nothing is wrong, and nothing is tried again.
+                return False
+            errors.add()
+            state.failed(error)
+            if not self.remote.known:
+                self.remote.load_error = error
+            if isinstance(error, TierUnavailable):
+                self._tools.health.failed(error)
+            return False
+        except MemoryError:
+            errors.add()
+            state.failed(OutOfResources("no memory for it"))
+            return False
+        if is_over():
+            state.succeeded()
+        return bool(more)
+
+    # --- what an operator sees ---------------------------------------------------------------
+
+    def statistics(self) -> PartitionStatistics:
+        """Everything about this partition, as of now."""
+        return statistics_of(
+            self.log,
+            self.remote,
+            copy_failure=self._copying.failure,
+            delete_failure=self._deleting.failure,
+            merge_failure=self._merging.failure,
+        )
+
+    def __repr__(self) -> str:
+        return f"<PartitionTiering {self.log!r} {self.remote!r} {self._copying!r}>"

@@ -1,0 +1,96 @@
+"""Keeps `topic.json` in the bucket as the broker knows the topic.
+
+It is written before the first object of the topic, so that a folder with objects but without it is
+always what is left of a purge, never a topic; and again whenever partitions or properties change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from concurrent.futures import Executor
+
+from strandline.storage.errors import StorageError
+from strandline.storage.model import TopicId
+from strandline.storage.remote.manifest.topic_info import TopicInfo, change_topic_info
+from strandline.storage.remote.object_store.interface import ObjectStore
+
+
+class TopicDeletedError(StorageError):
+    """The bucket says that this very topic (by id) was deleted: nothing may be added to it."""
+
+
+class TopicRegistration:
+    """One topic, shared by its partitions. Used on the event loop only."""
+
+    def __init__(self, info: TopicInfo, *, store: ObjectStore, executor: Executor) -> None:
+        self.info = info
+        self._store = store
+        self._executor = executor
+        self._saved: TopicInfo | None = None
+        self._lock = asyncio.Lock()
+
+    def update(self, info: TopicInfo) -> None:
+        """Takes over a changed description; the next `ensure` writes it."""
+        assert info.topic_id == self.info.topic_id, (info, self.info)
+        self.info = info
+
+    @property
+    def is_saved(self) -> bool:
+        return self._saved == self.info
+
+    async def ensure(self) -> None:
+        """Returns when the bucket has the description. Raises TopicDeletedError, TierError."""
+        if self.is_saved:
+            return
+        async with self._lock:
+            info = self.info
+            if self._saved != info:
+                loop = asyncio.get_running_loop()
+                await loop.run_in_executor(self._executor, self._save, info)
+                self._saved = info
+
+    def _save(self, info: TopicInfo) -> None:
+        def change(found: TopicInfo | None) -> TopicInfo | None:
+            if found is not None and found.is_deleted:
+                raise TopicDeletedError(f"{info.key}: the topic was deleted at {found.deleted_ms}")
+            return None if found == info else info
+
+        change_topic_info(self._store, info, change)
+
+    def __repr__(self) -> str:
+        return f"<TopicRegistration {self.info.topic} saved={self.is_saved}>"
+
+
+class TopicRegistrations:
+    """Those of all tiered topics, by id. Used on the event loop only."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[TopicId, TopicRegistration] = {}
+        # A topic that was deleted and made again is there twice for a while. There may be ten
+        # thousand of others, so that nobody looks for a name among them.
+        self._counts: Counter[str] = Counter()
+
+    def get(self, topic_id: TopicId) -> TopicRegistration | None:
+        return self._by_id.get(topic_id)
+
+    def add(self, registration: TopicRegistration) -> None:
+        """One of a topic that is not known yet."""
+        assert registration.info.topic_id not in self._by_id, registration
+        self._by_id[registration.info.topic_id] = registration
+        self._counts[registration.info.topic] += 1
+
+    def remove(self, topic_id: TopicId) -> bool:
+        """Whether it was known."""
+        registration = self._by_id.pop(topic_id, None)
+        if registration is None:
+            return False
+        name = registration.info.topic
+        self._counts[name] -= 1
+        if not self._counts[name]:
+            del self._counts[name]
+        return True
+
+    def has_name(self, topic: str) -> bool:
+        """Whether a topic of this name is known, under whatever id."""
+        return topic in self._counts

@@ -1,0 +1,1 @@
+"""What decides or limits tiering: lifecycle, retries, quotas, ownership, queues."""

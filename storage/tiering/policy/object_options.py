@@ -1,0 +1,23 @@
+"""Storage class and tags of a topic's segment objects, from its configuration.
+
+Only `.log` objects have them: manifests and `.meta` objects are small, are read first, and must be
+readable at once.
+"""
+
+from __future__ import annotations
+
+from strandline.storage.config.log_config import LogConfig
+from strandline.storage.remote.object_store.interface import ObjectOptions
+
+# Classes whose objects have to be restored before they can be read.
+RESTORED_FIRST = frozenset({"GLACIER", "DEEP_ARCHIVE"})
+
+
+def object_options(config: LogConfig) -> ObjectOptions:
+    """What the bucket is told of each segment of the topic."""
+    storage_class = config.strandline_remote_storage_class
+    tags = (tag.partition("=") for tag in config.strandline_remote_object_tags)
+    return ObjectOptions(
+        storage_class="" if storage_class == "DEFAULT" else storage_class,
+        tags=tuple((key.strip(), value.strip()) for key, _, value in tags),
+    )

@@ -1,0 +1,162 @@
+"""How many bytes per second go to the remote tier, and come from it (KIP-956).
+
+    window.num windows of window.size.seconds each:   [ 3 MB ][ 5 MB ][ 1 MB ][ now ... ]
+    rate = bytes in all of them / the time since the oldest, or one window if that is longer;
+    above the limit somebody has to wait
+
+As Kafka's: the rate is measured over a sliding run of windows, and what exceeds the limit is paid
+for by waiting afterwards. A copy is counted when it begins, a read when it ends, so one segment
+goes at full speed and the next one waits for it.
+
+Deciding (`throttle_s`) takes the time and changes nothing but the windows; waiting is the caller's,
+or `wait_a_step`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+
+from strandline.storage.clock import Clock
+from strandline.storage.config.log_config import LONG_MAX
+from strandline.storage.errors import TierUnavailable
+from strandline.storage.values import dataclass
+
+# As long as a worker waits for the copy quota at a time; deleting has its turn in between.
+THROTTLE_STEP_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaLimits:
+    """remote.log.manager.{copy,fetch}.{max.bytes.per.second,quota.window.num,.size.seconds}."""
+
+    bytes_per_second_max: int = LONG_MAX
+    window_count: int = 11
+    window_s: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaStatistics:
+    """`throttled_s` is all the waiting since the start, `throttled_count` how often."""
+
+    bytes_total: int
+    throttled_count: int
+    throttled_s: float
+
+
+class QuotaExceeded(TierUnavailable):
+    """The quota of remote fetches is used up for the moment; passes by itself."""
+
+
+class TierQuota:
+    """One of the two quotas. Thread-safe: uploads count from their own threads."""
+
+    def __init__(self, limits: QuotaLimits, clock: Clock) -> None:
+        self.limits = limits
+        self._clock = clock
+        self._lock = threading.Lock()
+        # (start of the window, bytes)
+        self._windows: deque[list[float]] = deque()
+        self._bytes_total = 0
+        self._throttled_count = 0
+        self._throttled_s = 0.0
+
+    def record(self, size_bytes: int) -> None:
+        """That many bytes have gone."""
+        now_s = self._clock.monotonic_s()
+        with self._lock:
+            self._bytes_total += size_bytes
+            if not self._windows or now_s >= self._windows[-1][0] + self.limits.window_s:
+                self._windows.append([now_s, 0.0])
+            self._windows[-1][1] += size_bytes
+            self._forget(now_s)
+
+    def throttle_s(self) -> float:
+        """How long to wait before the rate is within the limit; 0 if it is."""
+        if self.limits.bytes_per_second_max >= LONG_MAX:
+            return 0.0
+        now_s = self._clock.monotonic_s()
+        with self._lock:
+            self._forget(now_s)
+            if not self._windows:
+                return 0.0
+            recorded = sum(size_bytes for _, size_bytes in self._windows)
+            # One window at least, as Kafka's SimpleRate has it: clients' quotas let ten seconds'
+            # worth come at once, these are there to keep a link free from the first second on.
+            elapsed_s = max(now_s - self._windows[0][0], float(self.limits.window_s))
+            excess_bytes = recorded - self.limits.bytes_per_second_max * elapsed_s
+            return max(0.0, excess_bytes / self.limits.bytes_per_second_max)
+
+    async def wait_a_step(self) -> bool:
+        """Whether the quota says to wait; waits for a part of it, and others have a turn."""
+        wait_s = self.throttle_s()
+        if wait_s <= 0:
+            return False
+        waited_s = min(wait_s, THROTTLE_STEP_S)
+        self.note_throttled(waited_s)
+        await asyncio.sleep(waited_s)
+        return True
+
+    def note_throttled(self, waited_s: float) -> None:
+        """Somebody waited; for `strandline_remote_throttled_seconds_total`."""
+        with self._lock:
+            self._throttled_count += 1
+            self._throttled_s += waited_s
+
+    def statistics(self) -> QuotaStatistics:
+        with self._lock:
+            return QuotaStatistics(
+                bytes_total=self._bytes_total,
+                throttled_count=self._throttled_count,
+                throttled_s=self._throttled_s,
+            )
+
+    def _forget(self, now_s: float) -> None:
+        oldest_s = now_s - self.limits.window_count * self.limits.window_s
+        while self._windows and self._windows[0][0] <= oldest_s:
+            self._windows.popleft()
+
+    def __repr__(self) -> str:
+        return f"<TierQuota {self.limits.bytes_per_second_max} B/s {self.statistics()}>"
+
+
+class ReadGate:
+    """Bounds what readers ask of the remote tier at one time. Used on the event loop only.
+
+    `remote.log.reader.max.pending.tasks` reads may wait besides those that have a thread; whoever
+    comes then is told that the tier is unavailable, which a fetch answers with no records.
+    """
+
+    def __init__(self, *, reads_max: int, quota: TierQuota) -> None:
+        self.quota = quota
+        # May be changed at any time; reads under way go on.
+        self.reads_max = reads_max
+        self._reads = 0
+
+    @property
+    def reads(self) -> int:
+        """Reads under way or waiting."""
+        return self._reads
+
+    def enter(self, subject: str) -> None:
+        """A read begins. Raises TierUnavailable if it may not; else `leave` has to follow."""
+        wait_s = self.quota.throttle_s()
+        if wait_s > 0:
+            self.quota.note_throttled(wait_s)
+            raise QuotaExceeded(subject, "read", f"over the fetch quota for {wait_s:.2f} s")
+        if self._reads >= self.reads_max:
+            raise TierUnavailable(subject, "read", f"{self._reads} remote reads are under way")
+        self._reads += 1
+
+    def leave(self, size_bytes: int) -> None:
+        """The read has ended with that many bytes."""
+        self._reads -= 1
+        self.quota.record(size_bytes)
+
+    def may_read(self) -> bool:
+        """Whether the quota lets somebody read what is in memory already."""
+        return self.quota.throttle_s() <= 0
+
+    def __repr__(self) -> str:
+        return f"<ReadGate {self._reads} of {self.reads_max} {self.quota!r}>"

@@ -1,0 +1,130 @@
+"""When to try again, and saying once why something does not work.
+
+    attempt fails   wait   0.5 s, 1 s, 2 s ... 30 s, each a little off so that partitions spread
+    reason changes  one WARNING with the reason, how long it has been so, and when it is tried again
+    success         one INFO if there had been a reason
+
+A reason is the class of the error and what it was about, not its text: texts carry keys and times
+that differ at each attempt, and a log that repeats itself hides the next reason. A store that is
+away is one reason, whichever request met it first.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Iterable
+
+from strandline.storage.clock import Clock
+from strandline.storage.errors import (
+    ObjectArchived,
+    ObjectCorrupt,
+    ObjectNotFound,
+    StrandlineError,
+    TierError,
+    TierUnavailable,
+)
+from strandline.storage.remote.manifest.entries import SegmentEntry
+from strandline.storage.values import dataclass
+
+log = logging.getLogger(__name__)
+
+# A segment that could not be read so many times is taken for damaged: fewer may be bytes that were
+# damaged on their way, or a 404 that is none.
+UNREADABLE_TIMES = 3
+# What says of an object that it cannot be read as it is.
+OBJECT_UNREADABLE = (ObjectArchived, ObjectCorrupt, ObjectNotFound)
+
+
+def named_in(error: TierError, entries: Iterable[SegmentEntry]) -> list[SegmentEntry]:
+    """Those with the object that the error is about: it may be one that was made of them, too."""
+    return [entry for entry in entries if error.key in (entry.log_key, entry.meta_key)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    """Kafka's remote.log.manager.task.retry.backoff.{ms,max.ms,jitter}."""
+
+    backoff_ms: int = 500
+    backoff_ms_max: int = 30_000
+    jitter: float = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureInfo:
+    """Why an activity does not succeed at present; `kind` is the class of the error.
+
+    `since_s` is monotonic: an alert for what fails too long is not put off by a clock put back.
+    """
+
+    reason: str
+    kind: str
+    attempts: int
+    since_s: float
+
+
+class RetryState:
+    """The recent history of one activity of one partition (or topic)."""
+
+    def __init__(self, activity: str, subject: str, *, policy: RetryPolicy, clock: Clock) -> None:
+        """`activity` is a constant such as `copy`; `subject` names what it is done to."""
+        self._activity = activity
+        self._subject = subject
+        self._policy = policy
+        self._clock = clock
+        self._retry_s = 0.0
+        self._reason_class = ""
+        self.failure: FailureInfo | None = None
+
+    @property
+    def may_try(self) -> bool:
+        """Whether the wait after the last failure is over."""
+        return self.failure is None or self._clock.monotonic_s() >= self._retry_s
+
+    def failed(self, error: StrandlineError) -> None:
+        """Notes a failure; logs it if its reason is a new one."""
+        attempts = 1 if self.failure is None else self.failure.attempts + 1
+        now_s = self._clock.monotonic_s()
+        since_s = now_s if self.failure is None else self.failure.since_s
+        wait_ms = self._policy.backoff_ms * 2 ** min(attempts - 1, 20)
+        wait_ms = min(wait_ms, self._policy.backoff_ms_max)
+        spread = 1 + random.uniform(-self._policy.jitter, self._policy.jitter)
+        self._retry_s = now_s + wait_ms * spread / 1000
+        self.failure = FailureInfo(
+            reason=str(error), kind=type(error).__name__, attempts=attempts, since_s=since_s
+        )
+        reason_class = _reason_class(error)
+        fields = {
+            "activity": self._activity,
+            "subject": self._subject,
+            "reason": str(error),
+            "kind": type(error).__name__,
+            "attempts": attempts,
+            "for_s": round(now_s - since_s, 3),
+        }
+        level = logging.DEBUG if reason_class == self._reason_class else logging.WARNING
+        self._reason_class = reason_class
+        log.log(level, "tiering does not succeed, will be tried again", extra={"fields": fields})
+
+    def succeeded(self) -> None:
+        """Forgets the failures; says so if there were any."""
+        if self.failure is None:
+            return
+        fields = {
+            "activity": self._activity,
+            "subject": self._subject,
+            "attempts": self.failure.attempts,
+            "failed_for_s": round(self._clock.monotonic_s() - self.failure.since_s, 3),
+        }
+        self.failure = None
+        self._reason_class = ""
+        log.info("tiering succeeds again", extra={"fields": fields})
+
+    def __repr__(self) -> str:
+        return f"<RetryState {self._activity} {self._subject} failure={self.failure}>"
+
+
+def _reason_class(error: StrandlineError) -> str:
+    if isinstance(error, TierError) and not isinstance(error, TierUnavailable):
+        return f"{type(error).__name__} {error.operation}"
+    return type(error).__name__

@@ -1,0 +1,1 @@
+"""Rewriting archived segments: merges of small ones, compaction of keyed topics."""

@@ -1,0 +1,266 @@
+"""Adjacent small segments of the archive become one: fewer objects, fewer requests, less money.
+
+    [1][1][1][2][1]...[64][64]        entries of the root manifest, oldest first
+     \\____ run ____/                   merged when it is worth a rewrite
+
+    1 read the segments, one after the other, each checked against the manifest
+    2 inspect the whole (own process), as a copy does
+    3 put .log      crash point merge.after-log         under a name never used before
+    4 put .meta     crash point merge.after-meta
+    5 verify        size and checksum of both           crash point merge.before-commit
+    6 commit        the manifest; in the same step the old objects are marked for deletion
+                                                        crash point merge.after-commit
+
+A crash before 6 leaves orphans and the old segments; after 6 the marks, which the deletion finds.
+Readers who planned with the older manifest find the old objects for the grace time. The records are
+the same bytes at the same offsets: only the objects' borders move.
+
+A run is merged when it makes an object of at least half the target, or has so many segments that
+even a small object is worth it. So a byte is rewritten once or twice in its life. Time-rolled
+partitions with little data, which would become dust, end as objects of the target's size; their
+retention by time is as much coarser.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+
+from strandline.storage.clock import Clock
+from strandline.storage.crash_points import (
+    MERGE_AFTER_LOG,
+    MERGE_AFTER_META,
+    crash_point,
+)
+from strandline.storage.errors import DiskError, ObjectCorrupt
+from strandline.storage.local.formats.producer_state import iter_snapshot
+from strandline.storage.model import AbortedTransaction, Epoch, TopicIdPartition
+from strandline.storage.remote.keys import new_unique, segment_keys
+from strandline.storage.remote.manifest.entries import SegmentEntry
+from strandline.storage.remote.manifest.manifest import Manifest
+from strandline.storage.remote.object_store.interface import (
+    FileBody,
+    ObjectOptions,
+    ObjectStore,
+    checksum,
+)
+from strandline.storage.remote.segment import meta as segment_meta
+from strandline.storage.remote.segment.meta import MetaReader, Section
+from strandline.storage.tiering.copy.inspection import Offsets, SegmentFacts
+from strandline.storage.tiering.copy.inspector import InspectionRequest, SegmentInspector
+from strandline.storage.tiering.copy.segment_sections import entry_of, sections_of
+from strandline.storage.tiering.copy.upload_check import verify_object
+from strandline.storage.tiering.rewrite.scratch import made
+from strandline.storage.values import dataclass
+
+# So many objects into one are worth a rewrite, however small they are.
+RUN_SEGMENTS_ENOUGH = 16
+# One merge reads at most so many: a bound on its requests.
+RUN_SEGMENTS_MAX = 256
+# Indexes hold relative offsets of 32 bits, signed.
+RUN_OFFSETS_MAX = 2**31 - 1
+
+
+# --- deciding --------------------------------------------------------------------------------
+
+
+def choose_run(
+    manifest: Manifest, *, target_bytes: int, left_alone: Collection[str] = ()
+) -> tuple[SegmentEntry, ...]:
+    """The oldest run that is worth to be merged; empty if there is none.
+
+    Only entries of the root: those in sealed pages have had their time. Entries below the log start
+    are left to the deletion. `left_alone` are keys of `.log` objects that are in no run.
+    """
+    for run in _runs(manifest, target_bytes, left_alone):
+        size_bytes = sum(entry.size_bytes for entry in run)
+        if len(run) >= 2 and (2 * size_bytes >= target_bytes or len(run) >= RUN_SEGMENTS_ENOUGH):
+            return run
+    return ()
+
+
+def _runs(
+    manifest: Manifest, target_bytes: int, left_alone: Collection[str]
+) -> Iterator[tuple[SegmentEntry, ...]]:
+    """Maximal runs of adjacent small entries that fit into one segment."""
+    run: list[SegmentEntry] = []
+    for entry in manifest.segments:
+        is_deleted = entry.end_offset <= manifest.log_start_offset
+        is_large = 2 * entry.size_bytes >= target_bytes
+        if is_deleted or is_large or entry.log_key in left_alone:
+            yield tuple(run)
+            run = []
+            continue
+        if run and not _fits(run, entry, target_bytes):
+            yield tuple(run)
+            run = []
+        run.append(entry)
+    yield tuple(run)
+
+
+def _fits(run: Sequence[SegmentEntry], entry: SegmentEntry, target_bytes: int) -> bool:
+    return (
+        entry.base_offset == run[-1].end_offset
+        and sum(e.size_bytes for e in run) + entry.size_bytes <= target_bytes
+        and entry.end_offset - run[0].base_offset <= RUN_OFFSETS_MAX
+        and len(run) < RUN_SEGMENTS_MAX
+    )
+
+
+# --- doing -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishPoints:
+    """The crash points of steps 3 and 4."""
+
+    after_log: str
+    after_meta: str
+
+
+MERGE_POINTS = PublishPoints(after_log=MERGE_AFTER_LOG, after_meta=MERGE_AFTER_META)
+
+
+class SegmentMerger:
+    """Steps 1 to 5 for any partition; keeps no state about them. Blocking."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        inspector: SegmentInspector,
+        clock: Clock,
+        timeout_ms: int,
+        scratch: Path | None = None,
+    ) -> None:
+        """`scratch` is where a merged segment lies while it is made; None: the system's place."""
+        self._store = store
+        self._inspector = inspector
+        self._clock = clock
+        self._timeout_s = timeout_ms / 1000
+        self._scratch = scratch
+
+    def merge(
+        self,
+        partition: TopicIdPartition,
+        run: Sequence[SegmentEntry],
+        *,
+        leader_epoch: Epoch,
+        options: ObjectOptions,
+    ) -> SegmentEntry:
+        """A verified, uncommitted segment of the same records.
+
+        Raises ObjectCorrupt if one of them is not what the manifest says, DiskError without room
+        for it, and as a copy does.
+        """
+        try:
+            with tempfile.NamedTemporaryFile(dir=made(self._scratch), prefix="merge-") as file:
+                for entry in run:  # 1
+                    content = self._store.get(entry.log_key)
+                    if len(content) != entry.size_bytes or checksum(content) != entry.log_crc32c:
+                        raise ObjectCorrupt(entry.log_key, "merge", "is not what the manifest says")
+                    file.write(content)
+                file.flush()
+                return self.publish(
+                    partition, run, Path(file.name), leader_epoch=leader_epoch, options=options
+                )
+        except OSError as error:
+            raise DiskError(f"cannot merge in a temporary file: {error.strerror}") from error
+
+    def publish(
+        self,
+        partition: TopicIdPartition,
+        run: Sequence[SegmentEntry],
+        path: Path,
+        *,
+        leader_epoch: Epoch,
+        options: ObjectOptions,
+        points: PublishPoints = MERGE_POINTS,
+        aborted: Collection[AbortedTransaction] | None = None,
+    ) -> SegmentEntry:
+        """Steps 2 to 5: the file as the verified, uncommitted segment of the run's offsets.
+
+        `aborted` are its aborted transactions; None: those of the run.
+        """
+        keys = segment_keys(
+            partition,
+            base_offset=run[0].base_offset,
+            leader_epoch=leader_epoch,
+            unique=new_unique(),
+        )
+        facts = self._inspector.inspect(  # 2
+            InspectionRequest(
+                path=path,
+                base_offset=run[0].base_offset,
+                end_offset=run[-1].end_offset,
+                # Each was held to its checksum when it was read.
+                offsets=Offsets.SOME,
+            ),
+            timeout_s=self._timeout_s,
+        )
+        body = FileBody(
+            path=path, size_bytes=facts.size_bytes, crc32c=facts.crc32c, options=options
+        )
+        self._store.put(keys.log_key, body)  # 3
+        crash_point(points.after_log)
+        meta = self._meta(run, facts, self._aborted(run) if aborted is None else aborted)
+        self._store.put(keys.meta_key, meta)  # 4
+        crash_point(points.after_meta)
+        verify_object(  # 5
+            self._store, keys.log_key, size_bytes=facts.size_bytes, crc32c=facts.crc32c
+        )
+        verify_object(self._store, keys.meta_key, size_bytes=len(meta), crc32c=checksum(meta))
+        return entry_of(
+            facts,
+            keys,
+            meta,
+            base_offset=run[0].base_offset,
+            end_offset=facts.end_offset,
+            has_transactions=any(entry.has_transactions for entry in run),
+            recompressed_from_bytes=_recompressed_from_bytes(run),
+            uploaded_ms=self._clock.now_ms(),
+        )
+
+    def _aborted(self, run: Sequence[SegmentEntry]) -> set[AbortedTransaction]:
+        aborted: set[AbortedTransaction] = set()
+        for entry in run:
+            if entry.has_transactions:
+                found = self._reader(entry).read(Section.TXN_INDEX)
+                if found is not None:
+                    aborted.update(segment_meta.decode_txn_index(found, source=entry.meta_key))
+        return aborted
+
+    def _meta(
+        self,
+        run: Sequence[SegmentEntry],
+        facts: SegmentFacts,
+        aborted: Collection[AbortedTransaction],
+    ) -> bytes:
+        last = self._reader(run[-1])
+        epochs = last.read(Section.LEADER_EPOCHS)
+        snapshot = last.read(Section.PRODUCER_SNAPSHOT)
+        if snapshot is not None:
+            # A damaged one would be found out by a restore, when nothing can be done any more.
+            for _ in iter_snapshot(snapshot):
+                pass
+        return segment_meta.encode(
+            sections_of(
+                facts,
+                leader_epochs=facts.leader_epochs
+                if epochs is None
+                else segment_meta.decode_leader_epochs(epochs, source=run[-1].meta_key),
+                aborted=aborted,
+                producer_snapshot=snapshot,
+            )
+        )
+
+    def _reader(self, entry: SegmentEntry) -> MetaReader:
+        return MetaReader(self._store, entry.meta_key, entry.meta_size_bytes)
+
+
+def _recompressed_from_bytes(run: Sequence[SegmentEntry]) -> int | None:
+    """What the records took on a broker's disk, if some of them were rewritten."""
+    if all(entry.recompressed_from_bytes is None for entry in run):
+        return None
+    return sum(entry.recompressed_from_bytes or entry.size_bytes for entry in run)

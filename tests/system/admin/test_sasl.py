@@ -1,0 +1,364 @@
+"""SASL listeners: who comes in, who stays out, and quotas of users, with real clients."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from aiokafka import AIOKafkaProducer
+from confluent_kafka import Consumer, KafkaError, Producer
+from confluent_kafka.admin import (
+    AdminClient,
+    ConfigResource,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialDeletion,
+    UserScramCredentialUpsertion,
+)
+from kafka import KafkaProducer
+from kafka.errors import KafkaError as PythonError
+
+from strandline.broker.cli import main
+from strandline.broker.protocol.messages.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    AlterQuotaEntry,
+    QuotaEntity,
+    QuotaOperation,
+)
+from strandline.broker.protocol.messages.api_versions import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+)
+from strandline.broker.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from strandline.broker.protocol.messages.sasl_authenticate import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+)
+from strandline.broker.protocol.messages.sasl_handshake import (
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
+from strandline.broker.protocol.schema.errors import ErrorCode
+from tests.support.broker import BrokerProcess
+from tests.support.metrics import samples
+from tests.support.users import (
+    ALICE,
+    BOB,
+    CAROL,
+    LIFETIME_MS,
+    MECHANISM_OF,
+    PASSWORD,
+    SETTINGS,
+    librdkafka_login,
+    listener_ports,
+    make_users,
+    scram_info,
+)
+from tests.support.wire import WireClient
+from tests.system.calls import create_topic
+
+pytestmark = [pytest.mark.slow, pytest.mark.clients]
+
+THROTTLED = "kafka_network_requestmetrics_throttletimems_sum"
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path_factory.mktemp("sasl"), settings=SETTINGS) as running:
+        make_users(running)
+        with WireClient(running.port) as client:
+            create_topic(client, "t")
+        yield running
+        log = running.log_text()
+        assert "Traceback" not in log, log[-4000:]
+        assert PASSWORD not in log
+
+
+@pytest.fixture(scope="module")
+def ports(broker: BrokerProcess) -> dict[str, int]:
+    return listener_ports(broker)
+
+
+def python_settings(port: int, user: str, password: str) -> dict[str, str]:
+    return {
+        "bootstrap_servers": f"127.0.0.1:{port}",
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": MECHANISM_OF[user],
+        "sasl_plain_username": user,
+        "sasl_plain_password": password,
+    }
+
+
+def by_librdkafka(port: int, user: str, password: str, value: bytes) -> bool:
+    errors: list[KafkaError | None] = []
+    refused: list[KafkaError] = []
+    producer = Producer(librdkafka_login(port, user, password), error_cb=refused.append)
+    producer.produce("t", value, on_delivery=lambda error, _message: errors.append(error))
+    deadline_s = time.monotonic() + 60
+    while not errors and time.monotonic() < deadline_s:
+        producer.poll(0.05)
+        if any(error.code() == KafkaError._AUTHENTICATION for error in refused):
+            producer.purge()
+            producer.poll(0)
+            return False
+    return errors == [None]
+
+
+def by_kafka_python(port: int, user: str, password: str, value: bytes) -> bool:
+    # Who is refused asks again for as long as that.
+    patience_ms = 60_000 if password == PASSWORD else 2000
+    settings = python_settings(port, user, password)
+    try:
+        producer = KafkaProducer(
+            **settings, max_block_ms=patience_ms + 1000, bootstrap_timeout_ms=patience_ms
+        )
+    except PythonError:
+        return False
+    try:
+        producer.send("t", value).get(60)
+    finally:
+        producer.close()
+    return True
+
+
+def by_aiokafka(port: int, user: str, password: str, value: bytes) -> bool:
+    async def send() -> bool:
+        producer = AIOKafkaProducer(**python_settings(port, user, password))
+        try:
+            await producer.start()
+        except Exception:
+            return False
+        else:
+            await producer.send_and_wait("t", value)
+            return True
+        finally:
+            await producer.stop()
+
+    return asyncio.run(send())
+
+
+Send = Callable[[int, str, str, bytes], bool]
+SENDERS = [by_librdkafka, by_kafka_python, by_aiokafka]
+
+
+@pytest.mark.parametrize("send", SENDERS)
+@pytest.mark.parametrize("user", [ALICE, BOB, CAROL])
+def test_the_right_password_lets_in(ports: dict[str, int], send: Send, user: str) -> None:
+    assert send(ports["CLIENTS"], user, PASSWORD, b"x")
+
+
+def test_a_command_of_ours_says_at_once_that_the_login_is_refused(
+    ports: dict[str, int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    login = librdkafka_login(ports["CLIENTS"], ALICE, "wrong")
+    settings = [word for name in login for word in ("-X", f"{name}={login[name]}")]
+    where = ["-b", str(login["bootstrap.servers"]), *settings]
+    for command in (["topic", "list"], ["produce", "t"], ["consume", "t"]):
+        assert main([*command, *where]) == 1
+        assert "the login is refused" in capsys.readouterr().err
+    assert main(["topic", "list", *where, "-X", f"sasl.password={PASSWORD}"]) == 0
+
+
+@pytest.mark.parametrize("send", SENDERS)
+@pytest.mark.parametrize("user", [ALICE, BOB])
+def test_a_wrong_password_lets_nobody_in(ports: dict[str, int], send: Send, user: str) -> None:
+    assert not send(ports["CLIENTS"], user, "wrong", b"x")
+
+
+def test_clients_are_sent_to_the_listener_that_they_came_by(
+    broker: BrokerProcess, ports: dict[str, int]
+) -> None:
+    admin = AdminClient(librdkafka_login(ports["CLIENTS"], BOB, PASSWORD))
+    (node,) = admin.describe_cluster().result(60).nodes
+    assert node.port == ports["CLIENTS"]
+    with WireClient(broker.port) as client:
+        (plain,) = client.ask(MetadataRequest(topics=()), MetadataResponse, 12).brokers
+        assert plain.port == ports["PLAINTEXT"]
+
+
+def test_users_are_described_deleted_and_kept_over_a_kill(tmp_path_factory: object) -> None:
+    assert isinstance(tmp_path_factory, pytest.TempPathFactory)
+    with BrokerProcess(tmp_path_factory.mktemp("users")) as running:
+        admin = AdminClient({"bootstrap.servers": running.bootstrap})
+        both = [
+            UserScramCredentialUpsertion("u", scram_info(mechanism), b"secret")
+            for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512")
+        ]
+        for one in both:
+            admin.alter_user_scram_credentials([one])["u"].result(60)
+        deletion = UserScramCredentialDeletion("u", ScramMechanism.SCRAM_SHA_256)
+        admin.alter_user_scram_credentials([deletion])["u"].result(60)
+        running.kill()
+        running.start()
+        again = AdminClient({"bootstrap.servers": running.bootstrap})
+        found = again.describe_user_scram_credentials(["u"])["u"].result(60)
+        assert [(one.mechanism, one.iterations) for one in found.scram_credential_infos] == [
+            (ScramMechanism.SCRAM_SHA_512, 4096)
+        ]
+        for bad, code in (
+            (deletion, ErrorCode.RESOURCE_NOT_FOUND),
+            (
+                UserScramCredentialUpsertion(
+                    "u", ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4095), b"x"
+                ),
+                ErrorCode.UNACCEPTABLE_CREDENTIAL,
+            ),
+        ):
+            refused = again.alter_user_scram_credentials([bad])["u"].exception(60)
+            assert refused is not None
+            assert refused.args[0].code() == code
+
+
+@pytest.mark.parametrize("send", SENDERS)
+def test_quotas_are_kept_by_user_whatever_the_clients_call_themselves(
+    broker: BrokerProcess, ports: dict[str, int], send: Send
+) -> None:
+    """One user is slowed down, the other is not, and the throttle is told."""
+
+    def alter(value: float | None) -> None:
+        operation = QuotaOperation(key="producer_byte_rate", value=value or 0, remove=value is None)
+        entry = AlterQuotaEntry(
+            entity=[QuotaEntity(entity_type="user", entity_name=BOB)], ops=[operation]
+        )
+        with WireClient(broker.port) as client:
+            request = AlterClientQuotasRequest(entries=[entry])
+            client.ask(request, AlterClientQuotasResponse, 1)
+
+    def held_up_ms() -> float:
+        return samples(broker, THROTTLED).get((("request", "Produce"),), 0.0)
+
+    alter(1000.0)
+    try:
+        # Ten seconds' worth is free, and each sender has a bit more.
+        before_ms = held_up_ms()
+        assert send(ports["CLIENTS"], CAROL, PASSWORD, bytes(12_000))
+        assert held_up_ms() == before_ms
+        assert send(ports["CLIENTS"], BOB, PASSWORD, bytes(12_000))
+        assert held_up_ms() > before_ms
+    finally:
+        alter(None)
+
+
+# --- byte by byte ----------------------------------------------------------------------------
+
+
+def handshake(client: WireClient, mechanism: str = "PLAIN", version: int = 1) -> int:
+    request = SaslHandshakeRequest(mechanism=mechanism)
+    return client.ask(request, SaslHandshakeResponse, version).error_code
+
+
+def authenticate(client: WireClient, message: bytes, version: int = 2) -> SaslAuthenticateResponse:
+    request = SaslAuthenticateRequest(auth_bytes=message)
+    return client.ask(request, SaslAuthenticateResponse, version)
+
+
+def plain(user: str = ALICE, password: str = PASSWORD) -> bytes:
+    return f"\0{user}\0{password}".encode()
+
+
+def metadata(client: WireClient) -> MetadataResponse:
+    return client.ask(MetadataRequest(topics=()), MetadataResponse, 9)
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_a_login_in_every_version_and_then_requests(ports: dict[str, int], version: int) -> None:
+    with WireClient(ports["CLIENTS"]) as client:
+        software = ApiVersionsRequest(client_software_name="t", client_software_version="1")
+        assert client.ask(software, ApiVersionsResponse, 3).error_code == 0
+        assert handshake(client) == 0
+        answer = authenticate(client, plain(), version)
+        assert (answer.error_code, answer.session_lifetime_ms) == (0, 0)
+        assert metadata(client).brokers
+        # A second login has no use where logins do not end.
+        assert handshake(client) == ErrorCode.ILLEGAL_SASL_STATE
+
+
+def test_the_oldest_handshake_is_followed_by_bytes_without_headers(ports: dict[str, int]) -> None:
+    with WireClient(ports["CLIENTS"]) as client:
+        assert handshake(client, version=0) == 0
+        client.send_raw(struct.pack(">i", len(plain())) + plain())
+        assert client.receive_frame() == b""
+        assert metadata(client).brokers
+    with WireClient(ports["CLIENTS"]) as client:
+        assert handshake(client, version=0) == 0
+        wrong = plain(password="wrong")
+        client.send_raw(struct.pack(">i", len(wrong)) + wrong)
+        assert client.closed_by_broker()
+
+
+def test_who_fails_is_told_and_cut_off(ports: dict[str, int]) -> None:
+    with WireClient(ports["CLIENTS"]) as client:
+        handshake(client)
+        answer = authenticate(client, plain(password="wrong"))
+        assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+        assert client.closed_by_broker()
+    with WireClient(ports["SHORT"]) as client:
+        # This listener has PLAIN alone.
+        assert handshake(client, "SCRAM-SHA-256") == ErrorCode.UNSUPPORTED_SASL_MECHANISM
+        assert client.closed_by_broker()
+
+
+def test_nothing_is_served_before_the_login(ports: dict[str, int]) -> None:
+    with WireClient(ports["CLIENTS"]) as client:
+        client.send(MetadataRequest(topics=()), 9)
+        assert client.closed_by_broker()
+    with WireClient(ports["CLIENTS"]) as client:
+        handshake(client)
+        client.send(MetadataRequest(topics=()), 9)
+        assert client.closed_by_broker()
+    with WireClient(ports["CLIENTS"]) as client:
+        # Half a megabyte is more than any login needs.
+        client.send_raw(struct.pack(">i", 600_000))
+        assert client.closed_by_broker()
+
+
+def test_a_login_ends_unless_the_same_user_renews_it(ports: dict[str, int]) -> None:
+    with WireClient(ports["SHORT"]) as client:
+        handshake(client)
+        assert authenticate(client, plain()).session_lifetime_ms == LIFETIME_MS
+        began_s = time.monotonic()
+        while time.monotonic() < began_s + 2 * LIFETIME_MS / 1000:
+            assert handshake(client) == 0
+            assert authenticate(client, plain()).error_code == 0
+            assert metadata(client).brokers
+            time.sleep(LIFETIME_MS / 5000)
+        time.sleep(LIFETIME_MS / 1000)
+        client.send(MetadataRequest(topics=()), 9)
+        assert client.closed_by_broker()
+
+
+def test_librdkafka_renews_its_login_while_it_reads(ports: dict[str, int]) -> None:
+    consumer = Consumer(
+        {
+            **librdkafka_login(ports["SHORT"], ALICE, PASSWORD),
+            "group.id": "renewing",
+            "auto.offset.reset": "earliest",
+        }
+    )
+    consumer.subscribe(["t"])
+    deadline_s = time.monotonic() + 2.5 * LIFETIME_MS / 1000
+    errors = []
+    while time.monotonic() < deadline_s:
+        message = consumer.poll(0.1)
+        if message is not None and message.error() is not None:
+            errors.append(message.error())
+    consumer.close()
+    assert errors == []
+
+
+def test_a_listener_without_sasl_says_so(broker: BrokerProcess) -> None:
+    with WireClient(broker.port) as client:
+        assert handshake(client) == ErrorCode.ILLEGAL_SASL_STATE
+        assert authenticate(client, plain()).error_code == ErrorCode.ILLEGAL_SASL_STATE
+
+
+def test_passwords_are_not_shown(broker: BrokerProcess) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    (rows,) = admin.describe_configs([ConfigResource(ConfigResource.Type.BROKER, "1")]).values()
+    row = rows.result(60)["listener.name.clients.plain.sasl.jaas.config"]
+    assert (row.value, row.is_sensitive) == (None, True)
+    assert [synonym.value for synonym in row.synonyms.values()] == [None]

@@ -1,0 +1,148 @@
+"""Consumers' quotas by user, and by user and client id together (KIP-13, KIP-124), over SCRAM.
+
+The most specific quota counts: that of (user, client id) before that of the user.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from strandline.broker.protocol.messages.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    AlterQuotaEntry,
+    QuotaEntity,
+    QuotaOperation,
+)
+from strandline.broker.protocol.messages.produce import ProduceResponse
+from tests.support.broker import BrokerProcess, faultless_broker
+from tests.support.users import (
+    BOB,
+    CAROL,
+    PASSWORD,
+    SETTINGS,
+    librdkafka_login,
+    listener_ports,
+    make_users,
+)
+from tests.support.wire import WireClient
+from tests.system.calls import batch, create_topic, produce_request
+
+pytestmark = [pytest.mark.slow, pytest.mark.clients]
+
+TOPIC = "read"
+BATCHES = 3
+BATCH_BYTES = 30_000
+# Two batches are more than its windows allow, and a first one always comes (KIP-74).
+SLOW, FAST = 1000.0, 1e9
+PATIENCE_S = 60.0
+BOBS: Mapping[str, str | None] = {"user": BOB}
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with faultless_broker(tmp_path_factory.mktemp("users"), settings=SETTINGS) as running:
+        make_users(running)
+        with WireClient(running.port) as client:
+            create_topic(client, TOPIC)
+            for _ in range(BATCHES):
+                request = produce_request(TOPIC, batch(value=bytes(BATCH_BYTES)))
+                client.ask(request, ProduceResponse, 9)
+        yield running
+
+
+class Quotas:
+    """Sets consumers' rates; takes them away again."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._set: list[Mapping[str, str | None]] = []
+
+    def set(self, entity: Mapping[str, str | None], value: float | None) -> None:
+        if value is not None:
+            self._set.append(entity)
+        operation = QuotaOperation(key="consumer_byte_rate", value=value or 0, remove=value is None)
+        rows = [QuotaEntity(entity_type=kind, entity_name=name) for kind, name in entity.items()]
+        request = AlterClientQuotasRequest(entries=[AlterQuotaEntry(entity=rows, ops=[operation])])
+        with WireClient(self._port) as client:
+            (entry,) = client.ask(request, AlterClientQuotasResponse, 1).entries
+        assert entry.error_code == 0, entry
+
+    def clear(self) -> None:
+        for entity in self._set:
+            self.set(entity, None)
+
+
+@pytest.fixture
+def quotas(broker: BrokerProcess) -> Iterator[Quotas]:
+    made = Quotas(broker.port)
+    yield made
+    made.clear()
+
+
+def is_slowed(broker: BrokerProcess, user: str, client_id: str) -> bool:
+    """Whether a consumer of the whole topic is told to wait on its way."""
+    pauses: list[float] = []
+    settings = {
+        **librdkafka_login(listener_ports(broker)["CLIENTS"], user, PASSWORD),
+        "client.id": client_id,
+        "group.id": client_id,
+        "throttle_cb": lambda event: pauses.append(event.throttle_time),
+    }
+    consumer = Consumer(settings)
+    try:
+        consumer.assign([TopicPartition(TOPIC, 0, 0)])
+        received = 0
+        deadline_s = time.monotonic() + PATIENCE_S
+        while received < BATCHES and not any(pauses) and time.monotonic() < deadline_s:
+            message = consumer.poll(0.1)
+            if message is not None:
+                assert message.error() is None, message.error()
+                received += 1
+        assert any(pauses) or received == BATCHES, "neither read nor held up"
+        return any(pauses)
+    finally:
+        consumer.close()
+
+
+def test_a_users_quota_counts_whatever_its_clients_call_themselves(
+    broker: BrokerProcess, quotas: Quotas
+) -> None:
+    assert not is_slowed(broker, BOB, "any")
+    quotas.set(BOBS, SLOW)
+    assert is_slowed(broker, BOB, "one")
+    assert is_slowed(broker, BOB, "another")
+    assert not is_slowed(broker, CAROL, "one")
+
+
+def test_the_quota_of_every_user_counts_for_who_has_none(
+    broker: BrokerProcess, quotas: Quotas
+) -> None:
+    quotas.set({"user": None}, SLOW)
+    quotas.set(BOBS, FAST)
+    assert is_slowed(broker, CAROL, "any-of-carol")
+    assert not is_slowed(broker, BOB, "any-of-bob")
+
+
+def test_a_quota_of_user_and_client_counts_for_both_together_only(
+    broker: BrokerProcess, quotas: Quotas
+) -> None:
+    quotas.set({"user": BOB, "client-id": "slow"}, SLOW)
+    assert is_slowed(broker, BOB, "slow")
+    assert not is_slowed(broker, BOB, "quick")
+    assert not is_slowed(broker, CAROL, "slow")
+
+
+def test_it_counts_before_the_users_own(broker: BrokerProcess, quotas: Quotas) -> None:
+    quotas.set(BOBS, SLOW)
+    quotas.set({"user": BOB, "client-id": "let-go"}, FAST)
+    assert not is_slowed(broker, BOB, "let-go")
+    assert is_slowed(broker, BOB, "not-let-go")
+    quotas.set(BOBS, FAST)
+    quotas.set({"user": BOB, "client-id": "held"}, SLOW)
+    assert is_slowed(broker, BOB, "held")
+    assert not is_slowed(broker, BOB, "not-held")

@@ -1,0 +1,356 @@
+"""`strandline topic`, `group`, `produce` and `consume` on a real broker, as a person types them."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer
+
+from strandline.broker.cli import main
+from strandline.broker.tools.client import connection
+from tests.support.broker import BrokerProcess, eventually
+
+pytestmark = [pytest.mark.clients, pytest.mark.slow]
+
+
+class Shell:
+    """Runs a command in this process."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        capture: pytest.CaptureFixture[str],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        self._bootstrap = bootstrap
+        self._capture = capture
+        self._monkeypatch = monkeypatch
+        self.complaint = ""
+
+    def run(self, *words: str, stdin: bytes = b"", code: int = 0) -> str:
+        """Standard output of a command that must end with `code`; `complaint` is the other."""
+        self._monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        try:
+            got = main([*words, "--bootstrap-server", self._bootstrap])
+        except SystemExit as end:
+            got = int(end.code or 0)
+        captured = self._capture.readouterr()
+        self.complaint = captured.err
+        assert got == code, (words, captured)
+        return captured.out
+
+    def json(self, *words: str) -> Any:
+        return json.loads(self.run(*words, "--json"))
+
+    def records(self, topic: str, *words: str) -> list[dict[str, Any]]:
+        text = self.run("consume", topic, "--json", "--until-end", *(words or ("--from", "start")))
+        return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    settings = {"group.initial.rebalance.delay.ms": "0", "offsets.topic.num.partitions": "2"}
+    with BrokerProcess(tmp_path_factory.mktemp("cli"), settings=settings) as running:
+        yield running
+
+
+@pytest.fixture
+def shell(
+    broker: BrokerProcess, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Shell:
+    return Shell(broker.bootstrap, capsys, monkeypatch)
+
+
+@pytest.fixture
+def name() -> str:
+    return f"cli-{uuid.uuid4().hex[:10]}"
+
+
+def test_a_topic_from_its_creation_to_its_end(shell: Shell, name: str) -> None:
+    shell.run("topic", "create", name, "--partitions", "2", "--config", "retention.ms=-1")
+    assert name in shell.run("topic", "list")
+    (listed,) = [topic for topic in shell.json("topic", "list") if topic["name"] == name]
+    assert (listed["partitions"], listed["replication_factor"]) == (2, 1)
+    shell.run("topic", "alter", name, "--partitions", "3", "--config", "segment.bytes=2000000")
+    shell.run("topic", "alter", name, "--delete-config", "retention.ms")
+    (described,) = shell.json("topic", "describe", name)
+    assert described["config"] == {"segment.bytes": "2000000"}
+    assert [place["end_offset"] for place in described["partitions"]] == [0, 0, 0]
+    assert "segment.bytes" in shell.run("topic", "describe", name)
+    assert name in shell.run("topic", "delete", name, code=2)
+    assert "add --yes" in shell.complaint
+    assert name in shell.run("topic", "list")
+    shell.run("topic", "delete", name, "--yes")
+    assert name not in shell.run("topic", "list")
+    shell.run("topic", "delete", name, code=1)
+    assert "nothing was deleted" in shell.complaint
+    shell.run("topic", "delete", name, "--if-exists")
+
+
+def test_an_archive_is_not_deleted_by_a_property_before_somebody_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    tier = {
+        "remote.log.storage.system.enable": "true",
+        "strandline.remote.url": f"file://{tmp_path}/archive",
+    }
+    off = ("--config", "remote.storage.enable=false", "--config", "retention.ms=-1")
+    with BrokerProcess(tmp_path / "broker", settings=tier) as broker:
+        shell = Shell(broker.bootstrap, capsys, monkeypatch)
+        shell.run("topic", "create", name, "--config", "remote.storage.enable=true")
+        shell.run("topic", "alter", name, "--config", "remote.log.delete.on.disable=true")
+        shell.run("topic", "alter", name, *off, code=2)
+        assert f"the archive of topic {name} to be deleted" in shell.complaint
+        (described,) = shell.json("topic", "describe", name)
+        assert described["config"]["remote.storage.enable"] == "true"
+        shell.run("topic", "alter", name, *off, "--yes")
+
+
+def test_creating_can_be_tried_and_repeated(shell: Shell, name: str) -> None:
+    shell.run("topic", "create", name, "--validate-only")
+    assert name not in shell.run("topic", "list")
+    shell.run("topic", "create", name)
+    shell.run("topic", "create", name, "--if-not-exists")
+    shell.run("topic", "create", name, code=1)
+    assert "already exists" in shell.complaint
+
+
+def test_lines_become_records_and_records_lines(shell: Shell, name: str) -> None:
+    shell.run("topic", "create", name)
+    shell.run(
+        *("produce", name, "--key-separator", ":", "--header", "source=test", "--null", "NONE"),
+        stdin=b"a:1\r\nb:2:3\nc:NONE\n",
+    )
+    assert "wrote 3 records" in shell.complaint
+    assert [(r["key"], r["value"]) for r in shell.records(name)] == [
+        ("a", "1"),
+        ("b", "2:3"),
+        ("c", None),
+    ]
+    lines = shell.run("consume", name, "--from", "start", "--until-end").splitlines()
+    assert lines[0].startswith(f"{name}-0@0  ")
+    assert lines[0].endswith("a → 1  {source=test}")
+    values = shell.run("consume", name, "--from", "start", "--max-messages", "2", "--value")
+    assert values == "1\n2:3\n"
+
+
+def test_a_topic_is_copied_through_json_with_every_byte(
+    shell: Shell, name: str, tmp_path: Path
+) -> None:
+    picture = tmp_path / "picture"
+    picture.write_bytes(bytes(range(256)))
+    copy = f"{name}-copy"
+    shell.run("topic", "create", name, copy)
+    shell.run("produce", name, "--whole", "--file", str(picture), "--key", "k", "--header", "h=x")
+    text = shell.run("consume", name, "--from", "start", "--until-end", "--json")
+    shell.run("produce", copy, "--json", stdin=text.encode())
+    (first,), (second,) = shell.records(name), shell.records(copy)
+    assert first["value_base64"] == second["value_base64"]
+    for field in ("key", "headers", "timestamp"):
+        assert first[field] == second[field]
+
+
+def test_reading_begins_where_it_is_told_to(shell: Shell, name: str) -> None:
+    shell.run("topic", "create", name, "--partitions", "2")
+    lines = [json.dumps({"value": str(n), "timestamp": 1000 * n}) for n in range(1, 11)]
+    for partition in ("0", "1"):
+        stdin = "\n".join(lines).encode()
+        shell.run("produce", name, "--json", "--partition", partition, stdin=stdin)
+
+    def values(*words: str) -> list[int]:
+        return sorted(int(r["value"]) for r in shell.records(name, *words))
+
+    assert values("--from", "-2") == [9, 9, 10, 10]
+    assert values("--from", "7", "--partition", "1") == [8, 9, 10]
+    assert values("--since", "8500", "--partition", "0") == [9, 10]
+    assert values("--since", "1h") == []
+    assert values("--from", "end") == []
+    assert values("--from", "10") == []
+    shell.run("produce", name, "--partition", "1", stdin=b"11")
+    assert values("--from", "11") == []
+    assert f"{name}-0 ends at 10: read from there" in shell.complaint
+    shell.run("consume", name, "--from", "99", "--until-end", code=2)
+    assert f"offset 99 is beyond the end: {name}-1 ends at 11" in shell.complaint
+
+
+def test_a_time_that_the_library_cannot_send_is_not_changed_in_silence(
+    shell: Shell, name: str
+) -> None:
+    shell.run("topic", "create", name)
+    lines = b'{"value": "a", "timestamp": 1}\n{"value": "b", "timestamp": 0}'
+    shell.run("produce", name, "--json", stdin=lines, code=2)
+    assert "line 2: a timestamp of 0 cannot be sent" in shell.complaint
+    assert [(r["value"], r["timestamp"]) for r in shell.records(name)] == [("a", 1)]
+
+
+def test_a_group_goes_on_where_it_stopped_and_is_moved_by_hand(shell: Shell, name: str) -> None:
+    group = f"group-of-{name}"
+    shell.run("topic", "create", name, "--partitions", "2")
+    for partition in ("0", "1"):
+        numbers = "\n".join(map(str, range(50))).encode()
+        shell.run("produce", name, "--partition", partition, stdin=numbers)
+    as_group = ("--group", group, "--from", "start")
+    assert len(shell.records(name, *as_group)) == 100
+    assert len(shell.records(name, *as_group)) == 0
+    shell.run("produce", name, "--partition", "1", stdin=b"one more\n")
+
+    def lags() -> list[int]:
+        (described,) = shell.json("group", "describe", group)
+        return [place["lag"] for place in described["offsets"]]
+
+    assert lags() == [0, 1]
+    assert group in shell.run("group", "list")
+    assert "lag 1" in shell.run("group", "describe", group, "--members")
+
+    reset = ("group", "reset-offsets", group)
+    planned = shell.json(*reset, "--topic", f"{name}:0", "--to-offset", "20")
+    assert [(m["old_offset"], m["new_offset"]) for m in planned["moves"]] == [(50, 20)]
+    assert lags() == [0, 1]  # Nothing happens without --execute.
+    shell.run(*reset, "--topic", f"{name}:0", "--to-offset", "20", "--execute")
+    assert lags() == [30, 1]
+    shell.run(*reset, "--all-topics", "--shift-by", "-10", "--execute")
+    assert lags() == [40, 11]
+    shell.run(*reset, "--all-topics", "--by-duration", "1h", "--execute")
+    assert lags() == [50, 51]
+    shell.run(*reset, "--all-topics", "--to-latest", "--execute")
+    assert lags() == [0, 0]
+    assert len(shell.records(name, *as_group)) == 0
+    shell.run(*reset, "--topic", name, "--to-earliest", "--execute")
+    assert len(shell.records(name, *as_group)) == 101
+    assert group in shell.run("group", "delete", group, code=2)
+    assert "add --yes" in shell.complaint
+    shell.run("group", "delete", group, "--yes")
+    shell.run("group", "describe", group, code=1)
+    assert "no group" in shell.complaint
+
+
+def test_the_offsets_of_a_group_with_members_are_left_alone(
+    shell: Shell, name: str, broker: BrokerProcess
+) -> None:
+    shell.run("topic", "create", name)
+    settings = {"bootstrap.servers": broker.bootstrap, "group.id": name, "client.id": "reader"}
+    consumer = Consumer(settings)
+    consumer.subscribe([name])
+
+    def joined() -> bool:
+        consumer.poll(0.1)
+        return bool(consumer.assignment())
+
+    eventually(joined)
+    shell.run("group", "reset-offsets", name, "--topic", name, "--to-earliest", code=1)
+    assert "stop them first" in shell.complaint
+    shell.run("group", "delete", name, "--yes", code=1)
+    assert "stop the group's consumers first" in shell.complaint
+    (described,) = shell.json("group", "describe", name)
+    assert described["members"][0]["partitions"] == [{"topic": name, "partition": 0}]
+    assert "reader" in shell.run("group", "describe", name)
+    consumer.close()
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "advice"),
+    [
+        (("topic", "describe", "absent"), 1, "strandline topic list"),
+        (("topic", "create", "a/b"), 1, "letters, digits"),
+        (("topic", "create", "x", "--config", "no.such.key=1"), 1, "docs/configuration.md"),
+        (("topic", "create", "x", "--replication-factor", "3"), 1, "more replicas than"),
+        (("topic", "create", "x", "--config", "novalue"), 2, "KEY=VALUE"),
+        (("topic", "alter", "x"), 2, "--config KEY=VALUE"),
+        (("group", "describe", "absent"), 1, "strandline group list"),
+        (("group", "reset-offsets", "g", "--to-latest"), 2, "--topic NAME"),
+        (("group", "reset-offsets", "g", "--all-topics", "--to-latest"), 1, "with --topic"),
+        (("consume", "absent"), 1, "strandline topic list"),
+        (("consume", "absent", "--from", "sometime"), 2, "write start, end"),
+        (("consume", "absent", "--group", "g", "--since", "1h"), 2, "reset-offsets"),
+        (("produce", "absent", "--file", "/no/such/file"), 1, "cannot read"),
+        (("produce", "a", "-X", "no.such.setting=1"), 2, "no.such.setting"),
+        (("produce", "a", "--key-separator", ""), 2, "--key-separator is empty"),
+        (("topic", "create", "x", "--partitions", str(10**19)), 2, "no number of partitions"),
+        (("topic", "create", "x", "--replication-factor", "10001"), 2, "no number of replicas"),
+        (("topic", "alter", "x", "--partitions", "0"), 2, "no number of partitions"),
+        (("consume", "absent", "--from", "²"), 2, "write start, end"),
+    ],
+)
+def test_a_mistake_is_answered_with_what_to_do(
+    shell: Shell, words: tuple[str, ...], code: int, advice: str
+) -> None:
+    shell.run(*words, code=code)
+    assert advice in shell.complaint
+    assert "Traceback" not in shell.complaint
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("topic", "describe", "\udcff"),
+        ("topic", "create", "x", "--config", "\udcff=1"),
+        ("group", "describe", "\udcff"),
+        ("consume", "\udcff"),
+        ("produce", "x", "--header", "\udcff=1"),
+        ("produce", "x", "--key", "\udcff"),
+    ],
+)
+def test_words_that_are_no_text_do_not_end_the_process(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    assert "\\udcff" in (complaint := capsys.readouterr().err)
+    assert "is not UTF-8" in complaint
+
+
+def test_a_partition_that_no_topic_can_have_is_refused() -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(("produce", "x", "--partition", str(2**31)))
+
+
+def test_a_line_that_is_none_says_how_many_were_written_before_it(shell: Shell, name: str) -> None:
+    shell.run("topic", "create", name)
+    shell.run("produce", name, "--json", stdin=b'{"value": "a"}\n{"value": "b"}\n{', code=2)
+    assert "line 3: a line is no JSON" in shell.complaint
+    assert f"2 records before it were written to {name}" in shell.complaint
+    assert [record["value"] for record in shell.records(name)] == ["a", "b"]
+
+
+def test_a_broker_that_is_not_there_is_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["topic", "list", "--bootstrap-server", "127.0.0.1:1"]) == 1
+    assert "strandline serve" in capsys.readouterr().err
+
+
+def test_without_the_extra_the_tools_say_what_to_install(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "confluent_kafka", None)
+    shell.run("topic", "list", code=1)
+    assert ".whl[cli]'" in shell.complaint
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("topic",), ("topic", "alter"), ("group", "reset-offsets"), ("produce",), ("consume",)],
+)
+def test_help_teaches_with_examples(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main([*words, "--help"])
+    assert end.value.code == 0
+    text = capsys.readouterr().out
+    assert f"  strandline {' '.join(words)} " in text
+    assert "Exit codes" in text
+    assert connection.DEFAULT_BOOTSTRAP in text
+
+
+def test_silence_and_a_count_end_reading(shell: Shell, name: str) -> None:
+    topic = name
+    shell.run("topic", "create", topic)
+    assert shell.run("consume", topic, "--from", "start", "--timeout", "300ms") == ""
+    shell.run("produce", topic, "--quiet", stdin=b"x\n")
+    assert shell.complaint == ""
+    assert shell.run("consume", topic, "--from", "start", "-n", "1", "--value") == "x\n"

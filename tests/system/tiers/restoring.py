@@ -1,0 +1,49 @@
+"""`strandline restore` as a process, and what has to be in the bucket before a disk is lost."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+
+import pytest
+
+from tests.support.broker import REPOSITORY
+from tests.system.tiers.tiered_broker import (
+    Archive,
+    TieredBroker,
+)
+
+pytestmark = [pytest.mark.slow, pytest.mark.s3]
+
+# As for the start of a broker: on a loaded machine it takes many times its second.
+RESTORE_S_MAX = 120.0
+
+
+def run_restore(
+    broker: TieredBroker, *options: str, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """`strandline restore` with the broker's own configuration."""
+    command = [sys.executable, *broker.entry, "restore", *options]
+    for name, value in {"node.id": "1", "log.dirs": str(broker.data), **broker.settings}.items():
+        command += ["--set", f"{name}={value}"]
+    broker.folder.mkdir(parents=True, exist_ok=True)
+    return subprocess.run(
+        command,
+        cwd=broker.folder,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(REPOSITORY / ".namespace"),
+            **(environment or {}),
+        },
+        capture_output=True,
+        text=True,
+        timeout=RESTORE_S_MAX,
+        check=False,
+    )
+
+
+def mirrors_topic(archive: Archive, topic: str) -> bool:
+    """Whether the mirror of the metadata log in the bucket names the topic."""
+    return any(topic.encode() in archive.store.get(key) for key in archive.below("metadata/"))

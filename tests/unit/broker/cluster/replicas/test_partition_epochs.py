@@ -1,0 +1,188 @@
+"""What a partition says of leader epochs that wrote nothing: clients may know them all the same.
+
+A consumer that began at the end of a log was told the epoch that leads. After the next start it
+asks where that one ended (KIP-320), and takes "I do not know it" for a log that was truncated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from strandline.broker.cluster.replicas.partition import Partition
+from strandline.broker.cluster.replicas.traffic import TopicTraffic
+from strandline.broker.handlers.fetch.fetch import FetchHandler
+from strandline.broker.handlers.fetch.fetch_plan import FetchPass
+from strandline.broker.handlers.metadata.offsets import EARLIEST, LATEST, OffsetHandlers
+from strandline.broker.handlers.services.fetch_sessions import WantedPartition
+from strandline.broker.handlers.services.services import RequestContext, Services
+from strandline.broker.protocol.messages.fetch import FetchResponsePartition
+from strandline.broker.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from strandline.broker.protocol.messages.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from strandline.storage.clock import SystemClock
+from strandline.storage.tiering.log.unified_log import UnifiedLog
+from tests.unit.broker.handlers.fetch_plans import plan_of_nothing
+from tests.unit.storage.local.builders import PARTITION, TOPIC_ID, append, batch, open_log
+
+OFFSET_OUT_OF_RANGE = 1
+CONTEXT = cast(RequestContext, SimpleNamespace(api_version=10))
+
+
+@contextmanager
+def leading(tmp_path: Path, *, epoch: int) -> Iterator[Partition]:
+    """A partition whose log is empty."""
+    local = open_log(tmp_path / "t")
+    with ThreadPoolExecutor(1) as pool:
+        yield Partition(
+            PARTITION,
+            TOPIC_ID,
+            UnifiedLog(local),
+            epoch,
+            syncs=pool,
+            traffic=TopicTraffic(),
+        )
+    local.close()
+
+
+@pytest.fixture
+def partition(tmp_path: Path) -> Iterator[Partition]:
+    """Epoch 1 wrote [0, 3), epoch 3 [3, 5); epoch 6 leads and has written nothing yet."""
+    with leading(tmp_path, epoch=6) as made:
+        append(made.log.local, batch(3), leader_epoch=1)
+        append(made.log.local, batch(2), leader_epoch=3)
+        yield made
+
+
+def _handlers(partition: Partition) -> OffsetHandlers:
+    replicas = SimpleNamespace(partition=lambda _topic, _partition: partition)
+    return OffsetHandlers(cast(Services, SimpleNamespace(replicas=replicas)))
+
+
+def _end_of(partition: Partition, epoch: int) -> tuple[int, int]:
+    wanted = OffsetForLeaderPartition(partition=0, leader_epoch=epoch)
+    request = OffsetForLeaderEpochRequest(
+        topics=[OffsetForLeaderTopic(topic=PARTITION.topic, partitions=[wanted])]
+    )
+    answer = _handlers(partition).offset_for_leader_epoch(request, CONTEXT)
+    (topic,) = answer.topics
+    (end,) = topic.partitions
+    assert end.error_code == 0
+    return end.leader_epoch, end.end_offset
+
+
+def _epoch_at(partition: Partition, timestamp: int) -> int:
+    request = ListOffsetsRequest(
+        topics=[
+            ListOffsetsTopic(
+                name=PARTITION.topic,
+                partitions=[ListOffsetsPartition(partition_index=0, timestamp=timestamp)],
+            )
+        ]
+    )
+    answer = _handlers(partition).list_offsets(request, CONTEXT)
+    assert isinstance(answer, ListOffsetsResponse)
+    (topic,) = answer.topics
+    (found,) = topic.partitions
+    return found.leader_epoch
+
+
+def test_an_epoch_that_wrote_nothing_ended_where_its_forerunner_did(partition: Partition) -> None:
+    ends = {epoch: _end_of(partition, epoch) for epoch in range(8)}
+    assert ends == {
+        # Nothing is left of it, so it ended where the log begins.
+        0: (0, 0),
+        1: (1, 3),
+        2: (1, 3),
+        3: (3, 5),
+        4: (3, 5),
+        5: (3, 5),
+        6: (6, 5),
+        7: (-1, -1),
+    }
+    # The first record of the epoch that leads changes no answer but where that one ends.
+    append(partition.log.local, batch(1), leader_epoch=6)
+    assert {epoch: _end_of(partition, epoch) for epoch in range(8)} == {**ends, 6: (6, 6)}
+
+
+def test_every_epoch_of_a_log_without_records_ended_where_it_begins(tmp_path: Path) -> None:
+    with leading(tmp_path, epoch=2) as partition:
+        ends = [_end_of(partition, epoch) for epoch in (-1, 0, 1, 2, 3)]
+        assert ends == [(-1, -1), (0, 0), (1, 0), (2, 0), (-1, -1)]
+
+
+def test_what_comes_next_is_written_by_the_epoch_that_leads(tmp_path: Path) -> None:
+    with leading(tmp_path, epoch=2) as partition:
+        assert [_epoch_at(partition, when) for when in (EARLIEST, LATEST)] == [2, 2]
+        append(partition.log.local, batch(1), leader_epoch=2)
+        partition.leader_epoch = 4
+        assert [_epoch_at(partition, when) for when in (EARLIEST, LATEST)] == [2, 4]
+        partition.log.move_log_start(1)
+        assert [_epoch_at(partition, when) for when in (EARLIEST, LATEST)] == [4, 4]
+
+
+@pytest.mark.parametrize(
+    ("offset", "last_epoch", "sent_back_to"),
+    [
+        (5, 3, None),
+        (5, 4, (3, 5)),
+        (5, 5, (3, 5)),
+        (5, 6, None),
+        (4, 1, (1, 3)),
+        (3, 1, None),
+    ],
+)
+def test_a_reader_is_sent_back_to_where_its_log_and_ours_part(
+    partition: Partition, offset: int, last_epoch: int, sent_back_to: tuple[int, int] | None
+) -> None:
+    answer = _looked_at(partition, offset, last_epoch)
+    diverging = answer.diverging_epoch
+    told = None if diverging is None else (diverging.epoch, diverging.end_offset)
+    assert (answer.error_code, told) == (0, sent_back_to)
+
+
+def test_a_reader_that_read_what_nobody_wrote_is_out_of_range(partition: Partition) -> None:
+    answer = _looked_at(partition, 2, 7)
+    assert (answer.error_code, answer.records_bytes) == (OFFSET_OUT_OF_RANGE, 0)
+
+
+def test_what_was_deleted_is_out_of_range_whichever_epoch_was_read_last(
+    partition: Partition,
+) -> None:
+    partition.log.move_log_start(4)
+    answer = _looked_at(partition, 3, 2)
+    assert (answer.error_code, answer.diverging_epoch) == (OFFSET_OUT_OF_RANGE, None)
+
+
+def _looked_at(partition: Partition, offset: int, last_epoch: int) -> FetchResponsePartition:
+    async def look() -> FetchResponsePartition:
+        services = SimpleNamespace(
+            replicas=None,
+            sessions=None,
+            config=SimpleNamespace(fetch_max_bytes=10**6),
+            quotas=None,
+            traffic=SimpleNamespace(apis={1: None}, remote_fetches=None),
+            clock=SystemClock(),
+            cold_pace=None,
+            records=None,
+        )
+        handler = FetchHandler(cast(Services, services))
+        wanted = WantedPartition(PARTITION.topic, None, 0, offset, 1 << 20, -1, last_epoch)
+        return handler._look_at(plan_of_nothing(), wanted, partition, FetchPass())
+
+    return asyncio.run(look())

@@ -1,0 +1,151 @@
+"""What of the metadata becomes of the partitions that are served."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import threading
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from strandline.broker.cluster.metadata.image import MetadataImage, TopicImage
+from strandline.broker.cluster.metadata.records import TopicConfigsSet, TopicCreated
+from strandline.broker.cluster.metadata.tiers import LocalTier
+from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
+from strandline.storage.config.log_config import LogConfig
+from strandline.storage.errors import DiskError
+from strandline.storage.local.formats import checkpoint
+from strandline.storage.model import TopicId
+from tests.unit.broker.cluster.controlled import with_topic
+from tests.unit.broker.cluster.served import serving, serving_nothing
+from tests.unit.storage.local.log_folders import open_dirs
+
+B = uuid.UUID(int=0xB)
+
+
+def test_a_deleted_topic_is_served_by_no_partition_although_a_folder_cannot_be_removed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    dirs = open_dirs(tmp_path)
+
+    async def delete() -> None:
+        with ThreadPoolExecutor(1) as disk:
+            replicas = await serving(dirs, disk, partitions=3)
+            assert len(replicas.partitions()) == 3
+            shutil.rmtree(tmp_path / "t-0")
+            await replicas.follow(MetadataImage())
+            assert replicas.partitions() == ()
+            assert [replicas.partition("t", index) for index in range(3)] == [None] * 3
+
+    asyncio.run(delete())
+    assert [path.name for path in tmp_path.glob("t-?")] == []
+    assert len(list(tmp_path.glob("t-?.*-delete"))) == 2
+    assert caplog.text.count("folder of a deleted partition stays") == 1
+    dirs.close()
+
+
+def test_a_change_of_one_topic_looks_at_that_topic_alone(tmp_path: Path) -> None:
+    dirs = open_dirs(tmp_path)
+    asked: list[str] = []
+
+    class Asked(ReplicaManager):
+        def config_of(self, topic: TopicImage) -> LogConfig:
+            asked.append(topic.name)
+            return super().config_of(topic)
+
+    async def follow() -> None:
+        defaults: dict[str, str] = {}
+        with ThreadPoolExecutor(1) as disk:
+            replicas = Asked(
+                dirs,
+                LocalTier({}, lookups=disk, on_purged=lambda _topic_id: None),
+                topic_defaults=lambda: dict(defaults),
+                disk=disk,
+                syncs=disk,
+            )
+            image = with_topic("a", partitions=1)
+            await replicas.follow(image)
+            asked.clear()
+            image = image.apply(
+                TopicCreated(topic="b", topic_id=B, replicas=((1,),), properties={})
+            )
+            await replicas.follow(image)
+            assert asked == ["b"]
+            image = image.apply(TopicConfigsSet(topic_id=B, properties={"retention.ms": "7"}))
+            await replicas.follow(image)
+            assert asked == ["b", "b"]
+            # What one topic does not say for itself, it has from the broker.
+            defaults["retention.bytes"] = "9"
+            await replicas.follow(image)
+            assert asked == ["b", "b", "a", "b"]
+            assert [one.log.config.retention_bytes for one in replicas.partitions()] == [9, 9]
+
+    asyncio.run(follow())
+
+
+def test_a_topic_that_is_deleted_while_its_log_comes_back_leaves_nothing(tmp_path: Path) -> None:
+    """Between the return of the folder and the partitions' taking over of the new logs."""
+    dirs = open_dirs(tmp_path)
+
+    async def delete() -> None:
+        with ThreadPoolExecutor(1) as disk:
+            replicas = await serving(dirs, disk, partitions=2)
+            stopped = replicas.partitions()[0].log.local
+            assert stopped.on_failure is not None
+            stopped.on_failure(DiskError("input/output error"))
+            revived = dirs.revive()
+            assert len(revived) == 2
+            await replicas.follow(MetadataImage())
+            replicas.replace_logs(revived)
+            assert replicas.partitions() == ()
+            assert all(pair.new.is_stopped for pair in revived)
+
+    asyncio.run(delete())
+    assert dirs.logs == {}
+    assert [path.name for path in tmp_path.glob("t-?")] == []
+    assert len(list(tmp_path.glob("t-?.*-delete"))) == 2
+    dirs.close()
+
+
+@pytest.mark.parametrize("lacks", ["threads", "memory"])
+def test_partitions_that_there_was_too_little_for_are_created_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacks: str
+) -> None:
+    """Half of their folders would be in the way of every later attempt."""
+    dirs = open_dirs(tmp_path)
+    start, write_topic_id, left = threading.Thread.start, checkpoint.write_topic_id, 2
+
+    def take(_: object) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise RuntimeError("can't start new thread") if lacks == "threads" else MemoryError
+
+    def start_if_there_is_one(thread: threading.Thread) -> None:
+        take(thread)
+        start(thread)
+
+    def write_if_there_is_memory(folder: Path, topic_id: TopicId) -> None:
+        take(folder)
+        write_topic_id(folder, topic_id)
+
+    async def create() -> None:
+        with ThreadPoolExecutor(1) as disk:
+            replicas = await serving_nothing(dirs, disk)
+            with monkeypatch.context() as patch:
+                if lacks == "threads":
+                    patch.setattr(threading.Thread, "start", start_if_there_is_one)
+                else:
+                    patch.setattr(checkpoint, "write_topic_id", write_if_there_is_memory)
+                await replicas.follow(with_topic("t", partitions=5))
+            assert left < 0
+            await replicas.follow(with_topic("t", partitions=5))
+            assert len(replicas.partitions()) == 5
+            assert not replicas.has_uncreated
+
+    asyncio.run(create())
+    assert len(dirs.logs) == 5
+    dirs.close()

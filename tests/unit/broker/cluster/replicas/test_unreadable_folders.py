@@ -1,0 +1,43 @@
+"""A log folder that cannot be read is not taken for an empty one, and is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from strandline.broker.cluster.metadata.metadata_log import MetadataLog
+from strandline.broker.config.broker_config import BrokerConfig
+from strandline.broker.server.folder_marks import check_no_replica, check_not_interrupted
+from strandline.broker.server.opening import load_metadata
+from strandline.storage.clock import ManualClock
+from strandline.storage.errors import TierError
+from strandline.storage.remote.object_store.local_directory import LocalDirectoryStore
+
+CLUSTER = "cluster-of-the-tests00"
+
+
+def test_a_folder_that_cannot_be_looked_into_is_left_to_who_locks_it(tmp_path: Path) -> None:
+    """Where permissions are missing it is the same; a test may run as root."""
+    folder = tmp_path / ("x" * 300)
+    check_no_replica([folder])
+    check_not_interrupted([folder])
+
+
+class Unreadable(LocalDirectoryStore):
+    """Names are there, and nothing can be read."""
+
+    def get(self, key: str) -> bytes:
+        raise TierError(key, "get", "Permission denied")
+
+
+def test_a_metadata_log_that_cannot_be_read_is_not_called_empty(tmp_path: Path) -> None:
+    clock = ManualClock(1_700_000_000_000)
+    mirror = LocalDirectoryStore(tmp_path / "archive", clock=clock)
+    MetadataLog(
+        LocalDirectoryStore(tmp_path / "data", clock=clock), None, cluster_id=CLUSTER
+    ).load()
+    unreadable = Unreadable(tmp_path / "data", clock=clock)
+    config = BrokerConfig.load(None, ["node.id=1", f"log.dirs={tmp_path / 'data'}"])
+    with pytest.raises(TierError, match="Permission denied"):
+        load_metadata(MetadataLog(unreadable, mirror, cluster_id=CLUSTER), config, mirror)

@@ -1,0 +1,51 @@
+"""What `strandline archive verify` prints of what is wrong, of however much."""
+
+from __future__ import annotations
+
+import sys
+import uuid
+
+import pytest
+
+from strandline.broker.commands import archive_commands
+from strandline.storage.model import TopicIdPartition
+from strandline.storage.tiering.audit.findings import Damage, Finding
+
+LONG_DETAIL = "is not what the manifest says, " * 20
+TOPIC_ID = uuid.uuid4()
+
+
+def findings(count: int) -> list[Finding]:
+    return [
+        Finding(
+            partition=TopicIdPartition("orders", TOPIC_ID, 3),
+            damage=next(iter(Damage)),
+            key=f"topics/orders-{TOPIC_ID}/3/{number:020d}-0-{uuid.uuid4().hex}.log",
+            base_offset=number,
+            detail=f"{LONG_DETAIL}{number}",
+        )
+        for number in range(count)
+    ]
+
+
+@pytest.mark.parametrize("count", [1, archive_commands.TABLE_ROWS_MAX + 1])
+def test_into_a_pipe_each_finding_is_one_line_with_everything(
+    capsys: pytest.CaptureFixture[str], count: int
+) -> None:
+    found = findings(count)
+    archive_commands._print_findings(found)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3 + count
+    for line, finding in zip(lines[3:], found, strict=True):
+        for part in (finding.key, finding.detail, finding.advice, finding.damage.value):
+            assert part in line
+
+
+def test_very_many_findings_are_not_made_a_table(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would take a minute and a half for 200,000 of them, and fill the memory before."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setattr(archive_commands, "make_table", lambda _title: pytest.fail("a table"))
+    archive_commands._print_findings(findings(archive_commands.TABLE_ROWS_MAX + 1))
+    assert len(capsys.readouterr().out.splitlines()) == archive_commands.TABLE_ROWS_MAX + 4

@@ -1,0 +1,311 @@
+"""A restore of an archive in which something is damaged: all of it is told before anything is
+written, and the rest may be had without it.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from strandline.broker.cluster.metadata.metadata_log import MetadataLog
+from strandline.broker.cluster.metadata.records import (
+    BrokerStarted,
+    ProducerIdsAllocated,
+    TopicCreated,
+)
+from strandline.broker.commands.archive_commands import DAMAGED, VerifyOptions, verify
+from strandline.broker.commands.restore import Restore, RestoreSummary
+from strandline.broker.config.broker_config import BrokerConfig
+from strandline.broker.coordination.runtime.group_archive import LiveRecord, encode_live
+from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
+from strandline.broker.server.folder_marks import METADATA_FOLDER, RestoreRefused
+from strandline.storage.clock import ManualClock
+from strandline.storage.remote.keys import (
+    CHANGES_KEY,
+    CLUSTER_KEY,
+    GROUPS_PREFIX,
+    group_state_key,
+    metadata_log_key,
+    topic_key,
+)
+from strandline.storage.remote.manifest.change_list import ChangeList
+from strandline.storage.remote.manifest.cluster_info import ClusterInfo, create_cluster_info
+from strandline.storage.remote.manifest.topic_info import (
+    TopicInfo,
+    load_topic_info,
+    save_topic_info,
+)
+from strandline.storage.remote.object_store.local_directory import LocalDirectoryStore
+from strandline.storage.tiering.audit.listing import list_partitions
+from strandline.storage.tiering.audit.scrub import Depth
+from strandline.storage.tiering.manager.topic_purge import TopicPurge
+from tests.unit.storage.tiering.harness import ID_PARTITION, TOPIC, TOPIC_ID, Rig, asynchronous
+
+CLUSTER = "cluster-of-the-tests00"
+CLOCK = ManualClock(1_700_000_000_000)
+GROUPS = group_state_key(0)
+DESCRIPTION = topic_key(TOPIC, TOPIC_ID)
+# Of the metadata: the cluster, two topics, and producer ids twice.
+ENTRIES = 4
+UNKNOWN = TopicInfo(topic="unknown", topic_id=uuid.UUID(int=7), partition_count=1)
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An archive of a topic, of one that the mirror does not know yet, and of a group."""
+    folder = tmp_path_factory.mktemp("original")
+    store = LocalDirectoryStore(folder / "archive", clock=CLOCK)
+    create_cluster_info(store, ClusterInfo(cluster_id=CLUSTER))
+
+    @asynchronous
+    async def archive_segments() -> None:
+        async with Rig(folder / "disk", store=store) as rig:
+            rig.produce_segments(2)
+            await rig.settle()
+
+    archive_segments()
+    metadata = MetadataLog(LocalDirectoryStore(folder / "own"), store, cluster_id=CLUSTER)
+    metadata.load()
+    tiered = {"remote.storage.enable": "true"}
+    metadata.append(
+        [
+            TopicCreated(topic=TOPIC, topic_id=TOPIC_ID, replicas=((1,),), properties=tiered),
+            TopicCreated(
+                topic=OFFSETS_TOPIC, topic_id=uuid.UUID(int=1), replicas=((1,),), properties={}
+            ),
+        ]
+    )
+    for number in (1, 2):
+        metadata.append([ProducerIdsAllocated(next_producer_id=1000 * number)])
+    metadata.mirror_once()
+    told = ChangeList(incarnation="one", sequence=1, complete_after=0, metadata_version=ENTRIES)
+    store.put(CHANGES_KEY, told.encode())
+    save_topic_info(store, UNKNOWN)
+    store.put(GROUPS, encode_live([LiveRecord(key=b"key", value=b"value", timestamp_ms=1)]))
+    return folder / "archive"
+
+
+@pytest.fixture
+def archive(original: Path, tmp_path: Path) -> Path:
+    """One that may be damaged."""
+    return shutil.copytree(original, tmp_path / "archive")
+
+
+def spoil(archive: Path, key: str) -> None:
+    content = bytearray((archive / key).read_bytes())
+    content[len(content) // 2] ^= 4
+    (archive / key).write_bytes(content)
+
+
+def empty(archive: Path, key: str) -> None:
+    (archive / key).write_bytes(b"")
+
+
+class Silent:
+    """A progress that nobody sees."""
+
+    def begin(self, what: str, total: int) -> None:
+        pass
+
+    def advance(self, count: int = 1) -> None:
+        pass
+
+
+def restore(archive: Path, *, skip_damaged: bool = False) -> RestoreSummary:
+    config = BrokerConfig.load(None, [f"log.dirs={archive.parent / 'data'}", "node.id=1"])
+    store = LocalDirectoryStore(archive, clock=CLOCK)
+    return Restore(config, store, clock=CLOCK, progress=Silent(), skip_damaged=skip_damaged).run()
+
+
+@pytest.mark.parametrize("damage", [spoil, empty])
+@pytest.mark.parametrize(
+    ("key", "problem", "kept"),
+    [
+        (GROUPS, "offsets of groups are damaged, not restored", (3, 0)),
+        (DESCRIPTION, "flights: description damaged, restored as the metadata have it", (3, 1)),
+        (UNKNOWN.key, "unknown: description damaged, left out", (2, 1)),
+    ],
+)
+def test_what_is_damaged_beside_the_partitions_is_told_and_the_rest_may_be_had(
+    archive: Path,
+    capsys: pytest.CaptureFixture[str],
+    damage: Callable[[Path, str], None],
+    key: str,
+    problem: str,
+    kept: tuple[int, int],
+) -> None:
+    assert restore(archive).problems == ()
+    shutil.rmtree(archive.parent / "data")
+    damage(archive, key)
+    store = LocalDirectoryStore(archive, clock=CLOCK)
+    assert verify(store, VerifyOptions()) == DAMAGED
+    assert key in capsys.readouterr().err
+    with pytest.raises(RestoreRefused, match=problem):
+        restore(archive)
+    assert not (archive.parent / "data").exists()
+    summary = restore(archive, skip_damaged=True)
+    (told,) = summary.problems
+    assert problem in told
+    assert (summary.topic_count, summary.offset_count) == kept
+    assert TOPIC in {row.topic_partition.topic for row in summary.partitions}
+
+
+def test_a_damaged_description_is_no_obstacle_to_other_topics(archive: Path) -> None:
+    spoil(archive, UNKNOWN.key)
+    (found,) = list_partitions(LocalDirectoryStore(archive), topic=TOPIC)
+    assert (found.partition, found.segment_count) == (ID_PARTITION, 2)
+
+
+@pytest.mark.parametrize("ends", ["archived again", "purged"])
+def test_who_has_the_topic_writes_its_damaged_description_again(archive: Path, ends: str) -> None:
+    spoil(archive, DESCRIPTION)
+    store = LocalDirectoryStore(archive, clock=CLOCK)
+
+    @asynchronous
+    async def run() -> None:
+        async with Rig(archive.parent / "disk", store=store, leader_epoch=2) as rig:
+            if ends == "archived again":
+                rig.produce_segments(1)
+                await rig.settle()
+                assert load_topic_info(store, TOPIC, TOPIC_ID) == rig.topic_info
+                return
+            await purge(rig)
+            assert not [info.key for info in store.list("topics/") if TOPIC in info.key]
+
+    run()
+
+
+async def purge(rig: Rig) -> None:
+    topic_purge = TopicPurge(
+        rig.topic_info,
+        leaving=(),
+        store=rig.store,
+        executor=rig.executors.metadata,
+        clock=rig.clock,
+        retry=rig.tiering_config.retry,
+        grace_ms=0,
+        on_away=pytest.fail,
+    )
+    for _ in range(8):
+        await topic_purge.step()
+    assert topic_purge.done
+
+
+def delete(archive: Path, *keys: str) -> None:
+    for key in keys:
+        (archive / key).unlink()
+
+
+def told_by_verify(archive: Path, capsys: pytest.CaptureFixture[str], depth: Depth) -> str:
+    """What it says is wrong; that and no more has to stop a restore."""
+    store = LocalDirectoryStore(archive, clock=CLOCK)
+    assert verify(store, VerifyOptions(depth=depth)) == DAMAGED
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize("depth", list(Depth))
+@pytest.mark.parametrize(
+    ("gone", "entry", "what"),
+    [
+        ((1, 2, 3, 4), 0, "metadata/ holds no metadata of the cluster: they were deleted"),
+        ((1,), 0, "00001.json is missing"),
+        ((1, 2, 3), 0, "00001.json is missing"),
+        ((2,), 1, "00002.json is missing"),
+        ((3,), 2, "00003.json is missing"),
+        ((4,), 3, "metadata/ ends with entry 3, and had entry 4"),
+        ((3, 4), 2, "metadata/ ends with entry 2, and had entry 4"),
+    ],
+)
+def test_deleted_metadata_are_told_and_what_is_before_them_may_be_had(
+    archive: Path,
+    capsys: pytest.CaptureFixture[str],
+    depth: Depth,
+    gone: tuple[int, ...],
+    entry: int,
+    what: str,
+) -> None:
+    delete(archive, *map(metadata_log_key, gone))
+    assert what in told_by_verify(archive, capsys, depth)
+    with pytest.raises(RestoreRefused, match=re.escape(what)):
+        restore(archive)
+    assert not (archive.parent / "data").exists()
+    summary = restore(archive, skip_damaged=True)
+    assert f"restored as they were after entry {entry}" in summary.problems[0]
+    topics = {row.topic_partition.topic for row in summary.partitions}
+    assert topics >= {TOPIC, UNKNOWN.topic}
+    has_groups = entry >= 2
+    assert (OFFSETS_TOPIC in topics, summary.offset_count == 1) == (has_groups, has_groups)
+    assert [GROUPS_PREFIX in text for text in summary.problems[1:]] == [True] * (not has_groups)
+
+
+@pytest.mark.parametrize("gone", [(1, 2, 3, 4), (1,), (2,), (3,), (4,), (1, 2), (2, 4), (1, 2, 3)])
+def test_what_was_restored_without_lost_metadata_owns_the_archive_and_makes_it_whole(
+    archive: Path, gone: tuple[int, ...]
+) -> None:
+    delete(archive, *map(metadata_log_key, gone))
+    restore(archive, skip_damaged=True)
+    store = LocalDirectoryStore(archive, clock=CLOCK)
+    own = LocalDirectoryStore(archive.parent / "data" / METADATA_FOLDER)
+    metadata = MetadataLog(own, store, cluster_id=CLUSTER)
+    metadata.load()
+    metadata.append([BrokerStarted(node_id=1)])
+    metadata.claim_mirror()
+    assert metadata.mirror_once() == 0
+    assert MetadataLog(store, cluster_id=CLUSTER).load() == metadata.image
+    assert verify(store, VerifyOptions()) == 0
+    # Nobody who read the archive before takes what is new for what he has.
+    assert metadata.image.version > ENTRIES
+
+
+@pytest.mark.parametrize("damage", [spoil, empty])
+def test_damaged_metadata_are_told_as_lost_ones_are(
+    archive: Path, capsys: pytest.CaptureFixture[str], damage: Callable[[Path, str], None]
+) -> None:
+    key = metadata_log_key(3)
+    damage(archive, key)
+    assert key in told_by_verify(archive, capsys, Depth.CHECKSUMS)
+    with pytest.raises(RestoreRefused, match=key):
+        restore(archive)
+    summary = restore(archive, skip_damaged=True)
+    assert "after entry 2" in summary.problems[0]
+    assert (summary.topic_count, summary.offset_count) == (3, 1)
+
+
+@pytest.mark.parametrize("damage", [delete, empty])
+def test_without_its_cluster_json_an_archive_is_that_of_its_metadata(
+    archive: Path, capsys: pytest.CaptureFixture[str], damage: Callable[[Path, str], None]
+) -> None:
+    damage(archive, CLUSTER_KEY)
+    told = told_by_verify(archive, capsys, Depth.SIZES)
+    assert f"{CLUSTER_KEY}" in told
+    assert CLUSTER in told
+    assert "writes it again" in told
+    with pytest.raises(RestoreRefused, match=f"archive of cluster {CLUSTER}"):
+        restore(archive)
+    summary = restore(archive, skip_damaged=True)
+    assert summary.cluster_id == CLUSTER
+    assert (summary.topic_count, summary.offset_count) == (3, 1)
+
+
+def test_without_cluster_json_and_metadata_nobody_knows_whose_it_is(
+    archive: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    delete(archive, CLUSTER_KEY, *map(metadata_log_key, range(1, ENTRIES + 1)))
+    assert f"{CLUSTER_KEY} is missing" in told_by_verify(archive, capsys, Depth.SIZES)
+    with pytest.raises(RestoreRefused, match=re.escape("no cluster.json, and no metadata")):
+        restore(archive, skip_damaged=True)
+
+
+def test_a_list_of_changes_that_tells_of_impossible_metadata_is_not_believed(
+    archive: Path,
+) -> None:
+    told = ChangeList(incarnation="one", sequence=1, complete_after=0, metadata_version=2**63 - 1)
+    store = LocalDirectoryStore(archive, clock=CLOCK)
+    store.put(CHANGES_KEY, told.encode())
+    assert verify(store, VerifyOptions()) == 0
+    assert restore(archive).problems == ()

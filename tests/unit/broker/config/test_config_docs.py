@@ -1,0 +1,25 @@
+"""docs/configuration.md is what the tables say."""
+
+from __future__ import annotations
+
+from strandline.broker.config.foreign_keys import IGNORED, REFUSED
+from strandline.broker.config.table import BROKER_CONFIGS
+from strandline.broker.docs import config_docs
+from strandline.storage.config.log_config import TOPIC_CONFIGS
+
+
+def test_every_key_is_on_the_page() -> None:
+    page = config_docs.render()
+    for name in (*BROKER_CONFIGS, *TOPIC_CONFIGS):
+        assert f"| `{name}` |" in page
+    for entry in (*IGNORED, *REFUSED):
+        assert f"`{entry.pattern}" in page
+
+
+def test_every_row_has_as_many_cells_as_its_head() -> None:
+    width = 0
+    for line in config_docs.render().splitlines():
+        cells = line.count(" |") if line.startswith("|") else 0
+        if cells and width:
+            assert cells == width, line
+        width = cells

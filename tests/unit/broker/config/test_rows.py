@@ -1,0 +1,219 @@
+"""DescribeConfigs tells each value, where it comes from, and what else could have set it."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from strandline.broker.cluster.metadata.decisions import Refusal
+from strandline.broker.cluster.metadata.image import MetadataImage
+from strandline.broker.cluster.metadata.records import BrokerConfigsSet, TopicCreated
+from strandline.broker.config.broker_config import BrokerConfig
+from strandline.broker.config.rows import (
+    ConfigRow,
+    ConfigSource,
+    ConfigSynonym,
+    describe_all,
+    describe_broker,
+    describe_topic,
+)
+from strandline.broker.config.running_config import RunningConfig, check_broker_change
+from strandline.broker.config.table import BROKER_CONFIGS
+from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage.config.log_config import TOPIC_CONFIGS, ConfigType
+
+
+def broker_row(name: str, *overrides: str) -> ConfigRow:
+    rows = describe_broker(RunningConfig(BrokerConfig.load(None, overrides)))
+    return next(row for row in rows if row.name == name)
+
+
+def topic_row(name: str, *overrides: str, **properties: str) -> ConfigRow:
+    texts = {key.replace("_", "."): text for key, text in properties.items()}
+    rows = describe_topic(RunningConfig(BrokerConfig.load(None, overrides)), texts)
+    return next(row for row in rows if row.name == name)
+
+
+def test_every_key_has_a_row_and_rows_are_sorted() -> None:
+    config = RunningConfig(BrokerConfig.load())
+    assert [row.name for row in describe_broker(config)] == sorted(BROKER_CONFIGS)
+    assert [row.name for row in describe_topic(config, {})] == sorted(TOPIC_CONFIGS)
+
+
+def test_a_key_that_was_not_set_shows_its_default() -> None:
+    row = broker_row("num.partitions")
+    assert (row.value, row.source, row.is_default) == ("1", ConfigSource.DEFAULT, True)
+    assert row.type is ConfigType.INT
+
+
+def test_a_key_that_was_set_shows_its_value_first_and_the_default_as_synonym() -> None:
+    row = broker_row("num.partitions", "num.partitions=4")
+    assert (row.value, row.source, row.is_default) == ("4", ConfigSource.STATIC_BROKER, False)
+    assert row.synonyms == (
+        ConfigSynonym(name="num.partitions", value="4", source=ConfigSource.STATIC_BROKER),
+        ConfigSynonym(name="num.partitions", value="1", source=ConfigSource.DEFAULT),
+    )
+
+
+def test_an_unset_key_without_default_is_null() -> None:
+    row = broker_row("strandline.remote.url")
+    assert (row.value, row.synonyms) == (None, ())
+
+
+def test_worked_out_values_are_shown_where_tools_look_for_them() -> None:
+    assert broker_row("advertised.listeners").value == "PLAINTEXT://127.0.0.1:9092"
+    set_by_hand = broker_row("advertised.listeners", "advertised.listeners=PLAINTEXT://h:1")
+    assert (set_by_hand.value, set_by_hand.source) == (
+        "PLAINTEXT://h:1",
+        ConfigSource.STATIC_BROKER,
+    )
+    assert broker_row("broker.id", "node.id=3").value == "3"
+
+
+def test_a_topics_own_property_wins_over_the_brokers_and_the_default() -> None:
+    row = topic_row("retention.ms", "log.retention.hours=2", retention_ms="5")
+    assert (row.value, row.source) == ("5", ConfigSource.DYNAMIC_TOPIC)
+    assert [(s.name, s.value, s.source) for s in row.synonyms] == [
+        ("retention.ms", "5", ConfigSource.DYNAMIC_TOPIC),
+        ("log.retention.hours", "2", ConfigSource.STATIC_BROKER),
+        ("log.retention.hours", "168", ConfigSource.DEFAULT),
+    ]
+
+
+def test_a_brokers_default_is_shown_in_the_topics_unit() -> None:
+    row = topic_row("retention.ms", "log.retention.hours=2")
+    assert (row.value, row.source) == ("7200000", ConfigSource.STATIC_BROKER)
+
+
+@pytest.mark.parametrize("name", ["remote.storage.enable", "segment.bytes"])
+def test_a_property_that_nobody_set_shows_kafkas_default(name: str) -> None:
+    row = topic_row(name)
+    assert (row.value, row.source) == (TOPIC_CONFIGS[name].default, ConfigSource.DEFAULT)
+
+
+def test_only_what_can_be_altered_claims_that_it_can() -> None:
+    config = RunningConfig(BrokerConfig.load())
+    for row in describe_broker(config):
+        assert row.read_only is not BROKER_CONFIGS[row.name].dynamic, row.name
+    assert not any(row.read_only for row in describe_topic(config, {}))
+
+
+# --- altered while it runs -----------------------------------------------------------------------
+
+
+def altered(own: dict[str, str], everybodys: dict[str, str], *overrides: str) -> RunningConfig:
+    running = RunningConfig(BrokerConfig.load(None, overrides))
+    running.follow(
+        MetadataImage().apply_entry(
+            [
+                BrokerConfigsSet(node_id=1, properties=own),
+                BrokerConfigsSet(node_id=None, properties=everybodys),
+                BrokerConfigsSet(node_id=2, properties={"max.connections": "2"}),
+            ]
+        )
+    )
+    return running
+
+
+def test_what_was_altered_for_this_broker_wins_over_all_and_over_the_file() -> None:
+    running = altered({"max.connections": "7"}, {"max.connections": "8"}, "max.connections=9")
+    assert running.current.max_connections == 7
+    row = next(row for row in describe_broker(running) if row.name == "max.connections")
+    assert (row.value, row.source, row.read_only) == ("7", ConfigSource.DYNAMIC_BROKER, False)
+    assert [(s.value, s.source) for s in row.synonyms] == [
+        ("7", ConfigSource.DYNAMIC_BROKER),
+        ("8", ConfigSource.DYNAMIC_DEFAULT_BROKER),
+        ("9", ConfigSource.STATIC_BROKER),
+        ("2147483647", ConfigSource.DEFAULT),
+    ]
+
+
+def test_an_empty_name_shows_what_was_altered_for_all_and_nothing_else() -> None:
+    running = altered({"max.connections": "7"}, {"log.retention.ms": "8"}, "max.connections=9")
+    (row,) = describe_all(running)
+    assert (row.name, row.value, row.source) == (
+        "log.retention.ms",
+        "8",
+        ConfigSource.DYNAMIC_DEFAULT_BROKER,
+    )
+    assert [s.source for s in row.synonyms] == [ConfigSource.DYNAMIC_DEFAULT_BROKER]
+
+
+def test_an_altered_default_is_what_topics_without_a_value_of_their_own_have() -> None:
+    running = altered({}, {"log.retention.ms": "8"}, "log.retention.hours=2")
+    assert running.topic_defaults.properties["retention.ms"] == "8"
+    row = next(row for row in describe_topic(running, {}) if row.name == "retention.ms")
+    assert (row.value, row.source) == ("8", ConfigSource.DYNAMIC_DEFAULT_BROKER)
+    assert [(s.name, s.value) for s in row.synonyms] == [
+        ("log.retention.ms", "8"),
+        ("log.retention.hours", "2"),
+        ("log.retention.hours", "168"),
+    ]
+
+
+def test_what_is_taken_back_leaves_what_the_broker_was_started_with() -> None:
+    running = altered({"max.connections": "7"}, {}, "max.connections=9")
+    running.follow(MetadataImage())
+    assert running.current.max_connections == 9
+    assert dict(running.current.given) == {"max.connections": "9"}
+
+
+def test_stored_keys_that_cannot_be_applied_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    running = altered({"node.id": "5", "max.connections": "many"}, {"log.roll.ms": "9"})
+    assert running.current.node_id == 1
+    assert running.current.topic_defaults() == {"segment.ms": "9"}
+    assert caplog.text.count("stored configuration not applied") == 2
+
+
+def test_a_topic_that_contradicts_itself_already_holds_up_no_change_of_the_broker() -> None:
+    """The file's defaults may have changed since it was made; only what a change breaks is said."""
+    image = MetadataImage().apply(
+        TopicCreated(
+            topic="slow",
+            topic_id=uuid.UUID(int=1),
+            replicas=((1,),),
+            properties={"min.compaction.lag.ms": "5000"},
+        )
+    )
+    key = "log.cleaner.max.compaction.lag.ms"
+    contradicted = BrokerConfig.load(None, [f"{key}=4000"])
+    for properties in ({"max.connections": "9"}, {key: "3000"}, {key: "6000"}):
+        check_broker_change(contradicted, image, 1, properties)
+    with pytest.raises(Refusal, match="topic slow could not run with it"):
+        check_broker_change(BrokerConfig.load(), image, 1, {key: "4000"})
+
+
+@pytest.mark.parametrize(
+    ("properties", "complaint"),
+    [
+        ({"nonsense": "1"}, "unknown key"),
+        ({"node.id": "2"}, "Cannot update these configs dynamically: node.id"),
+        ({"log.retention.hours": "2"}, "Cannot update these configs dynamically"),
+        ({"max.connections": "-1"}, "must be at least 0"),
+        # Kafka's DynamicBrokerConfigTest, KafkaConfigTest.testMaxConnectionsPerIpProp and
+        # testInvalidGzipCompressionLevel.
+        ({"max.connections": "0"}, "nobody could connect to take it back"),
+        ({"listener.name.plaintext.max.connections": "0"}, "nobody could connect"),
+        ({"max.connections.per.ip": "0"}, "can be set to zero only if"),
+        ({"compression.gzip.level": "0"}, "must be -1, or from 1 to 9"),
+        ({"max.connections.per.ip.overrides": "x:1"}, "expected address:count"),
+        ({"log.local.retention.ms": "9999999999"}, "must not exceed"),
+        ({"log.retention.ms": "0"}, "must be -1, for no limit, or at least 1"),
+        ({"log.retention.ms": "1"}, "topic tiered could not run with it"),
+    ],
+)
+def test_what_a_broker_could_not_run_with_is_refused(
+    properties: dict[str, str], complaint: str
+) -> None:
+    image = MetadataImage().apply(
+        TopicCreated(
+            topic="tiered",
+            topic_id=uuid.UUID(int=1),
+            replicas=((1,),),
+            properties={"local.retention.ms": "5", "remote.storage.enable": "true"},
+        )
+    )
+    with pytest.raises(Refusal, match=complaint) as caught:
+        check_broker_change(BrokerConfig.load(), image, None, properties)
+    assert caught.value.error_code is ErrorCode.INVALID_REQUEST

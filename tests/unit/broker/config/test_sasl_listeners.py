@@ -1,0 +1,61 @@
+"""SASL listeners that nobody could come in by, or anybody, are refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from strandline.broker.config.broker_config import BrokerConfig
+from strandline.broker.server.sasl_listeners import check_sasl, sasl_listeners
+from strandline.broker.server.sasl_settings import enabled_mechanisms
+from strandline.storage.errors import InvalidConfig
+
+CLIENTS = (
+    "listeners=PLAINTEXT://127.0.0.1:0,CLIENTS://127.0.0.1:0",
+    "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CLIENTS:SASL_PLAINTEXT",
+)
+USERS = (
+    "listener.name.clients.plain.sasl.jaas.config="
+    'org.apache.kafka.common.security.plain.PlainLoginModule required user_a="b";'
+)
+
+
+def load(*overrides: str) -> BrokerConfig:
+    return BrokerConfig.load(None, (*CLIENTS, *overrides))
+
+
+def test_a_listener_is_sasl_by_its_protocol_and_has_its_own_mechanisms() -> None:
+    config = load(
+        "sasl.enabled.mechanisms=SCRAM-SHA-256",
+        "listener.name.clients.sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-512",
+        USERS,
+    )
+    check_sasl(config)
+    assert sasl_listeners(config) == ["CLIENTS"]
+    assert enabled_mechanisms(config, "CLIENTS") == ("PLAIN", "SCRAM-SHA-512")
+    assert enabled_mechanisms(config, "OTHER") == ("SCRAM-SHA-256",)
+
+
+def test_a_listener_may_have_the_name_of_its_protocol() -> None:
+    config = BrokerConfig.load(None, ("listeners=SASL_PLAINTEXT://127.0.0.1:0",))
+    assert sasl_listeners(config) == ["SASL_PLAINTEXT"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "complaint"),
+    [
+        ((), "expected some of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"),
+        (("sasl.enabled.mechanisms=GSSAPI",), "expected some of PLAIN"),
+        (("sasl.enabled.mechanisms=PLAIN",), "expected its users in listener.name.clients.plain"),
+    ],
+)
+def test_a_listener_without_a_way_in_is_refused(overrides: tuple[str, ...], complaint: str) -> None:
+    with pytest.raises(InvalidConfig, match=complaint):
+        check_sasl(load(*overrides))
+
+
+def test_encryption_is_refused_as_before() -> None:
+    with pytest.raises(InvalidConfig, match="SASL_SSL is not served yet"):
+        BrokerConfig.load(
+            None,
+            (CLIENTS[0], "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CLIENTS:SASL_SSL"),
+        )

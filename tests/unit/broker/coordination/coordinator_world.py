@@ -1,0 +1,198 @@
+"""A coordinator over partitions in memory, with a clock that tests move."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from strandline.broker.cluster.metadata.decisions import TopicDefaults
+from strandline.broker.cluster.metadata.image import MetadataImage, replay
+from strandline.broker.cluster.metadata.records import ClusterCreated, TopicCreated
+from strandline.broker.coordination.runtime.runtime import GroupCoordinator
+from strandline.broker.coordination.values.faults import CoordinatorFault
+from strandline.broker.coordination.values.group_values import (
+    JoinRequest,
+    MemberProtocol,
+)
+from strandline.broker.coordination.values.shard_values import (
+    CommitRequest,
+    OffsetToCommit,
+)
+from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
+from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage.clock import ManualClock
+from strandline.storage.concurrency.resizable_pool import ResizablePool
+from strandline.storage.local.log.log import AppendOrigin
+from strandline.storage.model import TopicPartition
+from strandline.storage.records.batch.batch import read_header, stamp
+from tests.unit.broker.coordination.group_trace import subscription
+
+TOPIC_ID = uuid.UUID(int=7)
+CONFIG = SimpleNamespace(
+    group_min_session_timeout_ms=1000,
+    group_max_session_timeout_ms=60_000,
+    group_initial_rebalance_delay_ms=0,
+    group_max_size=100,
+    group_consumer_session_timeout_ms=45_000,
+    group_consumer_heartbeat_interval_ms=5_000,
+    group_consumer_max_size=100,
+    group_consumer_assignors=("uniform", "range"),
+    group_consumer_regex_refresh_interval_ms=600_000,
+    group_consumer_migration_policy="bidirectional",
+    offsets_topic_num_partitions=2,
+    offsets_topic_segment_bytes=1_048_576,
+    offsets_retention_minutes=10,
+    offsets_retention_check_interval_ms=60_000,
+    offset_metadata_max_bytes=100,
+)
+
+
+class MemoryPartition:
+    """A partition that is its own log, in memory; appends fail with `failure` if it is set."""
+
+    must_flush = False
+
+    def __init__(self, index: int) -> None:
+        self.topic_partition = TopicPartition(OFFSETS_TOPIC, index)
+        self.log = self
+        self.log_start_offset = 0
+        self.end_offset = 0
+        self.batches: list[tuple[int, bytes]] = []
+        self.failure: Exception | None = None
+
+    @property
+    def high_watermark(self) -> int:
+        return self.end_offset
+
+    def append(self, records: memoryview, *, origin: AppendOrigin) -> None:
+        assert origin is AppendOrigin.COORDINATOR
+        if self.failure is not None:
+            raise self.failure
+        stamp(records, 0, self.end_offset, 0)
+        self.batches.append((self.end_offset, bytes(records)))
+        self.end_offset += read_header(records).record_count
+
+    def read(self, offset: int, *, bytes_max: int) -> object:
+        """One batch at a time, as a log with tiny chunks."""
+        if self.failure is not None:
+            raise self.failure
+        (batch,) = [data for start, data in self.batches if start == offset]
+        following = [start for start, _ in self.batches if start > offset]
+        return SimpleNamespace(
+            range=SimpleNamespace(read=lambda: batch),
+            next_offset=min(following, default=self.end_offset),
+        )
+
+
+@dataclass
+class World:
+    """Metadata, partitions and a clock that outlive the coordinators of a test."""
+
+    image: MetadataImage = field(
+        default_factory=lambda: replay(
+            MetadataImage(),
+            [
+                [
+                    ClusterCreated(cluster_id="c"),
+                    TopicCreated(topic="t", topic_id=TOPIC_ID, replicas=((1,),), properties={}),
+                ]
+            ],
+        )
+    )
+    partitions: dict[int, MemoryPartition] = field(
+        default_factory=lambda: {0: MemoryPartition(0), 1: MemoryPartition(1)}
+    )
+    clock: ManualClock = field(default_factory=ManualClock)
+    executor: ResizablePool = field(default_factory=lambda: ResizablePool(1, "reads"))
+
+    async def change(self, decide: Callable[[MetadataImage], Any]) -> Any:
+        decision = decide(self.image)
+        self.image = self.image.apply_entry(decision.records)
+        return decision
+
+    def partition(self, topic: str, index: int) -> MemoryPartition | None:
+        return self.partitions.get(index) if topic in self.image.topics else None
+
+    def coordinator(self) -> GroupCoordinator:
+        return GroupCoordinator(
+            CONFIG,
+            self,  # type: ignore[arg-type]  # a fake of what is used of it
+            self,  # type: ignore[arg-type]  # likewise
+            node_id=1,
+            topic_defaults=TopicDefaults(),
+            clock=self.clock,
+            reads=self.executor,
+        )
+
+    def fail(self, failure: Exception | None) -> None:
+        for partition in self.partitions.values():
+            partition.failure = failure
+
+
+def play(scenario: Callable[[World], Coroutine[Any, Any, None]]) -> None:
+    async def bounded() -> None:
+        world = World()
+        async with asyncio.timeout(60):
+            await scenario(world)
+        world.executor.shutdown()
+
+    asyncio.run(bounded())
+
+
+class Running:
+    """A coordinator whose loop runs; used with `async with`."""
+
+    def __init__(self, world: World) -> None:
+        self._coordinator = world.coordinator()
+
+    async def __aenter__(self) -> GroupCoordinator:
+        self._task = asyncio.create_task(self._coordinator.run())
+        return self._coordinator
+
+    async def __aexit__(self, *_: object) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+
+async def until(check: Callable[[], object]) -> None:
+    while not check():
+        await asyncio.sleep(0.002)
+
+
+async def until_loaded(coordinator: GroupCoordinator) -> None:
+    await until(lambda: coordinator.statistics().loaded_partitions == 2)
+
+
+def join_request(member_id: str = "", *, session_timeout_ms: int = 10_000) -> JoinRequest:
+    return JoinRequest(
+        member_id=member_id,
+        client_id="c",
+        client_host="/h",
+        protocol_type="consumer",
+        protocols=(MemberProtocol("range", subscription("t")),),
+        session_timeout_ms=session_timeout_ms,
+        rebalance_timeout_ms=10_000,
+        needs_member_id=False,
+    )
+
+
+def commit_request(offset: int = 5) -> CommitRequest:
+    return CommitRequest(offsets=(OffsetToCommit("t", 0, offset),))
+
+
+def fault_of(call: Callable[[], object]) -> ErrorCode:
+    with pytest.raises(CoordinatorFault) as caught:
+        call()
+    return caught.value.error_code
+
+
+def offset_in(coordinator: GroupCoordinator, group_id: str) -> int | None:
+    offsets = coordinator.offsets_of(group_id)
+    found = None if offsets is None else offsets.get("t", 0)
+    return None if found is None else found.offset

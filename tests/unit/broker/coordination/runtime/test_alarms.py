@@ -1,0 +1,42 @@
+"""Groups are looked at in time, and once per alarm."""
+
+from __future__ import annotations
+
+from strandline.broker.coordination.runtime.alarms import Alarms
+
+
+def test_alarms_ring_in_order_once_their_time_has_come() -> None:
+    alarms = Alarms()
+    assert alarms.arm("b", 200)
+    assert alarms.arm("a", 100)
+    assert not alarms.arm("c", 300)
+    assert alarms.next_ms == 100
+    assert alarms.ring(99) == []
+    assert alarms.ring(200) == ["a", "b"]
+    assert alarms.ring(200) == []
+    assert alarms.next_ms == 300
+
+
+def test_an_earlier_alarm_replaces_a_later_one_and_not_the_reverse() -> None:
+    alarms = Alarms()
+    alarms.arm("a", 200)
+    assert not alarms.arm("a", 300)
+    assert alarms.arm("a", 100)
+    assert alarms.ring(150) == ["a"]
+    assert alarms.ring(1000) == []
+
+
+def test_a_group_can_be_armed_again_after_its_alarm() -> None:
+    alarms = Alarms()
+    alarms.arm("a", 100)
+    alarms.ring(100)
+    alarms.arm("a", 150)
+    assert alarms.ring(150) == ["a"]
+
+
+def test_nothing_rings_after_all_was_cleared() -> None:
+    alarms = Alarms()
+    alarms.arm("a", 100)
+    alarms.clear()
+    assert alarms.next_ms is None
+    assert alarms.ring(1000) == []

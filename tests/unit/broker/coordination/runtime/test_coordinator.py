@@ -1,0 +1,308 @@
+"""The shell: records before answers, loading, and what happens when the log does not play along."""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import uuid4
+
+import pytest
+
+from strandline.broker.cluster.metadata.records import TopicCreated, TopicDeleted
+from strandline.broker.coordination.records.offset_records import encode_records
+from strandline.broker.coordination.runtime import runtime
+from strandline.broker.coordination.values.faults import CoordinatorFault
+from strandline.broker.coordination.values.group_offsets import CommittedOffset
+from strandline.broker.coordination.values.group_values import (
+    GroupState,
+    LeavingMember,
+    SyncRequest,
+)
+from strandline.broker.coordination.values.shard_values import (
+    OffsetRecord,
+)
+from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
+from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage.errors import DiskError, MessageTooLarge
+from strandline.storage.local.log.log import AppendOrigin
+from strandline.storage.records.batch.batch import read_header
+from strandline.storage.records.batch.record import Record, encode_batch, iter_records
+from tests.unit.broker.coordination.coordinator_world import (
+    TOPIC_ID,
+    Running,
+    World,
+    commit_request,
+    fault_of,
+    join_request,
+    offset_in,
+    play,
+    until,
+    until_loaded,
+)
+
+
+@pytest.fixture(autouse=True)
+def _look_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop does not see a manual clock move, so it must not sleep long."""
+    monkeypatch.setattr(runtime, "POLL_S", 0.005)
+
+
+def test_nothing_is_created_for_those_who_only_look() -> None:
+    async def scenario(world: World) -> None:
+        coordinator = world.coordinator()
+        assert coordinator.offsets_of("g") is None
+        assert coordinator.describe("g") is None
+        assert coordinator.groups() == []
+        assert await coordinator.delete("g") is ErrorCode.GROUP_ID_NOT_FOUND
+        assert OFFSETS_TOPIC not in world.image.topics
+
+    play(scenario)
+
+
+def test_the_first_commit_creates_the_topic_with_the_partitions_asked_for() -> None:
+    async def scenario(world: World) -> None:
+        coordinator = world.coordinator()
+        assert await coordinator.commit("g", commit_request()) == (ErrorCode.NONE,)
+        topic = world.image.topics[OFFSETS_TOPIC]
+        assert topic.partition_count == 2
+        assert topic.properties["cleanup.policy"] == "compact"
+
+    play(scenario)
+
+
+def test_a_second_coordinator_loads_what_the_first_has_written() -> None:
+    async def scenario(world: World) -> None:
+        async with Running(world) as first:
+            joined = await first.join("g", join_request())
+            wanted = SyncRequest(
+                member_id=joined.member_id,
+                generation=1,
+                assignments={joined.member_id: b"all"},
+            )
+            assert (await first.sync("g", wanted)).assignment == b"all"
+            await first.commit("h", commit_request(5))
+            await first.commit("h", commit_request(6))
+        async with Running(world) as second:
+            await until_loaded(second)
+            assert offset_in(second, "h") == 6
+            described = second.describe("g")
+            assert described is not None
+            assert described.state is GroupState.STABLE
+            assert described.members[0].assignment == b"all"
+            (left,) = await second.leave("g", [LeavingMember(member_id=joined.member_id)])
+            assert left.error_code is ErrorCode.NONE
+
+    play(scenario)
+
+
+def test_a_silent_member_is_missed() -> None:
+    async def scenario(world: World) -> None:
+        async with Running(world) as coordinator:
+            joined = await coordinator.join("g", join_request())
+            await coordinator.sync("g", SyncRequest(member_id=joined.member_id, generation=1))
+            world.clock.advance_ms(10_000)
+            await until(lambda: coordinator.statistics().groups_by_state[GroupState.EMPTY] == 1)
+
+    play(scenario)
+
+
+def test_old_offsets_are_looked_for_and_forgotten() -> None:
+    async def scenario(world: World) -> None:
+        async with Running(world) as coordinator:
+            await coordinator.commit("g", commit_request())
+            world.clock.advance_ms(11 * 60_000)
+            await until(lambda: not coordinator.statistics().offset_count)
+            assert coordinator.describe("g") is None
+        async with Running(world) as coordinator:
+            await until_loaded(coordinator)
+            assert coordinator.describe("g") is None
+
+    play(scenario)
+
+
+def test_the_offsets_of_a_deleted_topic_are_forgotten_before_the_next_commit() -> None:
+    async def scenario(world: World) -> None:
+        coordinator = world.coordinator()
+        await coordinator.commit("g", commit_request())
+        world.image = world.image.apply(TopicDeleted(topic_id=TOPIC_ID))
+        assert offset_in(coordinator, "g") is None
+
+    play(scenario)
+
+
+# --- while it loads --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("is_dead", "is_made_again"), [(False, False), (False, True), (True, False)]
+)
+def test_the_offsets_of_a_topic_that_was_deleted_while_its_groups_load_are_forgotten(
+    is_dead: bool, is_made_again: bool
+) -> None:
+    async def scenario(world: World) -> None:
+        await world.coordinator().commit("g", commit_request())
+        before = world.image
+        if is_dead:
+            # The broker died between the deletion and forgetting.
+            world.image = world.image.apply(TopicDeleted(topic_id=TOPIC_ID))
+        restarted = world.coordinator()
+        assert fault_of(lambda: restarted.offsets_of("g")) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        if not is_dead:
+            world.image = world.image.apply(TopicDeleted(topic_id=TOPIC_ID))
+            assert fault_of(restarted.groups) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        if is_made_again:
+            (topic,) = [t for t in before.topics.values() if t.topic_id == TOPIC_ID]
+            world.image = world.image.apply(
+                TopicCreated(
+                    topic=topic.name,
+                    topic_id=uuid4(),
+                    replicas=tuple(p.replicas for p in topic.partitions),
+                    properties={},
+                )
+            )
+        running = asyncio.create_task(restarted.run())
+        await until_loaded(restarted)
+        assert offset_in(restarted, "g") is None
+        running.cancel()
+
+    play(scenario)
+
+
+def test_groups_are_not_served_before_their_log_is_read() -> None:
+    async def scenario(world: World) -> None:
+        await world.coordinator().commit("g", commit_request())
+        restarted = world.coordinator()
+        loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert fault_of(lambda: restarted.offsets_of("g")) is loading
+        assert fault_of(lambda: restarted.describe("g")) is loading
+        assert fault_of(restarted.groups) is loading
+        assert await restarted.delete("g") is loading
+        with pytest.raises(CoordinatorFault):
+            await restarted.commit("g", commit_request())
+        with pytest.raises(CoordinatorFault):
+            await restarted.join("g", join_request())
+        # Members are told that all is well: their session begins when the group is loaded.
+        code = restarted.heartbeat("g", member_id="m", group_instance_id=None, generation=1)
+        assert code is ErrorCode.NONE
+
+    play(scenario)
+
+
+def test_a_log_that_cannot_be_read_is_tried_again_and_nothing_forgotten() -> None:
+    async def scenario(world: World) -> None:
+        await world.coordinator().commit("g", commit_request())
+        world.fail(DiskError("broken"))
+        async with Running(world) as restarted:
+            await asyncio.sleep(0.05)
+            assert restarted.statistics().loading_partitions == 1
+            world.fail(None)
+            world.clock.advance_ms(30_000)
+            await until_loaded(restarted)
+            assert offset_in(restarted, "g") == 5
+
+    play(scenario)
+
+
+def _transactional(offset: int, producer_id: int) -> bytes:
+    committed = CommittedOffset(offset, -1, "", 1)
+    batch = encode_records([OffsetRecord("g", "t", 0, committed)], 1)
+    # Rebuilt with the producer's id; what the broker itself writes has none.
+    records = list(iter_records(batch, read_header(batch)))
+    return encode_batch(
+        records, producer_id=producer_id, producer_epoch=0, base_sequence=0, transactional=True
+    )
+
+
+def _marker(kind: int, producer_id: int) -> bytes:
+    record = Record(offset=0, timestamp_ms=1, key=kind.to_bytes(4, "big"), value=b"\0\0\0\0\0\0")
+    return encode_batch(
+        [record], producer_id=producer_id, producer_epoch=0, transactional=True, control=True
+    )
+
+
+def test_transactional_commits_count_when_their_transaction_did() -> None:
+    async def scenario(world: World) -> None:
+        first = world.coordinator()
+        await first.commit("g", commit_request(1))
+        (partition,) = [p for p in world.partitions.values() if p.end_offset]
+        for data in (
+            _transactional(10, 77),
+            _transactional(20, 88),
+            _marker(1, 77),
+            _marker(0, 88),
+            _transactional(30, 99),
+        ):
+            partition.append(memoryview(bytearray(data)), origin=AppendOrigin.COORDINATOR)
+        async with Running(world) as restarted:
+            await until_loaded(restarted)
+            assert offset_in(restarted, "g") == 10
+
+    play(scenario)
+
+
+# --- when it cannot write --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("failure", "code"),
+    [
+        (DiskError("full"), ErrorCode.NOT_COORDINATOR),
+        (MessageTooLarge("too much"), ErrorCode.INVALID_COMMIT_OFFSET_SIZE),
+    ],
+)
+def test_a_commit_that_cannot_be_written_is_refused_and_not_seen(
+    failure: Exception, code: ErrorCode
+) -> None:
+    async def scenario(world: World) -> None:
+        coordinator = world.coordinator()
+        await coordinator.commit("g", commit_request(1))
+        world.fail(failure)
+        with pytest.raises(CoordinatorFault) as caught:
+            await coordinator.commit("g", commit_request(2))
+        assert caught.value.error_code is code
+        assert offset_in(coordinator, "g") == 1
+
+    play(scenario)
+
+
+@pytest.mark.parametrize(
+    ("failure", "code"),
+    [
+        (DiskError("full"), ErrorCode.NOT_COORDINATOR),
+        (MessageTooLarge("too much"), ErrorCode.UNKNOWN_SERVER_ERROR),
+    ],
+)
+def test_a_group_that_cannot_be_written_never_was(failure: Exception, code: ErrorCode) -> None:
+    async def scenario(world: World) -> None:
+        coordinator = world.coordinator()
+        world.fail(failure)
+        answer = await coordinator.join("g", join_request())
+        assert answer.error_code is code
+        assert coordinator.describe("g") is None
+        assert coordinator.statistics().parked_requests == 0
+
+    play(scenario)
+
+
+def test_members_are_told_that_their_assignment_was_not_written() -> None:
+    async def scenario(world: World) -> None:
+        async with Running(world) as coordinator:
+            joined = await coordinator.join("g", join_request())
+            world.fail(DiskError("full"))
+            synced = await coordinator.sync(
+                "g", SyncRequest(member_id=joined.member_id, generation=1)
+            )
+            assert synced.error_code is ErrorCode.NOT_COORDINATOR
+
+    play(scenario)
+
+
+def test_a_caller_that_gives_up_is_forgotten() -> None:
+    async def scenario(world: World) -> None:
+        coordinator = world.coordinator()
+        waiting = asyncio.create_task(coordinator.join("g", join_request()))
+        await until(lambda: coordinator.statistics().parked_requests)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        assert coordinator.statistics().parked_requests == 0
+
+    play(scenario)

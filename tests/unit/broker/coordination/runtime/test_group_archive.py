@@ -1,0 +1,316 @@
+"""What the bucket has of the groups: the last of each key, whoever wrote it, and never too far."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from strandline.broker.coordination.runtime.group_archive import (
+    GroupArchive,
+    LiveRecord,
+    LiveRecords,
+    clamped,
+    encode_live,
+    read_group_state,
+    write_group_state,
+)
+from strandline.broker.protocol.formats.offsets_topic import (
+    OFFSETS_TOPIC,
+    OffsetCommitKey,
+    OffsetCommitValue,
+    decode_offset_commit,
+    encode_key,
+    encode_offset_commit,
+)
+from strandline.storage.clock import ManualClock
+from strandline.storage.config.log_config import LogConfig
+from strandline.storage.errors import CorruptRecords, TierUnavailable
+from strandline.storage.local.formats.producer_state import (
+    MarkerType,
+    TransactionMarker,
+    encode_marker,
+)
+from strandline.storage.local.log.log import AppendOrigin, LocalLog
+from strandline.storage.model import TopicPartition
+from strandline.storage.records.batch.record import Record, encode_batch
+from strandline.storage.remote.keys import group_state_key
+from strandline.storage.remote.object_store.interface import IfMatches, ObjectInfo
+from strandline.storage.remote.object_store.memory import Fault, MemoryStore, Moment
+from strandline.storage.tiering.log.unified_log import UnifiedLog
+
+PARTITION = TopicPartition(OFFSETS_TOPIC, 0)
+
+
+def commit(group: str, offset: int, *, partition: int = 0) -> tuple[bytes, bytes]:
+    key = encode_key(OffsetCommitKey(group=group, topic="t", partition=partition))
+    return key, encode_offset_commit(OffsetCommitValue(offset=offset, commit_timestamp_ms=1))
+
+
+def batch(
+    offset: int, records: Sequence[tuple[bytes, bytes | None]], *, producer_id: int = -1
+) -> bytes:
+    return encode_batch(
+        [
+            Record(offset=offset + i, timestamp_ms=1, key=key, value=value)
+            for i, (key, value) in enumerate(records)
+        ],
+        producer_id=producer_id,
+        producer_epoch=0 if producer_id >= 0 else -1,
+        base_sequence=0 if producer_id >= 0 else -1,
+        transactional=producer_id >= 0,
+    )
+
+
+def marker(offset: int, producer_id: int, kind: MarkerType) -> bytes:
+    key, value = encode_marker(TransactionMarker(kind, 0))
+    return encode_batch(
+        [Record(offset=offset, timestamp_ms=1, key=key, value=value)],
+        producer_id=producer_id,
+        producer_epoch=0,
+        transactional=True,
+        control=True,
+    )
+
+
+def open_log(folder: Path) -> LocalLog:
+    folder.mkdir(parents=True, exist_ok=True)
+    return LocalLog.open(
+        folder,
+        topic_partition=PARTITION,
+        topic_id=UUID(int=1),
+        config=LogConfig(),
+        clock=ManualClock(),
+        recovery_point=0,
+        log_start_offset=0,
+        clean_shutdown=True,
+    )
+
+
+def test_only_the_last_record_of_a_key_lives_and_none_whose_last_is_a_tombstone() -> None:
+    live = LiveRecords()
+    (a, a1), (_, a2), (b, b1) = commit("a", 1), commit("a", 2), commit("b", 1)
+    assert live.take(batch(0, [(a, a1), (b, b1)]) + batch(2, [(a, a2), (b, None)]), 0) == 4
+    assert [(record.key, record.value) for record in live] == [(a, a2)]
+
+
+def test_records_of_a_transaction_live_once_it_is_committed() -> None:
+    (a, a1), (b, b1) = commit("a", 1), commit("b", 1)
+    content = (
+        batch(0, [(a, a1)], producer_id=5)
+        + batch(1, [(b, b1)], producer_id=6)
+        + marker(2, 5, MarkerType.COMMIT)
+    )
+    live = LiveRecords()
+    live.take(content, 0)
+    assert [record.key for record in live] == [a]
+    live.take(marker(3, 6, MarkerType.ABORT), 3)
+    assert len(live) == 1
+
+
+def test_offsets_above_the_restored_end_are_set_back_to_it() -> None:
+    (a, a9), (b, b9) = commit("a", 9), commit("b", 9, partition=1)
+    records = [
+        LiveRecord(key=a, value=a9, timestamp_ms=1),
+        LiveRecord(key=b, value=b9, timestamp_ms=1),
+        LiveRecord(key=b"\xff\xffunknown", value=b"x", timestamp_ms=1),
+    ]
+    kept = list(clamped(records, {TopicPartition("t", 0): 5}.get))
+    assert decode_offset_commit(kept[0].value).offset == 5
+    assert kept[1:] == records[1:]
+
+
+def test_what_is_restored_is_what_was_written(tmp_path: Path) -> None:
+    records = [
+        LiveRecord(key=commit(f"g{n}", n)[0], value=commit(f"g{n}", n)[1], timestamp_ms=n)
+        for n in range(5000)
+    ]
+    store = MemoryStore()
+    store.put(group_state_key(0), encode_live(records))
+    found = read_group_state(store, 0)
+    assert found is not None
+    assert list(found) == records
+    local = open_log(tmp_path)
+    write_group_state(local, found)
+    assert local.end_offset == 5000
+    assert read_group_state(store, 1) is None
+
+
+def test_a_damaged_object_is_refused() -> None:
+    key, value = commit("a", 1)
+    content = encode_live([LiveRecord(key=key, value=value, timestamp_ms=1)])
+    store = MemoryStore()
+    for damaged in (content[:-1], content[:-2] + b"xx"):
+        store.put(group_state_key(0), damaged)
+        with pytest.raises(CorruptRecords):
+            read_group_state(store, 0)
+
+
+def test_the_bucket_follows_the_log_and_an_unknown_outcome_is_looked_at(tmp_path: Path) -> None:
+    async def run() -> None:
+        store, local = MemoryStore(), open_log(tmp_path)
+        unified_log = UnifiedLog(local)
+        clock = ManualClock()
+        with ThreadPoolExecutor(1) as executor:
+            archive = GroupArchive(store, lambda: [unified_log], executor=executor, clock=clock)
+            assert await archive.run_once() == 0, "nothing is written over nothing"
+            for offset in (1, 2):
+                records = memoryview(bytearray(batch(0, [commit("a", offset)])))
+                local.append(records, leader_epoch=0, origin=AppendOrigin.COORDINATOR)
+                store.add_fault(
+                    Fault(operation="put", error=TierUnavailable, moment=Moment.AFTER, times=1)
+                )
+                assert await archive.run_once() == 0
+                clock.advance_ms(60_000)
+                assert await archive.run_once() == 1
+                assert await archive.run_once() == 0
+                found = read_group_state(store, 0)
+                assert found is not None
+                assert [decode_offset_commit(record.value).offset for record in found] == [offset]
+            # Somebody else writes there: this broker is not the only one, and stops.
+            store.put(group_state_key(0), b"")
+            clock.advance_ms(60_000)
+            local.append(
+                memoryview(bytearray(batch(0, [commit("a", 3)]))),
+                leader_epoch=0,
+                origin=AppendOrigin.COORDINATOR,
+            )
+            assert await archive.run_once() == 0
+            assert store.get(group_state_key(0)) == b""
+
+    asyncio.run(run())
+
+
+class LatePuts(MemoryStore):
+    """Does a request that a dead broker gave up right after the next look at the object."""
+
+    late: bytes | None = None
+
+    def head(self, key: str) -> ObjectInfo:
+        found = super().head(key)
+        if self.late is not None:
+            content, self.late = self.late, None
+            super().put(key, content, condition=IfMatches(found.etag))
+        return found
+
+
+def test_groups_whose_tombstones_were_compacted_away_unread_are_gone(tmp_path: Path) -> None:
+    """As after a day in which the archive was away, or another's."""
+
+    async def run() -> None:
+        store, clock = MemoryStore(), ManualClock()
+        before, compacted = open_log(tmp_path / "before"), open_log(tmp_path / "compacted")
+        for log, offset, group in ((before, 0, "gone"), (compacted, 2, "later")):
+            records = memoryview(bytearray(batch(offset, [commit(group, 1)])))
+            log.append(records, leader_epoch=0, origin=AppendOrigin.REPLICATION)
+        logs = [UnifiedLog(before)]
+        with ThreadPoolExecutor(1) as executor:
+            archive = GroupArchive(store, lambda: logs, executor=executor, clock=clock)
+            assert await archive.run_once() == 1
+            logs[:] = [UnifiedLog(compacted)]
+            clock.advance_ms(compacted.config.delete_retention_ms)
+            assert await archive.run_once() == 1
+        found = read_group_state(store, 0)
+        assert found is not None
+        assert [record.key for record in found] == [commit("later", 1)[0]]
+
+    asyncio.run(run())
+
+
+def test_a_late_write_of_a_dead_broker_does_not_stop_its_successor(tmp_path: Path) -> None:
+    async def run() -> None:
+        store, local, clock = LatePuts(), open_log(tmp_path), ManualClock()
+        store.put(group_state_key(0), batch(0, [commit("a", 1)]))
+        with ThreadPoolExecutor(1) as executor:
+            archive = GroupArchive(
+                store, lambda: [UnifiedLog(local)], executor=executor, clock=clock
+            )
+            store.late = batch(0, [commit("a", 2)])
+            for offset in (3, 4):
+                local.append(
+                    memoryview(bytearray(batch(0, [commit("a", offset)]))),
+                    leader_epoch=0,
+                    origin=AppendOrigin.COORDINATOR,
+                )
+                await archive.run_once()
+                clock.advance_ms(60_000)
+                await archive.run_once()
+                found = read_group_state(store, 0)
+                assert found is not None
+                assert [decode_offset_commit(record.value).offset for record in found] == [offset]
+
+    asyncio.run(run())
+
+
+def test_no_state_of_the_groups_comes_back_as_it_was(tmp_path: Path) -> None:
+    """Else a write that was given up, and waits for what was there before, would be done."""
+
+    async def run() -> None:
+        store, local, clock = MemoryStore(), open_log(tmp_path), ManualClock()
+        etags = []
+        with ThreadPoolExecutor(1) as executor:
+            archive = GroupArchive(
+                store, lambda: [UnifiedLog(local)], executor=executor, clock=clock
+            )
+            (key, value) = commit("a", 1)
+            for records in ([(key, value)], [(key, None)]) * 3:
+                local.append(
+                    memoryview(bytearray(batch(0, records))),
+                    leader_epoch=0,
+                    origin=AppendOrigin.COORDINATOR,
+                )
+                assert await archive.run_once() == 1
+                etags.append(store.head(group_state_key(0)).etag)
+                found = read_group_state(store, 0)
+                assert found is not None
+                assert [record.key for record in found] == [k for k, v in records if v is not None]
+        assert len(set(etags)) == len(etags)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("then", ["a commit", "a look"])
+def test_what_was_deleted_of_the_groups_is_written_again(tmp_path: Path, then: str) -> None:
+    """And not taken for what another broker did, who would have written."""
+
+    async def run() -> None:
+        store, local, clock = MemoryStore(), open_log(tmp_path), ManualClock()
+        with ThreadPoolExecutor(1) as executor:
+            archive = GroupArchive(
+                store, lambda: [UnifiedLog(local)], executor=executor, clock=clock
+            )
+            groups = [commit("a", 1)]
+            append(local, groups)
+            assert await archive.run_once() == 1
+            await archive.look()
+            assert archive.deleted_count == 0
+            store.delete([group_state_key(0)])
+            if then == "a commit":
+                groups.append(commit("b", 2))
+                append(local, groups[1:])
+            else:
+                await archive.look()
+                assert archive.deleted_count == 1
+            for _ in range(2):
+                await archive.run_once()
+                clock.advance_ms(60_000)
+            found = read_group_state(store, 0)
+            assert found is not None
+            assert [(record.key, record.value) for record in found] == groups
+            # Another broker, who writes what this one wrote, still is one.
+            other = GroupArchive(store, lambda: [UnifiedLog(local)], executor=executor, clock=clock)
+            assert await other.run_once() == 1
+            append(local, [commit("c", 3)])
+            assert await archive.run_once() == 0
+
+    asyncio.run(run())
+
+
+def append(local: LocalLog, records: Sequence[tuple[bytes, bytes | None]]) -> None:
+    local.append(
+        memoryview(bytearray(batch(0, records))), leader_epoch=0, origin=AppendOrigin.COORDINATOR
+    )

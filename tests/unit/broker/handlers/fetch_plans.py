@@ -1,0 +1,49 @@
+"""A plan of a Fetch that asks for nothing, and a handler with next to nothing around it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import cast
+
+from strandline.broker.handlers.fetch.fetch import FetchHandler
+from strandline.broker.handlers.fetch.fetch_plan import FetchPlan
+from strandline.broker.handlers.services.services import Services
+from strandline.broker.protocol.schema.api import ApiKey
+from strandline.storage.clock import SystemClock
+from strandline.storage.model import Isolation
+
+HOURS_MS = 10 * 3_600_000
+
+
+def plan_of_nothing() -> FetchPlan:
+    return FetchPlan(
+        version=12,
+        correlation_id=1,
+        user="",
+        client_id="",
+        started_s=0.0,
+        wanted=(),
+        session=None,
+        incremental=False,
+        isolation=Isolation.READ_UNCOMMITTED,
+        bytes_max=1 << 20,
+        min_bytes=1,
+        wait_ms_max=HOURS_MS,
+    )
+
+
+def handler_over(replicas: object = None) -> FetchHandler:
+    """A handler without sessions, quotas and archive; made within a running loop."""
+    services = SimpleNamespace(
+        replicas=replicas,
+        sessions=None,
+        config=SimpleNamespace(fetch_max_bytes=10**6),
+        quotas=SimpleNamespace(is_active=False),
+        traffic=SimpleNamespace(
+            apis={ApiKey.FETCH: SimpleNamespace(failed_answers=0)}, remote_fetches=None
+        ),
+        clock=SystemClock(),
+        cold_pace=None,
+        records=None,
+    )
+    return FetchHandler(cast("Services", services))

@@ -1,0 +1,139 @@
+"""A fetch held back for live traffic: what is there does not wait for what is not."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from strandline.broker.cluster.replicas.partition import Partition
+from strandline.broker.handlers.fetch.fetch_answers import error_answer
+from strandline.broker.handlers.fetch.fetch_cold import ColdFetches
+from strandline.broker.handlers.fetch.fetch_plan import FetchPass
+from strandline.broker.handlers.services.fetch_sessions import WantedPartition
+from strandline.broker.telemetry.requests import RemoteWaits
+from strandline.storage.clock import ManualClock
+from strandline.storage.errors import AccessDenied, ObjectNotFound
+from strandline.storage.model import TopicPartition
+from tests.unit.broker.handlers.fetch_plans import plan_of_nothing
+
+# Longer than any test: who waits for it fails.
+HOURS_MS = 10 * 3_600_000
+
+
+async def _never(*_: object, **__: object) -> None:
+    await asyncio.Event().wait()
+
+
+def _found(*, total_bytes: int) -> FetchPass:
+    """A look that found so much, and a partition whose download does not begin."""
+    wanted = WantedPartition("t", None, 0, 0, 1 << 20, -1, -1)
+    partition = cast(Partition, SimpleNamespace(log=SimpleNamespace(read_remote=_never)))
+    found = FetchPass(total_bytes=total_bytes)
+    found.answers.append((wanted, error_answer(0, 0)))
+    found.remote.append((0, partition, 0))
+    return found
+
+
+def _fetches(
+    held_bytes_max: int | None, *, wait_ms_max: int = HOURS_MS, waits: RemoteWaits | None = None
+) -> ColdFetches:
+    return ColdFetches(
+        lambda *_: error_answer(0, 0),
+        wait_ms_max=lambda: wait_ms_max,
+        bytes_max=lambda: held_bytes_max,
+        waits=RemoteWaits() if waits is None else waits,
+        clock=ManualClock(),
+    )
+
+
+def _ends(fetches: ColdFetches, found: FetchPass, *, timeout_s: float = 60.0) -> bool:
+    async def main() -> bool:
+        reading = asyncio.ensure_future(fetches.read(plan_of_nothing(), found))
+        done, _ = await asyncio.wait([reading], timeout=timeout_s)
+        reading.cancel()
+        return bool(done)
+
+    return asyncio.run(main())
+
+
+def test_held_records_that_are_there_do_not_wait_for_a_download_that_may_not_begin() -> None:
+    found = _found(total_bytes=1000)
+    assert _ends(_fetches(held_bytes_max=1 << 20), found)
+    ((_, answer),) = found.answers
+    assert answer.records_bytes == 0
+
+
+def test_held_with_nothing_there_it_waits_as_ever() -> None:
+    assert not _ends(_fetches(held_bytes_max=1 << 20), _found(total_bytes=0), timeout_s=0.1)
+
+
+def test_held_with_nothing_there_it_is_answered_empty_at_the_end_of_its_wait() -> None:
+    found = _found(total_bytes=0)
+    assert _ends(_fetches(held_bytes_max=1 << 20, wait_ms_max=1), found)
+    ((_, answer),) = found.answers
+    assert (answer.error_code, answer.records_bytes) == (0, 0)
+
+
+def test_a_fetch_that_waits_is_counted_until_it_ends_and_one_whose_time_was_over_for_ever() -> None:
+    waits = RemoteWaits()
+    fetches = _fetches(held_bytes_max=None, wait_ms_max=1, waits=waits)
+    for expired in (1, 2):
+        assert _ends(fetches, _found(total_bytes=0))
+        assert (waits.waiting, waits.expired) == (0, expired)
+
+    async def given_up() -> int:
+        patient = _fetches(held_bytes_max=None, waits=waits)
+        reading = asyncio.ensure_future(patient.read(plan_of_nothing(), _found(total_bytes=0)))
+        await asyncio.sleep(0)
+        waiting = waits.waiting
+        reading.cancel()
+        await asyncio.wait([reading])
+        return waiting
+
+    assert asyncio.run(given_up()) == 1
+    assert (waits.waiting, waits.expired) == (0, 2)
+    # What makes way for live traffic has not used up its time.
+    assert _ends(_fetches(held_bytes_max=1 << 20, waits=waits), _found(total_bytes=1000))
+    assert (waits.waiting, waits.expired) == (0, 2)
+
+
+def test_a_held_answer_is_bounded_with_what_it_has_already() -> None:
+    asked: list[int] = []
+    found = _found(total_bytes=400)
+    ((_, partition, _),) = found.remote
+    log = SimpleNamespace(
+        read_remote_from_memory=lambda *_, bytes_max, **__: asked.append(bytes_max)
+    )
+    partition.log = log  # type: ignore[assignment]
+    _fetches(held_bytes_max=1000).read_from_memory(plan_of_nothing(), found)
+    _fetches(held_bytes_max=None).read_from_memory(plan_of_nothing(), found)
+    assert asked == [600, (1 << 20) - 400]
+
+
+def test_reads_that_fail_in_turns_for_two_reasons_are_told_once_each(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Two consumers, of which one stands before an object that is gone."""
+    errors = itertools.cycle(
+        [ObjectNotFound("a.log", "get", "404"), AccessDenied("b.log", "get", "403")]
+    )
+
+    async def fail(*_: object, **__: object) -> None:
+        raise next(errors)
+
+    partition = SimpleNamespace(
+        log=SimpleNamespace(read_remote=fail, log_start_offset=0),
+        traffic=SimpleNamespace(remote_fetch_errors=0),
+        topic_partition=TopicPartition("t", 0),
+    )
+    fetches = _fetches(held_bytes_max=None)
+    for _ in range(6):
+        found = _found(total_bytes=0)
+        found.remote[0] = (0, cast(Partition, partition), 0)
+        assert _ends(fetches, found)
+    assert partition.traffic.remote_fetch_errors == 6
+    assert [record.message for record in caplog.records] == ["cold read failed"] * 2

@@ -1,0 +1,146 @@
+"""What is said of a partition in passing is what a look at it would have said."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from strandline.broker.cluster.replicas.partition import Partition
+from strandline.broker.cluster.replicas.traffic import TopicTraffic
+from strandline.broker.handlers.fetch.fetch import FetchHandler
+from strandline.broker.handlers.fetch.fetch_answers import passed_over
+from strandline.broker.handlers.fetch.fetch_plan import FetchPass
+from strandline.broker.handlers.services.fetch_sessions import WantedPartition
+from strandline.storage.config.log_config import LogConfig
+from strandline.storage.errors import DiskError
+from strandline.storage.local.formats.producer_state import MarkerType
+from strandline.storage.model import Isolation
+from strandline.storage.tiering.log.unified_log import UnifiedLog
+from tests.unit.broker.handlers.fetch_plans import handler_over, plan_of_nothing
+from tests.unit.storage.local.builders import (
+    PARTITION,
+    TOPIC_ID,
+    append,
+    append_marker,
+    batch,
+    fill,
+    open_log,
+)
+
+LEADER_EPOCH = 4
+
+
+@pytest.fixture
+def partition(tmp_path: Path) -> Iterator[Partition]:
+    """Offsets 10 to 41, deleted below 20; a transaction is open at 40, where epoch 2 begins."""
+    local = open_log(tmp_path / "t", log_start_offset=10)
+    fill(local, 3)
+    opened = batch(producer_id=9, producer_epoch=0, base_sequence=0, transactional=True)
+    append(local, opened, leader_epoch=2)
+    with ThreadPoolExecutor(1) as pool:
+        made = Partition(
+            PARTITION,
+            TOPIC_ID,
+            UnifiedLog(local, log_start_offset=20),
+            LEADER_EPOCH,
+            syncs=pool,
+            traffic=TopicTraffic(),
+        )
+        yield made
+    with suppress(DiskError):  # A test may have stopped it.
+        local.close()
+
+
+async def _handler() -> FetchHandler:
+    return handler_over()
+
+
+def _wanted(offset: int, *, epoch: int = -1, last_epoch: int = -1) -> WantedPartition:
+    return WantedPartition("topic", None, 0, offset, 1 << 20, epoch, last_epoch)
+
+
+@pytest.mark.parametrize("codec", ["producer", "zstd"])
+def test_it_says_what_a_look_says(partition: Partition, codec: str) -> None:
+    partition.log.local.update_config(LogConfig(compression_type=codec))
+    handler = asyncio.run(_handler())
+    said = 0
+    for offset, epoch, last_epoch, isolation, version, is_full in itertools.product(
+        (0, 10, 19, 20, 25, 39, 40, 41, 42),
+        (-1, LEADER_EPOCH - 1, LEADER_EPOCH, LEADER_EPOCH + 1),
+        (-1, 0),
+        Isolation,
+        (4, 9, 10, 16),
+        (False, True),
+    ):
+        # FetchPlan is no frozen value, but a copy of it costs nothing here.
+        plan = replace(plan_of_nothing(), isolation=isolation, version=version)
+        wanted = _wanted(offset, epoch=epoch, last_epoch=last_epoch)
+        in_passing, looked = (
+            FetchPass(is_full=is_full, total_bytes=1000 * is_full) for _ in range(2)
+        )
+        partition.traffic.fetch_requests = 0
+        answer = passed_over(plan, wanted, partition, in_passing)
+        if answer is None:
+            assert partition.traffic.fetch_requests == 0
+            continue
+        said += 1
+        assert partition.traffic.fetch_requests == 1
+        assert answer == handler._look_at(plan, wanted, partition, looked)
+        assert answer.error_code == 0
+        assert in_passing.must_answer == looked.must_answer
+        assert (in_passing.is_full, in_passing.total_bytes) == (is_full, 1000 * is_full)
+        assert not looked.remote
+    assert said > 20
+
+
+def test_what_happened_since_it_was_said_last_is_said(partition: Partition) -> None:
+    """For who has read all: the end moves, the open transaction ends, the beginning is deleted."""
+    handler = asyncio.run(_handler())
+    log = partition.log
+    opened = batch(producer_id=8, producer_epoch=0, base_sequence=0, transactional=True)
+    events: list[Callable[[], object]] = [
+        lambda: None,
+        lambda: fill(log.local, 1),
+        lambda: append_marker(log.local, MarkerType.COMMIT, producer_id=9),
+        lambda: log.delete_records(30),
+        lambda: append(log.local, opened),
+        # As a log does that was opened anew without its snapshots: the end stays where it is.
+        log.local.producers.clear,
+    ]
+    told: set[tuple[int, ...]] = set()
+    for happens in events:
+        happens()
+        for isolation in (*Isolation, *reversed(Isolation)):
+            plan = replace(plan_of_nothing(), isolation=isolation)
+            wanted = _wanted(log.end_offset)
+            found = FetchPass()
+            answer = passed_over(plan, wanted, partition, found)
+            assert answer is not None
+            assert answer == handler._look_at(plan, wanted, partition, FetchPass())
+            assert not found.must_answer
+            told.add((answer.high_watermark, answer.last_stable_offset, answer.log_start_offset))
+    assert len(told) == len(events)
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_a_partition_with_records_is_looked_at_until_the_answer_is_full(
+    partition: Partition, is_full: bool
+) -> None:
+    found = FetchPass(is_full=is_full, total_bytes=1000 * is_full)
+    assert (passed_over(plan_of_nothing(), _wanted(25), partition, found) is None) is not is_full
+    assert passed_over(plan_of_nothing(), _wanted(41), partition, found) is not None
+
+
+def test_what_is_wrong_with_a_partition_is_not_passed_over(partition: Partition) -> None:
+    full = FetchPass(is_full=True, total_bytes=1000)
+    for wanted in (_wanted(19), _wanted(42), _wanted(41, epoch=LEADER_EPOCH + 1)):
+        assert passed_over(plan_of_nothing(), wanted, partition, full) is None
+    partition.log.local.stop(DiskError("input/output error"))
+    assert passed_over(plan_of_nothing(), _wanted(41), partition, full) is None

@@ -1,0 +1,70 @@
+"""DescribeLogDirs while a partition is on its way to another folder."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+from strandline.broker.cluster.replicas.replica_moves import ReplicaMoves
+from strandline.broker.handlers.admin.log_dirs import LogDirHandler
+from strandline.broker.handlers.services.services import RequestContext, Services
+from strandline.broker.protocol.messages.describe_log_dirs import (
+    DescribableLogDirTopic,
+    DescribeLogDirsRequest,
+)
+from strandline.storage.clock import ManualClock
+from strandline.storage.config.log_config import LogConfig
+from strandline.storage.local.log_dirs.log_dirs import LogDirs
+from strandline.storage.local.log_dirs.move import LogMove
+from strandline.storage.model import TopicPartition
+from tests.unit.storage.local.builders import PARTITION, TOPIC_ID, fill
+
+
+def test_the_copy_in_the_making_is_a_future_replica_with_its_lag(tmp_path: Path) -> None:
+    paths = [tmp_path / "one", tmp_path / "two"]
+    clock = ManualClock()
+    log_dirs = LogDirs.open(paths, node_id=1, cluster_id=None, clock=clock)
+    source = log_dirs.create_log(PARTITION, TOPIC_ID, LogConfig())
+    other = next(path for path in paths if path != source.directory.parent)
+    fill(source, 5)
+    move = LogMove(source, other / str(PARTITION), clock=clock)
+    move.prepare()
+    source.roll()
+    move.copy_closed(source.segments[:1])
+    copied_bytes = source.size_bytes
+    fill(source, 2)
+
+    served = SimpleNamespace(
+        topic_partition=PARTITION,
+        log=SimpleNamespace(local=source, remote=None, end_offset=source.end_offset),
+        high_watermark=source.end_offset,
+    )
+    services = SimpleNamespace(replicas=SimpleNamespace(partitions=lambda: [served]))
+    current: list[LogMove | None] = [move]
+    waiting: dict[TopicPartition, Path] = {}
+    moves = SimpleNamespace(current=lambda: current[0], waiting=lambda: waiting)
+    handler = LogDirHandler(cast(Services, services), log_dirs, cast(ReplicaMoves, moves))
+    context = RequestContext(api_version=4, client_id="", peer="")
+
+    def futures(topics: list[DescribableLogDirTopic] | None) -> list[tuple[str, int, int]]:
+        request = DescribeLogDirsRequest(topics=topics)
+        answer = asyncio.run(handler.describe_log_dirs(request, context))
+        return [
+            (result.log_dir, partition.partition_size, partition.offset_lag)
+            for result in answer.results
+            for topic in result.topics
+            for partition in topic.partitions
+            if partition.is_future_key
+        ]
+
+    expected = [(str(other), copied_bytes, 20)]
+    assert futures(None) == expected
+    assert futures([DescribableLogDirTopic(topic=PARTITION.topic, partitions=[0])]) == expected
+    assert futures([DescribableLogDirTopic(topic=PARTITION.topic, partitions=[1])]) == []
+    current[0] = None
+    assert futures(None) == []
+    waiting[PARTITION] = other
+    assert futures(None) == [(str(other), 0, source.end_offset)]
+    log_dirs.close()

@@ -1,0 +1,158 @@
+"""Random messages made from our own tables: any API, any version, from one seed.
+
+Tests draw the seed with hypothesis, which prints it when it fails; drawing every field with it
+would take ten times as long.
+
+Values stay inside what all codecs can hold: error codes are known ones, and times are what fits
+into the `datetime` and `timedelta` that kio turns them into.
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from typing import Any, TypeVar
+
+from strandline.broker.protocol.codec import codec
+from strandline.broker.protocol.schema.api import SPECS, ApiKey
+from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.broker.protocol.schema.schema import (
+    OWN_TAG_MIN,
+    ArrayOf,
+    Field,
+    Fixed,
+    Message,
+    Struct,
+    StructOf,
+    WireType,
+    boolean,
+    float64,
+    optional_uuid,
+    record_parts,
+    records,
+    string,
+    uuid_,
+)
+
+M = TypeVar("M", bound=Struct)
+
+ELEMENTS_MAX = 3
+_CODES = [int(code) for code in ErrorCode]
+# Lengths around the places where a varint grows a byte.
+_LENGTHS = [0, 0, 1, 2, 7, 7, 7, 20, 126, 127, 128, 300]
+_LONG = [16_382, 16_383, 20_000]
+_LETTERS = "abcxyz0189._- äß€\U0001f30a\x00"
+_INTEGER_BITS = {"b": 8, "h": 16, "i": 32, "q": 64}
+
+
+# The first version of an API that Kafka 4 still has, where that is not 0.
+DROPPED_BELOW = {
+    ApiKey.PRODUCE: 3,
+    ApiKey.FETCH: 4,
+    ApiKey.LIST_OFFSETS: 1,
+    ApiKey.OFFSET_COMMIT: 2,
+    ApiKey.OFFSET_FETCH: 1,
+    ApiKey.CREATE_TOPICS: 2,
+    ApiKey.DELETE_TOPICS: 1,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: 2,
+    ApiKey.DESCRIBE_ACLS: 1,
+    ApiKey.CREATE_ACLS: 1,
+    ApiKey.DELETE_ACLS: 1,
+    ApiKey.DESCRIBE_CONFIGS: 1,
+    ApiKey.ALTER_REPLICA_LOG_DIRS: 1,
+    ApiKey.DESCRIBE_LOG_DIRS: 1,
+}
+
+
+def every_message() -> list[tuple[type[Message], int]]:
+    """All classes and versions that we have tables for."""
+    return [
+        (cls, version)
+        for key, row in SPECS.items()
+        for version in row.supported
+        for cls in (codec.request_class(key), codec.response_class(key))
+    ]
+
+
+def messages_of_kio() -> list[tuple[type[Message], int]]:
+    """kio follows Kafka 4, which dropped versions (KIP-896); those kafka-python knows alone."""
+    return [
+        (cls, version)
+        for cls, version in every_message()
+        if version >= DROPPED_BELOW.get(cls.spec.key, 0)
+    ]
+
+
+def label(case: object) -> str:
+    return case.__name__ if isinstance(case, type) else f"v{case}"
+
+
+def random_message(seed: int, cls: type[M], version: int) -> M:
+    """An instance whose fields outside of `version` have their defaults."""
+    assert issubclass(cls, Message)
+    return random_struct(seed, cls, version, flexible=cls.spec.is_flexible(version))
+
+
+def random_struct(seed: int, cls: type[M], version: int, *, flexible: bool) -> M:
+    """The same for a table that is no message."""
+    return _struct(random.Random(seed), cls, version, flexible)
+
+
+def _struct(rng: random.Random, cls: type[M], version: int, flexible: bool) -> M:
+    values: dict[str, Any] = {}
+    for name, field in cls.fields.items():
+        if field.is_in(version) and (field.tag is None or flexible):
+            values[name] = _field(rng, field, version, flexible)
+        else:
+            values[name] = field.default
+    if "records_bytes" in values:
+        values["records_bytes"] = sum(len(part) for part in values["records"])
+    return cls(**values)
+
+
+def is_own(field: Field) -> bool:
+    """Whether no other library can know the field."""
+    return field.tag is not None and field.tag >= OWN_TAG_MIN
+
+
+def _field(rng: random.Random, field: Field, version: int, flexible: bool) -> object:
+    if field.name.endswith("error_code"):
+        return rng.choice(_CODES)
+    if field.name in ("log_append_time_ms", "retention_time_ms", "session_lifetime_ms"):
+        return rng.choice([-1, rng.randrange(2**40)])
+    if field.tag is not None and (is_own(field) or rng.random() < 0.5):
+        return field.default
+    if field.is_nullable(version) and rng.random() < 0.3:
+        return None
+    return _value(rng, field.kind, version, flexible)
+
+
+def _value(rng: random.Random, kind: WireType[object], version: int, flexible: bool) -> object:
+    if isinstance(kind, ArrayOf):
+        count = rng.randrange(ELEMENTS_MAX + 1)
+        return [_value(rng, kind.element, version, flexible) for _ in range(count)]
+    if isinstance(kind, StructOf):
+        return _struct(rng, kind.struct, version, flexible)
+    if kind is string:
+        return "".join(rng.choices(_LETTERS, k=rng.choice(_LENGTHS)))
+    if isinstance(kind, Fixed):
+        return _fixed(rng, kind)
+    raw = memoryview(rng.randbytes(rng.choice(_LENGTHS + _LONG)))
+    if kind is record_parts:
+        return [raw] if raw else []
+    if kind is records and rng.random() < 0.1:
+        return None
+    return raw
+
+
+def _fixed(rng: random.Random, kind: Fixed[object]) -> object:
+    if kind is uuid_ or kind is optional_uuid:
+        return uuid.UUID(int=rng.randrange(1, 2**128))
+    if kind is boolean:
+        return rng.random() < 0.5
+    if kind is float64:
+        return rng.uniform(-1e9, 1e9)
+    bits = _INTEGER_BITS[kind.code.lower()]
+    lowest = 0 if kind.code.isupper() else -(2 ** (bits - 1))
+    highest = lowest + 2**bits - 1
+    return rng.choice([lowest, highest, 0, rng.randint(max(lowest, -1), min(highest, 100))])

@@ -1,0 +1,109 @@
+"""The API table, the error table, and the rows of the protocol page."""
+
+from __future__ import annotations
+
+import os
+import struct
+import subprocess
+import sys
+
+import pytest
+from kio.schema.errors import ErrorCode as KioErrorCode
+from kio.schema.index import api_key_map
+
+from strandline.broker.protocol.codec import codec
+from strandline.broker.protocol.header import decode_request_header
+from strandline.broker.protocol.schema.api import (
+    SPECS,
+    ApiKey,
+    VersionRange,
+    api_name,
+    protocol_rows,
+)
+from strandline.broker.protocol.schema.errors import ErrorCode, UnsupportedVersion
+from tests.unit.broker.protocol.oracle_tables import ranges_of_a_real_broker
+
+
+def ranges_of_kafka() -> dict[int, tuple[int, int]]:
+    """Up to where Kafka 4.3 goes, and from where Kafka 3.9 began: Kafka 4 gave up old clients."""
+    newest, oldest = ranges_of_a_real_broker((4, 3)), ranges_of_a_real_broker((3, 9))
+    return {
+        key: (oldest.get(key, (lowest, 0))[0], highest) for key, (lowest, highest) in newest.items()
+    }
+
+
+def test_every_table_has_the_versions_of_kafka_and_those_it_once_had() -> None:
+    theirs = ranges_of_kafka()
+    for key, row in SPECS.items():
+        assert theirs[key] == (row.supported.lowest, row.supported.highest)
+    assert SPECS[ApiKey.PRODUCE].supported == VersionRange(0, 13)
+    assert SPECS[ApiKey.FETCH].supported == VersionRange(0, 18)
+
+
+def test_every_api_has_its_messages_by_its_name() -> None:
+    for row in SPECS.values():
+        key = row.key
+        assert codec.request_class(key).__name__ == f"{api_name(key)}Request"
+        assert codec.response_class(key).__name__ == f"{api_name(key)}Response"
+        assert codec.request_class(key).spec is row
+
+
+def test_what_is_in_the_table_is_routed_and_nothing_else() -> None:
+    for key in ApiKey:
+        versions = SPECS[key].supported if key in SPECS else ()
+        for version in range(-1, 20):
+            frame = memoryview(struct.pack(">hhih", key, version, 1, -1) + b"\0")
+            if version in versions:
+                assert decode_request_header(frame).api_key == key
+            else:
+                with pytest.raises(UnsupportedVersion):
+                    decode_request_header(frame)
+
+
+def test_api_numbers_are_kafkas() -> None:
+    for key in ApiKey:
+        assert api_key_map[key.value] == key.name.lower()
+
+
+def test_error_codes_are_kafkas() -> None:
+    assert {(code.name.lower(), code.value) for code in ErrorCode} == {
+        (code.name, code.value) for code in KioErrorCode
+    }
+
+
+def test_every_error_has_a_message_of_one_sentence() -> None:
+    for code in ErrorCode:
+        assert code.message.endswith("."), code
+        assert code.message[0].isupper(), code
+    assert ErrorCode.GROUP_AUTHORIZATION_FAILED.message == "Group authorization failed."
+
+
+def test_version_ranges_are_inclusive() -> None:
+    versions = VersionRange(2, 4)
+    assert list(versions) == [2, 3, 4]
+    assert 4 in versions
+    assert 5 not in versions
+    assert "2" not in versions
+    assert str(versions) == "2-4"
+    assert str(VersionRange(0, 0)) == "0"
+
+
+def test_the_protocol_page_has_one_row_per_api_in_order() -> None:
+    rows = protocol_rows()
+    assert [row.key for row in rows] == sorted(SPECS)
+    assert rows[0].name == "Produce"
+    assert (rows[0].supported, rows[0].flexible) == ("0-13", "9+")
+    assert {row.flexible for row in rows if row.name == "SaslHandshake"} == {"never"}
+
+
+@pytest.mark.slow
+def test_the_wire_loads_without_the_libraries_that_check_it() -> None:
+    """And without generating a single codec: that waits for the first use."""
+    program = (
+        "import sys; import strandline.broker.protocol.codec.codec as codec;"
+        "import strandline.broker.protocol.produce, strandline.broker.protocol.fetch;"
+        "assert not {'kio', 'kafka', 'boto3', 'numpy'} & set(sys.modules);"
+        "assert not codec._decoders and not codec._encoders"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60, env=environment)

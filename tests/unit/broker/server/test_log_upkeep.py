@@ -1,0 +1,206 @@
+"""What is tried again beside the connections, and how often."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from strandline.broker.cluster.metadata.metadata import Metadata
+from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
+from strandline.broker.config.running_config import RunningConfig
+from strandline.broker.server import background
+from strandline.broker.server.background import (
+    RESTART_S_MAX,
+    UNCREATED_RETRY_S,
+    FinishedPurges,
+    LogUpkeep,
+    keep_running,
+)
+from strandline.broker.server.workers import Workers
+from strandline.retention.jump_guard import JumpGuard
+from strandline.storage.clock import ManualClock
+from strandline.storage.errors import StrandlineError
+from strandline.storage.local.formats.producer_state import ProducerEntry, ProducerState
+from strandline.storage.local.log_dirs.log_dirs import LogDirs
+
+
+class CountingMetadata:
+    """Takes changes, and cures nothing."""
+
+    def __init__(self) -> None:
+        self.change_count = 0
+
+    async def change(self, _decide: object) -> None:
+        self.change_count += 1
+
+    async def lead_anew(self, _node_id: int) -> None:
+        self.change_count += 1
+
+
+def test_partitions_that_find_no_room_are_not_a_change_of_the_metadata_each_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(background, "REVIVE_CHECK_S", 0.0)
+    clock, metadata = ManualClock(), CountingMetadata()
+    upkeep = LogUpkeep(
+        cast(ReplicaManager, SimpleNamespace(has_uncreated=True, replace_logs=len)),
+        cast(LogDirs, SimpleNamespace(has_failed=False)),
+        metadata=cast(Metadata, metadata),
+        running=cast(RunningConfig, SimpleNamespace(static=SimpleNamespace(node_id=1))),
+        workers=cast(Workers, None),
+        clock=clock,
+        believed_ms=clock.now_ms,
+    )
+
+    async def some_turns() -> None:
+        task = asyncio.ensure_future(upkeep.revive_folders_forever())
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert metadata.change_count == 1
+        clock.advance_ms(int(UNCREATED_RETRY_S * 1000))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert metadata.change_count == 2
+        task.cancel()
+
+    asyncio.run(some_turns())
+
+
+def test_revived_logs_are_served_although_the_metadata_could_not_be_told_at_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The folder does not count as failed any more: nobody would open its logs a second time."""
+    monkeypatch.setattr(background, "REVIVE_CHECK_S", 0.0)
+    pair = SimpleNamespace(lost_records=True)
+    folders = SimpleNamespace(has_failed=True)
+    changes: list[int] = []
+    served: list[object] = []
+
+    def revive() -> list[object]:
+        folders.has_failed = False
+        return [pair]
+
+    async def lead_anew(node_id: int) -> None:
+        changes.append(node_id)
+        if len(changes) == 1:
+            raise StrandlineError("no room for the entry")
+
+    folders.revive = revive
+
+    async def some_turns() -> None:
+        with ThreadPoolExecutor(1) as disk:
+            upkeep = LogUpkeep(
+                cast(
+                    ReplicaManager, SimpleNamespace(has_uncreated=False, replace_logs=served.extend)
+                ),
+                cast(LogDirs, folders),
+                metadata=cast(Metadata, SimpleNamespace(lead_anew=lead_anew)),
+                running=cast(RunningConfig, SimpleNamespace(static=SimpleNamespace(node_id=1))),
+                workers=cast(Workers, SimpleNamespace(disk=disk)),
+                clock=ManualClock(),
+                believed_ms=ManualClock().now_ms,
+            )
+            with pytest.raises(StrandlineError):
+                await upkeep.revive_folders_forever()
+            assert served == []
+            task = asyncio.ensure_future(upkeep.revive_folders_forever())
+            for _ in range(20):
+                await asyncio.sleep(0)
+            task.cancel()
+
+    asyncio.run(some_turns())
+    assert (served, len(changes)) == ([pair], 2)
+
+
+class JumpingClock(ManualClock):
+    """Its monotonic half goes on as ever; the wall goes where it is told."""
+
+    def jump_ms(self, delta_ms: int) -> None:
+        self._now_ms += delta_ms
+
+
+def test_a_clock_that_jumps_ahead_forgets_no_producer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a forgotten one repeats would be taken a second time."""
+    monkeypatch.setattr(background, "PRODUCER_CHECK_S", 0.0)
+    clock, producers = JumpingClock(), ProducerState()
+    entry = ProducerEntry(producer_id=7, epoch=0)
+    entry.last_timestamp_ms = clock.now_ms()
+    producers.entries[7] = entry
+    partition = SimpleNamespace(log=SimpleNamespace(local=SimpleNamespace(producers=producers)))
+    current = SimpleNamespace(producer_id_expiration_ms=86_400_000)
+    upkeep = LogUpkeep(
+        cast(ReplicaManager, SimpleNamespace(partitions=lambda: [partition])),
+        cast(LogDirs, None),
+        metadata=cast(Metadata, None),
+        running=cast(RunningConfig, SimpleNamespace(current=current)),
+        workers=cast(Workers, None),
+        clock=clock,
+        believed_ms=JumpGuard(clock).now_ms,
+    )
+
+    async def some_turns() -> None:
+        task = asyncio.ensure_future(upkeep.expire_producers_forever())
+        clock.jump_ms(100 * 86_400_000)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert 7 in producers.entries
+        clock.jump_ms(-100 * 86_400_000)
+        clock.advance_ms(86_400_000)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not producers.entries
+        task.cancel()
+
+    asyncio.run(some_turns())
+
+
+def test_a_loop_that_ran_for_long_is_begun_again_soon_however_often_it_failed_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ran_s = [0.0, 0.0, 0.0, RESTART_S_MAX, 0.0]
+    waits_s: list[float] = []
+
+    async def some_failures() -> None:
+        now_s = 0.0
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now_s)
+
+        async def fail() -> None:
+            nonlocal now_s
+            if not ran_s:
+                raise asyncio.CancelledError
+            now_s += ran_s.pop(0)
+            raise StrandlineError("again")
+
+        async def wait(seconds: float) -> None:
+            waits_s.append(seconds)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(asyncio, "sleep", wait)
+            with pytest.raises(asyncio.CancelledError):
+                await keep_running("loop", fail)
+
+    asyncio.run(some_failures())
+    assert waits_s == [1, 2, 4, 1, 2]
+
+
+def test_topics_that_are_gone_from_both_tiers_are_noted_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(background, "PURGE_CHECK_S", 0.0)
+    metadata, purges = CountingMetadata(), FinishedPurges()
+
+    async def some_turns() -> None:
+        for number in range(100):
+            purges.add(uuid.UUID(int=number))
+        task = asyncio.ensure_future(purges.note_forever(cast(Metadata, metadata)))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        task.cancel()
+
+    asyncio.run(some_turns())
+    assert metadata.change_count == 1

@@ -1,0 +1,171 @@
+"""A page over very many partitions is made in small pieces, whatever has to be added up for it."""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from types import FrameType, SimpleNamespace
+
+import pytest
+
+from strandline.broker.telemetry.collector import SAMPLES_PER_PIECE
+from strandline.broker.telemetry.exposition import Format, LabelTexts, Sample, write_family
+from strandline.broker.telemetry.families import FAMILIES
+from strandline.broker.telemetry.requests import RequestTraffic
+from strandline.broker.telemetry.rows import Step
+from strandline.broker.telemetry.tier_rows import tier_rows
+from strandline.storage.clock import ManualClock
+from strandline.storage.metrics import MetricRegistry
+from strandline.storage.model import TopicPartition
+from strandline.storage.tiering.log.statistics import PartitionStatistics, PendingSegment
+from strandline.storage.tiering.policy.lifecycle import SegmentState
+from strandline.storage.tiering.policy.retry import FailureInfo
+
+TOPICS = [f"t{number:03d}" for number in range(100)]
+PARTITIONS_PER_TOPIC = 40
+# Of Python's or C's functions, in one step: some hundred microseconds.
+CALLS_PER_STEP_MAX = 2000
+
+
+def statistics_of(where: TopicPartition) -> PartitionStatistics:
+    """A segment that waits and one that is written; partition 3 of each topic fails."""
+    pending = [
+        PendingSegment(
+            base_offset=10 * number,
+            end_offset=10 * number + 10,
+            size_bytes=7,
+            state=state,
+            reason="",
+        )
+        for number, state in enumerate([SegmentState.NEXT, SegmentState.ACTIVE])
+    ]
+    failure = FailureInfo(kind="TierUnavailable", reason="away", attempts=1, since_s=0)
+    return PartitionStatistics(
+        topic_partition=where,
+        log_start_offset=0,
+        local_start_offset=0,
+        remote_end_offset=None,
+        end_offset=20,
+        local_bytes=14,
+        remote_bytes=5,
+        local_segments=2,
+        remote_segments=1,
+        deleting_segments=0,
+        deleting_bytes=0,
+        pending=tuple(pending),
+        copy_lag_bytes=7,
+        copy_lag_segments=1,
+        manifest_known=True,
+        copy_failure=failure if where.partition == 3 else None,
+        delete_failure=None,
+    )
+
+
+@pytest.fixture
+def steps() -> Callable[[], Iterator[Step]]:
+    """The families of the remote tier, of a tiering that knows nothing but its figures."""
+    clock = ManualClock()
+    counters = MetricRegistry()
+    for topic in TOPICS:
+        counters.counter("strandline_remote_copy_bytes_total", "", topic=topic).add(2)
+    quota = SimpleNamespace(statistics=lambda: SimpleNamespace(throttled_s=0.0))
+    tiering = SimpleNamespace(
+        statistics_of=statistics_of,
+        store_is_up=True,
+        archive_is_ours=True,
+        write_refusal=None,
+        copy_quota=quota,
+        fetch_quota=quota,
+    )
+    sources = SimpleNamespace(
+        tiering=tiering,
+        tiering_counters=counters,
+        clock=clock,
+        partitions_max=10,
+        mirror_lag=lambda: 0,
+        deleted_counts=dict,
+        conditions=lambda: None,
+        requests=RequestTraffic(clock),
+        store_requests=lambda: None,
+        cold_reader=None,
+    )
+    partitions = [
+        SimpleNamespace(topic_partition=TopicPartition(topic, number), topic_id=uuid.UUID(int=1))
+        for topic in TOPICS
+        for number in range(PARTITIONS_PER_TOPIC)
+    ]
+    return lambda: tier_rows(
+        sources,  # type: ignore[arg-type]  # as much of it as is asked
+        partitions,  # type: ignore[arg-type]
+        topics=TOPICS,
+        left_out=Counter(),
+    )
+
+
+def pieces(steps: Iterator[Step]) -> Iterator[int]:
+    """Lines written, step by step, as the collector makes its pieces."""
+    texts: LabelTexts = {}
+    for row in steps:
+        if row is None:
+            yield 0
+            continue
+        lines = write_family(*row, Format.TEXT, texts)
+        while count := sum(1 for _ in zip(range(SAMPLES_PER_PIECE), lines, strict=False)):
+            yield count
+
+
+def test_sums_over_all_partitions_are_not_made_in_one_go(
+    steps: Callable[[], Iterator[Step]],
+) -> None:
+    calls, most = 0, 0
+
+    def on_event(_frame: FrameType, event: str, _arg: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    made = pieces(steps())
+    before = sys.getprofile()
+    sys.setprofile(on_event)
+    try:
+        for _ in made:
+            most, calls = max(most, calls), 0
+    finally:
+        sys.setprofile(before)
+    assert 0 < most < CALLS_PER_STEP_MAX
+
+
+def test_sums_are_those_of_every_partition(steps: Callable[[], Iterator[Step]]) -> None:
+    found = {
+        (family.name, sample.labels): sample.value
+        for row in steps()
+        if row is not None
+        for family, samples in [row]
+        for sample in samples
+    }
+    prefix = "kafka_server_brokertopicmetrics_"
+    count = len(TOPICS) * PARTITIONS_PER_TOPIC
+    assert found[f"{prefix}remotecopylagbytes", ("",)] == 7 * count
+    assert found[f"{prefix}remotelogsizebytes", ("t007",)] == 5 * PARTITIONS_PER_TOPIC
+    assert found[f"{prefix}remotecopybytes_total", ("",)] == 2 * len(TOPICS)
+    assert found[f"{prefix}remotecopybytes_total", ("t007",)] == 2
+    waiting = {
+        labels: value
+        for (name, labels), value in found.items()
+        if name == "strandline_remote_copy_waiting_segments"
+    }
+    assert waiting == {(topic, "next"): PARTITIONS_PER_TOPIC for topic in TOPICS}
+    failing = [labels for name, labels in found if name == "strandline_remote_copy_failing_seconds"]
+    assert failing == [(topic, "3", "TierUnavailable") for topic in TOPICS[:10]]
+
+
+def test_labels_that_families_share_are_written_as_each_names_them() -> None:
+    texts: LabelTexts = {}
+    bytes_in = FAMILIES["kafka_server_brokertopicmetrics_bytesin_total"]
+    size = FAMILIES["kafka_log_log_size"]
+    for _ in range(2):
+        (line,) = write_family(size, [Sample(1, ("a", "0"))], Format.TEXT, texts)
+        assert line.endswith('kafka_log_log_size{topic="a",partition="0"} 1\n')
+        (line,) = write_family(bytes_in, [Sample(2, ("a",))], Format.TEXT, texts)
+        assert line.endswith('bytesin_total{topic="a"} 2\n')

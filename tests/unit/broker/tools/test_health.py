@@ -1,0 +1,153 @@
+"""`strandline status`: each alert of docs/operations.md is a check, and nothing else is one."""
+
+from __future__ import annotations
+
+import pytest
+
+from strandline.broker.tools.client.health import (
+    Page,
+    TopicTiers,
+    check_broker,
+    store_requests,
+    tiers,
+)
+
+WELL = """\
+# TYPE kafka_server_replicamanager_partitioncount gauge
+kafka_server_replicamanager_partitioncount 12
+kafka_controller_kafkacontroller_offlinepartitionscount 0
+strandline_log_directory_free_bytes{directory="/data"} 50000000000
+kafka_log_logcleanermanager_uncleanable_partitions_count 0
+strandline_remote_up 1
+strandline_remote_archive_owned 1
+strandline_remote_copy_waiting_segments{topic="t",reason="queued"} 40
+strandline_remote_copy_waiting_segments{topic="t",reason="gap"} 0
+strandline_metadata_mirror_lag 0
+strandline_remote_deleted_objects_total{object="cluster"} 0
+strandline_cold_failures_total{reason="failed"} 7
+strandline_cold_failures_total{reason="corrupt"} 0
+strandline_cold_failures_total{reason="missing"} 0
+strandline_cold_failures_total{reason="archived"} 0
+strandline_cold_failures_total{reason="denied"} 0
+process_open_fds 26
+process_max_fds 20000
+kafka_network_requestmetrics_requestqueuetimems{request="Fetch",quantile="0.99"} 2
+kafka_network_requestmetrics_requestqueuetimems{request="Produce",quantile="0.99"} NaN
+"""
+
+
+def troubles(text: str, unready: str = "") -> list[str]:
+    return [check.what for check in check_broker(Page(text), unready) if check.trouble]
+
+
+def test_a_broker_that_is_well_has_no_trouble() -> None:
+    assert troubles(WELL) == []
+
+
+def test_a_broker_without_a_remote_tier_is_well() -> None:
+    local = "\n".join(line for line in WELL.splitlines() if "strandline_remote" not in line)
+    assert troubles(local) == []
+
+
+@pytest.mark.parametrize(
+    ("series", "value", "what"),
+    [
+        ("kafka_controller_kafkacontroller_offlinepartitionscount", "3", "partitions"),
+        ('strandline_log_directory_free_bytes{directory="/data"}', "1000", "disk of /data"),
+        ("kafka_log_logcleanermanager_uncleanable_partitions_count", "1", "compaction"),
+        ("strandline_remote_up", "0", "object store"),
+        ("strandline_remote_archive_owned", "0", "owns the archive"),
+        (
+            'strandline_remote_copy_waiting_segments{topic="t",reason="gap"}',
+            "3",
+            "waiting for the archive",
+        ),
+        ("strandline_metadata_mirror_lag", "2", "metadata in the bucket"),
+        (
+            'strandline_remote_deleted_objects_total{object="cluster"}',
+            "1",
+            "what lies beside topics",
+        ),
+        ('strandline_cold_failures_total{reason="corrupt"}', "1", "reads of the archive"),
+        ('strandline_cold_failures_total{reason="missing"}', "1", "reads of the archive"),
+        ('strandline_cold_failures_total{reason="archived"}', "1", "reads of the archive"),
+        ('strandline_cold_failures_total{reason="denied"}', "1", "reads of the archive"),
+        ("process_open_fds", "16001", "open files"),
+        (
+            'kafka_network_requestmetrics_requestqueuetimems{request="Fetch",quantile="0.99"}',
+            "201",
+            "requests wait",
+        ),
+    ],
+)
+def test_what_is_wrong_is_named(series: str, value: str, what: str) -> None:
+    lines = [
+        f"{series} {value}" if line.startswith(series + " ") else line for line in WELL.splitlines()
+    ]
+    assert "\n".join(lines) + "\n" != WELL
+    assert troubles("\n".join(lines)) == [what]
+
+
+def test_the_partition_that_fails_for_longest_is_named_with_its_error() -> None:
+    name = "strandline_remote_copy_failing_seconds"
+    text = (
+        WELL
+        + f'{name}{{topic="a",partition="0",error="TierUnavailable"}} 4.2\n'
+        + f'{name}{{topic="b",partition="7",error="AccessDenied"}} 700.4\n'
+    )
+    (check,) = [one for one in check_broker(Page(text), "") if one.trouble]
+    assert check.what == "archiving"
+    assert check.trouble == (
+        "b-7 (and 1 more) for 700 s: AccessDenied"
+        " (writing is forbidden: the credentials, or the bucket's policy)"
+    )
+
+
+def test_a_store_that_takes_no_writes_is_said_to_be_one_and_no_second_owner_is_suspected() -> None:
+    name = "strandline_remote_writes_refused_seconds"
+    text = f'{WELL}{name}{{error="AccessDenied"}} 65.4\n'
+    (check,) = [one for one in check_broker(Page(text), "") if one.trouble]
+    assert check.what == "writes to the archive"
+    assert check.trouble.startswith("for 65 s writing is forbidden: ")
+    unclaimed = text.replace("archive_owned 1", "archive_owned 0")
+    assert troubles(unclaimed) == ["writes to the archive"]
+
+
+def test_a_server_that_is_safe_with_one_broker_alone_is_told_and_is_no_trouble() -> None:
+    text = f"{WELL}strandline_remote_conditions_atomic 0\n"
+    assert troubles(text) == []
+    (check,) = [one for one in check_broker(Page(text), "") if one.what == "writes to the archive"]
+    assert "safe with this broker alone" in check.figure
+
+
+def test_why_clients_are_not_served_is_said_as_the_broker_says_it() -> None:
+    (check,) = [
+        one for one in check_broker(Page(WELL), "every log folder is offline") if one.trouble
+    ]
+    assert check.trouble == "every log folder is offline"
+
+
+def test_what_lies_where_is_summed_over_partitions() -> None:
+    tier, lag = "strandline_log_tier_bytes", "kafka_server_brokertopicmetrics_remotecopylagbytes"
+    text = (
+        f'{tier}{{topic="t",partition="0",tier="local"}} 10\n'
+        f'{tier}{{topic="t",partition="0",tier="remote"}} 200\n'
+        f'{tier}{{topic="t",partition="1",tier="local"}} 1\n'
+        f'{tier}{{topic="s",partition="0",tier="local"}} 5\n'
+        f'{lag} 3\n{lag}{{topic="t"}} 3\n'
+        'strandline_remote_requests_total{operation="put"} 4\n'
+        'strandline_remote_requests_total{operation="get"} 0\n'
+    )
+    page = Page(text)
+    assert tiers(page) == [
+        TopicTiers(topic="s", local_bytes=5, archive_bytes=0, copy_lag_bytes=0, delete_lag_bytes=0),
+        TopicTiers(
+            topic="t", local_bytes=11, archive_bytes=200, copy_lag_bytes=3, delete_lag_bytes=0
+        ),
+    ]
+    assert store_requests(page) == {"put": 4}
+
+
+def test_labels_may_hold_quotes_backslashes_and_commas() -> None:
+    page = Page('m{directory="C:\\\\a \\"b\\", c=\\"d",x="\\n"} 1 1700000000\n')
+    assert page.all("m")[0].labels == {"directory": 'C:\\a "b", c="d', "x": "\n"}

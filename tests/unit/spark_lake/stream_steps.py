@@ -1,0 +1,60 @@
+"""A stream as Spark calls it: an archive to read, a reader of it, and one micro-batch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql.streaming.datasource import (
+    ReadLimit,
+)
+
+from strandline.spark_lake.spark.source import StrandlineDataSource
+from strandline.spark_lake.spark.stream import StrandlineStreamReader
+from tests.unit.spark_lake.archive_builder import ArchiveBuilder, make_batches, make_records
+
+Json = dict[str, Any]
+
+
+def streamed_archive(folder: Path) -> ArchiveBuilder:
+    """Topic `t` with 100 records in partition 0 and 20 in partition 1."""
+    archive = ArchiveBuilder(folder)
+    archive.add_topic("t", partitions=3)
+    add(archive, 0, 100)
+    add(archive, 0, 20, partition=1)
+    return archive
+
+
+def add(archive: ArchiveBuilder, start: int, count: int, *, partition: int = 0) -> None:
+    records = make_records(count, base_offset=start)
+    archive.add_segment("t", make_batches(records), partition=partition)
+
+
+def opened(archive: ArchiveBuilder, **options: str) -> StrandlineStreamReader:
+    given = {"path": archive.url, "subscribe": "t", "startingOffsets": "earliest", **options}
+    source = StrandlineDataSource(given)
+    reader = source.streamReader(source.schema())
+    assert isinstance(reader, StrandlineStreamReader)
+    return reader
+
+
+def through_json(fields: Json) -> Json:
+    return dict(json.loads(json.dumps(fields)))
+
+
+def rows(reader: StrandlineStreamReader, start: Json, end: Json) -> list[tuple[int, int]]:
+    return [
+        (row["partition"], row["offset"])
+        for one in reader.partitions(start, end)
+        for batch in reader.read(one)
+        for row in batch.to_pylist()
+    ]
+
+
+def step(
+    reader: StrandlineStreamReader, start: Json, limit: ReadLimit | None = None
+) -> tuple[list[tuple[int, int]], Json]:
+    """One micro-batch: its rows and where it ends."""
+    end = through_json(reader.latestOffset(start, limit or reader.getDefaultReadLimit()))
+    return rows(reader, start, end), end

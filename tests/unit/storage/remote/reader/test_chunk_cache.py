@@ -1,0 +1,425 @@
+"""Chunks, the memory they live in, and their cache on disk."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from strandline.storage.errors import CorruptRecords, DiskError
+from strandline.storage.records.batch.batch import iter_batches
+from strandline.storage.remote.download.block_memory import SPARES_MAX
+from strandline.storage.remote.reader.chunk_cache import (
+    CHUNKS_MAX,
+    IDLE_S,
+    ChunkMemory,
+    MemoryChunk,
+    chunk_count_max,
+)
+from strandline.storage.remote.reader.disk_chunk_cache import DROPS_MAX, DiskChunkCache
+from strandline.storage.remote.segment.index import ChunkKey
+from tests.support.archived_segments import make_log
+
+
+def chunk_of(log: bytes, base_offset: int = 0) -> MemoryChunk:
+    return MemoryChunk.check(ChunkKey("k", 0, len(log)), memoryview(log), base_offset=base_offset)
+
+
+def key(number: int) -> ChunkKey:
+    return ChunkKey("some/log", number * 1000, number * 1000 + 1000)
+
+
+# --- chunks ----------------------------------------------------------------------------------
+
+LOG = make_log(base_offset=100, batch_count=5, records_per_batch=4)
+BATCH_BYTES = len(LOG) // 5
+
+
+def test_a_run_begins_with_the_batch_that_holds_the_offset() -> None:
+    chunk = chunk_of(LOG, 100)
+    for offset in (108, 109, 111):
+        run = chunk.find_run(offset, bytes_max=10**6, end_offset=None, at_least_one=True)
+        assert run is not None
+        assert (run.position, run.end_position) == (2 * BATCH_BYTES, len(LOG))
+        assert run.next_offset == 120
+        assert bytes(chunk.take(run)) == LOG[2 * BATCH_BYTES :]
+
+
+@settings(max_examples=60)
+@given(st.integers(100, 119), st.integers(0, 1500), st.none() | st.integers(95, 125), st.booleans())
+def test_a_run_is_whole_batches_within_its_bounds(
+    offset: int, bytes_max: int, end_offset: int | None, at_least_one: bool
+) -> None:
+    run = chunk_of(LOG, 100).find_run(
+        offset, bytes_max=bytes_max, end_offset=end_offset, at_least_one=at_least_one
+    )
+    wanted, size_bytes = [], 0
+    for found in iter_batches(LOG):
+        header = found.header
+        if header.next_offset <= offset:
+            continue
+        if end_offset is not None and header.base_offset >= end_offset:
+            break
+        if size_bytes + header.size_bytes > bytes_max and (wanted or not at_least_one):
+            break
+        wanted.append(found)
+        size_bytes += header.size_bytes
+    if not wanted:
+        assert run is None
+        return
+    assert run is not None
+    assert (run.position, run.end_position) == (wanted[0].position, wanted[-1].end_position)
+    assert run.next_offset == wanted[-1].header.next_offset
+
+
+def test_a_run_behind_the_chunk_is_none() -> None:
+    chunk = chunk_of(LOG, 100)
+    assert chunk.find_run(120, bytes_max=10, end_offset=None, at_least_one=True) is None
+    assert chunk.end_offset == 120
+
+
+@settings(max_examples=60)
+@given(st.floats(0, 1, exclude_max=True), st.integers(0, 7))
+def test_no_flipped_bit_passes_for_another_record(place: float, bit: int) -> None:
+    """The leader epoch is the one field that neither CRC nor order protects."""
+    damaged = bytearray(LOG)
+    position = int(place * len(LOG))
+    damaged[position] ^= 1 << bit
+    in_batch = position % BATCH_BYTES
+    if 12 <= in_batch < 16:
+        return
+    if in_batch < 8:
+        # A base offset that grew still fits before the next batch only if there is none.
+        try:
+            chunk = chunk_of(bytes(damaged), 100)
+        except CorruptRecords:
+            return
+        assert position >= 4 * BATCH_BYTES, position
+        assert chunk.end_offset > 120
+        return
+    with pytest.raises(CorruptRecords):
+        chunk_of(bytes(damaged), 100)
+
+
+def test_bytes_of_another_place_are_corrupt() -> None:
+    with pytest.raises(CorruptRecords, match="not 104"):
+        chunk_of(LOG, 104)
+    swapped = LOG[BATCH_BYTES : 2 * BATCH_BYTES] + LOG[:BATCH_BYTES]
+    with pytest.raises(CorruptRecords, match="follows"):
+        chunk_of(swapped, 104)
+    for cut in (1, BATCH_BYTES - 1, BATCH_BYTES + 20):
+        with pytest.raises(CorruptRecords):
+            chunk_of(LOG[:-cut], 100)
+    with pytest.raises(CorruptRecords):
+        chunk_of(LOG[3:], 100)
+
+
+@given(st.binary(min_size=1, max_size=200))
+def test_foreign_bytes_are_corrupt(content: bytes) -> None:
+    with pytest.raises(CorruptRecords):
+        chunk_of(content)
+
+
+def test_a_chunk_is_pinned_as_long_as_a_view_of_it_exists() -> None:
+    chunk = chunk_of(LOG, 100)
+    run = chunk.find_run(100, bytes_max=10**6, end_offset=None, at_least_one=True)
+    assert run is not None
+    first, second = chunk.take(run), chunk.take(run)
+    assert first.readonly
+    assert chunk.is_pinned
+    del first
+    assert chunk.is_pinned
+    del second
+    assert not chunk.is_pinned
+
+
+def test_the_last_view_of_a_chunk_tells_that_it_is_gone() -> None:
+    chunk, told = chunk_of(LOG, 100), []
+    run = chunk.find_run(100, bytes_max=10**6, end_offset=None, at_least_one=True)
+    assert run is not None
+    first, second = (chunk.take(run, on_release=lambda: told.append(chunk.key)) for _ in range(2))
+    del second
+    gc.collect()
+    assert not told
+    del first
+    assert told == [chunk.key]
+
+
+def test_a_view_may_outlive_its_chunk() -> None:
+    chunk = chunk_of(LOG, 100)
+    run = chunk.find_run(100, bytes_max=10**6, end_offset=None, at_least_one=True)
+    assert run is not None
+    view = chunk.take(run)
+    del chunk
+    gc.collect()
+    assert bytes(view) == LOG
+    del view
+    gc.collect()
+
+
+# --- memory ----------------------------------------------------------------------------------
+
+
+class FilledMemory:
+    """A memory of 5,000 bytes and chunks of one batch to put in it."""
+
+    def __init__(self) -> None:
+        self.free_count = 0
+        self.memory = ChunkMemory(5000, on_free=self.on_free)
+        self.log = make_log(batch_count=1, records_per_batch=8, value_bytes=100)
+
+    def on_free(self) -> None:
+        self.free_count += 1
+
+    def add(
+        self, number: int, *, is_used_up: bool = True, is_guess: bool = True, now_s: float = 0
+    ) -> MemoryChunk | None:
+        block = self.memory.reserve(len(self.log), is_guess=is_guess, now_s=now_s)
+        if block is None:
+            return None
+        view = block.view
+        view[:] = self.log
+        chunk = MemoryChunk.check(
+            ChunkKey("k", number, number + len(self.log)), view, base_offset=0
+        )
+        chunk.is_used_up = is_used_up
+        self.memory.add(chunk, now_s=now_s)
+        return chunk
+
+
+def test_memory_is_what_exists_not_what_is_cached() -> None:
+    filled = FilledMemory()
+    size_bytes = len(filled.log)
+    chunk = filled.add(1)
+    assert chunk is not None
+    run = chunk.find_run(0, bytes_max=10**6, end_offset=None, at_least_one=True)
+    assert run is not None
+    view = chunk.take(run)
+    del chunk
+    filled.memory.clear()
+    gc.collect()
+    assert (filled.memory.chunk_count, filled.memory.live_bytes) == (0, size_bytes)
+    del view
+    assert filled.memory.live_bytes == 0
+    assert filled.free_count == 1
+
+
+def test_the_least_recently_used_chunk_goes_first() -> None:
+    filled = FilledMemory()
+    fit = 5000 // len(filled.log)
+    for number in range(fit):
+        filled.add(number)
+    filled.memory.find(ChunkKey("k", 0, len(filled.log)), now_s=0)
+    filled.add(fit)
+    left = {n for n in range(fit + 1) if filled.memory.peek(ChunkKey("k", n, n + len(filled.log)))}
+    assert left == set(range(fit + 1)) - {1}
+    assert filled.memory.live_bytes <= 5000
+    assert filled.memory.evicted_count == 1
+
+
+def test_chunks_in_use_stay_and_no_memory_is_promised_that_is_not_free() -> None:
+    filled = FilledMemory()
+    views = []
+    while (chunk := filled.add(len(views))) is not None:
+        assert filled.memory.live_bytes <= 5000
+        run = chunk.find_run(0, bytes_max=10**6, end_offset=None, at_least_one=True)
+        assert run is not None
+        views.append(chunk.take(run))
+    assert filled.memory.reserve(len(filled.log), is_guess=False, now_s=0) is None
+    assert filled.memory.chunk_count == len(views)
+    views.pop()
+    del chunk
+    assert filled.add(99) is not None
+
+
+def test_guesses_do_not_push_out_what_somebody_still_needs() -> None:
+    filled = FilledMemory()
+    count = 0
+    while filled.add(count, is_used_up=False) is not None:
+        count += 1
+    assert filled.memory.chunk_count == count
+    assert filled.add(99, is_guess=False) is not None
+
+
+def test_guesses_push_out_what_nobody_came_back_for() -> None:
+    filled = FilledMemory()
+    count = 0
+    while filled.add(count, is_used_up=False) is not None:
+        count += 1
+    filled.memory.find(ChunkKey("k", 0, len(filled.log)), now_s=IDLE_S)
+    assert filled.add(99, is_used_up=False, now_s=IDLE_S) is None
+    assert filled.add(99, is_used_up=False, now_s=IDLE_S + 1) is not None
+    assert filled.memory.peek(ChunkKey("k", 0, len(filled.log))) is not None
+
+
+def test_chunks_read_to_their_end_go_before_older_ones_that_were_not() -> None:
+    filled = FilledMemory()
+    fit = 5000 // len(filled.log)
+    for number in range(fit):
+        filled.add(number, is_used_up=number == 2)
+    filled.add(99, is_guess=False)
+    assert filled.memory.peek(ChunkKey("k", 0, len(filled.log))) is not None
+    assert filled.memory.peek(ChunkKey("k", 2, 2 + len(filled.log))) is None
+
+
+def test_a_chunk_larger_than_all_memory_is_given_when_nothing_else_exists() -> None:
+    filled = FilledMemory()
+    filled.add(0)
+    block = filled.memory.reserve(50_000, is_guess=False, now_s=0)
+    assert block is not None
+    assert filled.memory.chunk_count == 0
+    assert filled.memory.reserve(10, is_guess=False, now_s=0) is None
+    del block
+    assert filled.memory.reserve(10, is_guess=False, now_s=0) is not None
+
+
+def test_chunks_of_small_segments_do_not_use_up_the_descriptors() -> None:
+    log = make_log(batch_count=1, records_per_batch=1, value_bytes=1)
+    memory = ChunkMemory(10**9, on_free=lambda: None, on_gone=lambda _: None)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for number in range(chunk_count_max() + 50):
+        block = memory.reserve(len(log), is_guess=False, now_s=0)
+        assert block is not None
+        block.view[:] = log
+        chunk = MemoryChunk.check(
+            ChunkKey("k", number, number + len(log)), block.view, base_offset=0
+        )
+        memory.add(chunk, now_s=0)
+    del block, chunk
+    assert memory.chunk_count == chunk_count_max() <= CHUNKS_MAX
+    assert len(list(Path("/proc/self/fd").iterdir())) - before <= 2 * (
+        chunk_count_max() + SPARES_MAX
+    )
+    memory.clear()
+
+
+def test_blocks_may_die_in_any_thread() -> None:
+    memory = ChunkMemory(10**9, on_free=lambda: None)
+    blocks = [memory.reserve(4096, is_guess=False, now_s=0) for _ in range(200)]
+    threads = [
+        threading.Thread(target=lambda part=blocks[n::4]: part.clear())  # type: ignore[misc]
+        for n in range(4)
+    ]
+    blocks.clear()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    del threads, thread
+    gc.collect()
+    assert memory.live_bytes == 0
+
+
+# --- disk ------------------------------------------------------------------------------------
+
+
+def stored(cache: DiskChunkCache, number: int) -> bytes | None:
+    target = bytearray(1000)
+    return bytes(target) if cache.load(key(number), memoryview(target)) else None
+
+
+def content(number: int) -> bytes:
+    return bytes([number]) * 1000
+
+
+def test_chunks_on_disk_survive_a_restart(tmp_path: Path) -> None:
+    cache = DiskChunkCache(tmp_path / "cache", 10_000)
+    for number in range(3):
+        cache.store(key(number), memoryview(content(number)))
+    again = DiskChunkCache(tmp_path / "cache", 10_000)
+    assert [stored(again, number) for number in range(4)] == [*map(content, range(3)), None]
+    assert again.size_bytes == 3000
+
+
+def test_the_folder_never_grows_above_its_bound(tmp_path: Path) -> None:
+    cache = DiskChunkCache(tmp_path, 3500)
+    for number in range(10):
+        cache.store(key(number), memoryview(content(number)))
+        stored(cache, 0)
+    assert cache.size_bytes == 3000 == sum(p.stat().st_size for p in tmp_path.iterdir())
+    assert [n for n in range(10) if stored(cache, n)] == [0, 8, 9]
+    cache.store(ChunkKey("big", 0, 5000), memoryview(bytes(5000)))
+    assert cache.size_bytes == 3000
+
+
+def test_the_folder_never_has_more_files_than_its_bound(tmp_path: Path) -> None:
+    """Chunks of tiny segments: their bytes would never be too many."""
+    cache = DiskChunkCache(tmp_path, 10**9, files_max=3)
+    for number in range(10):
+        cache.store(key(number), memoryview(content(number)))
+        stored(cache, 0)
+    assert len(list(tmp_path.iterdir())) == 3
+    assert [n for n in range(10) if stored(cache, n)] == [0, 8, 9]
+
+
+def test_what_is_left_of_an_earlier_process_holds_up_neither_a_start_nor_a_read(
+    tmp_path: Path,
+) -> None:
+    """However much it is: it goes a little with each chunk, and the bound holds for new ones."""
+    left = 3 * DROPS_MAX
+    for number in range(left):
+        (tmp_path / f"{number}.chunk").touch()
+    cache = DiskChunkCache(tmp_path, 10**9, files_max=2)
+    assert len(list(tmp_path.iterdir())) == left
+    for remaining in (2 * DROPS_MAX, DROPS_MAX):
+        assert stored(cache, 0) is None
+        assert len(list(tmp_path.iterdir())) == remaining
+        cache.store(key(0), memoryview(content(0)))
+    cache.store(key(0), memoryview(content(0)))
+    assert stored(cache, 0) == content(0)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_smaller_bound_after_a_restart_is_kept_by_dropping_the_oldest(tmp_path: Path) -> None:
+    cache = DiskChunkCache(tmp_path, 10_000)
+    for number in range(5):
+        cache.store(key(number), memoryview(content(number)))
+        path = max(tmp_path.iterdir(), key=lambda p: p.stat().st_mtime_ns)
+        os.utime(path, ns=(number * 10**9, number * 10**9))
+    again = DiskChunkCache(tmp_path, 2000)
+    assert [n for n in range(5) if stored(again, n)] == [3, 4]
+
+
+def test_half_written_and_foreign_files_do_no_harm(tmp_path: Path) -> None:
+    (tmp_path / "x.chunk.tmp").write_bytes(b"half")
+    (tmp_path / "README").write_bytes(b"not ours")
+    cache = DiskChunkCache(tmp_path, 10_000)
+    assert stored(cache, 0) is None
+    assert cache.size_bytes == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["README"]
+
+
+def test_a_short_or_lost_file_is_a_miss(tmp_path: Path) -> None:
+    cache = DiskChunkCache(tmp_path, 10_000)
+    for number in range(2):
+        cache.store(key(number), memoryview(content(number)))
+    first, second = sorted(tmp_path.iterdir(), key=lambda p: p.stat().st_mtime_ns)
+    first.write_bytes(b"short")
+    second.unlink()
+    assert [stored(cache, number) for number in range(2)] == [None, None]
+    assert cache.size_bytes == 0
+    cache.store(key(0), memoryview(content(0)))
+    assert stored(cache, 0) == content(0)
+
+
+def test_a_failing_disk_costs_the_cache_and_nothing_else(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "cache"
+    cache = DiskChunkCache(folder, 10_000)
+    folder.rmdir()
+    for number in range(3):
+        cache.store(key(number), memoryview(content(number)))
+        assert stored(cache, number) is None
+    assert [record.message for record in caplog.records] == ["chunk cache on disk failed"]
+
+
+def test_a_folder_that_cannot_be_made_is_a_disk_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(DiskError):
+        DiskChunkCache(tmp_path / "file" / "cache", 1000)

@@ -1,0 +1,168 @@
+"""Trying a request within its bounds; and what S3's codes mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from strandline.storage.clock import ManualClock
+from strandline.storage.errors import (
+    AccessDenied,
+    ObjectArchived,
+    ObjectCorrupt,
+    ObjectNotFound,
+    PreconditionFailed,
+    TierError,
+    TierUnavailable,
+)
+from strandline.storage.remote.object_store.interface import Deadlines
+from strandline.storage.remote.s3 import attempts
+from strandline.storage.remote.s3.attempts import AgainError, Attempts, Failure
+from strandline.storage.remote.s3.failures import failure_of_code
+
+UNAVAILABLE = TierUnavailable("k", "get", "busy")
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempts, "PAUSE_FIRST_S", 0.0001)
+
+
+def classify(error: Exception, key: str, operation: str) -> Failure:
+    del key, operation
+    if isinstance(error, AgainError):
+        return Failure(error.error, is_worth_repeating=True)
+    if isinstance(error, OSError):
+        return Failure(TierError("k", "get", "for good"))
+    raise error
+
+
+def make(clock: ManualClock | None = None, *, attempts_max: int = 4) -> Attempts:
+    deadlines = Deadlines(request_s=30, attempts_max=attempts_max)
+    return Attempts(deadlines=deadlines, clock=clock or ManualClock(), classify=classify)
+
+
+def failing(times: int, error: Exception) -> Callable[[float], str]:
+    """Fails so many times, then answers."""
+    left = [times]
+
+    def attempt(deadline_s: float) -> str:
+        del deadline_s
+        if left[0]:
+            left[0] -= 1
+            raise error
+        return "done"
+
+    return attempt
+
+
+def test_what_may_pass_is_repeated() -> None:
+    tried = make()
+    assert tried.run("k", "get", failing(3, AgainError(UNAVAILABLE))) == "done"
+    assert tried.statistics().requests == {"get": 4}
+    assert tried.statistics().failed_attempt_count == 3
+
+
+def test_attempts_are_bounded() -> None:
+    tried = make(attempts_max=3)
+    with pytest.raises(TierUnavailable, match="busy"):
+        tried.run("k", "get", failing(99, AgainError(UNAVAILABLE)))
+    assert tried.statistics().requests == {"get": 3}
+
+
+def test_what_fails_for_good_is_not_repeated() -> None:
+    tried = make()
+    with pytest.raises(TierError, match="for good"):
+        tried.run("k", "get", failing(1, OSError()))
+    with pytest.raises(ObjectNotFound):
+        tried.run("k", "get", failing(1, ObjectNotFound("k", "get")))
+    assert tried.statistics().requests == {"get": 2}
+
+
+def test_our_own_mistakes_come_through() -> None:
+    with pytest.raises(ZeroDivisionError):
+        make().run("k", "get", failing(1, ZeroDivisionError()))
+
+
+def test_no_attempt_begins_after_the_deadline() -> None:
+    clock = ManualClock()
+    tried = make(clock, attempts_max=1000)
+
+    def slow(deadline_s: float) -> str:
+        assert deadline_s == 30
+        clock.advance_ms(8_000)
+        raise AgainError(UNAVAILABLE)
+
+    with pytest.raises(TierUnavailable):
+        tried.run("k", "get", slow)
+    assert tried.statistics().requests == {"get": 4}
+
+
+def test_a_transfer_gets_time_for_its_size_but_never_more_than_the_whole() -> None:
+    tried = make()
+    seen: list[float] = []
+    tried.run("k", "put", seen.append, size_bytes=10 * 2**20)
+    tried.run("k", "put", seen.append, give_up_s=5)
+    assert seen == [40, 5]
+
+
+def test_nothing_is_repeated_after_close() -> None:
+    tried = make(attempts_max=1000)
+
+    def close_meanwhile(_: float) -> None:
+        tried.close()
+        raise AgainError(UNAVAILABLE)
+
+    with pytest.raises(TierUnavailable):
+        tried.run("k", "get", close_meanwhile)
+    assert tried.statistics().requests == {"get": 1}
+
+
+def test_nothing_is_begun_after_close() -> None:
+    tried = make()
+    tried.close()
+    with pytest.raises(TierUnavailable, match="closed"):
+        tried.run("k", "get", failing(0, AgainError(UNAVAILABLE)))
+    assert tried.statistics().requests == {}
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "error", "is_worth_repeating"),
+    [
+        ("NoSuchKey", 404, ObjectNotFound, False),
+        ("404", 404, ObjectNotFound, False),
+        ("AccessDenied", 403, AccessDenied, False),
+        ("403", 403, AccessDenied, False),
+        ("Unauthorized", 401, AccessDenied, False),
+        ("ExpiredToken", 400, AccessDenied, False),
+        ("RequestTimeTooSkewed", 403, AccessDenied, False),
+        ("InvalidObjectState", 403, ObjectArchived, False),
+        ("PreconditionFailed", 412, PreconditionFailed, False),
+        ("412", 412, PreconditionFailed, False),
+        ("ConditionalRequestConflict", 409, TierUnavailable, True),
+        ("SlowDown", 503, TierUnavailable, True),
+        ("InternalError", 500, TierUnavailable, True),
+        ("500", 500, TierUnavailable, True),
+        ("RequestTimeout", 400, TierUnavailable, True),
+        ("429", 429, TierUnavailable, True),
+        ("NoSuchUpload", 404, TierUnavailable, False),
+        ("BadDigest", 400, ObjectCorrupt, True),
+        ("InvalidRange", 416, ObjectCorrupt, False),
+        ("NotImplemented", 501, TierError, False),
+        ("MalformedXML", 400, TierError, False),
+        ("SlowDown", 0, TierUnavailable, True),
+        ("", 0, TierError, False),
+    ],
+)
+def test_each_code_has_its_own_meaning(
+    code: str, status: int, error: type[TierError], is_worth_repeating: bool
+) -> None:
+    failure = failure_of_code(code, status, "k", "get", "text")
+    assert type(failure.error) is error
+    assert failure.is_worth_repeating is is_worth_repeating
+
+
+def test_a_clock_that_is_too_far_off_is_told_with_what_to_do() -> None:
+    failure = failure_of_code("RequestTimeTooSkewed", 403, "k", "get", "text")
+    assert "put it right" in str(failure.error)

@@ -1,0 +1,164 @@
+"""A child that cannot be started is one kind of failure, whatever there is too little of."""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing.connection
+import os
+import re
+import signal
+import socket
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from strandline.storage.clock import ManualClock
+from strandline.storage.config.log_config import LogConfig
+from strandline.storage.local.cleaner import process as cleaner_process
+from strandline.storage.local.cleaner.messages import CleaningRequest, ProducerTail
+from strandline.storage.local.cleaner.process import CleanerProcess
+from strandline.storage.remote.download.started_child import StartedChild
+from strandline.storage.system.child_process import ChildFailed, ChildProcess
+from tests.support.broker import eventually
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.EMFILE, "Too many open files"),
+        ImportError("failed to map segment from shared object"),
+        MemoryError("out of memory"),
+    ],
+)
+def test_a_child_that_there_is_no_socket_for_is_a_failed_child(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Who wants it waits and tries again; anything else would count as a mistake of ours."""
+
+    def refuse(*, duplex: bool) -> None:
+        raise error
+
+    monkeypatch.setattr(multiprocessing.connection, "Pipe", refuse)
+    with pytest.raises(ChildFailed, match=f"cannot start a child process: .*{error.args[-1]}"):
+        ChildProcess("pass")
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        ("import os; os.kill(os.getpid(), 7)", "ended by SIGBUS: a file .* cannot be read"),
+        ("import os; os.kill(os.getpid(), 9)", "ended by SIGKILL: .* no memory"),
+        ("raise SystemExit(3)", "died with status 3"),
+    ],
+)
+def test_of_a_child_that_died_it_is_said_what_of(program: str, said: str) -> None:
+    """A disk that cannot read a mapped file raises no error, but a signal."""
+    child = ChildProcess(program)
+    assert re.search(said, str(child.died()))
+    child.kill()
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(errno.EMFILE, "Too many open files"), MemoryError("out of memory")]
+)
+def test_a_downloading_child_that_there_are_no_channels_for_is_a_failed_child(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Who starts it marks that it does; anything else would let nobody start one ever again."""
+
+    def refuse() -> None:
+        raise error
+
+    monkeypatch.setattr(socket, "socketpair", refuse)
+    with pytest.raises(ChildFailed, match=f"cannot set up a child process: .*{error.args[-1]}"):
+        StartedChild(4, 0.0)
+
+
+class HurriedClock(ManualClock):
+    """Minutes go by between two looks."""
+
+    def monotonic_s(self) -> float:
+        self.advance_ms(60_000)
+        return super().monotonic_s()
+
+
+def _request(directory: Path, *, producer_count: int = 0) -> CleaningRequest:
+    return CleaningRequest(
+        directory=directory,
+        config=LogConfig(),
+        segments=(),
+        first_dirty_offset=0,
+        first_uncleanable_offset=0,
+        producers=tuple(ProducerTail(number, 0, number) for number in range(producer_count)),
+        aborted=(),
+        now_ms=0,
+        key_bytes_max=1024,
+        load_factor=0.9,
+        io_bytes=1024,
+        io_bytes_per_s=float("inf"),
+        horizon_end_offset=0,
+    )
+
+
+def test_a_compacting_child_that_takes_no_request_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was stopped between two cleanings, and this one's request is larger than a socket."""
+    pids: list[int] = []
+
+    class DeafChild(ChildProcess):
+        def __init__(self, program: str) -> None:
+            super().__init__("import time; time.sleep(3600)")
+            pids.append(self.pid)
+
+    monkeypatch.setattr(cleaner_process, "ChildProcess", DeafChild)
+    monkeypatch.setattr(cleaner_process, "STILL_S_MAX", 0.05)
+    process = CleanerProcess(ManualClock())
+    with pytest.raises(ChildFailed, match="took nothing"):
+        process.begin(_request(tmp_path, producer_count=100_000))
+    with pytest.raises(ProcessLookupError):
+        os.kill(pids[0], 0)
+    process.stop()
+
+
+def test_a_compacting_child_that_does_not_move_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that hangs in the system: its thread, and the log, would be lost to the broker."""
+    monkeypatch.setattr("strandline.storage.local.cleaner.process.POLL_S", 0.01)
+    pids: list[int] = []
+
+    class StoppedChild(ChildProcess):
+        def __init__(self, program: str) -> None:
+            super().__init__(program)
+            pids.append(self.pid)
+            os.kill(self.pid, signal.SIGSTOP)
+
+    monkeypatch.setattr("strandline.storage.local.cleaner.process.ChildProcess", StoppedChild)
+    process = CleanerProcess(HurriedClock())
+    process.begin(_request(tmp_path))
+    with pytest.raises(ChildFailed, match="did not move"):
+        process.next()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pids[0], 0)
+    process.stop()
+
+
+def has_moved(child: ChildProcess, before: bytes) -> bool:
+    return child.activity() != before
+
+
+@pytest.mark.parametrize(
+    "program", ["while True: pass", "import time\nwhile True: time.sleep(0.001)"]
+)
+def test_a_child_that_computes_or_waits_for_something_moves(program: str) -> None:
+    child = ChildProcess(program)
+    try:
+        for _ in range(3):
+            before = child.activity()
+            assert before is not None
+            eventually(partial(has_moved, child, before))
+    finally:
+        child.kill()
+    assert child.activity() is None

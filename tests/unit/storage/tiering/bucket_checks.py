@@ -1,0 +1,53 @@
+"""What a bucket has to be once a rig had the time to put it in order."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+from strandline.storage.tiering.audit.orphans import (
+    SAFE_REASONS,
+    OrphanReason,
+    compare,
+    delete_orphans,
+    delete_safe_orphans,
+    find_orphans,
+)
+from strandline.storage.tiering.audit.scrub import Depth, Scrub
+from tests.unit.storage.tiering.harness import (
+    GRACE_MS,
+    ID_PARTITION,
+    Rig,
+    keys_of,
+)
+
+HEAL_ROUNDS = 4
+
+
+async def heal(rig: Rig) -> None:
+    for _ in range(HEAL_ROUNDS):
+        rig.pass_ms(GRACE_MS)
+        await rig.settle()
+    state = rig.statistics
+    assert (state.copy_lag_segments, state.deleting_segments, state.copy_failure) == (0, 0, None)
+
+
+def check_bucket(rig: Rig, *, is_disk_lost: bool = False) -> None:
+    """It is what the manifest says, once the orphans had their time.
+
+    What was uploaded of a disk that was lost before the commit holds records that nobody else has:
+    it waits for somebody who says otherwise.
+    """
+    known = SAFE_REASONS | {OrphanReason.OTHER_RECORDS} if is_disk_lost else SAFE_REASONS
+    now_ms, grace_ms = rig.clock.now_ms(), rig.tiering_config.orphan_grace_ms
+    assert delete_safe_orphans(rig.store, clock=rig.clock, grace_ms=grace_ms) == 0, "may be in use"
+    found = compare(rig.store, now_ms=now_ms, grace_ms=0)
+    assert (found.missing_keys, found.unreadable) == ((), ())
+    assert {orphan.reason for orphan in found.orphans} <= known
+    rig.pass_ms(grace_ms)
+    delete_safe_orphans(rig.store, clock=rig.clock, grace_ms=grace_ms)
+    if is_disk_lost:
+        delete_orphans(rig.store, find_orphans(rig.store, now_ms=now_ms + grace_ms, grace_ms=0))
+    assert set(rig.data_keys()) == keys_of(rig.manifest)
+    with ThreadPoolExecutor(2) as executor:
+        report = Scrub(rig.store, executor, depth=Depth.EVERYTHING).check(ID_PARTITION)
+    assert report.findings == ()

@@ -1,0 +1,382 @@
+"""One partition over both tiers without a broker: a manual clock, a store, and a way to crash.
+
+async with Rig(tmp_path) as rig:
+    rig.produce(10)            # one batch
+    rig.roll()
+    await rig.settle()         # whatever tiering and retention would do by now
+    await rig.crash()          # forget everything that is not on disk or in the store
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import shutil
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import ParamSpec
+from uuid import UUID
+
+from strandline.retention.enforcer import RetentionEnforcer, RetentionRound
+from strandline.retention.jump_guard import JumpGuard
+from strandline.storage.clock import ManualClock
+from strandline.storage.config.log_config import LogConfig
+from strandline.storage.files import FileRange
+from strandline.storage.local.cleaner.process import CleanerProcess
+from strandline.storage.local.formats import checkpoint
+from strandline.storage.local.log.log import LocalLog
+from strandline.storage.local.log_dirs import unknown_past
+from strandline.storage.metrics import MetricRegistry
+from strandline.storage.model import TopicIdPartition, TopicPartition
+from strandline.storage.records.batch.record import Record, encode_batch
+from strandline.storage.remote.keys import manifest_key
+from strandline.storage.remote.manifest.manifest import Manifest
+from strandline.storage.remote.manifest.store import load
+from strandline.storage.remote.manifest.topic_info import TopicInfo
+from strandline.storage.remote.object_store.interface import ObjectStore
+from strandline.storage.remote.object_store.memory import MemoryStore
+from strandline.storage.remote.reader.cold_reader import ColdReader
+from strandline.storage.tiering.copy.inspection import SegmentFacts
+from strandline.storage.tiering.copy.inspector import InspectionRequest, SegmentInspector, carry_out
+from strandline.storage.tiering.log.statistics import PartitionStatistics
+from strandline.storage.tiering.log.unified_log import UnifiedLog
+from strandline.storage.tiering.manager.manager import TieringManager
+from strandline.storage.tiering.partition.config import TieringConfig, TieringExecutors
+from strandline.storage.tiering.policy.ownership import Ownership
+from strandline.storage.tiering.policy.retry import RetryPolicy
+
+TOPIC = "flights"
+TOPIC_ID = UUID("6f8c9a52-6d0c-4a4e-9f5b-0d6a3f1b2c3d")
+PARTITION = TopicPartition(TOPIC, 0)
+ID_PARTITION = TopicIdPartition(TOPIC, TOPIC_ID, 0)
+GRACE_MS = 60_000
+# No local file outlives its segment in these tests, and nothing ages unless a test says so.
+CONFIG = LogConfig(
+    remote_storage_enable=True,
+    retention_ms=-1,
+    retention_bytes=-1,
+    local_retention_ms=1000,
+    file_delete_delay_ms=0,
+    segment_bytes=1 << 30,
+)
+
+
+# A test that hangs fails after this; each takes milliseconds, or seconds on a loaded machine.
+TEST_S_MAX = 120.0
+
+P = ParamSpec("P")
+
+
+def asynchronous(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:
+    """Runs a coroutine test on a loop of its own."""
+
+    @functools.wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        async def bounded() -> None:
+            async with asyncio.timeout(TEST_S_MAX):
+                await test(*args, **kwargs)
+
+        asyncio.run(bounded())
+
+    return run
+
+
+class DirectInspector(SegmentInspector):
+    """Inspects in this process: the same pass without the child."""
+
+    def inspect(self, request: InspectionRequest, *, timeout_s: float) -> SegmentFacts:
+        return carry_out(request)
+
+
+@dataclass(slots=True, kw_only=True)
+class Executors:
+    """One thread each, so that steps come in a fixed order, unless a test asks for more copies."""
+
+    copies: ThreadPoolExecutor
+    metadata: ThreadPoolExecutor
+    reads: ThreadPoolExecutor
+
+    @classmethod
+    def new(cls, copies: int = 1) -> Executors:
+        return cls(
+            copies=ThreadPoolExecutor(copies),
+            metadata=ThreadPoolExecutor(1),
+            reads=ThreadPoolExecutor(4),
+        )
+
+    def shutdown(self) -> None:
+        for executor in (self.copies, self.metadata, self.reads):
+            executor.shutdown()
+
+
+class Rig:
+    """See the top of this file."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        config: LogConfig = CONFIG,
+        store: ObjectStore | None = None,
+        grace_ms: int = GRACE_MS,
+        leader_epoch: int = 1,
+        inspector: SegmentInspector | None = None,
+        merge_target_bytes: int = 0,
+        clock: ManualClock | None = None,
+        copies: int = 1,
+    ) -> None:
+        self.folder = folder / str(PARTITION)
+        self.checkpoint_path = folder / "log-start-offset-checkpoint"
+        self.clock = clock or ManualClock()
+        self.config = config
+        self.memory = MemoryStore(clock=self.clock)
+        self.store: ObjectStore = store or self.memory
+        self.leader_epoch = leader_epoch
+        self.copies = copies
+        self.tiering_config = TieringConfig(
+            task_interval_ms=50,
+            workers=copies,
+            delete_grace_ms=grace_ms,
+            merge_target_bytes=merge_target_bytes,
+            retry=RetryPolicy(backoff_ms=500, jitter=0),
+        )
+        self.inspector = inspector or DirectInspector(self.clock)
+        self.executors = Executors.new(self.copies)
+        self.sent: list[bytes] = []
+        # The cleaner's checkpoint, as LogDirs keeps it.
+        self.cleaned_offset: int | None = None
+        self.purged: list[TopicInfo] = []
+        self.metrics = MetricRegistry()
+        # What the next start knows of it.
+        self.ownership = Ownership()
+        self.log: UnifiedLog
+        self._reader: ColdReader | None = None
+        self.manager: TieringManager
+        self.enforcer: RetentionEnforcer
+
+    async def __aenter__(self) -> Rig:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        self.executors.shutdown()
+        if self._reader is not None:
+            # It may have a process, which would be there for as long as this one.
+            self._reader.close()
+
+    @property
+    def reader(self) -> ColdReader:
+        """That of the running process."""
+        assert self._reader is not None
+        return self._reader
+
+    # --- starting and stopping ---------------------------------------------------------------
+
+    async def open(self, *, clean: bool = False, start: bool = True) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        log_start = checkpoint.read_offsets(self.checkpoint_path).get(PARTITION)
+        local = LocalLog.open(
+            self.folder,
+            topic_partition=PARTITION,
+            topic_id=TOPIC_ID,
+            config=self.config,
+            clock=self.clock,
+            recovery_point=0,
+            log_start_offset=log_start or 0,
+            clean_shutdown=clean,
+            was_compacted=self.cleaned_offset is not None,
+        )
+        local.cleaned_offset = self.cleaned_offset
+        self.log = UnifiedLog(local, log_start_offset=log_start)
+        self.guard = JumpGuard(self.clock)
+        self._reader = ColdReader(self.store, self.executors.reads)
+        self.manager = TieringManager(
+            self.store,
+            reader=self._reader,
+            executors=TieringExecutors(
+                copies=self.executors.copies, metadata=self.executors.metadata
+            ),
+            clock=self.clock,
+            believed_ms=self.guard.now_ms,
+            config=self.tiering_config,
+            inspector=self.inspector,
+            cleaner=self.make_cleaner(),
+            metrics=self.metrics,
+            on_topic_purged=self.purged.append,
+            ownership=self.ownership,
+        )
+        self.attach()
+        self.enforcer = RetentionEnforcer(
+            lambda: [self.log],
+            write_log_starts=self.write_log_starts,
+            purge_deleted=self.log.local.purge_deleted,
+            wake_tiering=self.manager.wake,
+            executor=self.executors.metadata,
+            clock=self.clock,
+            guard=self.guard,
+            note_time=lambda _now_ms: None,
+            interval_ms=50,
+        )
+        if start:
+            await self.manager.start()
+
+    def make_cleaner(self) -> CleanerProcess | None:
+        """What compacts the archive; None: the real thing, which starts when it is needed."""
+        return None
+
+    def attach(self) -> None:
+        self.manager.attach(self.log, self.topic_info, leader_epoch=self.leader_epoch)
+
+    async def crash(self, *, start: bool = True) -> None:
+        """The process dies and comes back: only files and objects are left."""
+        self._end()
+        self.executors = Executors.new(self.copies)
+        self.leader_epoch += 1
+        await self.open(start=start)
+
+    async def lose_disk(self) -> None:
+        """The machine is replaced: only objects are left."""
+        shutil.rmtree(self.folder)
+        unknown_past.make_marked(self.folder)
+        self.checkpoint_path.unlink(missing_ok=True)
+        self.cleaned_offset = None
+        await self.crash()
+
+    async def write_log_starts(self) -> frozenset[Path]:
+        checkpoint.write_offsets(self.checkpoint_path, {PARTITION: self.log.log_start_offset})
+        return frozenset()
+
+    @property
+    def topic_info(self) -> TopicInfo:
+        return TopicInfo(topic=TOPIC, topic_id=TOPIC_ID, partition_count=1)
+
+    # --- doing -------------------------------------------------------------------------------
+
+    def produce(self, record_count: int = 10, *, timestamp_ms: int | None = None) -> None:
+        """Appends one batch."""
+        base_ms = self.clock.now_ms() if timestamp_ms is None else timestamp_ms
+        batch = bytearray(
+            encode_batch(
+                [
+                    Record(
+                        offset=index,
+                        timestamp_ms=base_ms + index,
+                        key=None,
+                        value=f"{self.log.end_offset + index}".encode(),
+                    )
+                    for index in range(record_count)
+                ]
+            )
+        )
+        self.log.append(memoryview(batch), leader_epoch=self.leader_epoch)
+        self.sent.append(bytes(batch))
+
+    def roll(self) -> None:
+        self.log.local.roll()
+
+    def produce_segments(self, count: int, record_count: int = 10) -> None:
+        """`count` closed segments of one batch each; the active one is empty."""
+        for _ in range(count):
+            self.produce(record_count)
+            self.roll()
+
+    async def settle(self) -> RetentionRound:
+        """Tiering, retention, tiering: all that follows from what there is now."""
+        await self.manager.run_once()
+        did = await self.enforcer.run_once()
+        await self.manager.run_once()
+        return did
+
+    def pass_ms(self, delta_ms: int) -> None:
+        self.clock.advance_ms(delta_ms)
+
+    def configure(self, **changes: object) -> None:
+        self.config = replace(self.config, **changes)  # type: ignore[arg-type]  # tests' words
+        self.log.local.update_config(self.config)
+
+    # --- looking -----------------------------------------------------------------------------
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """What lies in the store, not what the broker believes."""
+        if self.store is not self.memory:
+            stored = load(self.store, ID_PARTITION)
+            return None if stored is None else stored.manifest
+        # Past the faults that were ordered: whoever looks here is no client of the store.
+        found = self.memory._objects.get(self.manifest_key)
+        return None if found is None else Manifest.decode(found.content)
+
+    @property
+    def manifest_key(self) -> str:
+        return manifest_key(ID_PARTITION)
+
+    @property
+    def statistics(self) -> PartitionStatistics:
+        (row,) = self.manager.statistics()
+        return row
+
+    @property
+    def reasons(self) -> list[str]:
+        return [segment.reason for segment in self.statistics.pending]
+
+    @property
+    def local_segments(self) -> list[tuple[int, int]]:
+        return [(s.base_offset, s.end_offset) for s in self.log.local.segments]
+
+    @property
+    def archived(self) -> list[tuple[int, int]]:
+        manifest = self.manifest
+        entries = () if manifest is None else manifest.segments
+        return [(entry.base_offset, entry.end_offset) for entry in entries]
+
+    def data_keys(self) -> list[str]:
+        """Keys of segment objects in the store."""
+        return [
+            info.key
+            for info in self.store.list("topics/")
+            if info.key.endswith((".log", ".meta", ".tail"))
+        ]
+
+    async def read_all(self, from_offset: int | None = None) -> bytes:
+        """Every batch from `from_offset` (the log start) to the end, from whichever tier."""
+        offset = self.log.log_start_offset if from_offset is None else from_offset
+        found: list[bytes] = []
+        while offset < self.log.end_offset:
+            local = self.log.read(offset, bytes_max=1 << 20)
+            if local is not None:
+                assert local.range is not None
+                found.append(local.range.read())
+                offset = local.next_offset
+            else:
+                cold = await self.log.read_remote(offset, bytes_max=1 << 20)
+                found.extend(
+                    part.read() if isinstance(part, FileRange) else bytes(part)
+                    for part in cold.buffers
+                )
+                offset = cold.next_offset
+        return b"".join(found)
+
+    async def assert_everything_is_readable(self) -> None:
+        """All that was ever sent comes back, byte for byte, from the log start on."""
+        expected = b"".join(self.sent)
+        assert self.log.log_start_offset == 0
+        assert await self.read_all(0) == expected
+
+
+def keys_of(manifest: Manifest | None) -> set[str]:
+    """Object keys that the manifest names as data."""
+    if manifest is None:
+        return set()
+    segments = {key for entry in manifest.segments for key in (entry.log_key, entry.meta_key)}
+    return segments | {part.key for part in manifest.tail}

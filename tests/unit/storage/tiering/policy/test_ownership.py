@@ -1,0 +1,231 @@
+"""What a broker does with an archive that may be, or is, another broker's: it reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from strandline.storage.errors import AccessDenied, StoreFull, TierError, TierUnavailable
+from strandline.storage.remote.manifest.store import commit, load
+from strandline.storage.remote.object_store.memory import Fault
+from strandline.storage.tiering.policy.ownership import Ownership, OwnershipState
+from tests.unit.storage.tiering.harness import ID_PARTITION, Rig, asynchronous
+
+
+async def start_with(rig: Rig, state: OwnershipState) -> None:
+    rig.ownership = Ownership(state)
+    await rig.crash()
+
+
+async def settle(rig: Rig) -> None:
+    for _ in range(3):
+        await rig.settle()
+        rig.pass_ms(60_000)
+
+
+@asynchronous
+async def test_until_it_is_known_whose_the_archive_is_it_is_only_read(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(2)
+        await settle(rig)
+        rig.produce_segments(1)
+        before = rig.manifest
+        await start_with(rig, OwnershipState.UNKNOWN)
+        rig.produce_segments(1)
+        await settle(rig)
+        assert rig.manifest == before
+        assert rig.local_segments == [(20, 30), (30, 40), (40, 40)]
+        await rig.assert_everything_is_readable()
+        rig.manager.confirm()
+        await settle(rig)
+        assert rig.archived[-1] == (30, 40)
+        assert rig.local_segments == [(40, 40)]
+        await rig.assert_everything_is_readable()
+
+
+@asynchronous
+async def test_a_disk_that_was_lost_waits_to_go_on_behind_the_archive(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(2)
+        await settle(rig)
+        rig.ownership = Ownership(OwnershipState.UNKNOWN)
+        await rig.lose_disk()
+        await settle(rig)
+        assert rig.manager.is_waiting
+        with pytest.raises(TierUnavailable):
+            rig.produce(1)
+        rig.manager.confirm()
+        await settle(rig)
+        rig.produce_segments(1)
+        await settle(rig)
+        assert rig.archived[-1] == (20, 30)
+        await rig.assert_everything_is_readable()
+
+
+@pytest.mark.parametrize("was_written", [False, True])
+@pytest.mark.parametrize("is_away", [False, True])
+@asynchronous
+async def test_a_disk_that_is_there_takes_records_before_its_archive_answers(
+    tmp_path: Path, was_written: bool, is_away: bool
+) -> None:
+    """Be it that the manifest is not known, or whose it is: idle, emptied and never written."""
+    async with Rig(tmp_path) as rig:
+        if was_written:
+            rig.produce_segments(2)
+        await settle(rig)
+        rig.ownership = Ownership(OwnershipState.UNKNOWN)
+        if is_away:
+            rig.memory.add_fault(Fault(error=TierUnavailable, times=-1))
+        await rig.crash()
+        assert rig.manager.is_waiting == (was_written and not is_away)
+        rig.produce_segments(1)
+        await settle(rig)
+        rig.memory.clear_faults()
+        await settle(rig)
+        rig.produce_segments(1)
+        rig.manager.confirm()
+        await settle(rig)
+        assert rig.archived == [(base, base + 10) for base in range(0, 10 * len(rig.sent), 10)]
+        await rig.assert_everything_is_readable()
+
+
+@pytest.mark.parametrize("is_outdated", [False, True])
+@asynchronous
+async def test_a_start_reads_a_manifest_once_though_it_claims_it_when_it_is_known_whose_it_is(
+    tmp_path: Path, is_outdated: bool
+) -> None:
+    """With a thousand idle partitions that is a thousand requests less; unless it is not new."""
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(2)
+        await settle(rig)
+        rig.ownership = Ownership(OwnershipState.UNKNOWN)
+        rig.memory.requests.clear()
+        await rig.crash()
+        if is_outdated:
+            stored = load(rig.store, ID_PARTITION)
+            assert stored is not None
+            commit(rig.store, stored, stored.manifest.with_leader_epoch(rig.leader_epoch - 1))
+        rig.manager.confirm()
+        await rig.manager.start()
+        asked = [r.operation for r in rig.memory.requests if r.key == rig.manifest_key]
+        if not is_outdated:
+            assert sorted(asked) == ["get", "put"]
+        await settle(rig)
+        assert rig.manifest is not None
+        assert rig.manifest.leader_epoch == rig.leader_epoch
+        rig.produce_segments(1)
+        await settle(rig)
+        assert rig.archived[-1] == (20, 30)
+        await rig.assert_everything_is_readable()
+
+
+@asynchronous
+async def test_who_may_have_lost_a_disk_takes_no_records_over_restarts_until_that_is_known(
+    tmp_path: Path,
+) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(2)
+        await settle(rig)
+        rig.memory.add_fault(Fault(error=TierUnavailable, times=-1))
+        await rig.lose_disk()
+        for _ in range(2):
+            with pytest.raises(TierUnavailable):
+                rig.produce(1)
+            await rig.crash()
+        rig.memory.clear_faults()
+        await settle(rig)
+        rig.produce_segments(1)
+        # It is known now, and that is kept.
+        rig.memory.add_fault(Fault(error=TierUnavailable, times=-1))
+        await rig.crash()
+        rig.produce_segments(1)
+        rig.memory.clear_faults()
+        await settle(rig)
+        assert rig.archived[-1] == (30, 40)
+        await rig.assert_everything_is_readable()
+
+
+@asynchronous
+async def test_nothing_is_freed_for_what_another_broker_archived(tmp_path: Path) -> None:
+    """Its records are others, under the same offsets."""
+    async with Rig(tmp_path / "one") as rig:
+        rig.produce_segments(1)
+        await settle(rig)
+        rig.produce_segments(1)
+        async with Rig(
+            tmp_path / "two", store=rig.store, leader_epoch=rig.leader_epoch + 1, clock=rig.clock
+        ) as twin:
+            twin.produce_segments(2)
+            await settle(twin)
+            assert twin.archived[-1] == (20, 30)
+        rig.produce_segments(1)
+        await settle(rig)
+        assert rig.local_segments == [(10, 20), (20, 30), (30, 30)]
+        assert set(rig.reasons) >= {"another broker owns the manifest of the partition"}
+        assert await rig.read_all(10) == b"".join(rig.sent[1:])
+
+
+@asynchronous
+async def test_an_archive_that_is_lost_is_neither_written_nor_relied_upon(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(2)
+        await rig.manager.run_once()
+        before = rig.manifest
+        rig.manager.lose("somebody else writes there")
+        rig.manager.confirm()
+        rig.produce_segments(1)
+        rig.configure(retention_ms=1000)
+        await settle(rig)
+        assert rig.local_segments[0] == (0, 10)
+        assert rig.log.log_start_offset == 0
+        rig.manager.delete_topic(rig.topic_info)
+        await settle(rig)
+        rig.pass_ms(2 * rig.tiering_config.copy_timeout_ms)
+        await settle(rig)
+        assert rig.manifest == before
+        assert not rig.purged
+
+
+@asynchronous
+async def test_a_store_that_takes_no_writes_is_read_and_copied_to_when_it_takes_them_again(
+    tmp_path: Path,
+) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(2)
+        await settle(rig)
+        before = rig.manifest
+        rig.ownership = Ownership(OwnershipState.UNKNOWN)
+        await rig.crash()
+        rig.manager.note_probe(AccessDenied("probe", "put", "403"))
+        rig.manager.confirm()
+        rig.memory.requests.clear()
+        rig.produce_segments(1)
+        await settle(rig)
+        assert rig.manifest == before
+        assert rig.memory.count_requests("put|delete") == 0
+        await rig.assert_everything_is_readable()
+        rig.manager.note_probe(None)
+        await settle(rig)
+        assert rig.archived[-1] == (20, 30)
+        await rig.assert_everything_is_readable()
+
+
+@pytest.mark.parametrize("error", [AccessDenied, StoreFull])
+@asynchronous
+async def test_a_manifest_that_cannot_be_claimed_is_read_all_the_same(
+    tmp_path: Path, error: type[TierError]
+) -> None:
+    """The right to write may be missing for one folder alone, of which no probe tells."""
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(2)
+        await settle(rig)
+        rig.memory.add_fault(Fault(operation="put", error=error, key_pattern="topics/", times=-1))
+        await rig.crash()
+        await settle(rig)
+        await rig.assert_everything_is_readable()
+        rig.memory.clear_faults()
+        rig.produce_segments(1)
+        await settle(rig)
+        assert rig.archived[-1] == (20, 30)
+        await rig.assert_everything_is_readable()

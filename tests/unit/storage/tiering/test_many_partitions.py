@@ -1,0 +1,246 @@
+"""What is done for one topic costs nothing for the others, of which there may be thousands, and
+nothing is kept of one that is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import threading
+import uuid
+import weakref
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from strandline.storage.errors import TierUnavailable
+from strandline.storage.local.log.log import LocalLog
+from strandline.storage.model import TopicId, TopicPartition
+from strandline.storage.remote.manifest.topic_info import TopicInfo
+from strandline.storage.remote.object_store.memory import Fault
+from strandline.storage.tiering.log.unified_log import UnifiedLog
+from strandline.storage.tiering.partition.topic_registration import (
+    TopicRegistration,
+    TopicRegistrations,
+)
+from strandline.storage.tiering.policy.work_queue import WorkQueue
+from tests.unit.storage.tiering.harness import (
+    CONFIG,
+    GRACE_MS,
+    PARTITION,
+    TOPIC,
+    Rig,
+    asynchronous,
+)
+
+MANY = TopicInfo(topic="many", topic_id=uuid.UUID(int=77), partition_count=20)
+
+
+class AskedLog(UnifiedLog):
+    """Counts how often somebody wants to know its topic."""
+
+    asked = 0
+
+    @property
+    def topic_id(self) -> TopicId:
+        AskedLog.asked += 1
+        return super().topic_id
+
+
+def attach_many(rig: Rig, folder: Path) -> None:
+    for number in range(MANY.partition_count):
+        local = LocalLog.open(
+            folder / f"many-{number}",
+            topic_partition=TopicPartition("many", number),
+            topic_id=MANY.topic_id,
+            config=CONFIG,
+            clock=rig.clock,
+            recovery_point=0,
+            log_start_offset=0,
+            clean_shutdown=True,
+        )
+        rig.manager.attach(AskedLog(local), MANY, leader_epoch=1, is_new=True)
+
+
+@asynchronous
+async def test_each_partition_of_a_new_topic_is_queued_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queued: list[object] = []
+    add = WorkQueue.add
+
+    def counted(queue: WorkQueue[object], key: object) -> None:
+        queued.append(key)
+        add(queue, key)
+
+    async with Rig(tmp_path) as rig:
+        for number in range(MANY.partition_count):
+            (tmp_path / f"many-{number}").mkdir()
+        monkeypatch.setattr(WorkQueue, "add", counted)
+        attach_many(rig, tmp_path)
+    assert queued == [TopicPartition("many", number) for number in range(MANY.partition_count)]
+
+
+@asynchronous
+async def test_a_topic_that_changes_or_goes_looks_at_no_partition_of_another(
+    tmp_path: Path,
+) -> None:
+    async with Rig(tmp_path) as rig:
+        for number in range(MANY.partition_count):
+            (tmp_path / f"many-{number}").mkdir()
+        attach_many(rig, tmp_path)
+        AskedLog.asked = 0
+        rig.manager.update_topic(
+            TopicInfo(topic="t", topic_id=rig.topic_info.topic_id, partition_count=2)
+        )
+        rig.manager.delete_topic(rig.topic_info)
+        rig.manager.delete_topic(rig.topic_info)
+        assert AskedLog.asked == 0
+        assert len(rig.manager.statistics()) == MANY.partition_count
+
+
+def open_files(folder: Path) -> list[str]:
+    """What this process has open in the folder, deleted files among it."""
+    names = []
+    for link in Path("/proc/self/fd").iterdir():
+        # The one that the listing itself has open.
+        with contextlib.suppress(FileNotFoundError):
+            names.append(str(link.readlink()))
+    return [name for name in names if name.startswith(str(folder))]
+
+
+@asynchronous
+async def test_a_deleted_topic_leaves_the_disk_while_the_store_is_away(tmp_path: Path) -> None:
+    """Who makes room by it does so because nothing is archived, and nothing freed."""
+    folder = tmp_path / "many"
+    async with Rig(tmp_path) as rig:
+        for number in range(MANY.partition_count):
+            (folder / f"many-{number}").mkdir(parents=True)
+        attach_many(rig, folder)
+        assert len(open_files(folder)) == MANY.partition_count
+        rig.memory.add_fault(Fault(operation=".*", error=TierUnavailable, times=-1))
+        await rig.manager.run_once()
+        rig.manager.delete_topic(MANY)
+        await rig.manager.run_once()
+        gc.collect()
+        assert open_files(folder) == []
+
+
+@asynchronous
+async def test_a_partition_that_was_busy_when_its_topic_was_deleted_is_let_go_when_it_is_not(
+    tmp_path: Path,
+) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(1)
+        gate = threading.Event()
+        fault = Fault(operation="put", key_pattern=r"\.log$", gate=gate, error=TierUnavailable)
+        rig.memory.add_fault(fault)
+        copying = asyncio.ensure_future(rig.manager.run_once())
+        while not rig.memory.count_requests("put", r"\.log$"):
+            await asyncio.sleep(0.001)
+        rig.memory.add_fault(Fault(operation=".*", error=TierUnavailable, times=-1))
+        left = weakref.ref(rig.manager._partitions[PARTITION])
+        rig.manager.delete_topic(rig.topic_info)
+        gc.collect()
+        assert left() is not None, "its copy is under way"
+        gate.set()
+        await copying
+        running = asyncio.ensure_future(rig.manager.run())
+        while left() is not None:
+            gc.collect()
+            await asyncio.sleep(0.001)
+        running.cancel()
+
+
+@asynchronous
+async def test_a_store_that_is_away_is_told_once_however_many_topics_are_deleted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Rig(tmp_path) as rig:
+        await rig.settle()
+        rig.memory.add_fault(Fault(operation=".*", error=TierUnavailable, times=-1))
+        for number in range(20):
+            topic_id = uuid.UUID(int=100 + number)
+            rig.manager.delete_topic(TopicInfo(topic="t", topic_id=topic_id, partition_count=1))
+        await rig.manager.run_once()
+        warnings = [line for line in caplog.records if line.levelname == "WARNING"]
+        assert len(warnings) == 2, "the store, and what met it"
+
+
+@asynchronous
+async def test_whether_a_topic_has_a_namesake_is_known_without_a_look_at_the_others(
+    tmp_path: Path,
+) -> None:
+    """It is asked for each topic that goes."""
+    async with Rig(tmp_path) as rig:
+        known = TopicRegistrations()
+        topic_ids = [uuid.UUID(int=number) for number in range(3)]
+        for topic_id, topic in zip(topic_ids, ("many", "many", "other"), strict=True):
+            info = replace(MANY, topic=topic, topic_id=topic_id)
+            one = TopicRegistration(info, store=rig.store, executor=rig.executors.metadata)
+            known.add(one)
+        # Who looks at the last one now finds nothing to look at.
+        del one.info
+        told = []
+        for topic_id in topic_ids[:2]:
+            assert known.remove(topic_id)
+            assert not known.remove(topic_id)
+            told.append(known.has_name("many"))
+        assert told == [True, False]
+        assert known.has_name("other")
+
+
+def archived_bytes(rig: Rig) -> float:
+    name = "strandline_remote_copy_bytes_total"
+    return sum(counter.value for counter in rig.metrics if counter.name == name)
+
+
+def counted_topics(rig: Rig) -> set[str]:
+    return {topic for counter in rig.metrics for _, topic in counter.labels}
+
+
+@asynchronous
+async def test_a_purged_topic_leaves_what_was_counted_in_the_total_alone(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(3)
+        await rig.settle()
+        copied_bytes = archived_bytes(rig)
+        assert copied_bytes > 0
+        assert counted_topics(rig) == {TOPIC}
+        rig.manager.delete_topic(rig.topic_info)
+        await rig.manager.run_once()
+        rig.pass_ms(GRACE_MS)
+        await rig.manager.run_once()
+        assert rig.memory.keys() == []
+        assert counted_topics(rig) == set()
+        assert archived_bytes(rig) == copied_bytes
+
+
+@asynchronous
+async def test_a_purged_topic_leaves_the_counters_of_the_next_one_of_its_name(
+    tmp_path: Path,
+) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(1)
+        await rig.settle()
+        rig.manager.delete_topic(rig.topic_info)
+        rig.manager.update_topic(replace(rig.topic_info, topic_id=uuid.UUID(int=78)))
+        await rig.manager.run_once()
+        rig.pass_ms(GRACE_MS)
+        await rig.manager.run_once()
+        assert counted_topics(rig) == {TOPIC}
+
+
+@asynchronous
+async def test_a_replica_keeps_nothing_of_a_topic_that_its_origin_deleted(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    rig.tiering_config = replace(rig.tiering_config, follows=True)
+    async with rig:
+        assert counted_topics(rig) == {TOPIC}
+        archive = weakref.ref(rig.log.remote)
+        rig.manager.detach(PARTITION)
+        gc.collect()
+        assert archive() is None
+        assert counted_topics(rig) == set()
