@@ -32,7 +32,8 @@ from strandline.storage.remote.manifest.cluster_info import ClusterInfo, create_
 from strandline.storage.remote.manifest.entries import SegmentEntry
 from strandline.storage.remote.manifest.manifest import Manifest
 from strandline.storage.remote.manifest.topic_info import TopicInfo, save_topic_info
-from strandline.storage.remote.object_store.interface import ObjectStore, checksum, open_store
+from strandline.storage.remote.object_store.interface import ObjectStore, checksum
+from strandline.storage.remote.open_store import open_store
 from strandline.storage.remote.segment import meta as segment_meta
 from strandline.storage.remote.segment.meta import Section
 

@@ -32,7 +32,7 @@ from bench.tiered import (
 from strandline.storage.remote.manifest.manifest import Manifest
 from tests.support.broker import BrokerProcess
 
-# As many as the broker may have under way (storage/remote/reader/cold_reader.py, remote.log.*.pool.size).
+# As many as the broker may have under way (remote.log.*.pool.size).
 PARALLEL_GETS = 8
 
 

@@ -19,7 +19,8 @@ from demo.settings import (
 from strandline.storage.model import TopicIdPartition
 from strandline.storage.remote.manifest import store as manifest_store
 from strandline.storage.remote.manifest.topic_info import TopicInfo, list_topics
-from strandline.storage.remote.object_store.interface import ObjectStore, open_store
+from strandline.storage.remote.object_store.interface import ObjectStore
+from strandline.storage.remote.open_store import open_store
 
 LOOK_SECONDS = 0.3
 # Twice the interval of the broker's retention check: within it, something more would have moved.

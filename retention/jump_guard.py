@@ -10,10 +10,10 @@ machine that was asleep, or that booted without a time, must not keep its data f
 that jumps once more meanwhile is another new time, and is waited for anew.
 
 A clock that was wrong before the start is no jump: so the believed time is noted in the log folders
-(`storage/local/log_dirs/last_known_time.py`), and a start whose clock is more than START_GAP_MS ahead of the note
-goes on from there, for as long. A machine that comes up in the wrong year must not delete its log
-and its archive before the time service has put it right; one that was switched off for a while
-begins to delete an hour later.
+(`storage/local/log_dirs/last_known_time.py`), and a start whose clock is more than START_GAP_MS
+ahead of the note goes on from there, for as long. A machine that comes up in the wrong year must
+not delete its log and its archive before the time service has put it right; one that was switched
+off for a while begins to delete an hour later.
 
 Jumps back are believed at once: they make records look younger, so that nothing is deleted early.
 The way forth again is a jump like any other, so that a clock which goes back and forth leaves the

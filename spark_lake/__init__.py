@@ -38,14 +38,14 @@ __all__ = [
 ]
 
 _MODULES = {
-    "ScanReport": "report",
-    "StrandlineDataSource": "source",
-    "count": "counting",
-    "load": "frames",
-    "read_scan_reports": "report",
-    "register": "source",
-    "register_views": "views",
-    "scan": "arrow_scan",
+    "ScanReport": "query.report",
+    "StrandlineDataSource": "spark.source",
+    "count": "query.counting",
+    "load": "spark.frames",
+    "read_scan_reports": "query.report",
+    "register": "spark.source",
+    "register_views": "spark.views",
+    "scan": "query.arrow_scan",
 }
 
 

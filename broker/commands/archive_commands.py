@@ -55,7 +55,8 @@ from strandline.storage.remote.manifest import change_list
 from strandline.storage.remote.manifest import store as manifest_store
 from strandline.storage.remote.manifest.json_document import decode_document, encode_document
 from strandline.storage.remote.manifest.topic_info import DamagedTopic, list_topics, load_topic_info
-from strandline.storage.remote.object_store.interface import ObjectStore, open_store
+from strandline.storage.remote.object_store.interface import ObjectStore
+from strandline.storage.remote.open_store import open_store
 from strandline.storage.remote.s3.store import S3Store
 from strandline.storage.tiering.audit.findings import Damage, Finding, PartitionReport
 from strandline.storage.tiering.audit.repair import drop_pieces, repair_meta

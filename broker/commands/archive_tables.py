@@ -21,7 +21,8 @@ from strandline.broker.tools.client.printing import Json, human_bytes
 from strandline.storage.counted import counted
 from strandline.storage.model import TimestampMs
 from strandline.storage.remote.manifest.cluster_info import load_cluster_info
-from strandline.storage.remote.object_store.interface import ObjectStore, open_store
+from strandline.storage.remote.object_store.interface import ObjectStore
+from strandline.storage.remote.open_store import open_store
 from strandline.storage.tiering.audit.listing import (
     ArchivedPartition,
     ArchivedSegment,

@@ -13,7 +13,7 @@ from strandline.broker.tools.client.printing import human_bytes, plain
 from strandline.storage.clock import SystemClock
 from strandline.storage.counted import counted
 from strandline.storage.errors import InvalidConfig
-from strandline.storage.remote.object_store.interface import open_store
+from strandline.storage.remote.open_store import open_store
 
 # Restored, but not everything: an operator has to look.
 WITH_PROBLEMS = 1

@@ -12,15 +12,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from strandline.broker.config.definition import NETWORK, BrokerConfigDef
 from strandline.broker.config.table import BROKER_CONFIGS
 from strandline.broker.security.jaas import check_scram, plain_passwords
 from strandline.storage.config.definition import ConfigType
-
-if TYPE_CHECKING:
-    from strandline.broker.config.broker_config import BrokerConfig
 
 PREFIX = "listener.name."
 SCOPED = (
@@ -67,9 +63,3 @@ def of_listener(given: Mapping[str, str], listener: str, key: str) -> str | None
     """What is set for one listener alone; None if nothing is."""
     text = given.get(f"{PREFIX}{listener.lower()}.{key}", "").strip()
     return text or None
-
-
-def limits_by_listener(config: BrokerConfig, key: str) -> dict[str, int]:
-    """The number under `key` of each listener that has one of its own, by its name."""
-    texts = {one.name: of_listener(config.given, one.name, key) for one in config.listeners}
-    return {name: int(text) for name, text in texts.items() if text is not None}

@@ -17,8 +17,8 @@ the wait. It never falls below a floor, so a rewind always advances.
 A tick is one look in 4 ms, at one of the two things that a live request waits for: the loop. The
 other are the cores, which the rewind's own consumer may keep, or the store. Where they are scarce,
 the loop waits for one, too, when it has something to do, and the kernel counts all of that
-(`storage/system/core_wait.py`). So it is late as well if it waited too long for a core between two ticks;
-and as then everybody on the machine waits, the floor is a lower one:
+(`storage/system/core_wait.py`). So it is late as well if it waited too long for a core between two
+ticks; and as then everybody on the machine waits, the floor is a lower one:
 
     late for want of a core               down to the floor of a full machine
     late for its own work                 down to the floor

@@ -26,8 +26,9 @@ from strandline.storage.local.log_dirs.last_known_time import LastTime
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
 from strandline.storage.metrics import MetricRegistry
 from strandline.storage.model import TimestampMs, TopicId, TopicPartition
-from strandline.storage.remote.object_store.interface import ObjectStore, open_store
+from strandline.storage.remote.object_store.interface import ObjectStore
 from strandline.storage.remote.object_store.local_directory import LocalDirectoryStore
+from strandline.storage.remote.open_store import open_store
 
 if TYPE_CHECKING:
     from strandline.storage.remote.reader.cold_reader import ColdReader

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from strandline.broker.config.broker_config import BrokerConfig
-from strandline.broker.config.listener_keys import limits_by_listener
+from strandline.broker.config.listener_keys import of_listener
 from strandline.broker.config.listeners import parse_connection_overrides
 from strandline.broker.network.server import ServerLimits
 from strandline.broker.quotas.cold_pace import PaceSettings
@@ -87,7 +87,7 @@ def server_limits(config: BrokerConfig) -> ServerLimits:
     return ServerLimits(
         request_bytes_max=config.socket_request_max_bytes,
         connections_max=config.max_connections,
-        connections_by_listener_max=limits_by_listener(config, "max.connections"),
+        connections_by_listener_max=_limits_by_listener(config, "max.connections"),
         idle_ms_max=config.connections_max_idle_ms,
         connections_per_address_max=config.max_connections_per_ip,
         connections_by_address_max=parse_connection_overrides(
@@ -101,7 +101,7 @@ def connection_rates(config: BrokerConfig) -> ConnectionRates:
     rate = config.max_connection_creation_rate
     return ConnectionRates(
         all_listeners=rate if rate < INT_MAX else None,
-        by_listener=limits_by_listener(config, "max.connection.creation.rate"),
+        by_listener=_limits_by_listener(config, "max.connection.creation.rate"),
     )
 
 
@@ -123,3 +123,9 @@ class Current(Generic[T]):
             self._made_of = config
             self._made = self._make(config)
         return self._made
+
+
+def _limits_by_listener(config: BrokerConfig, key: str) -> dict[str, int]:
+    """The number under `key` of each listener that has one of its own, by its name."""
+    texts = {one.name: of_listener(config.given, one.name, key) for one in config.listeners}
+    return {name: int(text) for name, text in texts.items() if text is not None}

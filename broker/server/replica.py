@@ -7,8 +7,8 @@
     runs    every strandline.remote.replica.poll.ms        what changed last; and that, again
             every strandline.remote.replica.full.poll.ms   the mirror and every manifest
 
-What changed last is asked for before what it names (storage/tiering/changes/change_reader.py): what changes
-in between is named next time.
+What changed last is asked for before what it names (storage/tiering/changes/change_reader.py): what
+changes in between is named next time.
 
 Its folders hold nothing of the origin but where each log ended, and the offsets of the replica's
 own groups. They are marked: an ordinary broker does not start on them, since it would take the

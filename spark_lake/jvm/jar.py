@@ -1,6 +1,6 @@
 """The reader inside the JVM as a jar: compiled from this package's sources where Spark is.
 
-    spark_lake/jvm/*.scala --scalac that Spark brings--> <cache>/strandline-lake-<hash>.jar
+    spark_lake/jvm/src/*.scala --scalac that Spark brings--> <cache>/strandline-lake-<hash>.jar
 
 The hash is of the sources and of Spark's version, so that a jar is compiled once for both (some ten
 seconds of CPU) and never taken for another. A jar in the repository would be built by somebody for
@@ -37,7 +37,7 @@ CACHE_VARIABLE = "STRANDLINE_CACHE_DIR"
 # A loaded machine takes a minute.
 COMPILE_S_MAX = 300
 LOOK_S = 0.2
-_SOURCES = "jvm"
+_SOURCES = "jvm/src"
 # One processor and little memory are enough for two thousand lines.
 _JAVA_OPTIONS = ("-Xmx512m", "-Xss4m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 

@@ -8,7 +8,7 @@ Planning stays here: the JVM reads what this says and decides nothing. The addre
 path, that of an object in a bucket is a URL that this process signed, so that executors need
 neither credentials nor a library. Texts of errors come along, so that both readers say the same.
 
-`spark_lake/jvm/src/Plan.scala` is the other side of this format; PLAN_FORMAT grows with each change.
+`spark_lake/jvm/src/Plan.scala` is the other side of this format; each change raises PLAN_FORMAT.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ def has_rule(spark: SparkSession) -> bool:
 
 def _compiled(spark: SparkSession, session: Any) -> Any:
     """By the compiler that Spark brings for its own code, in a tenth of a second."""
-    source = resources.files("strandline.spark_lake").joinpath("jvm", RULE_FILE)
+    source = resources.files("strandline.spark_lake").joinpath("jvm", "src", RULE_FILE)
     jvm: Any = spark._jvm  # noqa: SLF001
     compiler = jvm.org.codehaus.janino.SimpleCompiler()
     compiler.setParentClassLoader(session.getClass().getClassLoader())

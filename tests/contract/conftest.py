@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from strandline.storage.remote.object_store.interface import ObjectStore, open_store
+from strandline.storage.remote.object_store.interface import ObjectStore
 from strandline.storage.remote.object_store.memory import MemoryStore
+from strandline.storage.remote.open_store import open_store
 from tests.conftest import S3Bucket, StartServer, make_bucket
 from tests.contract.stores import (
     ENDPOINT,

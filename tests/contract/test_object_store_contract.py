@@ -31,8 +31,8 @@ from strandline.storage.remote.object_store.interface import (
     IfAbsent,
     IfMatches,
     ObjectStore,
-    open_store,
 )
+from strandline.storage.remote.open_store import open_store
 from strandline.storage.remote.s3 import store as s3
 from strandline.storage.remote.s3 import uploads as s3_uploads
 from strandline.storage.remote.s3.uploads import SINGLE_PUT_BYTES_MAX

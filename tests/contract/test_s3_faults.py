@@ -40,8 +40,8 @@ from strandline.storage.remote.object_store.interface import (
     IfMatches,
     ObjectStore,
     checksum,
-    open_store,
 )
+from strandline.storage.remote.open_store import open_store
 from strandline.storage.remote.reader.cold_reader import ColdReader
 from strandline.storage.remote.s3 import uploads as s3_uploads
 from strandline.storage.remote.s3.store import S3Store

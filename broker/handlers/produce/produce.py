@@ -19,8 +19,8 @@ more replicas can be in sync than there are (Kafka's Partition.effectiveMinIsr).
 
 Versions 0 to 2, which Apache Kafka 4 advertises and refuses, are served as batches of v2. They,
 batches with an impossible max timestamp and topics that ask for more than the batch header take a
-trip through a worker thread (`storage/local/log/preparation.py`) and are answered from a coroutine; the
-order in which requests came is kept. First batches are looked into (`first_batches.py`).
+trip through a worker thread (`storage/local/log/preparation.py`) and are answered from a coroutine;
+the order in which requests came is kept. First batches are looked into (`first_batches.py`).
 
 A client above `producer_byte_rate` is answered at once, with the time for which it is not listened
 to then; with acks=0 it just is not listened to.

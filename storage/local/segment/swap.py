@@ -10,8 +10,8 @@
     8 in a worker  cleaner-offset-checkpoint, after the last group
 
 A start after a crash removes `.cleaned` files and any `.swap` beside them (up to 2), and finishes
-with a `.swap` that stands alone (from 3 on): see partition_folder.py. 4 to 6 are one step of the event loop,
-so no reader sees half of it; who holds a range of an old file keeps reading that file.
+with a `.swap` that stands alone (from 3 on): see partition_folder.py. 4 to 6 are one step of the
+event loop, so no reader sees half of it; who holds a range of an old file keeps reading that file.
 """
 
 from __future__ import annotations

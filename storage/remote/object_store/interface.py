@@ -27,10 +27,8 @@ import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Protocol, TypeAlias
-from urllib.parse import unquote, urlsplit
 
-from strandline.storage.clock import Clock, SystemClock
-from strandline.storage.errors import DiskError, InvalidConfig, TierUnavailable
+from strandline.storage.errors import DiskError, TierUnavailable
 from strandline.storage.model import Buffer, TimestampMs
 from strandline.storage.system import crc32c
 from strandline.storage.values import dataclass
@@ -264,49 +262,3 @@ def checksum(body: Buffer) -> int:
 def new_write_id() -> str:
     """Identifies one `put` among all: a lost answer is recognised by it."""
     return uuid.uuid4().hex
-
-
-def open_store(
-    url: str,
-    *,
-    endpoint_url: str | None = None,
-    region: str | None = None,
-    deadlines: Deadlines | None = None,
-    clock: Clock | None = None,
-) -> ObjectStore:
-    """The store at `s3://bucket/prefix` or `file:///folder`.
-
-    Nothing is contacted yet: call `check()` for that. Raises InvalidConfig for any other URL.
-    """
-    # The implementations know this module; the factory knows them by name only when it is called,
-    # so that a broker without a remote tier never loads an SDK.
-    parts = urlsplit(url)
-    if parts.query or parts.fragment:
-        raise InvalidConfig(f"object store URL {url!r} has a query or a fragment")
-    path = unquote(parts.path)
-    match parts.scheme:
-        case "s3" | "s3a" | "s3n":
-            if not parts.netloc:
-                raise InvalidConfig(f"object store URL {url!r} names no bucket")
-            from strandline.storage.remote.s3.store import S3Store
-
-            return S3Store(
-                bucket=parts.netloc,
-                prefix=path.strip("/"),
-                endpoint_url=endpoint_url,
-                region=region,
-                deadlines=deadlines or Deadlines(),
-                clock=clock or SystemClock(),
-            )
-        case "file":
-            if parts.netloc not in ("", "localhost") or not path.strip("/"):
-                raise InvalidConfig(
-                    f"object store URL {url!r}: a folder is written file:///absolute/folder"
-                )
-            from strandline.storage.remote.object_store.local_directory import LocalDirectoryStore
-
-            return LocalDirectoryStore(Path(path), clock=clock or SystemClock())
-        case _:
-            raise InvalidConfig(
-                f"object store URL {url!r} is neither s3://bucket/prefix nor file:///folder"
-            )

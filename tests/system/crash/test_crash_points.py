@@ -8,9 +8,9 @@ Each test looks twice:
                                              attempt are the orphans and nothing else is, and a
                                              scrub that reads every byte has nothing to say
 
-A restore that dies at its steps is in tests/system/tiers/restore/test_restore.py. Most tests begin with a
-copy of the same data folder: four segments, three of them closed, that were produced while the
-store was away, so that not one of them is archived.
+A restore that dies at its steps is in tests/system/tiers/restore/test_restore.py. Most tests
+begin with a copy of the same data folder: four segments, three of them closed, that were produced
+while the store was away, so that not one of them is archived.
 """
 
 from __future__ import annotations

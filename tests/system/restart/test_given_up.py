@@ -114,7 +114,7 @@ def test_a_signal_ends_what_waits_for_a_store_that_does_not_answer(
 HANGING_THREAD = """
 import os, signal, sys, threading
 from concurrent.futures import ThreadPoolExecutor
-from strandline.broker import termination
+from strandline.broker.commands import termination
 
 termination.LEAVE_S = 0.05
 with termination.ended_by_sigterm(lambda: print("how to go on", file=sys.stderr)):

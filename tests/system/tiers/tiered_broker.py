@@ -33,7 +33,8 @@ from strandline.storage.remote.manifest import store as manifest_store
 from strandline.storage.remote.manifest.entries import SegmentEntry
 from strandline.storage.remote.manifest.manifest import Manifest
 from strandline.storage.remote.manifest.topic_info import list_topics
-from strandline.storage.remote.object_store.interface import ObjectStore, open_store
+from strandline.storage.remote.object_store.interface import ObjectStore
+from strandline.storage.remote.open_store import open_store
 from strandline.storage.tiering.audit.findings import Finding
 from strandline.storage.tiering.audit.orphans import BucketComparison, Orphan, compare
 from strandline.storage.tiering.audit.scrub import Depth, Scrub

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[3]
 # Of any system.
 BASICS = ("bash", "env", "head", "id", "sed", "touch")
 

@@ -23,7 +23,8 @@ from strandline.storage.remote.manifest.manifest import Manifest
 from strandline.storage.remote.manifest.open_segment import TailPart
 from strandline.storage.remote.manifest.page import encode_page, page_ref
 from strandline.storage.remote.manifest.topic_info import TopicInfo
-from strandline.storage.remote.object_store.interface import ObjectStore, open_store
+from strandline.storage.remote.object_store.interface import ObjectStore
+from strandline.storage.remote.open_store import open_store
 from strandline.storage.remote.segment import meta as segment_meta
 from strandline.storage.remote.segment.meta import ChunkStatistics, Section, SegmentStatistics
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import pytest
 
 from strandline.storage.remote.keys import topic_folder
-from strandline.storage.remote.object_store.interface import open_store
+from strandline.storage.remote.open_store import open_store
 from strandline.storage.tiering.manager.topic_objects import KEYS_PER_DELETE_MAX
 from tests.support.broker import eventually
 from tests.support.fault_proxy import Action, FaultProxy, Rule

@@ -15,7 +15,7 @@ from strandline.spark_lake import count, scan
 from strandline.spark_lake.plan.planner import Skip
 from strandline.spark_lake.query.arrow_scan import make_query
 from strandline.storage.errors import AccessDenied, ObjectCorrupt, TierError, TierUnavailable
-from strandline.storage.remote.object_store.interface import open_store
+from strandline.storage.remote.open_store import open_store
 from tests.conftest import S3Bucket
 from tests.support.fault_proxy import Action, FaultProxy, Rule
 from tests.system.tiers.tiered_broker import SEGMENT_BYTES, TIERED, WAIT_S, Archive, TieredBroker

@@ -22,7 +22,7 @@ from strandline.spark_lake.options.options import S3Options
 from strandline.spark_lake.spark.source import StrandlineDataSource
 from strandline.spark_lake.spark.stream import StrandlineStreamReader
 from strandline.storage.errors import InvalidConfig, ObjectNotFound
-from strandline.storage.remote.object_store.interface import open_store
+from strandline.storage.remote.open_store import open_store
 from tests.conftest import S3Bucket
 from tests.support.fault_proxy import Action, FaultProxy, Rule
 from tests.unit.spark_lake.archive_builder import ArchiveBuilder, make_batches, make_records
@@ -140,7 +140,7 @@ def test_what_is_asked_of_the_bucket_is_what_the_policy_allows(
     archive: ArchiveBuilder, s3_bucket: S3Bucket, options: dict[str, str], fault_proxy: FaultProxy
 ) -> None:
     """S3 takes the key of a missing object for the prefix when it asks whether to say 404."""
-    page = (Path(__file__).parents[2] / "docs" / "lake.md").read_text()
+    page = (Path(__file__).parents[4] / "docs" / "lake.md").read_text()
     policy = json.loads(re.findall(r"```json\n(.*?)```", page, re.DOTALL)[0])
     objects, listing = policy["Statement"]
     assert (objects["Action"], listing["Action"]) == ("s3:GetObject", "s3:ListBucket")

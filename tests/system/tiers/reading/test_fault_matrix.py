@@ -24,7 +24,8 @@ import pytest
 
 from strandline.storage.errors import StorageError, TierUnavailable
 from strandline.storage.remote.manifest.store import load
-from strandline.storage.remote.object_store.interface import Deadlines, ObjectStore, open_store
+from strandline.storage.remote.object_store.interface import Deadlines, ObjectStore
+from strandline.storage.remote.open_store import open_store
 from strandline.storage.tiering.audit.orphans import compare, delete_orphans
 from strandline.storage.tiering.audit.scrub import Depth, Scrub
 from tests.conftest import S3Bucket, make_bucket

@@ -12,7 +12,7 @@ import pytest
 from strandline.broker.cli import main
 from strandline.storage.records.batch.record import Record, encode_batch
 from strandline.storage.remote.manifest.cluster_info import ClusterInfo, create_cluster_info
-from strandline.storage.remote.object_store.interface import open_store
+from strandline.storage.remote.open_store import open_store
 
 
 @pytest.fixture(autouse=True)
@@ -127,7 +127,7 @@ def test_who_interrupts_a_command_is_told_how_to_go_on(
         (tmp_path / "done.json").write_text("{}")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(f"strandline.broker.{module}", interrupt)
+    monkeypatch.setattr(f"strandline.broker.commands.{module}", interrupt)
     assert main([word.format(folder=tmp_path) for word in words]) == 130
     told = capsys.readouterr().err
     assert "strandline: interrupted" in told

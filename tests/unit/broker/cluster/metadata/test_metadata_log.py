@@ -32,8 +32,9 @@ from strandline.storage.errors import (
     UnsupportedFormat,
 )
 from strandline.storage.remote.keys import metadata_log_key, metadata_snapshot_key
-from strandline.storage.remote.object_store.interface import IfAbsent, ObjectStore, open_store
+from strandline.storage.remote.object_store.interface import IfAbsent, ObjectStore
 from strandline.storage.remote.object_store.memory import Fault, MemoryStore, Moment
+from strandline.storage.remote.open_store import open_store
 from tests.unit.broker.cluster.metadata_rig import CLUSTER, created, fill, history, keys_in, opened
 
 

@@ -19,7 +19,7 @@ from strandline.storage.local.log.log import AppendOrigin, LocalLog
 from strandline.storage.records.batch.record import iter_records
 from tests.unit.storage.local.builders import assert_dense, headers, open_log, read_bytes
 
-KAFKAS = Path(__file__).parent / "kafka_folder" / "golden-0"
+KAFKAS = Path(__file__).parents[1] / "kafka_folder" / "golden-0"
 CONFIG = LogConfig(segment_bytes=3000, index_interval_bytes=256)
 REBUILDABLE = {".index", ".timeindex", ".txnindex", ".snapshot"}
 

@@ -29,7 +29,7 @@ from tests.unit.storage.local.builders import (
 from tests.unit.storage.local.compaction import CompactedLog
 
 CONFIG = LogConfig(segment_bytes=4000, index_interval_bytes=200)
-KAFKA_FOLDER = Path(__file__).parent / "kafka_folder"
+KAFKA_FOLDER = Path(__file__).parents[1] / "kafka_folder"
 
 
 def fill_folder(data: Path, *, clean: bool = True) -> Path:

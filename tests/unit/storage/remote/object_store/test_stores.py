@@ -27,14 +27,10 @@ from strandline.storage.errors import (
     TierError,
     TierUnavailable,
 )
-from strandline.storage.remote.object_store.interface import (
-    FileBody,
-    IfMatches,
-    check_key,
-    open_store,
-)
+from strandline.storage.remote.object_store.interface import FileBody, IfMatches, check_key
 from strandline.storage.remote.object_store.local_directory import LocalDirectoryStore
 from strandline.storage.remote.object_store.memory import Fault, MemoryStore, Moment
+from strandline.storage.remote.open_store import open_store
 from strandline.storage.remote.s3.store import S3Store
 from strandline.storage.remote.s3.upload_body import BodyPart, BodyReader, measure_body
 

@@ -1,0 +1,54 @@
+"""The object store that a URL names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from strandline.storage.clock import Clock, SystemClock
+from strandline.storage.errors import InvalidConfig
+from strandline.storage.remote.object_store.interface import Deadlines, ObjectStore
+from strandline.storage.remote.object_store.local_directory import LocalDirectoryStore
+
+
+def open_store(
+    url: str,
+    *,
+    endpoint_url: str | None = None,
+    region: str | None = None,
+    deadlines: Deadlines | None = None,
+    clock: Clock | None = None,
+) -> ObjectStore:
+    """The store at `s3://bucket/prefix` or `file:///folder`.
+
+    Nothing is contacted yet: call `check()` for that. Raises InvalidConfig for any other URL.
+    """
+    parts = urlsplit(url)
+    if parts.query or parts.fragment:
+        raise InvalidConfig(f"object store URL {url!r} has a query or a fragment")
+    path = unquote(parts.path)
+    match parts.scheme:
+        case "s3" | "s3a" | "s3n":
+            if not parts.netloc:
+                raise InvalidConfig(f"object store URL {url!r} names no bucket")
+            # boto3 takes 0.2 s to load: a broker without a remote tier does without it.
+            from strandline.storage.remote.s3.store import S3Store
+
+            return S3Store(
+                bucket=parts.netloc,
+                prefix=path.strip("/"),
+                endpoint_url=endpoint_url,
+                region=region,
+                deadlines=deadlines or Deadlines(),
+                clock=clock or SystemClock(),
+            )
+        case "file":
+            if parts.netloc not in ("", "localhost") or not path.strip("/"):
+                raise InvalidConfig(
+                    f"object store URL {url!r}: a folder is written file:///absolute/folder"
+                )
+            return LocalDirectoryStore(Path(path), clock=clock or SystemClock())
+        case _:
+            raise InvalidConfig(
+                f"object store URL {url!r} is neither s3://bucket/prefix nor file:///folder"
+            )
