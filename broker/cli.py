@@ -16,7 +16,6 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
@@ -265,7 +264,6 @@ COMMANDS: Mapping[str, Callable[[argparse._SubParsersAction[argparse.ArgumentPar
 def _serve(options: argparse.Namespace) -> int:
     # A start makes a great many objects and drops next to none. The broker turns it on again.
     gc.disable()
-    _load_asyncio_without_tls()
 
     from strandline.broker.config.broker_config import BrokerConfig
     from strandline.broker.server.app import Broker
@@ -288,21 +286,6 @@ def _serve(options: argparse.Namespace) -> int:
     code = run(make_broker)
     _leave_if_hanging(code)
     return code
-
-
-def _load_asyncio_without_tls() -> None:
-    """Loads asyncio as in a Python that was built without OpenSSL.
-
-    It loads `ssl` for its own TLS, which no connection of a broker uses, and that takes a thirtieth
-    of a start. Who speaks TLS here, to the object store, imports `ssl` itself and gets it.
-    """
-    if "ssl" in sys.modules or "asyncio" in sys.modules:
-        return
-    sys.modules["ssl"] = None  # type: ignore[assignment]  # what makes its import fail
-    try:
-        import_module("asyncio")
-    finally:
-        del sys.modules["ssl"]
 
 
 # Threads without work end at once; whoever is still there waits for a server that hangs.

@@ -25,6 +25,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -43,7 +44,6 @@ from strandline.storage.model import Offset, TimestampMs, TopicPartition
 from strandline.storage.remote.manifest.entries import PageRef, SegmentEntry
 from strandline.storage.tiering.log.segment_views import newest_ms
 from strandline.storage.tiering.log.unified_log import UnifiedLog
-from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)
 

@@ -7,11 +7,11 @@ lies only on its disk too, so it deletes by size what is shown here or a little 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from strandline.retention.policy import DropReason, RetentionLimits, RetentionUnit, judge
 from strandline.storage.model import Offset, TimestampMs, TopicIdPartition
 from strandline.storage.tiering.audit.listing import ArchivedSegment
-from strandline.storage.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,12 +23,12 @@ the next round finds it closed (Kafka does so too, KAFKA-15047).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
 from strandline.storage.config.log_config import UNLIMITED, LogConfig
 from strandline.storage.model import Offset, TimestampMs
-from strandline.storage.values import dataclass
 
 
 class DropReason(Enum):

@@ -19,12 +19,12 @@ import os
 import resource
 import stat
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from strandline.storage.errors import DiskError
 from strandline.storage.model import Buffer
-from strandline.storage.values import dataclass
 
 TEMPORARY_SUFFIX = ".tmp"
 

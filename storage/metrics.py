@@ -7,9 +7,7 @@ Names end in their unit, as Prometheus wants them (`_bytes_total`, `_seconds_tot
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import field
-
-from strandline.storage.values import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)

@@ -11,10 +11,9 @@ for a cast after every addition, and additions are what a log does all day.
 from __future__ import annotations
 
 import uuid
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple, TypeAlias
-
-from strandline.storage.values import dataclass
 
 Offset: TypeAlias = int
 Position: TypeAlias = int

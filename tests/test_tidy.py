@@ -134,7 +134,6 @@ def test_only_storage_files_syncs_renames_and_removes() -> None:
 def test_what_a_request_can_cause_is_said_by_a_quiet_log() -> None:
     """A client that repeats it would fill the disk. These say something once, or once a pause."""
     seldom = (
-        "broker/handlers/wiring/wiring.py",
         "broker/network/cold_turns.py",
         "broker/network/server.py",
     )
@@ -173,10 +172,6 @@ def test_what_several_wait_for_is_waited_for_in_one_way() -> None:
 
 def test_only_the_s3_store_knows_boto3() -> None:
     assert importers_outside(("storage/remote/s3/",), r"(boto3|botocore|s3transfer)(\..*)?") == []
-
-
-def test_checksums_come_without_the_package_around_them() -> None:
-    assert importers_outside(("storage/system/crc32c.py",), r"crc32c(\..*)?") == []
 
 
 def test_spark_and_its_reader_are_known_in_the_lake_alone() -> None:

@@ -16,7 +16,7 @@ import os
 import sys
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from strandline.broker.cluster.metadata.history import salvage_history, whose_is
@@ -61,7 +61,6 @@ from strandline.storage.remote.s3.store import S3Store
 from strandline.storage.tiering.audit.findings import Damage, Finding, PartitionReport
 from strandline.storage.tiering.audit.repair import drop_pieces, repair_meta
 from strandline.storage.tiering.audit.scrub import BATCH_SEGMENTS, PARALLEL_MAX, Depth, Scrub
-from strandline.storage.values import dataclass
 
 DAMAGED = 3
 STATE_FORMAT = "strandline-verify-state"

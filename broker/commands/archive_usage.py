@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TypeVar
 
 from strandline.broker.commands.archive_tables import WHERE_IT_IS, human_time
@@ -23,7 +24,6 @@ from strandline.storage.remote.s3.store import S3Store
 from strandline.storage.remote.s3.usage import ObjectVersion, UnfinishedUpload
 from strandline.storage.tiering.audit.orphans import PARALLEL_MAX, BucketComparison, compare
 from strandline.storage.tiering.audit.usage import Sum, Usage, sum_up
-from strandline.storage.values import dataclass
 
 T = TypeVar("T")
 

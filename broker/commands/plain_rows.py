@@ -13,8 +13,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Sequence
-
-from strandline.storage.values import dataclass
+from dataclasses import dataclass
 
 GAP = "  "
 

@@ -21,6 +21,7 @@ from __future__ import annotations
 import logging
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -83,7 +84,6 @@ from strandline.storage.tiering.audit.restoring import (
     read_partition,
     write_partition,
 )
-from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)
 

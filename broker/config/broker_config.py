@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -36,7 +36,6 @@ from strandline.broker.config.properties import Property, parse_override, read_p
 from strandline.broker.config.table import BROKER_CONFIGS
 from strandline.storage.config.log_config import LogConfig, nearest_name
 from strandline.storage.errors import InvalidConfig
-from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)
 

@@ -6,9 +6,9 @@ The modules beside this one yield their keys in the order in which the documenta
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from strandline.storage.config.log_config import ConfigDef, ConfigType, parse_config_value
-from strandline.storage.values import dataclass
 
 MIB = 1024 * 1024
 HOUR_MS = 3_600_000

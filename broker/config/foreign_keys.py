@@ -8,7 +8,7 @@ A key in neither table and not in BROKER_CONFIGS is unknown, and refused with th
 
 from __future__ import annotations
 
-from strandline.storage.values import dataclass
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

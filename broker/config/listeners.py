@@ -18,10 +18,10 @@ import ipaddress
 import re
 import socket
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from strandline.broker.network.addresses import EVERY_INTERFACE
 from strandline.storage.errors import InvalidConfig, StrandlineError
-from strandline.storage.values import dataclass
 
 PORT_MAX = 65535
 

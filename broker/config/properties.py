@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from strandline.storage.errors import InvalidConfig
-from strandline.storage.values import dataclass
 
 # A settings file is a few KiB; a larger one is some other file given by mistake.
 PROPERTIES_BYTES_MAX = 1024 * 1024

@@ -12,6 +12,7 @@ Sources carry the numbers of the protocol.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 
 from strandline.broker.config.broker_config import BrokerConfig
@@ -21,7 +22,6 @@ from strandline.broker.config.listener_keys import broker_config
 from strandline.broker.config.running_config import RunningConfig
 from strandline.broker.config.table import BROKER_CONFIGS
 from strandline.storage.config.log_config import TOPIC_CONFIGS, ConfigDef, ConfigType
-from strandline.storage.values import dataclass
 
 HOUR_MS = 3_600_000
 

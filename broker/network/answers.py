@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from strandline.broker.protocol.schema.schema import Part
-from strandline.storage.values import dataclass
 
 Parts: TypeAlias = Sequence[Part]
 

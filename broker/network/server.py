@@ -21,6 +21,7 @@ import resource
 import socket
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 
 from strandline.broker.network.addresses import EVERY_ADDRESS, bindable, plain_address
@@ -30,7 +31,6 @@ from strandline.broker.network.connection import Connection, Spawn
 from strandline.broker.network.pacing import SystemChoice
 from strandline.storage.clock import Clock
 from strandline.storage.quiet_log import QuietLog, place_of
-from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)
 

@@ -10,6 +10,7 @@ import ipaddress
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from strandline.broker.cluster.metadata.decisions import Decision, Intent, Refusal
 from strandline.broker.cluster.metadata.image import MetadataImage
@@ -22,7 +23,6 @@ from strandline.broker.quotas.table import (
     EntityType,
     QuotaKey,
 )
-from strandline.storage.values import dataclass
 
 # Kafka asks DNS whether a name of `ip` exists. A request must not wait for that here, and only
 # addresses are ever looked up again, so only addresses are taken.

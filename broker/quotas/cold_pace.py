@@ -39,8 +39,7 @@ Without anything live there is no limit, no tick, and no turn but those that eve
 from __future__ import annotations
 
 from collections.abc import Callable
-
-from strandline.storage.values import dataclass
+from dataclasses import dataclass
 
 # A producer that sends every second is live all the time.
 LIVE_S = 1.5

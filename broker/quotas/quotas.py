@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.quotas.rates import QuotaWindows, SampledRate, TokenBucket
 from strandline.broker.quotas.table import QuotaKey, QuotaTable, Sharers
 from strandline.storage.clock import Clock
-from strandline.storage.values import dataclass
 
 # Clients that are remembered per kind of quota; the one that was heard of longest ago is forgotten,
 # and with it at most eleven seconds of history.

@@ -11,8 +11,7 @@ where O * W / (W + X) = B, thus X = (O - B) / B * W.
 from __future__ import annotations
 
 from collections import deque
-
-from strandline.storage.values import dataclass
+from dataclasses import dataclass
 
 # What `throttle_time_ms` can say: 24 days. A quota of 1 byte per second, which is how clients are
 # shut out, asks for more after two megabytes.

@@ -12,11 +12,11 @@ one allowance per pair, rows 3 and 6 one per user, whatever its clients call the
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
 from strandline.broker.cluster.metadata.records import QuotaEntity
-from strandline.storage.values import dataclass
 
 DEFAULT_NAME = ""
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
-
-from strandline.storage.values import dataclass
 
 
 class AuthenticationFailed(Exception):

@@ -16,10 +16,10 @@ import hashlib
 import hmac
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from strandline.broker.security.mechanism import AuthenticationFailed, Step
-from strandline.storage.values import dataclass
 
 # Kafka's bounds: fewer are unsafe, more would keep a client busy for seconds.
 ITERATIONS_MIN = 4096

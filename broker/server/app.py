@@ -39,7 +39,7 @@ from strandline.broker.handlers.dispatch.dispatch import Dispatcher
 from strandline.broker.handlers.fetch.fetch import FetchHandler
 from strandline.broker.handlers.services.fetch_sessions import FetchSessionCache
 from strandline.broker.handlers.services.services import Services
-from strandline.broker.handlers.wiring.wiring import make_dispatcher
+from strandline.broker.handlers.wiring import make_dispatcher
 from strandline.broker.network.cold_turns import ColdTurns
 from strandline.broker.network.connection import Spawn
 from strandline.broker.network.server import Server

@@ -35,6 +35,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -72,7 +73,6 @@ from strandline.storage.remote.object_store.conditional_writes import (
 )
 from strandline.storage.remote.object_store.interface import ObjectStore
 from strandline.storage.tiering.policy.retry import RetryPolicy, RetryState
-from strandline.storage.values import dataclass
 
 if TYPE_CHECKING:
     from strandline.storage.tiering.manager.manager import TieringManager

@@ -7,15 +7,12 @@ import logging
 import resource
 import signal
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 
-from strandline.broker.handlers.wiring.wiring import load_late_handlers
 from strandline.broker.server.app import Broker
 from strandline.storage.crash_points import check_environment
 
 log = logging.getLogger(__name__)
 
-# A start loads only what it needs.
 AFTER_START_S = 1.0
 
 
@@ -54,7 +51,7 @@ async def serve(make_broker: Callable[[], Broker]) -> int:
         if not await stopping.unless_begun(broker.start):
             log.info("stopping before the start is over")
             return 0
-        settling = loop.call_later(AFTER_START_S, _settle, loop)
+        settling = loop.call_later(AFTER_START_S, _get_in_soon)
         try:
             await broker.run(stopping.event)
         finally:
@@ -98,14 +95,6 @@ def _raise_descriptor_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def _settle(loop: asyncio.AbstractEventLoop) -> None:
-    """What a start left out."""
-    _get_in_soon()
-    # In a thread: the loop gets the interpreter back every 5 ms, and has the modules in the end.
-    with suppress(RuntimeError, MemoryError):  # no thread: who needs one of them loads it
-        loop.run_in_executor(None, load_late_handlers)
 
 
 def _get_in_soon() -> None:

@@ -22,10 +22,10 @@ not give.
 from __future__ import annotations
 
 from concurrent.futures import Executor
+from dataclasses import dataclass
 
 from strandline.broker.config.broker_config import BrokerConfig
 from strandline.storage.concurrency.resizable_pool import DefaultPool, ResizablePool
-from strandline.storage.values import dataclass
 
 # Manifests and topic.json are small: a few at a time, and never behind a copy.
 MANIFEST_THREADS = 4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.coordination.classic.group import Group
@@ -12,7 +13,6 @@ from strandline.broker.coordination.runtime.runtime import GroupCoordinator
 from strandline.broker.coordination.values.faults import CoordinatorFault
 from strandline.broker.telemetry.exposition import Sample
 from strandline.broker.telemetry.rows import LOOKED_UP_PER_STEP, Step, row_of, single
-from strandline.storage.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

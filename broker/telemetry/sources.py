@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from strandline.broker.cluster.metadata.metadata import Metadata
@@ -17,7 +18,6 @@ from strandline.storage.concurrency.resizable_pool import ResizablePool
 from strandline.storage.local.cleaner.metrics import CleanerFigures
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
 from strandline.storage.metrics import MetricRegistry
-from strandline.storage.values import dataclass, field
 
 if TYPE_CHECKING:
     from strandline.storage.remote.object_store.conditional_writes import Conditions

@@ -20,7 +20,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NamedTuple
 
@@ -34,7 +34,6 @@ from strandline.storage.records.columns.vectorised import INT64_MAX, INT64_MIN, 
 from strandline.storage.remote.manifest.manifest import Manifest
 from strandline.storage.remote.manifest.open_segment import TailPart
 from strandline.storage.system import crc32c
-from strandline.storage.values import dataclass
 
 # The broker writes none larger; one is held in memory as a whole.
 PIECE_BYTES_MAX = 16 * 1024 * 1024

@@ -23,7 +23,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from strandline.storage import values
 from strandline.storage.model import AbortedTransaction, Offset, Position, TopicPartition
 from strandline.storage.records.columns.columns import RowLimits
 from strandline.storage.remote.manifest.entries import SegmentEntry
@@ -43,7 +42,7 @@ _ROUNDS_OF_ONE = 2
 _ROUNDS_OF_MANY = 4
 
 
-@values.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OpenPiece(SegmentEntry):
     """A piece of the open segment, or its beginning, in the place of a segment.
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import Enum
 
 from strandline.storage.errors import InvalidConfig
-from strandline.storage.values import dataclass
 
 LONG_MAX = 2**63 - 1
 INT_MAX = 2**31 - 1

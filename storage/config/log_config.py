@@ -7,7 +7,7 @@ A topic stores only what was set on it. The rest comes from the broker's synonym
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from strandline.storage.config.definition import (
     INT_MAX,
@@ -30,7 +30,6 @@ from strandline.storage.config.topic_properties import (
 )
 from strandline.storage.errors import InvalidConfig
 from strandline.storage.model import TimestampType
-from strandline.storage.values import dataclass
 
 __all__ = [
     "CLEANUP_POLICIES",

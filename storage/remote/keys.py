@@ -23,10 +23,10 @@ from __future__ import annotations
 
 import re
 import uuid
+from dataclasses import dataclass
 from enum import Enum, auto
 
 from strandline.storage.model import Epoch, Offset, TopicId, TopicIdPartition
-from strandline.storage.values import dataclass
 
 CLUSTER_KEY = "cluster.json"
 CHANGES_KEY = "changes.json"

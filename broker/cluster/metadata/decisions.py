@@ -7,14 +7,13 @@ controller a fault travels as a `Refusal`; outside it is an error code and a tex
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Generic, Protocol, TypeVar
 
 from strandline.broker.cluster.metadata.records import MetadataRecord, Replicas
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.model import ZERO_TOPIC_ID, TopicId
-from strandline.storage.values import dataclass
 
 # CreateTopics: "use the default".
 USE_DEFAULT = -1

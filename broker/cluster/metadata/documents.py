@@ -7,6 +7,7 @@ rows [partition, leader, leader epoch], its replicas and in-sync replicas pairs 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from strandline.broker.cluster.metadata.image import (
@@ -36,7 +37,6 @@ from strandline.storage.remote.manifest.json_document import (
     encode_document,
 )
 from strandline.storage.system import crc32c
-from strandline.storage.values import dataclass
 
 ENTRY_FORMAT = "strandline-metadata-entry"
 SNAPSHOT_FORMAT = "strandline-metadata-snapshot"

@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from strandline.broker.cluster.metadata.documents import (
     NO_ENTRY_CHECKSUM,
@@ -47,7 +47,6 @@ from strandline.storage.remote.keys import (
 from strandline.storage.remote.manifest import change_list
 from strandline.storage.remote.manifest.cluster_info import load_cluster_info
 from strandline.storage.remote.object_store.interface import ObjectStore
-from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ that the log is not what the controller wrote: CorruptFile, never a guess.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, MutableMapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TypeVar
 
@@ -38,7 +38,6 @@ from strandline.broker.cluster.metadata.records import (
 )
 from strandline.storage.errors import CorruptFile
 from strandline.storage.model import Epoch, TopicId, TopicPartition
-from strandline.storage.values import dataclass
 
 NO_LEADER: NodeId = -1
 

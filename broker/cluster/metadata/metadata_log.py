@@ -36,6 +36,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from strandline.broker.cluster.metadata.documents import (
     NO_ENTRY_CHECKSUM,
@@ -62,7 +63,6 @@ from strandline.storage.errors import (
 )
 from strandline.storage.remote.keys import metadata_log_key, metadata_snapshot_key
 from strandline.storage.remote.object_store.interface import IfAbsent, ObjectStore, new_write_id
-from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 
 from strandline.broker.cluster.metadata.documents import (
     check_document,
@@ -50,7 +51,6 @@ from strandline.storage.remote.keys import (
     parse_metadata_key,
 )
 from strandline.storage.remote.object_store.interface import IfAbsent, IfMatches, ObjectStore
-from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)
 

@@ -24,12 +24,12 @@ in order, the preferred leader first:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from strandline.storage.errors import CorruptFile, UnsupportedFormat
 from strandline.storage.model import TopicId
 from strandline.storage.remote.manifest.json_document import Fields, Json
-from strandline.storage.values import dataclass
 
 NodeId: TypeAlias = int
 Replicas: TypeAlias = tuple[NodeId, ...]

@@ -16,6 +16,7 @@ that the mirror knows wins, the other is a problem that an operator has to look 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.cluster.metadata.records import (
@@ -29,7 +30,6 @@ from strandline.broker.cluster.metadata.records import (
 )
 from strandline.storage.model import Epoch, TopicId, TopicIdPartition
 from strandline.storage.remote.manifest.topic_info import TopicInfo
-from strandline.storage.values import dataclass
 
 # Blocks of 1000 ids that may have been given away after the mirror's last entry: it lags by
 # seconds, this many cannot be used up in them. There are 2^63 ids.

@@ -6,7 +6,7 @@ into the total, and one of the same name begins at zero, which Prometheus takes 
 
 from __future__ import annotations
 
-from strandline.storage.values import dataclass
+from dataclasses import dataclass
 
 
 @dataclass(slots=True)

@@ -14,13 +14,12 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TypeAlias
 
 from strandline.broker.coordination.values.consumer_values import NO_PARTITIONS, Partitions
 from strandline.storage.model import TopicId
-from strandline.storage.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.coordination.classic.group import Group
@@ -55,7 +55,6 @@ from strandline.broker.coordination.values.shard_values import (
 )
 from strandline.broker.protocol.formats.consumer_protocol import CONSUMER_PROTOCOL_TYPE
 from strandline.broker.protocol.schema.errors import ErrorCode
-from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.coordination.consumer.assignors import ASSIGNORS, AssignedMember
@@ -56,7 +56,6 @@ from strandline.broker.coordination.values.faults import CoordinatorFault
 from strandline.broker.coordination.values.topic_regex import check_regex
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.model import TopicId
-from strandline.storage.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ member has had the partition ever since (`CurrentAssignment.assignment_epoch`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from strandline.broker.coordination.values.consumer_values import (
@@ -31,7 +31,6 @@ from strandline.broker.coordination.values.consumer_values import (
     held_since,
 )
 from strandline.storage.model import TopicId
-from strandline.storage.values import dataclass
 
 # Whether nobody has the partition.
 IsFree: TypeAlias = Callable[[TopicId, int], bool]

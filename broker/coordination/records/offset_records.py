@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
@@ -46,7 +47,6 @@ from strandline.storage.errors import CorruptFile
 from strandline.storage.records.batch.batch import iter_batches
 from strandline.storage.records.batch.record import Record, encode_batch, iter_records
 from strandline.storage.tiering.log.unified_log import UnifiedLog
-from strandline.storage.values import dataclass
 
 # Some thousand offsets: enough for a loader not to go to and fro for each, little enough not to
 # keep the interpreter from the loop for long.

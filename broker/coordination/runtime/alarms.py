@@ -8,8 +8,7 @@ costs little and tells when to look next.
 from __future__ import annotations
 
 import heapq
-
-from strandline.storage.values import dataclass
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -27,7 +27,7 @@ import logging
 import secrets
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Executor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from strandline.broker.protocol.formats.offsets_topic import (
@@ -63,7 +63,6 @@ from strandline.storage.remote.object_store.interface import (
 )
 from strandline.storage.tiering.log.unified_log import UnifiedLog
 from strandline.storage.tiering.policy.retry import RetryPolicy, RetryState
-from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)
 

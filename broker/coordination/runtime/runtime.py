@@ -24,6 +24,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
+from dataclasses import dataclass
 
 from strandline.broker.cluster.metadata.decisions import TopicDefaults
 from strandline.broker.cluster.metadata.image import MetadataImage
@@ -75,7 +76,6 @@ from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.clock import Clock
 from strandline.storage.model import TimestampMs, TopicId
-from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)
 

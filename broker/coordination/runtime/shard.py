@@ -15,7 +15,7 @@ one of its offsets does, and is found again by replaying those.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence, Set
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from strandline.broker.coordination.classic.group import Group
 from strandline.broker.coordination.consumer.consumer_group import ConsumerGroup
@@ -52,7 +52,6 @@ from strandline.broker.coordination.values.shard_values import (
 )
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.config.log_config import LONG_MAX
-from strandline.storage.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,14 +16,13 @@ Each of them with None says "forget it".
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from types import MappingProxyType
 from typing import TypeAlias
 
 from strandline.broker.coordination.values.group_values import MemberProtocol
 from strandline.storage.model import TopicId
-from strandline.storage.values import dataclass
 
 # Partitions by topic. Topics without partitions are left out, so equal assignments are equal.
 Partitions: TypeAlias = Mapping[TopicId, frozenset[int]]

@@ -23,10 +23,10 @@ All of this is values and plain dicts; records are written by whoever asks.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from strandline.broker.coordination.values.group_values import GroupState
-from strandline.storage.values import dataclass
 
 NO_EXPIRY = -1
 NO_STATE_TIMESTAMP = -1

@@ -11,13 +11,12 @@ of some later event names that ticket again; so the state machine knows nobody's
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, TypeAlias
 
 from strandline.broker.coordination.values.member_room import Room
 from strandline.broker.protocol.schema.errors import ErrorCode
-from strandline.storage.values import dataclass
 
 Ticket: TypeAlias = int
 

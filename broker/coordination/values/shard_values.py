@@ -6,6 +6,7 @@ those of KIP-848 groups are in `consumer_values`.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from strandline.broker.coordination.values.consumer_values import ConsumerRecord
@@ -13,7 +14,6 @@ from strandline.broker.coordination.values.group_offsets import CommittedOffset
 from strandline.broker.coordination.values.group_values import GroupSnapshot
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.model import TopicId
-from strandline.storage.values import dataclass
 
 NO_RETENTION = -1
 

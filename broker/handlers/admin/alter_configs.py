@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -76,7 +77,6 @@ from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.broker.protocol.schema.primitives import STRING_BYTES_MAX
 from strandline.storage.config.log_config import TOPIC_CONFIGS, ConfigDef, ConfigType
 from strandline.storage.errors import StorageError
-from strandline.storage.values import dataclass
 
 # Makes the properties that a topic shall have of those it has. Raises Refusal.
 Alteration: TypeAlias = Callable[[Mapping[str, str]], dict[str, str]]

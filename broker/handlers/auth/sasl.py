@@ -22,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from strandline.broker.handlers.dispatch.dispatch import Dispatcher
 from strandline.broker.handlers.services.services import RequestContext
@@ -53,7 +54,6 @@ from strandline.broker.protocol.schema.errors import ErrorCode, MalformedRequest
 from strandline.broker.protocol.schema.schema import Response
 from strandline.broker.security.mechanism import AuthenticationFailed, Exchange
 from strandline.storage.clock import Clock
-from strandline.storage.values import dataclass
 
 _API_KEY = struct.Struct(">h")
 _SASL = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)

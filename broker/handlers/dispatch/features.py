@@ -19,6 +19,7 @@ is not registered.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from strandline.broker.handlers.services.error_messages import clipped
 from strandline.broker.handlers.services.limits import refuse_flood
@@ -36,7 +37,6 @@ from strandline.broker.protocol.messages.update_features import (
     UpgradeType,
 )
 from strandline.broker.protocol.schema.errors import ErrorCode
-from strandline.storage.values import dataclass
 
 FIRST_VERSION_WITH_UPGRADE_TYPE = 1
 FIRST_VERSION_WITHOUT_RESULTS = 2

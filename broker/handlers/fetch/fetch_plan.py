@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from strandline.broker.cluster.replicas.partition import Partition
 from strandline.broker.handlers.services.fetch_sessions import FetchSession, WantedPartition
 from strandline.broker.protocol.messages.fetch import FetchResponsePartition
 from strandline.storage.model import Isolation
-from strandline.storage.values import dataclass
 
 FIRST_VERSION_WITH_ZSTD = 10
 

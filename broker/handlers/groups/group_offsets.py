@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from strandline.broker.cluster.metadata.image import MetadataImage, TopicImage
 from strandline.broker.coordination.runtime.runtime import GroupCoordinator
@@ -60,7 +60,6 @@ from strandline.broker.protocol.messages.offset_fetch import (
 )
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.model import ZERO_TOPIC_ID
-from strandline.storage.values import dataclass
 
 FIRST_COMMIT_BY_TOPIC_ID = 10
 FIRST_COMMIT_WITH_GROUP_ID_NOT_FOUND = 9

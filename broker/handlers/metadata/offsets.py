@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from strandline.broker.cluster.replicas.partition import Partition
@@ -53,7 +54,6 @@ from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.errors import RecordsRejected, StorageError
 from strandline.storage.model import NO_EPOCH, NO_TIMESTAMP, Isolation, TimestampOffset
 from strandline.storage.tiering.log.tier_borders import offsets_before
-from strandline.storage.values import dataclass
 
 LATEST = -1
 EARLIEST = -2

@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
@@ -24,7 +25,6 @@ from strandline.broker.protocol.messages.produce import (
 from strandline.storage.errors import InvalidTimestamp, RecordsRejected, StorageError
 from strandline.storage.local.log.append_rules import check_records
 from strandline.storage.quiet_log import QuietLog
-from strandline.storage.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,9 +22,9 @@ import random
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from strandline.storage.clock import Clock
-from strandline.storage.values import dataclass
 
 FINAL_EPOCH = -1
 INITIAL_EPOCH = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Executor
+from dataclasses import dataclass
 
 from strandline.broker.cluster.metadata.decisions import TopicDefaults
 from strandline.broker.cluster.metadata.metadata import Metadata
@@ -15,7 +16,6 @@ from strandline.broker.quotas.cold_pace import ColdPace
 from strandline.broker.quotas.quotas import ClientQuotas
 from strandline.broker.telemetry.requests import RequestTraffic
 from strandline.storage.clock import Clock
-from strandline.storage.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, TypeVar
 
@@ -24,7 +25,6 @@ from strandline.broker.tools.client.failures import ToolFailure
 from strandline.broker.tools.client.resets import Move, PartitionState
 from strandline.storage.counted import counted
 from strandline.storage.model import TimestampMs
-from strandline.storage.values import dataclass
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, KafkaException, TopicPartition

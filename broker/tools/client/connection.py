@@ -11,13 +11,12 @@ import logging
 import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from strandline.broker.tools.client.failures import ToolFailure, WrongUse
 from strandline.storage.extras import how_to_install
-from strandline.storage.values import dataclass
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError

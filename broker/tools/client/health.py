@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from strandline.storage.counted import counted
-from strandline.storage.values import dataclass
 
 # As the alert on it has it.
 DESCRIPTORS_SHARE_MAX = 0.8

@@ -14,13 +14,13 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from strandline.broker.tools.client.failures import WrongUse
 from strandline.broker.tools.client.printing import Json, is_utf8, printable, utc_text
 from strandline.broker.tools.client.timestamps import LAST_MOMENT_MS
 from strandline.storage.counted import counted
 from strandline.storage.model import NO_TIMESTAMP, TimestampMs
-from strandline.storage.values import dataclass
 
 # Of bytes that are no text a person sees so many.
 HEX_BYTES_SHOWN = 32

@@ -8,10 +8,10 @@ tool does the same.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import Enum
 
 from strandline.storage.model import TimestampMs
-from strandline.storage.values import dataclass
 
 
 class Target(Enum):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,6 @@ from strandline.broker.tools.client.record_text import SeenRecord, json_of, line
 from strandline.storage.clock import SystemClock
 from strandline.storage.counted import counted
 from strandline.storage.model import Offset, TimestampMs
-from strandline.storage.values import dataclass
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -24,7 +25,6 @@ from strandline.broker.tools.client.printing import remark
 from strandline.broker.tools.client.record_text import NewRecord, record_of_json, record_of_line
 from strandline.storage.clock import SystemClock
 from strandline.storage.counted import counted
-from strandline.storage.values import dataclass
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer

@@ -9,6 +9,7 @@ from __future__ import annotations
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from strandline.broker.tools.client.cluster import BrokerPlace, Cluster
@@ -24,7 +25,6 @@ from strandline.broker.tools.client.health import (
 )
 from strandline.broker.tools.client.printing import Json, human_bytes, print_json, print_table, say
 from strandline.storage.clock import SystemClock
-from strandline.storage.values import dataclass
 
 # As `strandline verify` has it: it could look, and found something.
 TROUBLE = 3

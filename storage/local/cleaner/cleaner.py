@@ -25,6 +25,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -59,7 +60,6 @@ from strandline.storage.local.segment.cleaned_segment import remove_cleaned
 from strandline.storage.local.segment.segment import LogSegment
 from strandline.storage.model import TimestampMs, TopicId, TopicIdPartition, TopicPartition
 from strandline.storage.system.child_process import ChildFailed
-from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)
 

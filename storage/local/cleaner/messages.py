@@ -6,6 +6,7 @@ alone: a broker starts without them and never holds them.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +14,6 @@ from strandline.storage.config.log_config import LONG_MAX, LogConfig
 from strandline.storage.local.cleaner.plan import SegmentFacts
 from strandline.storage.local.segment.cleaned_segment import CleanedFacts
 from strandline.storage.model import AbortedTransaction
-from strandline.storage.values import dataclass
 
 # Loading numba takes a second or two of CPU and 100 MB; Python cleans about so much in that time.
 PLAIN_BYTES_MAX = 16 * 1024 * 1024

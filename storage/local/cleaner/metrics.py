@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from strandline.storage.local.cleaner.messages import CleaningStatistics
-from strandline.storage.values import dataclass
 
 
 @dataclass(slots=True)

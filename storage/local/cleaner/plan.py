@@ -22,11 +22,11 @@ segments that fit into one, so that a log does not crumble into ever smaller one
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.local.segment.segment import RELATIVE_OFFSET_MAX
 from strandline.storage.model import NO_TIMESTAMP
-from strandline.storage.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,7 @@ from __future__ import annotations
 import struct
 from collections import OrderedDict, deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -45,7 +46,6 @@ from strandline.storage.model import NO_EPOCH, NO_TIMESTAMP, Buffer
 from strandline.storage.records.batch.batch import BatchHeader
 from strandline.storage.records.batch.record import iter_records
 from strandline.storage.system import crc32c
-from strandline.storage.values import dataclass
 
 # Java clients and librdkafka allow at most five requests in flight with idempotence.
 BATCHES_REMEMBERED = 5

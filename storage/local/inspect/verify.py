@@ -20,7 +20,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
@@ -53,7 +53,6 @@ from strandline.storage.local.log.recovery import aborted_entry
 from strandline.storage.local.log_dirs.log_dir import LOCK_FILE
 from strandline.storage.local.segment import partition_folder as folder
 from strandline.storage.model import NO_TIMESTAMP, AbortedTransaction, TopicPartition
-from strandline.storage.values import dataclass
 
 _CHECKPOINTS = (
     checkpoint.RECOVERY_POINTS,

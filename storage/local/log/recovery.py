@@ -26,6 +26,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
@@ -59,7 +60,6 @@ from strandline.storage.local.segment.segment import (
 )
 from strandline.storage.model import AbortedTransaction
 from strandline.storage.records.batch.any_batch import BATCH_BYTES_MIN
-from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)
 

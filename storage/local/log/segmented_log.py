@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from strandline.storage import files
@@ -39,7 +40,6 @@ from strandline.storage.local.segment.segment import LogSegment
 from strandline.storage.local.segment.segment_list import SegmentList
 from strandline.storage.local.segment.trash import Trash
 from strandline.storage.model import Buffer, EpochStart, TopicId, TopicPartition
-from strandline.storage.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

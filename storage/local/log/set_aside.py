@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from strandline.storage import files
@@ -32,7 +32,6 @@ from strandline.storage.local.log.segmented_log import SegmentedLog
 from strandline.storage.local.segment.partition_folder import segment_bases
 from strandline.storage.local.segment.segment import LogSegment
 from strandline.storage.model import Epoch, Offset
-from strandline.storage.values import dataclass
 
 FOLDER = "set-aside"
 NOTE = "note"

@@ -7,12 +7,12 @@ Such a folder gets another name at once, so that it is no log for the next start
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 
 from strandline.storage import files
 from strandline.storage.errors import DiskError
 from strandline.storage.local.formats.folder_names import DELETE_SUFFIX, put_aside
-from strandline.storage.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

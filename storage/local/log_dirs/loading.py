@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
@@ -39,7 +39,6 @@ from strandline.storage.local.log_dirs import move as log_move
 from strandline.storage.local.log_dirs.log_dir import LogDir
 from strandline.storage.local.segment.partition_folder import segment_bases
 from strandline.storage.model import ZERO_TOPIC_ID, TopicId, TopicPartition
-from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)
 

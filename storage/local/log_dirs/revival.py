@@ -12,12 +12,13 @@ what was not synced is read from the device.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from strandline.storage import files
 from strandline.storage.clock import Clock
 from strandline.storage.errors import DiskError
 from strandline.storage.local.log.log import LocalLog
 from strandline.storage.local.log_dirs.log_dir import LogDir, probe
-from strandline.storage.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from strandline.storage import files
@@ -27,7 +28,6 @@ from strandline.storage.local.formats.segment_names import (
 from strandline.storage.local.formats.txn_index import encode_entries
 from strandline.storage.local.segment.partition_folder import CLEANED_SUFFIX
 from strandline.storage.model import NO_TIMESTAMP, AbortedTransaction, Buffer
-from strandline.storage.values import dataclass
 
 # Small batches are gathered; one write each would cost more than the cleaning.
 WRITE_BYTES = 1024 * 1024

@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from strandline.storage import files
@@ -34,7 +35,6 @@ from strandline.storage.local.formats.segment_names import (
     file_name,
 )
 from strandline.storage.local.segment.trash import DELETED_SUFFIX
-from strandline.storage.values import dataclass
 
 CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass, field
 from pathlib import Path
-
-from strandline.storage.values import dataclass, field
 
 log = logging.getLogger(__name__)
 

@@ -12,10 +12,10 @@ that time would keep the disk full for a year.
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 
 from strandline.storage import files
-from strandline.storage.values import dataclass
 
 DELETED_SUFFIX = ".deleted"
 

@@ -28,12 +28,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from strandline.storage.errors import CorruptRecords
 from strandline.storage.model import Buffer, TimestampType
 from strandline.storage.records.batch import batch_layout
 from strandline.storage.system import crc32c
-from strandline.storage.values import dataclass
 
 HEADER_BYTES = batch_layout.HEADER_BYTES
 LOG_OVERHEAD_BYTES = batch_layout.LOG_OVERHEAD_BYTES

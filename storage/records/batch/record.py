@@ -13,6 +13,7 @@ is checked against.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from strandline.storage.errors import CorruptRecords
 from strandline.storage.model import Buffer, TimestampType
@@ -25,7 +26,6 @@ from strandline.storage.records.compression import (
     decompress,
 )
 from strandline.storage.system import crc32c
-from strandline.storage.values import dataclass
 
 VARINT_BYTES_MAX = 10
 INT64_MIN = -(2**63)

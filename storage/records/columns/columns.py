@@ -14,6 +14,7 @@ and raises CorruptRecords for everything else.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from strandline.storage.errors import CorruptRecords
@@ -31,7 +32,6 @@ from strandline.storage.records.columns.vectorised import (
     load_kernels,
 )
 from strandline.storage.records.compression import decompress
-from strandline.storage.values import dataclass
 
 if TYPE_CHECKING:
     import numpy as np

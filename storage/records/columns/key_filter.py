@@ -20,12 +20,12 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from strandline.storage.errors import CorruptFile, UnsupportedFormat
 from strandline.storage.model import Buffer
 from strandline.storage.system import crc32c
-from strandline.storage.values import dataclass
 
 if TYPE_CHECKING:
     import numpy as np

@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 from collections.abc import Iterator
+from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
@@ -25,7 +26,6 @@ from strandline.storage.records.batch.record import iter_records
 from strandline.storage.records.columns.key_filter import KeyFilterBuilder
 from strandline.storage.records.compression import decompress
 from strandline.storage.system import crc32c
-from strandline.storage.values import dataclass
 
 if TYPE_CHECKING:
     import numpy as np

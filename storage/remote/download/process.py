@@ -37,6 +37,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from strandline.storage.clock import Clock, SystemClock
@@ -60,7 +61,6 @@ from strandline.storage.remote.object_store.known_sources import KnownSources
 from strandline.storage.remote.segment.batch_index import BatchIndex
 from strandline.storage.remote.segment.index import ChunkKey
 from strandline.storage.system.child_process import ChildFailed
-from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)
 

@@ -19,6 +19,7 @@ manifests, and who believes a wrong one is late, and never wrong.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -37,7 +38,6 @@ from strandline.storage.remote.manifest.json_document import (
     encode_document,
 )
 from strandline.storage.remote.object_store.interface import ObjectStore
-from strandline.storage.values import dataclass
 
 FORMAT_NAME = "strandline-changes"
 FORMAT_VERSION = 1

@@ -6,12 +6,13 @@ another cluster's id there must not write a single object.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from strandline.storage.errors import ObjectNotFound, PreconditionFailed
 from strandline.storage.model import Buffer
 from strandline.storage.remote.keys import CLUSTER_KEY
 from strandline.storage.remote.manifest.json_document import decode_document, encode_document
 from strandline.storage.remote.object_store.interface import IfAbsent, ObjectStore
-from strandline.storage.values import dataclass
 
 FORMAT_NAME = "strandline-cluster"
 FORMAT_VERSION = 1

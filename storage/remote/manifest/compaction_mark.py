@@ -12,10 +12,10 @@ keep its tombstones for ever.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from strandline.storage.model import Offset, TimestampMs
 from strandline.storage.remote.manifest.json_document import Fields, Json
-from strandline.storage.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from strandline.storage.model import NO_EPOCH, Epoch, EpochStart, Offset, TimestampMs
 from strandline.storage.remote.keys import (
@@ -16,7 +17,6 @@ from strandline.storage.remote.keys import (
     TAIL_SUFFIX,
 )
 from strandline.storage.remote.manifest.json_document import Fields, Json
-from strandline.storage.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from strandline.storage.errors import CorruptFile
 from strandline.storage.model import (
@@ -71,7 +71,6 @@ from strandline.storage.remote.manifest.open_segment import (
     tail_from,
 )
 from strandline.storage.remote.manifest.page import page_without_first
-from strandline.storage.values import dataclass
 
 # A mark is some 300 bytes of the root, and every commit writes all of them: 0.6 MB.
 MARKS_MAX = 2000

@@ -14,11 +14,11 @@ looks. The lake reads them as the end of the archive.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from strandline.storage.model import Offset, Position, TimestampMs
 from strandline.storage.remote.keys import TAIL_SUFFIX
 from strandline.storage.remote.manifest.json_document import Fields, Json
-from strandline.storage.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

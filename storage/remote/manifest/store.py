@@ -21,7 +21,7 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from strandline.storage.errors import (
@@ -60,7 +60,6 @@ from strandline.storage.remote.object_store.interface import (
     StoredObject,
     checksum,
 )
-from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from strandline.storage.errors import CorruptFile, ObjectNotFound, UnsupportedFormat
 from strandline.storage.model import Buffer, TimestampMs, TopicId
@@ -35,7 +35,6 @@ from strandline.storage.remote.object_store.interface import (
     ObjectStore,
     PutCondition,
 )
-from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)
 

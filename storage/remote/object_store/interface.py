@@ -25,13 +25,13 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol, TypeAlias
 
 from strandline.storage.errors import DiskError, TierUnavailable
 from strandline.storage.model import Buffer, TimestampMs
 from strandline.storage.system import crc32c
-from strandline.storage.values import dataclass
 
 # S3's own bound; ours are a fifth of it.
 KEY_BYTES_MAX = 1024

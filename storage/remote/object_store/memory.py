@@ -18,6 +18,7 @@ import hashlib
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 
@@ -41,7 +42,6 @@ from strandline.storage.remote.object_store.interface import (
     check_key,
     checksum,
 )
-from strandline.storage.values import dataclass, replace
 
 # A hung operation ends by itself after this, so that a forgotten gate fails a test and not a run.
 GATE_WAIT_S_MAX = 30.0

@@ -28,6 +28,7 @@ import resource
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from strandline.storage.files import FileRange
@@ -40,7 +41,6 @@ from strandline.storage.remote.download.block_memory import (
 )
 from strandline.storage.remote.segment.batch_index import BatchIndex, index_batches
 from strandline.storage.remote.segment.index import ChunkKey
-from strandline.storage.values import dataclass
 
 _numbers = itertools.count()
 # A consumer that reads on comes back within its fetch wait, which is half a second by default. One

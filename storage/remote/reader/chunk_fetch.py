@@ -12,6 +12,7 @@ download tells them apart.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from strandline.storage.errors import CorruptRecords, ObjectCorrupt
@@ -24,7 +25,6 @@ from strandline.storage.remote.reader.corruption_log import corruption_log
 from strandline.storage.remote.reader.disk_chunk_cache import DiskChunkCache
 from strandline.storage.remote.segment.batch_index import BatchIndex
 from strandline.storage.remote.segment.index import ChunkKey
-from strandline.storage.values import dataclass, replace
 
 ProcessAnswer: TypeAlias = BatchIndex | NotDone | Lost
 

@@ -24,7 +24,7 @@ import asyncio
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -58,7 +58,6 @@ from strandline.storage.remote.segment.index_cache import (
     transactions_bytes,
 )
 from strandline.storage.remote.segment.index_loading import load_index, load_txn_index
-from strandline.storage.values import dataclass
 
 CHUNK_BYTES = 8 * 1024 * 1024
 MEMORY_BYTES_MAX = 128 * 1024 * 1024

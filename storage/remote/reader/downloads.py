@@ -26,6 +26,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import get_ident
@@ -44,7 +45,6 @@ from strandline.storage.remote.reader.disk_chunk_cache import DiskChunkCache
 from strandline.storage.remote.reader.file_chunks import FileChunks, FileFetch
 from strandline.storage.remote.reader.prefetch_queue import Download, Guesses, Reader
 from strandline.storage.remote.segment.index import ChunkKey
-from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)
 

@@ -15,12 +15,11 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Iterable
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from strandline.storage.model import Offset
 from strandline.storage.remote.reader.chunk_cache import IDLE_S, Chunk
 from strandline.storage.remote.segment.index import ChunkKey
-from strandline.storage.values import dataclass
 
 # Guesses are worth little; the oldest ones go first.
 GUESSES_MAX = 64

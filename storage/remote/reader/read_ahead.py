@@ -13,13 +13,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from strandline.storage.remote.manifest.entries import SegmentEntry
 from strandline.storage.remote.reader.downloads import ChunkDownloads
 from strandline.storage.remote.reader.prefetch_queue import Reader
 from strandline.storage.remote.segment.index import SegmentIndex
 from strandline.storage.remote.segment.index_cache import CachedIndexes
-from strandline.storage.values import dataclass
 
 READ_AHEAD_FIRST = 2
 # With 8 MiB chunks 72 MiB are under way: a store 150 ms away that gives 90 MB/s to a connection

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from strandline.storage.remote.reader.corruption_log import Unreadable
 from strandline.storage.remote.reader.downloads import ChunkDownloads
 from strandline.storage.remote.segment.index_cache import IndexCache
-from strandline.storage.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

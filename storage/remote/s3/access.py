@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,6 @@ from strandline.storage.errors import ObjectCorrupt, TierError, TierUnavailable
 from strandline.storage.model import TimestampMs
 from strandline.storage.remote.object_store.interface import AGE_UNKNOWN, Deadlines, ObjectInfo
 from strandline.storage.remote.s3.attempts import Attempts
-from strandline.storage.values import dataclass
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client

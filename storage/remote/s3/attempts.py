@@ -16,12 +16,12 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TypeVar
 
 from strandline.storage.clock import Clock
 from strandline.storage.errors import TierError, TierUnavailable
 from strandline.storage.remote.object_store.interface import Deadlines
-from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)
 

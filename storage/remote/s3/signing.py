@@ -15,12 +15,12 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
 from urllib.parse import quote, urlsplit
 
 from strandline.storage.model import TimestampMs
-from strandline.storage.values import dataclass
 
 ALGORITHM = "AWS4-HMAC-SHA256"
 _DATE = re.compile(r"[?&]X-Amz-Date=(\d{8}T\d{6}Z)")

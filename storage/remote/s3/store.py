@@ -23,6 +23,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, cast
 
@@ -62,7 +63,6 @@ from strandline.storage.remote.s3.receive import receive_some
 from strandline.storage.remote.s3.signing import Secrets
 from strandline.storage.remote.s3.uploads import S3Uploads
 from strandline.storage.remote.s3.usage import S3Usage
-from strandline.storage.values import dataclass
 
 if TYPE_CHECKING:
     from botocore.credentials import Credentials

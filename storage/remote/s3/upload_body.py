@@ -14,6 +14,7 @@ has changed must not be archived with a fresh checksum.
 from __future__ import annotations
 
 import io
+from dataclasses import dataclass
 
 from strandline.storage.clock import Clock
 from strandline.storage.errors import ObjectCorrupt
@@ -25,7 +26,6 @@ from strandline.storage.remote.object_store.interface import (
 )
 from strandline.storage.remote.s3.attempts import TRANSFER_BYTES_PER_S_MIN, DeadlineError
 from strandline.storage.system import crc32c
-from strandline.storage.values import dataclass
 
 _READ_BYTES = 1024 * 1024
 # What one call sends. The SDK would take 16 KiB at a time, which costs more than the bytes do; a

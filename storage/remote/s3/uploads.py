@@ -26,6 +26,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, cast
 from urllib.parse import urlencode
 
@@ -58,7 +59,6 @@ from strandline.storage.remote.s3.access import (
 )
 from strandline.storage.remote.s3.attempts import AgainError
 from strandline.storage.remote.s3.upload_body import BodyPart, BodyReader, measure_body
-from strandline.storage.values import dataclass
 
 if TYPE_CHECKING:
     from types_boto3_s3.literals import StorageClassType

@@ -10,13 +10,13 @@ Needs s3:ListBucketVersions and s3:ListBucketMultipartUploads beside what a brok
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from strandline.storage.errors import ObjectNotFound, TierUnavailable
 from strandline.storage.model import TimestampMs
 from strandline.storage.remote.s3.access import S3Access, check_listed
 from strandline.storage.remote.s3.uploads import begun_ms_of
-from strandline.storage.values import dataclass
 
 if TYPE_CHECKING:
     from types_boto3_s3.type_defs import (

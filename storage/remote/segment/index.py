@@ -16,12 +16,12 @@ from __future__ import annotations
 import bisect
 from array import array
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from strandline.storage.errors import CorruptFile
 from strandline.storage.model import Offset, Position, TimestampMs
 from strandline.storage.remote.segment.meta import ChunkStatistics
-from strandline.storage.values import dataclass
 
 
 class ChunkKey(NamedTuple):

@@ -24,6 +24,7 @@ import itertools
 import json
 import struct
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from strandline.storage.errors import CorruptFile, ObjectCorrupt, UnsupportedFormat
@@ -38,7 +39,6 @@ from strandline.storage.model import (
 from strandline.storage.remote.manifest.json_document import decode_document, encode_document
 from strandline.storage.remote.object_store.interface import GetsRanges
 from strandline.storage.system import crc32c
-from strandline.storage.values import dataclass, replace
 
 MAGIC = b"slmeta\r\n"
 FORMAT_VERSION = 1

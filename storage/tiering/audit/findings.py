@@ -6,11 +6,11 @@ its `.log`, except for its transactions, of which the `.log` says only half.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 
 from strandline.storage.model import Offset, TopicIdPartition
 from strandline.storage.remote.manifest.entries import SegmentEntry
-from strandline.storage.values import dataclass
 
 
 class Damage(Enum):

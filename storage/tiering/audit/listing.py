@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 from strandline.storage.concurrency.ordered_map import map_ahead
 from strandline.storage.errors import (
@@ -30,7 +31,6 @@ from strandline.storage.remote.manifest.store import (
 )
 from strandline.storage.remote.manifest.topic_info import DamagedTopic, TopicInfo, list_topics
 from strandline.storage.remote.object_store.interface import ObjectStore
-from strandline.storage.values import dataclass
 
 # A manifest is one request of some 30 ms, and a store answers this many at a time with ease.
 PARALLEL_MAX = 16

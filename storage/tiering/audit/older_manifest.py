@@ -22,6 +22,7 @@ from __future__ import annotations
 import bisect
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from strandline.storage.errors import (
     CorruptFile,
@@ -49,7 +50,6 @@ from strandline.storage.remote.manifest.manifest import Manifest
 from strandline.storage.remote.object_store.interface import ObjectInfo, ObjectStore
 from strandline.storage.remote.segment.meta import Section, SegmentStatistics, read_section
 from strandline.storage.tiering.copy.pipeline import COPIES_PER_PARTITION
-from strandline.storage.values import dataclass
 
 # Objects of one partition whose last batches are read, two requests for each. The others stay, and
 # the next look reads on where this one has deleted.

@@ -31,6 +31,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
+from dataclasses import dataclass
 from enum import Enum
 
 from strandline.storage.clock import Clock
@@ -54,7 +55,6 @@ from strandline.storage.tiering.audit.older_manifest import (
     is_beyond,
     with_other_records,
 )
-from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ Blocking throughout.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from strandline.storage.counted import counted
 from strandline.storage.errors import (
@@ -46,7 +46,6 @@ from strandline.storage.tiering.copy.open_segment_copy import (
     read_part,
     usable_tail,
 )
-from strandline.storage.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

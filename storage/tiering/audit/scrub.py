@@ -23,7 +23,7 @@ import itertools
 import mmap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -61,7 +61,6 @@ from strandline.storage.tiering.copy.open_segment_copy import fault_of_part, rea
 from strandline.storage.tiering.copy.pipeline import COPIES_PER_PARTITION
 from strandline.storage.tiering.copy.segment_sections import check_offset_index, statistics_of
 from strandline.storage.tiering.copy.segment_walk import AdaptiveWalk
-from strandline.storage.values import dataclass
 
 # Requests at the same time; a HEAD takes 30 ms, so 500 segments a second.
 PARALLEL_MAX = 16

@@ -14,6 +14,7 @@ listing, a request per 1000 objects (or versions); no object is opened.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from strandline.storage.remote.keys import (
     CHANGES_KEY,
@@ -28,7 +29,6 @@ from strandline.storage.remote.keys import (
     parse_topic_folder,
 )
 from strandline.storage.remote.s3.usage import ObjectVersion
-from strandline.storage.values import dataclass
 
 # The classes for rare access bill each object as if it had at least so many bytes.
 SMALL_BYTES = 128 * 1024

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from strandline.storage.clock import Clock
 from strandline.storage.errors import StorageError
@@ -27,7 +27,6 @@ from strandline.storage.remote.manifest import change_list
 from strandline.storage.remote.manifest.change_list import ChangeList, ManifestOrder, StoredChanges
 from strandline.storage.remote.manifest.manifest import Manifest
 from strandline.storage.remote.object_store.interface import ObjectStore
-from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)
 

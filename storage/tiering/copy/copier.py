@@ -30,6 +30,7 @@ import threading
 from collections import deque
 from concurrent.futures import Executor
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -74,7 +75,6 @@ from strandline.storage.tiering.copy.upload_check import verify_object
 from strandline.storage.tiering.log.unified_log import UnifiedLog
 from strandline.storage.tiering.policy.lifecycle import SegmentVerdict
 from strandline.storage.tiering.policy.object_options import object_options
-from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import mmap
 import struct
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
@@ -44,7 +44,6 @@ from strandline.storage.tiering.copy.segment_walk import (
     WalkedBatch,
     plain_walk,
 )
-from strandline.storage.values import dataclass
 
 # The lake skips a chunk whose timestamps do not fit: small enough to skip well, large enough that
 # the statistics of a 1 GiB segment stay around 100 KB.

@@ -12,6 +12,7 @@ by itself when the broker does, however that happens: its end of the socket clos
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,6 @@ from strandline.storage.system.child_process import (
 from strandline.storage.tiering.copy.inspection import Offsets, SegmentFacts, inspect_segment
 from strandline.storage.tiering.copy.recompression import Recompression, recompress_segment
 from strandline.storage.tiering.copy.segment_walk import AdaptiveWalk, Walk, plain_walk
-from strandline.storage.values import dataclass, replace
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from functools import partial
 
 from strandline.storage.clock import Clock
@@ -33,7 +34,6 @@ from strandline.storage.remote.keys import new_unique, tail_key
 from strandline.storage.remote.manifest.manifest import Manifest
 from strandline.storage.remote.manifest.open_segment import TailPart
 from strandline.storage.remote.object_store.interface import ObjectStore, checksum
-from strandline.storage.values import dataclass
 
 # A part is read into memory; a larger one has a single batch.
 PART_BYTES_MAX = 16 * 1024 * 1024

@@ -15,6 +15,7 @@ import mmap
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from strandline.storage.errors import CorruptRecords, DiskError, UnsupportedCodec
@@ -22,7 +23,6 @@ from strandline.storage.records.batch.any_batch import check_crc, iter_batches
 from strandline.storage.records.batch.batch import MAGIC, BatchHeader
 from strandline.storage.records.batch.recompression import recompressed
 from strandline.storage.records.compression import Codec
-from strandline.storage.values import dataclass
 
 # Where a process finds the open files of another one.
 _OPEN_FILES = Path("/proc")

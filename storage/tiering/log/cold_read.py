@@ -18,13 +18,13 @@ newest manifest first.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from strandline.storage.errors import ObjectNotFound, OffsetOutOfRange, StorageError
 from strandline.storage.local.log.log import LocalLog
 from strandline.storage.model import AbortedTransaction, Isolation, Offset, TopicPartition
 from strandline.storage.remote.manifest.entries import SegmentEntry
-from strandline.storage.values import dataclass
 
 if TYPE_CHECKING:
     from strandline.storage.remote.reader.chunk_cache import RecordBytes

@@ -16,6 +16,7 @@ import asyncio
 import bisect
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from strandline.storage.errors import (
@@ -39,7 +40,6 @@ from strandline.storage.remote.manifest.manifest import Manifest
 from strandline.storage.remote.manifest.store import ManifestPages, StoredManifest
 from strandline.storage.tiering.policy.ownership import Ownership
 from strandline.storage.tiering.policy.quota import ReadGate
-from strandline.storage.values import dataclass
 
 if TYPE_CHECKING:
     from strandline.storage.remote.reader.cold_reader import ColdRead, ColdReader

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from strandline.storage.model import Offset, TopicPartition
 from strandline.storage.remote.manifest.manifest import Manifest
@@ -10,7 +11,6 @@ from strandline.storage.tiering.log.remote_log import RemoteLog
 from strandline.storage.tiering.log.unified_log import UnifiedLog
 from strandline.storage.tiering.policy.lifecycle import SegmentState, SegmentVerdict
 from strandline.storage.tiering.policy.retry import FailureInfo
-from strandline.storage.values import dataclass
 
 # Nobody waits for them: while copying is turned off there is no lag, as in Kafka.
 _NOT_TO_BE_COPIED = (

@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from functools import partial
 
 from strandline.storage.config.log_config import LogConfig
@@ -43,7 +44,6 @@ from strandline.storage.tiering.log.remote_log import RemoteLog
 from strandline.storage.tiering.log.segment_views import segment_views
 from strandline.storage.tiering.policy import lifecycle
 from strandline.storage.tiering.policy.lifecycle import PartitionVerdict, PartitionView
-from strandline.storage.values import dataclass
 
 # DeleteRecords up to the high watermark.
 TO_HIGH_WATERMARK = -1

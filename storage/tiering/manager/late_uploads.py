@@ -18,12 +18,13 @@ finds it, and waits anew.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from strandline.storage.clock import Clock
 from strandline.storage.model import Epoch, TopicId
 from strandline.storage.remote.manifest.topic_info import TopicInfo
 from strandline.storage.tiering.log.unified_log import UnifiedLog
 from strandline.storage.tiering.manager.topic_purge import TopicPurge
-from strandline.storage.values import dataclass
 
 
 @dataclass(slots=True)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from concurrent.futures import Executor
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from strandline.storage.tiering.audit.orphans import GRACE_MS_DEFAULT
 from strandline.storage.tiering.policy.quota import QuotaLimits
 from strandline.storage.tiering.policy.retry import RetryPolicy
 from strandline.storage.tiering.rewrite.archive_compaction import KEY_BYTES_MAX
-from strandline.storage.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from typing import TypeVar
 
 from strandline.storage.clock import Clock
@@ -25,7 +26,6 @@ from strandline.storage.tiering.policy.store_health import StoreHealth
 from strandline.storage.tiering.rewrite.archive_compaction import ArchiveCompactor
 from strandline.storage.tiering.rewrite.merging import SegmentMerger
 from strandline.storage.tiering.rewrite.scratch import remove_leftovers
-from strandline.storage.values import dataclass
 
 T = TypeVar("T")
 

@@ -20,10 +20,10 @@ This file only decides. Every segment that is not archived gets exactly one reas
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import Enum
 
 from strandline.storage.model import Offset, TimestampMs
-from strandline.storage.values import dataclass
 
 
 class SegmentState(Enum):

@@ -17,11 +17,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
+from dataclasses import dataclass
 
 from strandline.storage.clock import Clock
 from strandline.storage.config.log_config import LONG_MAX
 from strandline.storage.errors import TierUnavailable
-from strandline.storage.values import dataclass
 
 # As long as a worker waits for the copy quota at a time; deleting has its turn in between.
 THROTTLE_STEP_S = 1.0

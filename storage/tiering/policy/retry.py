@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from strandline.storage.clock import Clock
 from strandline.storage.errors import (
@@ -25,7 +26,6 @@ from strandline.storage.errors import (
     TierUnavailable,
 )
 from strandline.storage.remote.manifest.entries import SegmentEntry
-from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)
 

@@ -33,6 +33,7 @@ from __future__ import annotations
 import tempfile
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
@@ -71,7 +72,6 @@ from strandline.storage.tiering.rewrite.merging import (
     SegmentMerger,
 )
 from strandline.storage.tiering.rewrite.scratch import made
-from strandline.storage.values import dataclass
 
 DOWNLOAD_BYTES = 8 * 1024 * 1024
 # Read and written in pieces of this size by the child.

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from strandline.storage.clock import Clock
@@ -52,7 +53,6 @@ from strandline.storage.tiering.copy.inspector import InspectionRequest, Segment
 from strandline.storage.tiering.copy.segment_sections import entry_of, sections_of
 from strandline.storage.tiering.copy.upload_check import verify_object
 from strandline.storage.tiering.rewrite.scratch import made
-from strandline.storage.values import dataclass
 
 # So many objects into one are worth a rewrite, however small they are.
 RUN_SEGMENTS_ENOUGH = 16

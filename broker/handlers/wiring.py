@@ -1,0 +1,67 @@
+"""Every API that is served, with the handler that serves it, for the composition root.
+
+Produce, Fetch and ApiVersions have ways of their own through the dispatcher; the others are a table
+by API key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor
+
+from strandline.broker.cluster.replicas.replica_moves import ReplicaMoves
+from strandline.broker.config.listeners import Listener
+from strandline.broker.coordination.runtime.runtime import GroupCoordinator
+from strandline.broker.handlers.admin.admin import make_admin_handlers
+from strandline.broker.handlers.admin.configs import ConfigHandlers
+from strandline.broker.handlers.admin.topics import TopicHandlers
+from strandline.broker.handlers.auth.sasl import no_authenticate, no_handshake
+from strandline.broker.handlers.dispatch.dispatch import Dispatcher, Handler
+from strandline.broker.handlers.fetch.fetch import FetchHandler
+from strandline.broker.handlers.groups.groups import make_group_handlers
+from strandline.broker.handlers.metadata.metadata import MetadataHandlers
+from strandline.broker.handlers.metadata.offsets import OffsetHandlers
+from strandline.broker.handlers.metadata.producer_ids import ProducerIdHandler
+from strandline.broker.handlers.produce.produce import ProduceHandler
+from strandline.broker.handlers.services.services import Services
+from strandline.broker.protocol.schema.api import SPECS, ApiKey
+from strandline.storage.local.log_dirs.log_dirs import LogDirs
+
+# The dispatcher knows these by itself.
+_DISPATCHED = frozenset({ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.API_VERSIONS})
+
+
+def make_dispatcher(
+    services: Services,
+    fetch: FetchHandler,
+    *,
+    groups: GroupCoordinator,
+    log_dirs: LogDirs,
+    moves: ReplicaMoves,
+    advertised: Callable[[str], Listener],
+    decoding: Executor,
+) -> Dispatcher:
+    """`advertised` is where clients of a listener are sent, `decoding` runs what is large."""
+    metadata = MetadataHandlers(services, advertised)
+    topics = TopicHandlers(services)
+    offsets = OffsetHandlers(services)
+    handlers: dict[ApiKey, Handler] = {
+        ApiKey.METADATA: metadata.metadata,
+        ApiKey.DESCRIBE_CLUSTER: metadata.describe_cluster,
+        ApiKey.FIND_COORDINATOR: metadata.find_coordinator,
+        ApiKey.CREATE_TOPICS: topics.create_topics,
+        ApiKey.DELETE_TOPICS: topics.delete_topics,
+        ApiKey.CREATE_PARTITIONS: topics.create_partitions,
+        ApiKey.DESCRIBE_CONFIGS: ConfigHandlers(services).describe_configs,
+        ApiKey.INIT_PRODUCER_ID: ProducerIdHandler(services).init_producer_id,
+        ApiKey.LIST_OFFSETS: offsets.list_offsets,
+        ApiKey.OFFSET_FOR_LEADER_EPOCH: offsets.offset_for_leader_epoch,
+        ApiKey.DELETE_RECORDS: offsets.delete_records,
+        ApiKey.SASL_HANDSHAKE: no_handshake,
+        ApiKey.SASL_AUTHENTICATE: no_authenticate,
+        **make_group_handlers(services, groups),
+        **make_admin_handlers(services, log_dirs, moves),
+    }
+    served = {spec.key for spec in SPECS.values()}
+    assert handlers.keys() == served - _DISPATCHED, handlers.keys() ^ served
+    return Dispatcher(services, ProduceHandler(services), fetch, handlers, decoding=decoding)

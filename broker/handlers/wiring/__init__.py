@@ -1,1 +1,0 @@
-"""Makes the handlers, the rare ones when they are first asked for."""
