@@ -106,14 +106,18 @@ def _section(suite: str, mine: Sequence[Outcome]) -> list[str]:
     why, unrun = reasons(suite), left_out(suite)
     lines = ["", f"## {suite}", "", "| test | result | reason |", "| --- | --- | --- |"]
     lines += [
-        f"| {o.test} | {o.result} | {why.get(o.test, o.detail or 'says nothing')} |"
+        f"| {_cell(o.test)} | {o.result} | {_cell(why.get(o.test, o.detail or 'says nothing'))} |"
         for o in mine
         if o.result != "passed"
     ]
     if unrun:
         lines += ["", "Not run:", "", "| test | reason |", "| --- | --- |"]
-        lines += [f"| {test} | {reason} |" for test, reason in unrun.items()]
+        lines += [f"| {_cell(test)} | {_cell(reason)} |" for test, reason in unrun.items()]
     return lines
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", r"\|")
 
 
 def _section_before(page_before: str, suite: str) -> list[str]:
