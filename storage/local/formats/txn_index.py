@@ -45,9 +45,9 @@ class TxnIndex:
 
     __slots__ = ("_entries", "_file_suspect", "_path")
 
-    def __init__(self, path: Path | str, entries: Sequence[AbortedTransaction] = ()) -> None:
+    def __init__(self, path: Path | str) -> None:
         self._path = path
-        self._entries = list(entries)
+        self._entries: list[AbortedTransaction] = []
         self._file_suspect = False
 
     @property
@@ -57,8 +57,14 @@ class TxnIndex:
     @classmethod
     def open(cls, path: Path | str) -> TxnIndex:
         """Loads the file if there is one. Raises CorruptFile, DiskError."""
-        content = files.read_if_there(path)
-        return cls(path, decode_entries(content) if content else ())
+        index = cls(path)
+        index.load()
+        return index
+
+    def load(self) -> None:
+        """Reads the file if there is one. Raises CorruptFile, DiskError."""
+        content = files.read_if_there(self._path)
+        self._entries = decode_entries(content) if content else []
 
     def __len__(self) -> int:
         return len(self._entries)

@@ -46,7 +46,7 @@ from strandline.storage.local.log.recovery import LateOpener, LoadedLog
 from strandline.storage.local.segment import partition_folder as folder
 from strandline.storage.local.segment.producer_snapshots import ProducerSnapshots
 from strandline.storage.local.segment.recovery_report import RecoveryReport
-from strandline.storage.local.segment.segment import LogSegment, SegmentEnd, UnopenedSegment
+from strandline.storage.local.segment.segment import LogSegment, SegmentEnd
 from strandline.storage.model import EpochStart, TopicId
 
 if TYPE_CHECKING:
@@ -242,7 +242,8 @@ def _resume(directory: Path, row: ClosedLog, config: LogConfig, now_ms: int) -> 
     if opened.mark() != tuple(row.marks[-1]):
         return None
     report = RecoveryReport(clean_shutdown=True, was_resumed=True)
-    active = LogSegment.resumed(directory, end, log=opened, now_ms=now_ms)
+    end = end._replace(created_ms=min(now_ms, end.created_ms))
+    active = LogSegment.opened(directory, end, file=opened, active=True)
     for index, content, mark in (
         (active.offset_index, row.offset_index, row.marks[-3]),
         (active.time_index, row.time_index, row.marks[-2]),
@@ -254,9 +255,9 @@ def _resume(directory: Path, row: ClosedLog, config: LogConfig, now_ms: int) -> 
         elif content:
             index.resume_with(bytes.fromhex(content))
     active.resume_indexes(config)
-    opener = LateOpener(directory, config, now_ms, report)
+    look = LateOpener(directory, config, now_ms, report).open
     segments = (
-        *(UnopenedSegment(directory, *pair, opener.open) for pair in pairwise(row.bases)),
+        *(LogSegment(directory, *pair, look=look) for pair in pairwise(row.bases)),
         active,
     )
     producers = ProducerState()

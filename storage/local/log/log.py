@@ -47,8 +47,7 @@ from strandline.storage.local.log.append_rules import (
 from strandline.storage.local.log.closed_log import ClosedLog, resume_log
 from strandline.storage.local.log.recovery import aborted_entry, load_log
 from strandline.storage.local.log.segmented_log import LogStatistics, SegmentedLog
-from strandline.storage.local.segment.segment import RELATIVE_OFFSET_MAX, LogSegment
-from strandline.storage.local.segment.segment_reader import LocalRead
+from strandline.storage.local.segment.segment import RELATIVE_OFFSET_MAX, LocalRead, LogSegment
 from strandline.storage.model import (
     NO_TIMESTAMP,
     AbortedTransaction,

@@ -46,18 +46,12 @@ from strandline.storage.local.formats.segment_names import (
     LOG_SUFFIX,
     SEGMENT_SUFFIXES,
     SNAPSHOT_SUFFIX,
-    TXN_INDEX_SUFFIX,
     file_name,
 )
-from strandline.storage.local.formats.txn_index import TxnIndex
 from strandline.storage.local.segment import partition_folder as folder
 from strandline.storage.local.segment.producer_snapshots import ProducerSnapshots
 from strandline.storage.local.segment.recovery_report import RecoveryReport
-from strandline.storage.local.segment.segment import (
-    RELATIVE_OFFSET_MAX,
-    LogSegment,
-    UnopenedSegment,
-)
+from strandline.storage.local.segment.segment import RELATIVE_OFFSET_MAX, LogSegment, SegmentEnd
 from strandline.storage.model import AbortedTransaction
 from strandline.storage.records.batch.any_batch import BATCH_BYTES_MIN
 
@@ -123,17 +117,17 @@ class LateOpener:
         # One that is rebuilt may need those before it, for the producers.
         self._lock = threading.RLock()
 
-    def open(self, segment: LogSegment) -> LogSegment:
-        """`segment` itself if it is open by now; else the same one, looked at. Raises DiskError.
+    def open(self, segment: LogSegment) -> None:
+        """Looks at its files, unless another thread has done so by now. Raises DiskError.
 
         Rebuilding reads the segment, which takes as long as it would have taken the start.
         """
         with self._lock:
             if segment.is_opened:
-                return segment
+                return
             loader = _Loader(self._directory, self._config, self._now_ms, self._report)
             loader.late_opener = self
-            return loader.open_trusted(segment.base_offset, segment.end_offset)
+            segment.take_over(loader.open_trusted(segment.base_offset, segment.end_offset))
 
 
 class _Loader:
@@ -173,11 +167,11 @@ class _Loader:
                 first_checked = next(
                     (i for i, end in enumerate(bases[1:]) if end > recovery_point), first_checked
                 )
-            opener = LateOpener(self.directory, self.config, self.now_ms, self.report)
+            look = LateOpener(self.directory, self.config, self.now_ms, self.report).open
             for base_offset, end_offset in pairwise(bases[: first_checked + 1]):
-                segment = UnopenedSegment(self.directory, base_offset, end_offset, opener.open)
+                segment = LogSegment(self.directory, base_offset, end_offset, look=look)
                 if base_offset in content.unindexed_bases:
-                    segment.open_now()
+                    segment.open()
                 self.segments.append(segment)
             producers = self._load_rest(bases[first_checked:])
         end_offset = self.segments[-1].end_offset
@@ -228,14 +222,10 @@ class _Loader:
     # --- segments ----------------------------------------------------------------------------
 
     def _open_file(self, base_offset: int, *, active: bool) -> LogSegment:
-        opened = OpenFile(self._text(base_offset, LOG_SUFFIX), writable=True)
-        segment = LogSegment(
-            self.directory,
-            base_offset,
-            log=opened,
-            created_ms=min(self.now_ms, opened.modified_ms(), self._snapshot_ms(base_offset)),
-            active=active,
-        )
+        file = OpenFile(self._text(base_offset, LOG_SUFFIX), writable=True)
+        created_ms = min(self.now_ms, file.modified_ms(), self._snapshot_ms(base_offset))
+        end = SegmentEnd.of_empty(base_offset, created_ms=created_ms)
+        segment = LogSegment.opened(self.directory, end, file=file, active=active)
         segment.apply_config(self.config)
         return segment
 
@@ -247,36 +237,34 @@ class _Loader:
         return self.now_ms if modified_ms is None else modified_ms
 
     def _text(self, offset: int, suffix: str) -> str:
-        """A path as text: see SegmentReader."""
+        """A path as text: see LogSegment.opened."""
         return f"{self.directory}/{file_name(offset, suffix)}"
 
     def open_trusted(self, base_offset: int, end_offset: int) -> LogSegment:
         """A sealed and synced segment; its log is believed, its indexes are looked at."""
         segment = self._open_file(base_offset, active=False)
-        segment.end_offset = end_offset
-        segment.size_bytes = segment.log.size_bytes()
+        segment.trust_file(end_offset)
         problem = self._index_problem(
             segment, segment.offset_index.size_on_disk(), segment.time_index.size_on_disk()
         )
         if problem is None:
-            segment.txn_index, problem = self._open_txn_index(segment)
+            problem = self._load_txn_index(segment)
         if problem is not None:
             self._problem(problem)
             segment = self._rebuild_trusted(base_offset, end_offset)
-        last_entry = segment.time_index.last_entry()
-        if last_entry is not None:
-            segment.max_timestamp_ms = last_entry.timestamp_ms
-            segment.max_timestamp_offset = base_offset + last_entry.relative_offset
+        segment.take_last_timestamp()
         segment.is_durable = problem is None
         return segment
 
-    def _open_txn_index(self, segment: LogSegment) -> tuple[TxnIndex, str | None]:
+    def _load_txn_index(self, segment: LogSegment) -> str | None:
+        """Why its transaction index is not to be believed; None if it is."""
         if self.late_opener is None and segment.base_offset not in self.transactional_bases:
-            return segment.txn_index, None
+            return None
         try:
-            return TxnIndex.open(self._text(segment.base_offset, TXN_INDEX_SUFFIX)), None
+            segment.txn_index.load()
         except CorruptFile as error:
-            return TxnIndex(segment.txn_index_path), str(error)
+            return str(error)
+        return None
 
     def _rebuild_trusted(self, base_offset: int, end_offset: int) -> LogSegment:
         """Builds the indexes of a sealed segment from its log, as far as that is readable."""
@@ -285,14 +273,13 @@ class _Loader:
         producers = self.snapshots.producers_at(self.segments, base_offset)
         segment = self._empty_for_rebuild(base_offset)
         try:
-            for batch in self._batches(segment, 0, segment.log.size_bytes(), verify_crc=False):
+            for batch in self._batches(segment, 0, segment.file().size_bytes(), verify_crc=False):
                 self._take_over(segment, batch, producers)
         except CorruptRecords as error:
             # These bytes were safe once, so cutting them would not bring anything back. What lies
             # before stays readable, and reads beyond get an error instead of wrong data.
             self._problem(f"segment {base_offset} is damaged: {error}")
-        segment.size_bytes = segment.log.size_bytes()
-        segment.end_offset = end_offset
+        segment.trust_file(end_offset)
         segment.seal()
         return segment
 
@@ -301,21 +288,21 @@ class _Loader:
         self.snapshots.offsets = folder.snapshot_offsets(self.directory)
         bases = [base for base in folder.segment_bases(self.directory) if base <= base_offset]
         self.segments = [
-            UnopenedSegment(self.directory, base, end, opener.open) for base, end in pairwise(bases)
+            LogSegment(self.directory, base, end, look=opener.open) for base, end in pairwise(bases)
         ]
 
     def _open_clean_tail(self, base_offset: int) -> LogSegment | None:
         """The last segment after a clean stop; None if it is not as a clean stop leaves it."""
         segment = self._open_file(base_offset, active=False)
-        file_bytes = segment.size_bytes = segment.log.size_bytes()
-        # Not known before the tail is read; what the index names lies below in any case.
-        segment.end_offset = base_offset + RELATIVE_OFFSET_MAX
+        # The end is not known before the tail is read; what the index names lies below in any case.
+        segment.trust_file(base_offset + RELATIVE_OFFSET_MAX)
+        file_bytes = segment.size_bytes
         # They are to be appended to, so they are read whole, and once.
         problem = self._index_problem(
             segment, segment.offset_index.read_file(), segment.time_index.read_file()
         )
         if problem is None:
-            segment.txn_index, problem = self._open_txn_index(segment)
+            problem = self._load_txn_index(segment)
         if problem is None:
             try:
                 segment.activate_up_to_last_entry()
@@ -362,7 +349,7 @@ class _Loader:
         segment = self._empty_for_rebuild(base_offset)
         self.segments.append(segment)
         self.report.segments_checked += 1
-        file_bytes = segment.log.size_bytes()
+        file_bytes = segment.file().size_bytes()
         try:
             for batch in self._batches(segment, 0, file_bytes, verify_crc=True):
                 self._take_over(segment, batch, producers)
@@ -372,7 +359,7 @@ class _Loader:
                 f"at offset {segment.end_offset}: {error}"
             )
             self.report.bytes_cut += file_bytes - segment.size_bytes
-            segment.log.truncate(segment.size_bytes)
+            segment.file().truncate(segment.size_bytes)
             return False
         return True
 
@@ -389,7 +376,7 @@ class _Loader:
 
         Raises CorruptRecords where a batch does not follow the one before.
         """
-        for batch in scan_batches(segment.log, position, end_position, verify_crc=verify_crc):
+        for batch in scan_batches(segment.file(), position, end_position, verify_crc=verify_crc):
             header = batch.header
             is_gap = header.base_offset > segment.end_offset and not self._may_have_gaps
             # Behind a gap that compaction made, too, an index has to hold the offset.

@@ -89,7 +89,7 @@ def _copy_from(segment: LogSegment, offset: Offset, target: Path) -> None:
     copy = OpenFile(target, writable=True, create=True)
     try:
         while position < segment.size_bytes:
-            piece = segment.log.read_at(position, min(COPY_BYTES, segment.size_bytes - position))
+            piece = segment.file().read_at(position, min(COPY_BYTES, segment.size_bytes - position))
             if not piece:
                 raise DiskError(f"{segment.log_path} ends before {segment.size_bytes}")
             copy.append(piece)

@@ -192,7 +192,7 @@ class LogMove:
                 while position < size_bytes and not self.cancelled:
                     count = os.sendfile(
                         out.fileno(),
-                        segment.log.fileno(),
+                        segment.file().fileno(),
                         position,
                         min(COPY_BYTES, size_bytes - position),
                     )
@@ -211,7 +211,7 @@ class LogMove:
         with open(path, "rb") as earlier:
             for position in range(0, size_bytes, COPY_BYTES):
                 count = min(COPY_BYTES, size_bytes - position)
-                original = os.pread(segment.log.fileno(), count, position)
+                original = os.pread(segment.file().fileno(), count, position)
                 if self.cancelled or original != earlier.read(count):
                     return False
         return True

@@ -39,16 +39,13 @@ class OpenSegments:
 
     def add(self, segment: Reopenable) -> None:
         """Notes that `segment` has its file open; others give up theirs until the bound holds."""
-        given_up = []
         with self._lock:
             self._opened.pop(id(segment), None)
             self._opened[id(segment)] = weakref.ref(segment)
             while len(self._opened) > self.count_max:
-                given_up.append(self._opened.pop(next(iter(self._opened))))
-        for reference in given_up:
-            oldest = reference()
-            if oldest is not None:
-                oldest.give_up_file()
+                oldest = self._opened.pop(next(iter(self._opened)))()
+                if oldest is not None:
+                    oldest.give_up_file()
 
     def forget(self, segment: Reopenable) -> None:
         """Leaves its file to whoever has the segment."""

@@ -8,60 +8,95 @@
 
 Life: active (appended to) -> sealed (index files whole) -> durable (all synced, off the loop).
 
-A start knows a durable segment by its name alone. What else it is asked for, its files say when it
-is asked for the first time, and its indexes are looked at then:
+A start knows a durable segment by its name alone. The rest is looked up when it is first asked for:
 
     known at once                   base offset, end offset (where the next one begins)
     from the folder, if asked       size
-    from the files, if asked        everything else
+    from the files, if asked        everything else; the indexes are checked then
 
-A durable segment may give up its open file at any time, see open_files.py.
+A durable segment may give up its open file at any time (see open_files.py); `file` opens it again.
+
+A read is a range of the file that is cut at batch borders. The sparse index brings both ends near;
+only the batches between the last index entry and the wanted place are walked, by header:
+
+    index       e0              e1              e2
+    log     |b|b|b|b|b|b|b|b|b|b|b|b|b|b|b|b|b|b|b|b|
+                   ^ offset                ^ bytes_max
+                e0->walk                e1->walk
+
+Index entries are hints: whoever uses one compares it with the batch that it names.
 """
 
 from __future__ import annotations
 
 import logging
 import random
-import threading
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from strandline.storage import files
 from strandline.storage.config.log_config import LogConfig
-from strandline.storage.errors import DiskError, StorageError
-from strandline.storage.files import OpenFile
-from strandline.storage.local.formats.index import LOADED, OffsetIndex, TimeIndex
-from strandline.storage.local.formats.segment_names import LOG_SUFFIX, file_name
+from strandline.storage.errors import CorruptFile, CorruptRecords, DiskError, StorageError
+from strandline.storage.files import FileRange, OpenFile
+from strandline.storage.local.formats.index import (
+    LOADED,
+    OffsetEntry,
+    OffsetIndex,
+    TimeEntry,
+    TimeIndex,
+)
+from strandline.storage.local.formats.scan import OLD_MESSAGE_BYTES_MAX, ScannedBatch, scan_batches
+from strandline.storage.local.formats.segment_names import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    file_name,
+)
+from strandline.storage.local.formats.txn_index import TxnIndex
 from strandline.storage.local.segment.open_files import OPEN_SEALED
-from strandline.storage.local.segment.segment_reader import SegmentReader
-from strandline.storage.model import NO_TIMESTAMP, Buffer
+from strandline.storage.model import NO_TIMESTAMP, Buffer, TimestampOffset
+from strandline.storage.quiet_log import QuietLog
+from strandline.storage.records.batch import old_messages
+from strandline.storage.records.batch.any_batch import BATCH_BYTES_MIN, read_header
+from strandline.storage.records.batch.batch import (
+    BATCH_LENGTH_MIN,
+    HEADER_BYTES,
+    LOG_OVERHEAD_BYTES,
+    MAGIC,
+    MAGIC_POSITION,
+    BatchHeader,
+)
+from strandline.storage.records.batch.record_times import iter_times
 
 log = logging.getLogger(__name__)
+
+# Who reads the place before a wrong entry reads it again. One for all segments, of which few
+# are wrong.
+_quiet_log = QuietLog(log)
 
 # Indexes hold offsets relative to the base, and positions, as Kafka does: in 31 bits.
 RELATIVE_OFFSET_MAX = 2**31 - 1
 NEVER_MS = 2**63 - 1
 
-# Held while a segment gets its file or gives it up: two threads that did both halves at once would
-# leave one that says it has a file and has none. Opening a file takes 10 us.
-_SWITCHING = threading.Lock()
-# What a segment that was found by its name takes over from one that was opened.
-_FROM_FILES = (
-    "size_bytes",
-    "created_ms",
-    "max_timestamp_ms",
-    "max_timestamp_offset",
-    "offset_index",
-    "time_index",
-    "txn_index",
-    "is_durable",
-    "log",
-)
+# How much of the log one step of a walk reads: a default index interval, so mostly one read.
+WALK_BYTES = 4096
+# Places that recent reads ended at; a consumer's next fetch begins there. One per consumer helps.
+HINTS_MAX = 32
+# Last batches of so many producers, without records, are looked at; beyond it they are just sent.
+BARE_BYTES_MAX = 64 * HEADER_BYTES
+
+# Base offset, batch length, magic, last offset delta.
+_WALK_FIELDS = struct.Struct(">qi4xb6xi")
+_SIZE_UNKNOWN = -1
 
 
 class SegmentEnd(NamedTuple):
-    """An active segment as a clean close leaves it, but for its indexes."""
+    """What is known of a segment when its last batch is written, but for its indexes."""
 
     base_offset: int
     end_offset: int
@@ -69,23 +104,65 @@ class SegmentEnd(NamedTuple):
     created_ms: int
     max_timestamp_ms: int
     max_timestamp_offset: int
-    first_timestamp_ms: int
-    unindexed_bytes: int
+    first_timestamp_ms: int = NO_TIMESTAMP
+    unindexed_bytes: int = 0
+
+    @classmethod
+    def of_empty(cls, base_offset: int, *, created_ms: int) -> SegmentEnd:
+        return cls(base_offset, base_offset, 0, created_ms, NO_TIMESTAMP, base_offset)
 
 
-class LogSegment(SegmentReader):
+class LocalRead(NamedTuple):
+    """Whole batches as a range of a file; None if nothing is to be read at this offset yet.
+
+    `is_cut` says that the next batch is there and did not fit into the bytes that were allowed.
+    """
+
+    range: FileRange | None
+    next_offset: int
+    is_cut: bool = False
+
+
+class BatchPosition(NamedTuple):
+    """A batch border: where a batch begins, in the file and in the log."""
+
+    position: int
+    base_offset: int
+
+
+class WalkedBatch(NamedTuple):
+    """What a walk learns of a batch without decoding it."""
+
+    position: int
+    base_offset: int
+    last_offset: int
+    end_position: int
+
+
+class LogSegment:
     """Batches [base_offset, end_offset) in one file; appended to by the log that owns it."""
 
     __slots__ = (
         "__weakref__",
         "_begun_ms",
         "_bytes_since_index",
+        "_created_ms",
+        "_file",
         "_first_timestamp_ms",
+        "_hints",
         "_index_interval_bytes",
+        "_look",
+        "_max_timestamp_ms",
+        "_max_timestamp_offset",
         "_offset_entries_max",
-        "_open",
+        "_offset_index",
         "_roll_age_ms",
-        "created_ms",
+        "_size_bytes",
+        "_time_index",
+        "_txn_index",
+        "base_offset",
+        "directory",
+        "end_offset",
         "entries_max",
         "is_active",
         "is_durable",
@@ -93,27 +170,65 @@ class LogSegment(SegmentReader):
         "roll_timestamp_ms",
     )
 
-    def __init__(
-        self, directory: Path, base_offset: int, *, log: OpenFile, created_ms: int, active: bool
-    ) -> None:
-        super().__init__(directory, base_offset, log=log, active=active)
-        self.created_ms = created_ms
-        self.is_durable = False
-        self._open: Callable[[LogSegment], LogSegment] | None = None
-        self._begin(active=active)
+    # From its files: there once they were looked at.
+    _created_ms: int
+    _max_timestamp_ms: int
+    # The last offset of the batch that holds the highest timestamp.
+    _max_timestamp_offset: int
+    _offset_index: OffsetIndex
+    _time_index: TimeIndex
+    _txn_index: TxnIndex
 
-    def _begin(self, *, active: bool) -> None:
-        self.is_active = active
+    def __init__(
+        self,
+        directory: Path,
+        base_offset: int,
+        end_offset: int,
+        *,
+        look: Callable[[LogSegment], None] | None,
+    ) -> None:
+        """A durable segment of which only the name was seen.
+
+        `look` opens its files, checks them and tells `take_over`. It is called when something of
+        the segment is needed, from any thread, and does nothing if another thread was faster.
+        Raises DiskError.
+        """
+        self.directory = directory
+        self.base_offset = base_offset
+        self.end_offset = end_offset
+        self.is_active = False
+        self.is_durable = True
         # An append with a later timestamp than this one closes the segment first.
         self.roll_timestamp_ms = NEVER_MS
         self.entries_max = self._offset_entries_max = RELATIVE_OFFSET_MAX
         self.is_index_full = False
+        self._look = look
+        self._file: OpenFile | None = None
+        self._size_bytes = _SIZE_UNKNOWN
         self._first_timestamp_ms = NO_TIMESTAMP
         # The earliest wall time at which it was seen to have its first record.
         self._begun_ms = NEVER_MS
         self._roll_age_ms = NEVER_MS
         self._index_interval_bytes = 4096
         self._bytes_since_index = 0
+        self._hints: dict[int, BatchPosition] = {}
+
+    @classmethod
+    def opened(
+        cls, directory: Path, end: SegmentEnd, *, file: OpenFile, active: bool
+    ) -> LogSegment:
+        """One with its file open, and its indexes empty still."""
+        segment = cls(directory, end.base_offset, end.end_offset, look=None)
+        segment.is_active = active
+        segment.is_durable = False
+        segment._file = file
+        segment._set_end(end)
+        # As text: a start makes thousands of them, and a Path takes ten times as long and much.
+        stem = f"{directory}/{file_name(end.base_offset, '')}"
+        segment._offset_index = OffsetIndex(stem + INDEX_SUFFIX, active=active)
+        segment._time_index = TimeIndex(stem + TIME_INDEX_SUFFIX, active=active)
+        segment._txn_index = TxnIndex(stem + TXN_INDEX_SUFFIX)
+        return segment
 
     @classmethod
     def create(
@@ -125,10 +240,11 @@ class LogSegment(SegmentReader):
         a segment that was never begun would tell a start that the one before it ends there.
         """
         path = directory / file_name(base_offset, LOG_SUFFIX)
-        log = OpenFile(path, writable=True, create=True)
-        if log.size_bytes():
+        file = OpenFile(path, writable=True, create=True)
+        if file.size_bytes():
             raise DiskError(f"{path} exists and is not empty")
-        segment = cls(directory, base_offset, log=log, created_ms=now_ms, active=True)
+        end = SegmentEnd.of_empty(base_offset, created_ms=now_ms)
+        segment = cls.opened(directory, end, file=file, active=True)
         try:
             segment.offset_index.create_file()
             segment.time_index.create_file()
@@ -139,80 +255,172 @@ class LogSegment(SegmentReader):
         segment.apply_config(config)
         return segment
 
-    @classmethod
-    def resumed(cls, directory: Path, end: SegmentEnd, *, log: OpenFile, now_ms: int) -> LogSegment:
-        """The active segment of a log that was closed cleanly; its indexes are empty still."""
-        created_ms = min(now_ms, end.created_ms)
-        segment = cls(directory, end.base_offset, log=log, created_ms=created_ms, active=True)
-        segment.end_offset = end.end_offset
-        segment.size_bytes = end.size_bytes
-        segment.max_timestamp_ms = end.max_timestamp_ms
-        segment.max_timestamp_offset = end.max_timestamp_offset
-        segment._first_timestamp_ms = end.first_timestamp_ms
-        segment._bytes_since_index = end.unindexed_bytes
-        return segment
-
     def resume_indexes(self, config: LogConfig) -> None:
         """Takes over the configuration, after the indexes were filled."""
         self.apply_config(config)
         self.is_index_full = self._has_full_index()
 
     def end(self) -> SegmentEnd:
-        """What `resumed` has to know."""
+        """What `opened` has to know."""
         return SegmentEnd(
             self.base_offset,
             self.end_offset,
             self.size_bytes,
             self.created_ms,
             self.max_timestamp_ms,
-            self.max_timestamp_offset,
+            self._max_timestamp_offset,
             self._first_timestamp_ms,
             self._bytes_since_index,
         )
 
-    # --- files that are opened late, and given up -------------------------------------------
+    def _set_end(self, end: SegmentEnd) -> None:
+        self._size_bytes = end.size_bytes
+        self._created_ms = end.created_ms
+        self._max_timestamp_ms = end.max_timestamp_ms
+        self._max_timestamp_offset = end.max_timestamp_offset
+        self._first_timestamp_ms = end.first_timestamp_ms
+        self._bytes_since_index = end.unindexed_bytes
+
+    # --- names -------------------------------------------------------------------------------
+
+    @property
+    def log_path(self) -> Path:
+        return self.directory / file_name(self.base_offset, LOG_SUFFIX)
+
+    @property
+    def index_path(self) -> Path:
+        return self.directory / file_name(self.base_offset, INDEX_SUFFIX)
+
+    @property
+    def time_index_path(self) -> Path:
+        return self.directory / file_name(self.base_offset, TIME_INDEX_SUFFIX)
+
+    @property
+    def txn_index_path(self) -> Path:
+        return self.directory / file_name(self.base_offset, TXN_INDEX_SUFFIX)
+
+    @property
+    def snapshot_path(self) -> Path:
+        """The producers as they were at the end of this segment; written when it is closed."""
+        return self.directory / file_name(self.end_offset, SNAPSHOT_SUFFIX)
+
+    @property
+    def has_transactions(self) -> bool:
+        """Whether an aborted transaction ended in this segment."""
+        return len(self.txn_index) > 0
+
+    # --- what is looked up late ----------------------------------------------------------------
 
     @property
     def is_opened(self) -> bool:
         """Whether its files were looked at."""
-        return self._open is None
+        return self._look is None
+
+    def open(self) -> None:
+        """Looks at its files, if nobody did yet. Raises DiskError."""
+        if self._look is not None:
+            self._look(self)
+
+    def take_over(self, opened: LogSegment) -> None:
+        """What `look` found: the same segment, opened."""
+        self._file = opened.file()
+        self._set_end(opened.end())
+        self._offset_index = opened.offset_index
+        self._time_index = opened.time_index
+        self._txn_index = opened.txn_index
+        self.is_durable = opened.is_durable
+        # The last: from here on other threads take all of it as it is.
+        self._look = None
+        if self.is_durable:
+            OPEN_SEALED.add(self)
+
+    @property
+    def size_bytes(self) -> int:
+        if self._size_bytes == _SIZE_UNKNOWN:
+            self._size_bytes = files.size_bytes(self.log_path)
+        return self._size_bytes
+
+    @property
+    def created_ms(self) -> int:
+        if self._look is not None:
+            self.open()
+        return self._created_ms
+
+    @property
+    def max_timestamp_ms(self) -> int:
+        if self._look is not None:
+            self.open()
+        return self._max_timestamp_ms
+
+    @property
+    def offset_index(self) -> OffsetIndex:
+        if self._look is not None:
+            self.open()
+        return self._offset_index
+
+    @property
+    def time_index(self) -> TimeIndex:
+        if self._look is not None:
+            self.open()
+        return self._time_index
+
+    @property
+    def txn_index(self) -> TxnIndex:
+        if self._look is not None:
+            self.open()
+        return self._txn_index
+
+    # --- the open file -------------------------------------------------------------------------
+
+    def file(self) -> OpenFile:
+        """The open log file; whoever reads it holds it. Raises DiskError."""
+        file = self._file
+        return self._open_again() if file is None else file
+
+    def _open_again(self) -> OpenFile:
+        self.open()
+        file = self._file
+        if file is None:
+            # Two threads may both do it: one descriptor is closed with the last who reads it.
+            file = self._file = OpenFile(self.log_path, writable=True)
+            if self.is_durable:
+                OPEN_SEALED.add(self)
+        return file
 
     @property
     def has_open_file(self) -> bool:
-        return type(self) is LogSegment
+        return self._file is not None
 
     def give_up_file(self) -> None:
         """See OpenSegments. Its readers keep the file until they are done."""
-        with _SWITCHING:
-            if self.has_open_file:
-                # In this order: who looks for the file in between finds that it is to be opened.
-                self.__class__ = UnopenedSegment
-                del self.log
+        self._file = None
 
     def retire(self) -> None:
         """Gets ready for the loss of its names: who reads it now may go on."""
+        file = None
         try:
-            _ = self.log
+            file = self.file()
         except StorageError as error:
             log.warning(
                 "segment removed that could not be opened",
                 extra={"fields": {"path": str(self.log_path), "reason": str(error)}},
             )
         OPEN_SEALED.forget(self)
+        self._file = file
         self.forget_indexes()
 
     def close(self) -> None:
         """Closes what is open."""
         OPEN_SEALED.forget(self)
         self.forget_indexes()
-        if self.has_open_file:
-            self.log.close()
+        if self._file is not None:
+            self._file.close()
 
     def forget_indexes(self) -> None:
         """Gives back the memory of its indexes."""
         if self.is_opened:
-            LOADED.forget(self.offset_index)
-            LOADED.forget(self.time_index)
+            LOADED.forget(self._offset_index)
+            LOADED.forget(self._time_index)
 
     # --- appending ---------------------------------------------------------------------------
 
@@ -234,24 +442,24 @@ class LogSegment(SegmentReader):
         If it could not be put back either, `size_bytes` differs from the file's: see `is_torn`.
         """
         try:
-            self.log.append(records)
+            self.file().append(records)
         except DiskError:
-            self.log.truncate(self.size_bytes)
+            self.file().truncate(self._size_bytes)
             raise
         self.note_batch(len(records), last_offset, max_timestamp_ms)
 
     def note_batch(self, size_bytes: int, last_offset: int, max_timestamp_ms: int) -> None:
         """Accounts for a batch that lies at the end of what was noted so far."""
-        position = self.size_bytes
-        if max_timestamp_ms > self.max_timestamp_ms:
-            self.max_timestamp_ms = max_timestamp_ms
-            self.max_timestamp_offset = last_offset
+        position = self._size_bytes
+        if max_timestamp_ms > self._max_timestamp_ms:
+            self._max_timestamp_ms = max_timestamp_ms
+            self._max_timestamp_offset = last_offset
         if self._bytes_since_index > self._index_interval_bytes:
-            self.offset_index.append(last_offset - self.base_offset, position)
-            self.time_index.append_if_later(
-                self.max_timestamp_ms, self.max_timestamp_offset - self.base_offset
+            self._offset_index.append(last_offset - self.base_offset, position)
+            self._time_index.append_if_later(
+                self._max_timestamp_ms, self._max_timestamp_offset - self.base_offset
             )
-            entry_count = self.offset_index.entry_count
+            entry_count = self._offset_index.entry_count
             self.is_index_full = entry_count >= self.entries_max and self._has_full_index()
             self._bytes_since_index = size_bytes
         else:
@@ -259,7 +467,7 @@ class LogSegment(SegmentReader):
             if position == 0:
                 self._first_timestamp_ms = max_timestamp_ms
                 self._set_roll_timestamp()
-        self.size_bytes = position + size_bytes
+        self._size_bytes = position + size_bytes
         self.end_offset = last_offset + 1
 
     def _has_full_index(self) -> bool:
@@ -298,12 +506,12 @@ class LogSegment(SegmentReader):
     @property
     def is_torn(self) -> bool:
         """Whether the file holds more, or less, than the batches that were noted."""
-        return self.log.size_bytes() != self.size_bytes
+        return self.file().size_bytes() != self.size_bytes
 
     def write_indexes(self) -> None:
         """Brings the index files up to date, with an entry for the highest timestamp."""
         self.time_index.append_if_later(
-            self.max_timestamp_ms, self.max_timestamp_offset - self.base_offset
+            self.max_timestamp_ms, self._max_timestamp_offset - self.base_offset
         )
         self.offset_index.write_out()
         self.time_index.write_out()
@@ -335,7 +543,7 @@ class LogSegment(SegmentReader):
         """fsync of the log, and of everything once it is sealed. Blocks: not on the loop."""
         # Sealed is asked before syncing: a segment that is sealed meanwhile is synced next time.
         was_sealed = not self.is_active
-        self.log.sync()
+        self.file().sync()
         if was_sealed:
             self.sync_indexes()
             _sync_if_there(self.snapshot_path)
@@ -345,13 +553,13 @@ class LogSegment(SegmentReader):
 
     def truncate(self, position: int, end_offset: int) -> None:
         """Cuts the file at a batch border; what remains is [base_offset, end_offset)."""
-        self.log.truncate(position)
+        self.file().truncate(position)
         relative_offset = end_offset - self.base_offset
         self.offset_index.truncate(relative_offset)
         self.time_index.truncate(relative_offset)
         self.txn_index.truncate(end_offset)
         self._hints.clear()
-        self.size_bytes = position
+        self._size_bytes = position
         self.end_offset = end_offset
         self.is_durable = False
         if position == 0:
@@ -362,6 +570,11 @@ class LogSegment(SegmentReader):
         self._bytes_since_index = position - self._border_before(position)
         self._reload_max_timestamp()
 
+    def trust_file(self, end_offset: int) -> None:
+        """Takes all of the file, unread, for batches up to `end_offset`."""
+        self._size_bytes = self.file().size_bytes()
+        self.end_offset = end_offset
+
     def activate_up_to_last_entry(self) -> None:
         """Makes a cleanly closed segment active again, up to its last index entry.
 
@@ -371,12 +584,8 @@ class LogSegment(SegmentReader):
         """
         self.offset_index.resume()
         self.time_index.resume()
-        last_entry = self.time_index.last_entry()
-        if last_entry is not None:
-            self.max_timestamp_ms = last_entry.timestamp_ms
-            self.max_timestamp_offset = self.base_offset + last_entry.relative_offset
-        border = self._border_before(self.size_bytes)
-        self.size_bytes = border
+        self.take_last_timestamp()
+        border = self._size_bytes = self._border_before(self.size_bytes)
         self.is_active = True
         self.end_offset = self.base_offset
         if border > 0:
@@ -387,17 +596,353 @@ class LogSegment(SegmentReader):
 
     def _reload_max_timestamp(self) -> None:
         """Finds the highest timestamp again: the last time entry, then the batches behind it."""
-        last_entry = self.time_index.last_entry()
+        self._max_timestamp_ms, self._max_timestamp_offset = NO_TIMESTAMP, self.base_offset
+        last_entry = self.take_last_timestamp()
         position = self._border_before(self.size_bytes)
-        self.max_timestamp_ms, self.max_timestamp_offset = NO_TIMESTAMP, self.base_offset
         if last_entry is not None:
-            self.max_timestamp_ms = last_entry.timestamp_ms
-            self.max_timestamp_offset = self.base_offset + last_entry.relative_offset
             position = min(position, self._border_of(last_entry.relative_offset))
         for batch in self.scan(position):
-            if batch.header.max_timestamp_ms > self.max_timestamp_ms:
-                self.max_timestamp_ms = batch.header.max_timestamp_ms
-                self.max_timestamp_offset = batch.header.last_offset
+            if batch.header.max_timestamp_ms > self._max_timestamp_ms:
+                self._max_timestamp_ms = batch.header.max_timestamp_ms
+                self._max_timestamp_offset = batch.header.last_offset
+
+    def take_last_timestamp(self) -> TimeEntry | None:
+        """Takes the highest timestamp from the last entry of the time index, if there is one."""
+        last_entry = self.time_index.last_entry()
+        if last_entry is not None:
+            self._max_timestamp_ms = last_entry.timestamp_ms
+            self._max_timestamp_offset = self.base_offset + last_entry.relative_offset
+        return last_entry
+
+    # --- reading -----------------------------------------------------------------------------
+
+    def read_range(
+        self,
+        offset: int,
+        *,
+        bytes_max: int,
+        end_offset: int | None = None,
+        at_least_one_batch: bool = True,
+    ) -> LocalRead | None:
+        """Whole batches from the one that holds `offset`; None if that lies behind this segment.
+
+        Nothing at or after `end_offset` is included, nor a batch that crosses it.
+        Raises CorruptFile.
+        """
+        start = self.locate(offset)
+        if start is None:
+            return None
+        limit = BatchPosition(self._size_bytes, self.end_offset)
+        if end_offset is not None and end_offset < limit.base_offset:
+            limit = self.locate(end_offset) or limit
+        if start.position >= limit.position:
+            return LocalRead(None, offset)
+        end = limit
+        is_cut = start.position + bytes_max < limit.position
+        if is_cut:
+            end = self._last_border(start, start.position + bytes_max)
+            if end.position == start.position:
+                if not at_least_one_batch:
+                    return LocalRead(None, offset, is_cut)
+                end = self._end_of_batch(start)
+                if end.position >= limit.position:
+                    # Compaction may have left a gap behind it: what follows is the next segment.
+                    end = limit
+        hints = self._hints
+        if len(hints) >= HINTS_MAX:
+            hints.clear()
+        hints[end.base_offset] = end
+        return LocalRead(
+            FileRange(self.file(), start.position, end.position - start.position),
+            end.base_offset,
+            is_cut,
+        )
+
+    def is_bare(self, found: FileRange) -> bool:
+        """Whether `found` goes to the end of this segment, and has no record in it.
+
+        Compaction keeps a producer's last batch without its records.
+        """
+        length = found.length
+        if length > BARE_BYTES_MAX or length % HEADER_BYTES:
+            return False
+        if found.position + length < self.size_bytes:
+            return False
+        content = found.read()
+        return len(content) == length and all(
+            content[at + MAGIC_POSITION] == MAGIC and not read_header(content, at).record_count
+            for at in range(0, length, HEADER_BYTES)
+        )
+
+    def locate(self, offset: int) -> BatchPosition | None:
+        """The first batch that ends at or after `offset`; None if there is none (yet).
+
+        Its header was read, or ended an earlier read. Raises CorruptFile.
+        """
+        if offset >= self.end_offset:
+            return None
+        self.open()
+        if self._size_bytes == 0:
+            return None
+        if offset <= self.base_offset:
+            # Once per segment and consumer: a disk that lost the beginning would be sent as it is.
+            next(self._walk(0))
+            return BatchPosition(0, self.base_offset)
+        hint = self._hints.get(offset)
+        if hint is not None:
+            return hint
+        entry = self._offset_index.floor(offset - self.base_offset)
+        for batch in self._walk_from(entry, 0):
+            if batch.last_offset >= offset:
+                return BatchPosition(batch.position, batch.base_offset)
+        return None
+
+    def _last_border(self, start: BatchPosition, position_max: int) -> BatchPosition:
+        """The last batch border in [start, position_max]; there is a batch behind it."""
+        entry = self._offset_index.floor_by_position(position_max)
+        if entry is not None and entry.position > start.position:
+            border = self._border_near(entry, position_max)
+            if border is not None:
+                return border
+        for batch in self._walk_from(entry, start.position):
+            if batch.end_position > position_max:
+                return BatchPosition(batch.position, batch.base_offset)
+        raise CorruptFile(f"{self.log_path}: no batch border after position {position_max}")
+
+    def _border_near(self, entry: OffsetEntry, position_max: int) -> BatchPosition | None:
+        """`_last_border`, if one read from the entry on shows it; None if it does not, or if what
+        is there is not as it should be.
+
+        Nearly always it does, for half of what the walk costs that would find the same.
+        """
+        position, size_bytes, end_offset = entry.position, self._size_bytes, self.end_offset
+        window = self.file().read_at(position, min(WALK_BYTES, size_bytes - position))
+        expected_last_offset: int | None = self.base_offset + entry.relative_offset
+        at, last_at = 0, len(window) - _WALK_FIELDS.size
+        while at <= last_at:
+            base_offset, length, magic, last_delta = _WALK_FIELDS.unpack_from(window, at)
+            last_offset = base_offset + last_delta
+            end_at = at + length + LOG_OVERHEAD_BYTES
+            if (
+                magic < MAGIC
+                or length < BATCH_LENGTH_MIN
+                or position + end_at > size_bytes
+                or not self.base_offset <= base_offset <= last_offset < end_offset
+                or expected_last_offset not in (None, last_offset)
+            ):
+                return None
+            if position + end_at > position_max:
+                return BatchPosition(position + at, base_offset)
+            at, expected_last_offset = end_at, None
+        return None
+
+    def _end_of_batch(self, start: BatchPosition) -> BatchPosition:
+        batch = next(self._walk(start.position))
+        return BatchPosition(batch.end_position, batch.last_offset + 1)
+
+    def _walk_from(self, entry: OffsetEntry | None, position: int) -> Iterator[WalkedBatch]:
+        """Walks from the batch of an index entry, or from `position` if that is further on.
+
+        An entry that does not fit its batch is damaged; then the walk begins at `position`, a
+        border that is certain, which is slow and right. Raises CorruptFile.
+        """
+        if entry is None or entry.position <= position:
+            return self._walk(position)
+        walk = self._walk(entry.position)
+        try:
+            first = next(walk, None)
+        except CorruptFile:
+            first = None
+        if first is None or first.last_offset != self.base_offset + entry.relative_offset:
+            path = str(self.index_path)
+            _quiet_log.say(
+                logging.WARNING,
+                "index entry does not fit the log",
+                path,
+                {"path": path, "position": entry.position},
+            )
+            return self._walk(position)
+        return chain((first,), walk)
+
+    def _walk(self, position: int) -> Iterator[WalkedBatch]:
+        """Steps over batches from a border to the end. Raises CorruptFile."""
+        size_bytes, end_offset = self._size_bytes, self.end_offset
+        while position < size_bytes:
+            window = self.file().read_at(position, min(WALK_BYTES, size_bytes - position))
+            at = 0
+            while at + _WALK_FIELDS.size <= len(window):
+                base_offset, length, magic, last_delta = _WALK_FIELDS.unpack_from(window, at)
+                if magic < MAGIC:
+                    break
+                start, last_offset = position + at, base_offset + last_delta
+                at += length + LOG_OVERHEAD_BYTES
+                if (
+                    length < BATCH_LENGTH_MIN
+                    or position + at > size_bytes
+                    or not self.base_offset <= base_offset <= last_offset < end_offset
+                ):
+                    raise CorruptFile(f"{self.log_path}: no batch begins at position {start}")
+                yield WalkedBatch(start, base_offset, last_offset, position + at)
+            if at == 0:
+                message = self._old_message(position, window)
+                yield message
+                at = message.end_position - position
+            position += at
+
+    def _old_message(self, position: int, window: bytes) -> WalkedBatch:
+        """The message of an old format at `position`, where no batch begins. Raises CorruptFile."""
+        if not old_messages.is_old(window):
+            raise CorruptFile(f"{self.log_path} ends inside a batch header at {position}")
+        try:
+            header = self._header_at(position)
+        except CorruptRecords as error:
+            raise CorruptFile(f"{self.log_path}: at position {position}: {error}") from error
+        if (
+            position + header.size_bytes > self.size_bytes
+            or not self.base_offset <= header.base_offset <= header.last_offset < self.end_offset
+        ):
+            raise CorruptFile(f"{self.log_path}: no message begins at position {position}")
+        return WalkedBatch(
+            position, header.base_offset, header.last_offset, position + header.size_bytes
+        )
+
+    def scan(self, position: int = 0, *, verify_crc: bool = False) -> Iterator[ScannedBatch]:
+        """The batches from a border to the end, with their headers. Raises CorruptRecords."""
+        return scan_batches(self.file(), position, self.size_bytes, verify_crc=verify_crc)
+
+    # --- by time -----------------------------------------------------------------------------
+
+    def find_timestamp(self, timestamp_ms: int, start_offset: int) -> TimestampOffset | None:
+        """The first record at or after `timestamp_ms` and at or after `start_offset`.
+
+        May be called from a worker thread. Raises CorruptRecords if a batch does not decompress.
+        """
+        if self.max_timestamp_ms < timestamp_ms:
+            return None
+        first = self.locate(start_offset)
+        if first is None:
+            return None
+        for batch in self._walk(max(first.position, self._time_position(timestamp_ms))):
+            header = self._header_at(batch.position)
+            if header.max_timestamp_ms < timestamp_ms:
+                continue
+            for offset, record_ms in self._times(batch):
+                if record_ms >= timestamp_ms and offset >= start_offset:
+                    return TimestampOffset(record_ms, offset, header.leader_epoch)
+        return None
+
+    def _time_position(self, timestamp_ms: int) -> int:
+        """A border before which every record is older than `timestamp_ms`; 0 if none is known."""
+        entry = self.time_index.floor(timestamp_ms)
+        if entry is None:
+            return 0
+        batch = self.locate(self.base_offset + entry.relative_offset)
+        if batch is None or self._header_at(batch.position).max_timestamp_ms != entry.timestamp_ms:
+            path = str(self.time_index_path)
+            _quiet_log.say(
+                logging.WARNING,
+                "time index entry does not fit the log",
+                path,
+                {"path": path},
+            )
+            return 0
+        return batch.position
+
+    def find_max_timestamp(self, start_offset: int) -> TimestampOffset | None:
+        """Of the records at or after `start_offset`, the first that has the highest timestamp."""
+        if self.max_timestamp_ms == NO_TIMESTAMP:
+            return None
+        start = self.locate(self._max_timestamp_offset)
+        if start is None:
+            return None
+        found = self._latest(next(self._walk(start.position)), self.base_offset)
+        if found is not None and found.offset >= start_offset:
+            return found
+        # That record was deleted, or compaction took it and left its batch's header with its time.
+        return self._search_latest(start_offset)
+
+    def _search_latest(self, start_offset: int) -> TimestampOffset | None:
+        """Reads all headers, and the records of those batches that come into question."""
+        first = self.locate(start_offset)
+        if first is None:
+            return None
+        timed = [
+            (self._header_at(b.position).max_timestamp_ms, b) for b in self._walk(first.position)
+        ]
+        best: TimestampOffset | None = None
+        for highest_ms, batch in sorted(timed, key=lambda pair: pair[0], reverse=True):
+            if best is not None and highest_ms <= best.timestamp_ms:
+                break
+            found = self._latest(batch, start_offset)
+            if found is not None and (best is None or found.timestamp_ms > best.timestamp_ms):
+                best = found
+        return best
+
+    def _latest(self, batch: WalkedBatch, start_offset: int) -> TimestampOffset | None:
+        header = self._header_at(batch.position)
+        times = (found for found in self._times(batch) if found[0] >= start_offset)
+        # max() keeps the first of equals. The header's own maximum is the client's word only.
+        latest = max(times, key=lambda found: found[1], default=None)
+        if latest is None:
+            return None
+        offset, timestamp_ms = latest
+        return TimestampOffset(timestamp_ms, offset, header.leader_epoch)
+
+    def _times(self, batch: WalkedBatch) -> Iterator[tuple[int, int]]:
+        content = self.file().read_at(batch.position, batch.end_position - batch.position)
+        return iter_times(content, read_header(content))
+
+    # --- indexes beside the log --------------------------------------------------------------
+
+    def index_mismatch(self, config: LogConfig) -> str | None:
+        """What in the index files does not fit the log; None if nothing.
+
+        Looks at the last entries only, and at the batches they name. Raises CorruptRecords,
+        CorruptFile.
+        """
+        last_entry = self.offset_index.last_entry()
+        border = last_entry.position if last_entry else 0
+        unindexed_bytes = self.size_bytes - border
+        if unindexed_bytes < BATCH_BYTES_MIN:
+            return f"{self.index_path.name} points behind the log"
+        # Between two entries lie at most an interval and one batch; twice that is not our work.
+        if unindexed_bytes > 2 * (config.index_interval_bytes + config.max_message_bytes):
+            return f"{self.index_path.name} ends {unindexed_bytes} bytes before the log"
+        tail_header = self._header_at(border)
+        tail_offset = last_entry.relative_offset if last_entry else 0
+        if last_entry and tail_header.last_offset != self.base_offset + tail_offset:
+            return f"{self.index_path.name} is not that of this log"
+        last_time = self.time_index.last_entry() or TimeEntry(NO_TIMESTAMP, 0)
+        if tail_header.max_timestamp_ms > last_time.timestamp_ms:
+            return f"{self.time_index_path.name} ends before the log"
+        if last_time.timestamp_ms == NO_TIMESTAMP:
+            return None
+        # The highest timestamp is mostly in the tail, and then the index need not be loaded.
+        if last_time.relative_offset < tail_offset:
+            border = self._border_of(last_time.relative_offset)
+        for batch in self._walk(border):
+            if batch.last_offset >= self.base_offset + last_time.relative_offset:
+                if self._header_at(batch.position).max_timestamp_ms == last_time.timestamp_ms:
+                    return None
+                break
+        return f"{self.time_index_path.name} is not that of this log"
+
+    def _border_before(self, position: int) -> int:
+        entry = self.offset_index.floor_by_position(position)
+        return entry.position if entry else 0
+
+    def _border_of(self, relative_offset: int) -> int:
+        entry = self.offset_index.floor(relative_offset)
+        return entry.position if entry else 0
+
+    def _header_at(self, position: int) -> BatchHeader:
+        content = self.file().read_at(position, HEADER_BYTES)
+        if old_messages.is_old(content):
+            size_bytes = old_messages.message_bytes(content)
+            if size_bytes > OLD_MESSAGE_BYTES_MAX:
+                raise CorruptRecords(f"message of {size_bytes} bytes")
+            content = self.file().read_at(position, size_bytes)
+        return read_header(content)
 
     def __repr__(self) -> str:
         state = "active" if self.is_active else "durable" if self.is_durable else "sealed"
@@ -406,72 +951,6 @@ class LogSegment(SegmentReader):
             f"<LogSegment {self.log_path.name} [{self.base_offset},{self.end_offset}) "
             f"{size} {state}>"
         )
-
-
-class UnopenedSegment(LogSegment):
-    """A sealed and synced segment without an open file; it becomes a LogSegment when it is used.
-
-    A class of its own, because the attributes of one with `__getattr__` are slow, and the active
-    segment's are asked for with every batch.
-    """
-
-    __slots__ = ()
-
-    def __init__(
-        self,
-        directory: Path,
-        base_offset: int,
-        end_offset: int,
-        open_segment: Callable[[LogSegment], LogSegment],
-    ) -> None:
-        """Only its name was seen.
-
-        `open_segment` gives the same one opened and looked at, or this one if another thread was
-        faster. It is called when something of it is needed, from any thread. Raises DiskError.
-        """
-        self.directory = directory
-        self.base_offset = base_offset
-        self.end_offset = end_offset
-        self.is_durable = True
-        self._hints = {}
-        self._open = open_segment
-        self._begin(active=False)
-
-    if not TYPE_CHECKING:  # There are no other attributes than the slots.
-
-        def __getattr__(self, name):
-            """A slot that is not filled: what belongs there is in the files. Raises DiskError."""
-            if name == "size_bytes":
-                self.size_bytes = files.size_bytes(self.log_path)
-            elif name in _FROM_FILES:
-                UnopenedSegment._fill(self)
-            else:
-                raise AttributeError(name)
-            # Once more in the usual way: meanwhile it may have given its file up again.
-            return getattr(self, name)
-
-    def open_now(self) -> None:
-        """Looks at its files. Raises DiskError."""
-        UnopenedSegment._fill(self)
-
-    def _fill(self) -> None:
-        open_segment = self._open
-        opened = None if open_segment is None else open_segment(self)
-        if opened is self:
-            return
-        with _SWITCHING:
-            if self.has_open_file:
-                return
-            if opened is None:
-                # It was opened once and gave its file up.
-                self.log = OpenFile(self.log_path, writable=True)
-            else:
-                for name in _FROM_FILES:
-                    setattr(self, name, getattr(opened, name))
-                self._open = None
-            self.__class__ = LogSegment  # type: ignore[assignment]  # the slots are the same
-        if self.is_durable:
-            OPEN_SEALED.add(self)
 
 
 def _sync_if_there(path: Path) -> None:

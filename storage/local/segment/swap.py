@@ -34,12 +34,11 @@ from strandline.storage.local.formats.segment_names import (
     TXN_INDEX_SUFFIX,
     file_name,
 )
-from strandline.storage.local.formats.txn_index import TxnIndex
 from strandline.storage.local.segment import partition_folder as folder
 from strandline.storage.local.segment.cleaned_segment import CleanedFacts, cleaned_path
 from strandline.storage.local.segment.open_files import OPEN_SEALED
 from strandline.storage.local.segment.partition_folder import CLEANED_SUFFIX, SWAP_SUFFIX
-from strandline.storage.local.segment.segment import LogSegment
+from strandline.storage.local.segment.segment import LogSegment, SegmentEnd
 
 _INDEX_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 
@@ -73,18 +72,16 @@ def replacement(
     directory: Path, opened: OpenFile, facts: CleanedFacts, sources: Sequence[LogSegment]
 ) -> LogSegment:
     """The new segment, once its files have their names. Raises CorruptFile, DiskError."""
-    segment = LogSegment(
-        directory,
-        facts.base_offset,
-        log=opened,
+    end = SegmentEnd(
+        base_offset=facts.base_offset,
+        end_offset=sources[-1].end_offset,
+        size_bytes=facts.size_bytes,
         created_ms=min(source.created_ms for source in sources),
-        active=False,
+        max_timestamp_ms=facts.max_timestamp_ms,
+        max_timestamp_offset=facts.max_timestamp_offset,
     )
-    segment.txn_index = TxnIndex.open(segment.txn_index_path)
-    segment.size_bytes = facts.size_bytes
-    segment.end_offset = sources[-1].end_offset
-    segment.max_timestamp_ms = facts.max_timestamp_ms
-    segment.max_timestamp_offset = facts.max_timestamp_offset
+    segment = LogSegment.opened(directory, end, file=opened, active=False)
+    segment.txn_index.load()
     segment.is_durable = True
     OPEN_SEALED.add(segment)
     return segment

@@ -98,10 +98,10 @@ class TailCopier:
             size_bytes += swallowed.size_bytes
         # Whatever max.message.bytes allows, a part holds a batch at least.
         _, batch_length = LOG_OVERHEAD.unpack(
-            extent.segment.log.read_at(position, LOG_OVERHEAD.size)
+            extent.segment.file().read_at(position, LOG_OVERHEAD.size)
         )
         size_bytes = max(size_bytes, LOG_OVERHEAD.size + batch_length)
-        content = extent.segment.log.read_at(position, size_bytes)
+        content = extent.segment.file().read_at(position, size_bytes)
         end_offset = extent.end_offset
         if position + size_bytes < extent.size_bytes:
             content, end_offset = _whole_batches(content)
@@ -160,7 +160,7 @@ def is_prefix_of(tail: Sequence[TailPart], local: LocalLog) -> bool:
     if tail[0].base_offset != segment.base_offset or tail[-1].end_position > segment.size_bytes:
         return False
     return all(
-        checksum(segment.log.read_at(part.position, part.size_bytes)) == part.crc32c
+        checksum(segment.file().read_at(part.position, part.size_bytes)) == part.crc32c
         for part in tail
     )
 

@@ -48,4 +48,4 @@ def newest_ms(segment: LogSegment) -> TimestampMs:
     """
     if segment.max_timestamp_ms >= 0 or not (segment.size_bytes or segment.is_active):
         return segment.max_timestamp_ms
-    return os.fstat(segment.log.fileno()).st_mtime_ns // 1_000_000
+    return os.fstat(segment.file().fileno()).st_mtime_ns // 1_000_000

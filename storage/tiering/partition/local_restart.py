@@ -141,7 +141,7 @@ def _has_head_of(local: LocalLog, part: TailPart, content: bytearray) -> bool:
     head_bytes = segment.size_bytes - part.position
     if not 0 < head_bytes < len(content):
         return False
-    return segment.log.read_at(part.position, head_bytes) == content[:head_bytes]
+    return segment.file().read_at(part.position, head_bytes) == content[:head_bytes]
 
 
 def _warn_of_another_past(unified_log: UnifiedLog, end_offset: Offset) -> None:

@@ -26,7 +26,8 @@ from strandline.storage.errors import (
 )
 from strandline.storage.files import OpenFile
 from strandline.storage.local.formats.producer_state import MarkerType
-from strandline.storage.local.log.log import AppendOrigin
+from strandline.storage.local.log.log import AppendOrigin, LocalLog
+from strandline.storage.local.segment import segment as segment_module
 from strandline.storage.model import Buffer
 from tests.unit.storage.local.builders import (
     NOW_MS,
@@ -191,10 +192,20 @@ class TearingFile(OpenFile):
         super().truncate(size_bytes)
 
 
-def test_half_a_write_on_a_full_disk_is_taken_back(tmp_path: Path) -> None:
+def tear_writes(log: LocalLog, monkeypatch: pytest.MonkeyPatch) -> TearingFile:
+    """The file that the active segment writes to from now on."""
+    tearing = TearingFile(log.active_segment.log_path)
+    monkeypatch.setattr(segment_module, "OpenFile", lambda path, writable: tearing)
+    log.active_segment.give_up_file()
+    return tearing
+
+
+def test_half_a_write_on_a_full_disk_is_taken_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = open_log(tmp_path)
     fill(log, 2)
-    tearing = log.active_segment.log = TearingFile(log.active_segment.log_path)
+    tearing = tear_writes(log, monkeypatch)
     with pytest.raises(DiskError):
         append(log, batch(10, producer_id=1, producer_epoch=0, base_sequence=0))
     assert log.end_offset == 20
@@ -206,11 +217,11 @@ def test_half_a_write_on_a_full_disk_is_taken_back(tmp_path: Path) -> None:
 
 
 def test_a_log_that_cannot_be_put_right_refuses_everything_until_it_is_recovered(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = open_log(tmp_path)
     fill(log, 2)
-    tearing = log.active_segment.log = TearingFile(log.active_segment.log_path)
+    tearing = tear_writes(log, monkeypatch)
     tearing.truncatable = False
     with pytest.raises(DiskError):
         append(log, batch(10))
@@ -221,6 +232,7 @@ def test_a_log_that_cannot_be_put_right_refuses_everything_until_it_is_recovered
         log.roll()
     with pytest.raises(DiskError):
         log.close()
+    monkeypatch.undo()
     assert_dense(log_after := open_log(tmp_path, clean_shutdown=False))
     assert log_after.end_offset == 20
 

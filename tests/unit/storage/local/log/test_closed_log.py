@@ -15,6 +15,7 @@ from strandline.storage.local.formats.producer_state import MarkerType
 from strandline.storage.local.log import closed_log
 from strandline.storage.local.log.log import LocalLog
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
+from strandline.storage.local.segment.segment import LogSegment
 from tests.unit.storage.local.builders import (
     TOPIC_ID,
     append,
@@ -93,10 +94,10 @@ def _state(log: LocalLog) -> dict[str, object]:
     """All that a log knows of itself, but for what `created_ms` is only guessed from files."""
     segments = []
     for segment in log.segments:
-        _ = segment.log  # Now it is open.
-        slots = {name for made in type(segment).__mro__ for name in getattr(made, "__slots__", ())}
-        slots -= {"__weakref__", "_hints", "_open", "created_ms", "directory", "log", "txn_index"}
-        slots -= {"offset_index", "time_index", "_roll_age_ms", "roll_timestamp_ms"}
+        segment.open()
+        slots = set(LogSegment.__slots__) - {"__weakref__", "_created_ms", "_file", "_hints"}
+        slots -= {"_look", "_offset_index", "_roll_age_ms", "_time_index", "_txn_index"}
+        slots -= {"directory", "roll_timestamp_ms"}
         segments.append(
             {
                 **{name: getattr(segment, name) for name in sorted(slots)},

@@ -209,7 +209,7 @@ def test_threads_may_open_the_same_segments_at_once(
     def reader() -> None:
         begin.wait()
         for _ in range(20):
-            pieces = [s.log.read_at(0, s.size_bytes) for s in again.segments]
+            pieces = [s.file().read_at(0, s.size_bytes) for s in again.segments]
             read.append(b"".join(pieces))
 
     threads = [threading.Thread(target=reader) for _ in range(6)]
