@@ -24,9 +24,10 @@ import io
 import json
 import logging
 import operator
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from strandline.storage import files
 from strandline.storage.config.log_config import LogConfig
@@ -42,17 +43,13 @@ from strandline.storage.local.formats.segment_names import (
     TIME_INDEX_SUFFIX,
     file_name,
 )
+from strandline.storage.local.log.log import LocalLog
 from strandline.storage.local.log.recovery import LateOpener, LoadedLog
 from strandline.storage.local.segment import partition_folder as folder
 from strandline.storage.local.segment.producer_snapshots import ProducerSnapshots
 from strandline.storage.local.segment.recovery_report import RecoveryReport
 from strandline.storage.local.segment.segment import LogSegment, SegmentEnd
 from strandline.storage.model import EpochStart, TopicId
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from strandline.storage.local.log.segmented_log import SegmentedLog
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +104,7 @@ def _marks(directory: str, last_base: int) -> list[FileMark]:
 # --- at the stop -----------------------------------------------------------------------------
 
 
-def close(opened: SegmentedLog) -> ClosedLog | DiskError | None:
+def close(opened: LocalLog) -> ClosedLog | DiskError | None:
     """Closes a log; its row, None if it gets none, or why it was not closed cleanly. Blocks."""
     try:
         opened.close()
@@ -118,7 +115,7 @@ def close(opened: SegmentedLog) -> ClosedLog | DiskError | None:
         return DiskError(f"{opened.topic_partition}: no memory to close it")
 
 
-def describe(closed: SegmentedLog) -> ClosedLog | None:
+def describe(closed: LocalLog) -> ClosedLog | None:
     """The row of a log that was just closed; None if it gets none. Blocks.
 
     Removes the producer snapshots that the next start would remove.
@@ -133,7 +130,7 @@ def describe(closed: SegmentedLog) -> ClosedLog | None:
         return None
 
 
-def _describe(closed: SegmentedLog) -> ClosedLog | None:
+def _describe(closed: LocalLog) -> ClosedLog | None:
     directory, segments = closed.directory, closed.segments
     names = folder.file_names(directory)
     content = folder.ordinary_content(names)

@@ -5,7 +5,7 @@
         [ s0 sealed ][ s1 sealed ][ s2 active .............]
                           ^ recovery_point: everything before it is synced
 
-Segments are a tuple that is replaced, never changed, so a reader keeps its view while retention
+The segments and their files are in `SegmentList`. A reader keeps its view of them while retention
 removes a segment; a file lives as long as somebody holds a range of it.
 
 One event loop owns the log and calls everything here; nothing waits but `open`, `flush`, `close`,
@@ -13,14 +13,19 @@ One event loop owns the log and calls everything here; nothing waits but `open`,
 `purge_deleted` may run in a worker thread while the loop appends.
 
 Order of an append:  1 check  2 stamp offset and epoch  3 one write  4 indexes, producers (memory).
-Rolling, flushing, truncating and deleting are in segmented_log.py.
+Order of a roll:     1 index files and producer snapshot whole, not synced  2 new segment file
+                     3 segment list  4 hook.  `flush` syncs all of it later and only then moves the
+                     recovery point, so a crash before that rebuilds from the log.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from strandline.storage import files
 from strandline.storage.clock import Clock
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.errors import (
@@ -30,8 +35,11 @@ from strandline.storage.errors import (
     InvalidRecords,
     InvalidTimestamp,
     OffsetOutOfRange,
+    StorageError,
 )
+from strandline.storage.files import OpenFile
 from strandline.storage.local.formats.producer_state import CompletedTransaction, TransactionMarker
+from strandline.storage.local.formats.segment_names import SNAPSHOT_SUFFIX, file_name
 from strandline.storage.local.log.append_rules import (
     UNUSUAL_BITS,
     AppendInfo,
@@ -44,13 +52,18 @@ from strandline.storage.local.log.append_rules import (
     short_batch,
     stamp_append_time,
 )
-from strandline.storage.local.log.closed_log import ClosedLog, resume_log
-from strandline.storage.local.log.recovery import aborted_entry, load_log
-from strandline.storage.local.log.segmented_log import LogStatistics, SegmentedLog
+from strandline.storage.local.log.recovery import LoadedLog, aborted_entry, load_log
+from strandline.storage.local.log.recovery_point import RecoveryPoint
+from strandline.storage.local.segment.cleaned_segment import CleanedFacts
+from strandline.storage.local.segment.producer_snapshots import reload_producers
+from strandline.storage.local.segment.recovery_report import RecoveryReport
 from strandline.storage.local.segment.segment import RELATIVE_OFFSET_MAX, LocalRead, LogSegment
+from strandline.storage.local.segment.segment_list import SegmentList
 from strandline.storage.model import (
     NO_TIMESTAMP,
     AbortedTransaction,
+    Buffer,
+    EpochStart,
     Offset,
     TimestampOffset,
     TimestampType,
@@ -60,6 +73,7 @@ from strandline.storage.model import (
 from strandline.storage.quiet_log import QuietLog
 from strandline.storage.records.batch import batch as batch_format
 from strandline.storage.system import crc32c
+from strandline.storage.values import dataclass
 
 __all__ = ["AppendInfo", "AppendOrigin", "LocalLog", "LocalRead", "LogStatistics"]
 
@@ -87,8 +101,160 @@ _TRANSACTIONAL_BIT = batch_format.TRANSACTIONAL_BIT
 _CODEC_LAST = batch_format.CODEC_LAST
 
 
-class LocalLog(SegmentedLog):
-    """One partition on local disk. Opened by `open`, owned by one event loop."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogStatistics:
+    """A partition's local log at a glance."""
+
+    start_offset: int
+    end_offset: int
+    last_stable_offset: int
+    recovery_point: int
+    size_bytes: int
+    segment_count: int
+    producer_count: int
+    open_transaction_count: int
+    deleted_file_count: int
+
+
+class LocalLog:
+    """The log of one partition on local disk. Opened by `open`, owned by one event loop."""
+
+    def __init__(
+        self,
+        directory: Path,
+        loaded: LoadedLog,
+        *,
+        topic_partition: TopicPartition,
+        topic_id: TopicId,
+        config: LogConfig,
+        clock: Clock,
+    ) -> None:
+        self.directory = directory
+        self.topic_partition = topic_partition
+        self.topic_id = topic_id
+        self.config = config
+        self.leader_epochs = loaded.leader_epochs
+        self.producers = loaded.producers
+        self.recovery_report: RecoveryReport = loaded.report
+        # Told to producers in AppendInfo. The owner of both tiers moves it.
+        self.log_start_offset = loaded.segments[0].base_offset
+        # Up to where it is compacted; None if it never was. Kept by LogDirs, moved by the cleaner.
+        self.cleaned_offset: int | None = None
+        # Makes durable that the log is compacted only up to an offset. Blocks; raises DiskError.
+        self.on_cleaning_undone: Callable[[int], None] | None = None
+        # Makes the recovery point durable, which was lowered. Blocks; raises DiskError.
+        self.on_cut: Callable[[], None] | None = None
+        # What lies below is in another tier too, and is changed here no more; None: nobody knows
+        # yet. The owner of both tiers answers.
+        self.archived_below: Callable[[], int | None] = _nothing_archived
+        self.on_segment_closed: Callable[[LogSegment], None] | None = None
+        # Told when this log can no longer trust its disk; may come from a worker thread.
+        self.on_failure: Callable[[DiskError], None] | None = None
+        self._last_flush_s = clock.monotonic_s()
+        self._clock = clock
+        self._segments = SegmentList(directory, loaded.segments, config=config, clock=clock)
+        self._failure: DiskError | None = None
+        self._names_unsynced = True
+        self._flush_lock = threading.Lock()
+        self._recovery_point = RecoveryPoint()
+        self._end_offset = loaded.end_offset
+        # What a clean stop left, and the next one may leave as it is; None: it has more to do.
+        self._as_resumed = self._state() if loaded.report.was_resumed else None
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of everything about this log."""
+        return self._clock
+
+    # --- where things are ----------------------------------------------------------------------
+
+    @property
+    def segments(self) -> tuple[LogSegment, ...]:
+        return self._segments.segments
+
+    @property
+    def active_segment(self) -> LogSegment:
+        return self._segments.active
+
+    @property
+    def start_offset(self) -> int:
+        """The first local offset."""
+        return self._segments.start_offset
+
+    @property
+    def end_offset(self) -> int:
+        return self._end_offset
+
+    @property
+    def is_being_copied(self) -> bool:
+        """Whether closed segments go to another tier, one after the other."""
+        return self.config.remote_storage_enable and not self.config.remote_log_copy_disable
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether offsets may be missing, because the log is or was compacted."""
+        return self.config.is_compacted or self.cleaned_offset is not None
+
+    @property
+    def last_stable_offset(self) -> int:
+        """The first offset of an open transaction, or the end.
+
+        Never below the log start: what was deleted of a transaction holds nobody back.
+        """
+        first_open = self.producers.first_open_offset
+        return self._end_offset if first_open is None else max(first_open, self.log_start_offset)
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a failure of the disk has ended appending until the next start."""
+        return self._failure is not None
+
+    @property
+    def recovery_point(self) -> int:
+        return self._recovery_point.offset
+
+    @property
+    def cut_count(self) -> int:
+        """Grows when something is taken off the end: who copies it may have copied that."""
+        return self._recovery_point.cut_count
+
+    @property
+    def size_bytes(self) -> int:
+        return self._segments.size_bytes
+
+    @property
+    def unflushed_record_count(self) -> int:
+        return self._end_offset - self.recovery_point
+
+    def flush_is_due(self, now_s: float) -> bool:
+        """Whether flush.messages or flush.ms ask for a `flush`, which is the caller's to run.
+
+        By monotonic time: records do not wait for a wall clock that was put back.
+        """
+        unflushed = self._end_offset - self.recovery_point
+        if unflushed <= 0:
+            return False
+        if unflushed >= self.config.flush_messages:
+            return True
+        return (now_s - self._last_flush_s) * 1000 >= self.config.flush_ms
+
+    def statistics(self) -> LogStatistics:
+        return LogStatistics(
+            start_offset=self.start_offset,
+            end_offset=self._end_offset,
+            last_stable_offset=self.last_stable_offset,
+            recovery_point=self.recovery_point,
+            size_bytes=self.size_bytes,
+            segment_count=len(self.segments),
+            producer_count=len(self.producers.entries),
+            open_transaction_count=self.producers.open_transaction_count,
+            deleted_file_count=self._segments.deleted_file_count,
+        )
+
+    def update_config(self, config: LogConfig) -> None:
+        """Takes over a changed topic configuration, for the active segment too."""
+        self.config = config
+        self._segments.update_config(config)
 
     @classmethod
     def open(
@@ -103,27 +269,23 @@ class LocalLog(SegmentedLog):
         log_start_offset: int,
         clean_shutdown: bool,
         was_compacted: bool = False,
-        closed: ClosedLog | None = None,
+        resumed: LoadedLog | None = None,
     ) -> LocalLog:
         """Opens the folder, repairing what an unclean stop left; see `recovery_report`.
 
         `log_start_offset` is where an empty folder begins. If it lies behind all that is here, the
-        folder is emptied: everything in it was deleted already. `closed` says how a clean stop has
-        left it, if that is known and nothing in the folder has changed. Raises DiskError.
+        folder is emptied: everything in it was deleted already. `resumed` is the log as a clean
+        stop has left it, if nothing in the folder has changed since. Raises DiskError.
         """
-        loaded = None
-        if closed is not None and clean_shutdown:
-            loaded = resume_log(directory, closed, config=config, now_ms=clock.now_ms())
-        if loaded is None:
-            loaded = load_log(
-                directory,
-                config=config,
-                recovery_point=recovery_point,
-                log_start_offset=log_start_offset,
-                clean_shutdown=clean_shutdown,
-                now_ms=clock.now_ms(),
-                was_compacted=was_compacted,
-            )
+        loaded = resumed or load_log(
+            directory,
+            config=config,
+            recovery_point=recovery_point,
+            log_start_offset=log_start_offset,
+            clean_shutdown=clean_shutdown,
+            now_ms=clock.now_ms(),
+            was_compacted=was_compacted,
+        )
         opened = cls(
             directory,
             loaded,
@@ -139,6 +301,39 @@ class LocalLog(SegmentedLog):
         synced_end = opened.end_offset if is_whole else recovery_point
         opened._recovery_point.offset = min(synced_end, opened.end_offset)
         return opened
+
+    @property
+    def failure(self) -> DiskError | None:
+        """Why this log takes and gives nothing any more; None while it works."""
+        return self._failure
+
+    def let_go(self) -> None:
+        """Drops all callbacks: their cycle of references keeps deleted files open until a GC.
+
+        On a quiet broker that may take hours.
+        """
+        self.on_failure = self.on_cleaning_undone = self.on_cut = self.on_segment_closed = None
+        self.archived_below = _nobody_knows
+
+    def stop(self, error: DiskError) -> None:
+        """Refuses everything from now on, with `error` for the reason. Thread-safe."""
+        if self._failure is None:
+            self._failure = error
+
+    def abandon(self) -> None:
+        """Closes the files of a stopped log as they are, for it is opened anew."""
+        assert self._failure is not None, self
+        for segment in self.segments:
+            segment.forget_indexes()
+
+    def _stopped(self) -> DiskError:
+        return DiskError(f"{self.topic_partition} is stopped: {self._failure}")
+
+    def _fail(self, error: DiskError) -> None:
+        """Stops for good, and says so to whom the folder belongs."""
+        self.stop(error)
+        if self.on_failure is not None:
+            self.on_failure(error)
 
     # --- append ----------------------------------------------------------------------------------
 
@@ -245,7 +440,7 @@ class LocalLog(SegmentedLog):
         # 2 Stamp, for the segment that has room. A roll that fails leaves the log as it was.
         base_offset = self._end_offset
         last_offset = base_offset + offset_delta
-        segment = self._active
+        segment = self._segments.active
         if (
             segment.size_bytes + size_bytes > config.segment_bytes
             or max_timestamp_ms > segment.roll_timestamp_ms
@@ -253,7 +448,7 @@ class LocalLog(SegmentedLog):
             or last_offset - segment.base_offset > RELATIVE_OFFSET_MAX
         ):
             self.roll()
-            segment = self._active
+            segment = self._segments.active
         if log_append_time_ms >= 0:
             stamp_append_time(records, attributes, now_ms)
         _pack_offset(records, 0, base_offset)
@@ -346,7 +541,7 @@ class LocalLog(SegmentedLog):
     def _append_stored(self, records: memoryview, batch: ReplicatedBatch) -> None:
         """Steps 2 to 4 of `append`, for one that is stamped already and was checked."""
         header = batch.header
-        segment = self._active
+        segment = self._segments.active
         if (
             segment.size_bytes + header.size_bytes > self.config.segment_bytes
             or header.max_timestamp_ms > segment.roll_timestamp_ms
@@ -356,7 +551,7 @@ class LocalLog(SegmentedLog):
             # There may be a gap in front of it, which belongs to the segment that is closed.
             self._end_offset = header.base_offset
             self.roll()
-            segment = self._active
+            segment = self._segments.active
         if header.leader_epoch > self.leader_epochs.latest_epoch:
             self.leader_epochs.assign(header.leader_epoch, header.base_offset)
         try:
@@ -425,7 +620,7 @@ class LocalLog(SegmentedLog):
         """
         if self._failure is not None:
             raise self._stopped()
-        segments = self._list
+        segments = self._segments
         if not segments.start_offset <= offset <= self._end_offset:
             raise OffsetOutOfRange(
                 f"{self.topic_partition}: offset {offset} is outside "
@@ -463,33 +658,241 @@ class LocalLog(SegmentedLog):
             raise
         return bare or LocalRead(None, offset)
 
-    def find_timestamp(
-        self, timestamp_ms: int, *, start_offset: int | None = None
-    ) -> TimestampOffset | None:
-        """The first record at or after `timestamp_ms`, and at or after `start_offset` if given.
+    def find_timestamp(self, timestamp_ms: int, *, start_offset: int = 0) -> TimestampOffset | None:
+        """The first record at or after both.
 
         Exact to the record: decompresses a batch, so large ones belong in a worker thread.
         """
-        segments = self._list
-        first_offset = segments.start_offset if start_offset is None else start_offset
-        return segments.find_timestamp(timestamp_ms, first_offset)
+        return self._segments.find_timestamp(timestamp_ms, start_offset)
 
-    def max_timestamp(self, *, start_offset: int | None = None) -> TimestampOffset | None:
-        """The first record with the highest timestamp, at or after `start_offset` if given.
+    def max_timestamp(self, *, start_offset: int = 0) -> TimestampOffset | None:
+        """The first record with the highest timestamp of those at or after `start_offset`.
 
         None without timestamps. As `find_timestamp`, this belongs in a worker thread.
         """
-        segments = self._list
-        first_offset = segments.start_offset if start_offset is None else start_offset
-        return segments.find_max_timestamp(first_offset)
+        return self._segments.find_max_timestamp(start_offset)
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
         """The aborted transactions that have records in [start_offset, end_offset)."""
-        return self._list.aborted_transactions(start_offset, end_offset)
+        return self._segments.aborted_transactions(start_offset, end_offset)
+
+    # --- segments --------------------------------------------------------------------------------
+
+    def roll(self) -> LogSegment:
+        """Closes the active segment and begins a new one; an empty one is kept. Raises DiskError.
+
+        Does not sync: the closed segment is durable after the next `flush`.
+        """
+        if self._failure is not None:
+            raise self._stopped()
+        closed = self._segments.active
+        if closed.size_bytes == 0 and closed.base_offset == self._end_offset:
+            return closed
+        closed.end_offset = self._end_offset
+        try:
+            closed.write_indexes()
+            self._write_snapshot(sync=False)
+            # Who looks at the closed segment from outside finds its epochs in the file.
+            if self.leader_epochs.is_unwritten:
+                self.leader_epochs.write(sync=False)
+            self._segments.roll(self._end_offset)
+            self._names_unsynced = True
+        except DiskError as error:
+            if error.condemns_folder:
+                self._fail(error)
+            raise
+        except MemoryError as error:
+            # There may be a file where the next segment was to begin. To a start the one before
+            # ends there, so nothing may be appended to it any more.
+            failure = DiskError(f"{self.topic_partition}: no memory for a segment")
+            self._fail(failure)
+            raise failure from error
+        if self.on_segment_closed is not None:
+            self.on_segment_closed(closed)
+        return self._segments.active
+
+    def roll_if_expired(self, now_ms: int) -> bool:
+        """Rolls an active segment that is older than segment.ms by the clock, written to or not."""
+        active = self._segments.active
+        if active.size_bytes == 0 or not active.outlives(now_ms):
+            return False
+        self.roll()
+        return True
+
+    def _state(self) -> tuple[object, ...]:
+        """Equal to an earlier one if there is nothing to write or to sync since.
+
+        The first append after a start begins an epoch, even one that fails.
+        """
+        epochs = self.leader_epochs
+        is_late = epochs.is_unwritten or epochs.is_unsynced
+        producer_count = len(self.producers.entries)
+        changes = (self._segments.change_count, self.cut_count)
+        return (self._end_offset, *changes, producer_count, epochs.starts, is_late)
+
+    def _write_snapshot(self, *, sync: bool) -> None:
+        path = self.directory / file_name(self._end_offset, SNAPSHOT_SUFFIX)
+        files.write_atomically(path, self.producers.encode_snapshot(), sync=sync)
+
+    def flush(self) -> None:
+        """Syncs everything up to the end and moves the recovery point. Blocks; thread-safe.
+
+        Raises DiskError: the recovery point stays, and the log takes no more appends; it does if
+        the process had no descriptor left to sync with. A log that is stopped is not synced.
+        """
+        with self._flush_lock:
+            if self._failure is not None:
+                # The next fsync would be called a success, see below.
+                raise self._stopped()
+            # Read before anything is synced: what is appended meanwhile is for the next flush.
+            cut_count = self.cut_count
+            end_offset, recovery_point = self._end_offset, self.recovery_point
+            names_unsynced, self._names_unsynced = self._names_unsynced, False
+            try:
+                self._segments.sync(recovery_point)
+                if self.leader_epochs.is_unwritten:
+                    self.leader_epochs.write(sync=True)
+                elif self.leader_epochs.is_unsynced:
+                    self.leader_epochs.sync()
+                    names_unsynced = True
+                if names_unsynced:
+                    files.sync_directory(self.directory)
+            except DiskError as error:
+                self._names_unsynced = True
+                # The kernel may have dropped the pages that it could not write and will call the
+                # next fsync a success, so nothing more may be acknowledged until a recovery has
+                # looked at what is really there. What could not be opened was not synced at all.
+                if not error.is_out_of_descriptors:
+                    self._fail(error)
+                raise
+            except MemoryError:
+                self._names_unsynced = True
+                raise
+            self._recovery_point.raise_to(end_offset, cut_count=cut_count)
+            self._last_flush_s = self._clock.monotonic_s()
+
+    def write_epochs(self) -> None:
+        """Writes leader epochs that are in memory alone. Blocks; thread-safe. Raises DiskError."""
+        if self._failure is not None or not self.leader_epochs.is_unwritten:
+            return
+        try:
+            self.leader_epochs.write(sync=False)
+        except DiskError as error:
+            if error.condemns_folder:
+                self._fail(error)
+            raise
+
+    def delete_segments(self, segments: Sequence[LogSegment]) -> None:
+        """Takes the oldest segments off the log; their files go after file.delete.delay.ms.
+
+        They must be the first ones, in order, without the active one.
+        """
+        self._segments.delete(segments)
+
+    def replace_segments(
+        self, sources: Sequence[LogSegment], opened: OpenFile, facts: CleanedFacts
+    ) -> LogSegment:
+        """Puts a cleaned segment in the place of its sources, neighbours in this log.
+
+        Steps 4 to 6 of swap.py; the caller syncs the folder. Raises StorageError: the log takes no
+        more appends then, and the next start completes what was begun.
+        """
+        try:
+            segment = self._segments.replace(sources, opened, facts)
+        except StorageError as error:
+            self._failure = DiskError(f"a cleaned segment is half swapped in: {error}")
+            raise
+        self._names_unsynced = True
+        return segment
+
+    def purge_deleted(self, now_s: float) -> int:
+        """Unlinks files whose delay is over by monotonic time; how many.
+
+        Blocks for large files; thread-safe.
+        """
+        return self._segments.purge_deleted(now_s)
+
+    def truncate_to(self, offset: int) -> None:
+        """Drops every batch that ends at or after `offset`.
+
+            1 the recovery point is no higher, durably   2 segments behind   3 the file   4 lineage
+
+        Batches [0,9][10,19][20,29]: `truncate_to(20)` leaves two, `truncate_to(15)` leaves one.
+        Raises OffsetOutOfRange below the local start, and DiskError: after 1 nothing has changed.
+        Reads batches again for the producers, so it may take a while.
+        """
+        if offset >= self._end_offset:
+            return
+        if offset < self.start_offset:
+            raise OffsetOutOfRange(f"cannot truncate to {offset}, begins at {self.start_offset}")
+        active = self._segments.from_offset(offset)[0]
+        start = active.locate(offset)
+        assert start is not None, (offset, active)
+        if self.cleaned_offset is not None and start.base_offset < self.cleaned_offset:
+            # Before anything goes: what is appended there next was never compacted.
+            self.cleaned_offset = start.base_offset
+            if self.on_cleaning_undone is not None:
+                self.on_cleaning_undone(start.base_offset)
+        with self._recovery_point.cutting(start.base_offset, self.on_cut):  # 1
+            self._segments.truncate(start)  # 2, 3
+            self._end_offset = start.base_offset
+        self.leader_epochs.truncate_from_end(self._end_offset)  # 4
+        active.reactivate(self.config)
+        self._names_unsynced = True
+        self.producers = reload_producers(self.directory, self.segments, self._end_offset)
+
+    def reset_to(
+        self,
+        offset: int,
+        *,
+        producer_snapshot: Buffer | None = None,
+        leader_epochs: Sequence[EpochStart] = (),
+    ) -> None:
+        """Empties the log and begins it anew at `offset`, as a replica does that takes over a tier.
+
+        Producers and lineage are those given, as they were at `offset`. Raises DiskError.
+        """
+        with self._recovery_point.cutting(offset, self.on_cut):
+            self._segments.restart(offset)
+            self._end_offset = self._recovery_point.offset = offset
+        self._names_unsynced = True
+        self.log_start_offset = offset
+        self.leader_epochs.replace(leader_epochs)
+        self.producers.clear()
+        if producer_snapshot is not None:
+            self.producers.load_snapshot(producer_snapshot)
+        self._failure = None
+        self._write_snapshot(sync=False)
+
+    def close(self) -> None:
+        """Flushes, writes a snapshot for a short next start, and closes the files. Blocks.
+
+        Raises DiskError: the files are closed, and the next start must not count as clean.
+        """
+        try:
+            if self._failure is not None:
+                raise self._stopped()
+            # A broker has thousands of partitions, and few that were written to since its start.
+            if self._as_resumed != self._state():
+                self.active_segment.write_indexes()
+                self._write_snapshot(sync=True)
+                self.leader_epochs.write(sync=True)
+                self.flush()
+                self.active_segment.sync_indexes()
+        finally:
+            self._segments.close()
 
     def __repr__(self) -> str:
         return (
             f"<LocalLog {self.topic_partition} [{self.start_offset},{self._end_offset}) "
-            f"{len(self._list.segments)} segments, {self.size_bytes} bytes, "
+            f"{len(self.segments)} segments, {self.size_bytes} bytes, "
             f"recovery point {self.recovery_point}>"
         )
+
+
+def _nothing_archived() -> int:
+    return 0
+
+
+def _nobody_knows() -> None:
+    return None

@@ -28,7 +28,7 @@ from strandline.storage.files import OpenFile
 from strandline.storage.local.formats import headed_file
 from strandline.storage.local.formats.scan import scan_batches
 from strandline.storage.local.formats.segment_names import LOG_SUFFIX, file_name
-from strandline.storage.local.log.segmented_log import SegmentedLog
+from strandline.storage.local.log.log import LocalLog
 from strandline.storage.local.segment.partition_folder import segment_bases
 from strandline.storage.local.segment.segment import LogSegment
 from strandline.storage.model import Epoch, Offset
@@ -53,7 +53,7 @@ class SetAside:
     target_offset: Offset = NOT_KNOWN
 
 
-def folder_of(log: SegmentedLog) -> Path:
+def folder_of(log: LocalLog) -> Path:
     """Where the records of this log that were set aside lie."""
     return log.directory / FOLDER
 
@@ -63,7 +63,7 @@ def is_any(directory: Path) -> bool:
     return files.is_there(directory, f"{FOLDER}/{NOTE}")
 
 
-def set_aside(log: SegmentedLog, note: SetAside, segments: Sequence[LogSegment]) -> None:
+def set_aside(log: LocalLog, note: SetAside, segments: Sequence[LogSegment]) -> None:
     """Steps 1 to 4 for `segments`, all that end above the note's start. Blocks.
 
     Nobody may append meanwhile. Raises DiskError: then nothing is set aside.
@@ -99,14 +99,14 @@ def _copy_from(segment: LogSegment, offset: Offset, target: Path) -> None:
         copy.close()
 
 
-def write_note(log: SegmentedLog, note: SetAside) -> None:
+def write_note(log: LocalLog, note: SetAside) -> None:
     """Replaces the note. Blocks. Raises DiskError."""
     text = json.dumps(asdict(note))
     path = folder_of(log) / NOTE
     headed_file.write(path, text.encode(), magic=MAGIC, version=VERSION, end=b"\n")
 
 
-def read_note(log: SegmentedLog) -> SetAside | None:
+def read_note(log: LocalLog) -> SetAside | None:
     """What is set aside; None if nothing is. Blocks.
 
     Raises CorruptFile, UnsupportedFormat, DiskError.
@@ -121,7 +121,7 @@ def read_note(log: SegmentedLog) -> SetAside | None:
         raise CorruptFile(f"{path}: {error}") from error
 
 
-def read_pieces(log: SegmentedLog, note: SetAside, *, bytes_max: int) -> Iterator[bytearray]:
+def read_pieces(log: LocalLog, note: SetAside, *, bytes_max: int) -> Iterator[bytearray]:
     """What is set aside, in order, in pieces of whole batches of up to `bytes_max`, or one batch.
 
     Blocks. Raises CorruptFile, DiskError.
@@ -146,7 +146,7 @@ def read_pieces(log: SegmentedLog, note: SetAside, *, bytes_max: int) -> Iterato
             segment.close()
 
 
-def remove(log: SegmentedLog) -> None:
+def remove(log: LocalLog) -> None:
     """Steps 5 and 6. Blocks. Raises DiskError."""
     folder = folder_of(log)
     files.remove(folder / NOTE)  # 5

@@ -304,6 +304,9 @@ def _load_log(
         _tell_stray(path, target, is_nobodys=topic_id == ZERO_TOPIC_ID)
         files.rename(path, target)
         return None
+    resumed = None
+    if row is not None and directory.was_clean:
+        resumed = closed_log.resume_log(path, row, config=config, now_ms=clock.now_ms())
     return LocalLog.open(
         path,
         topic_partition=key,
@@ -314,5 +317,5 @@ def _load_log(
         log_start_offset=directory.log_starts.get(key, 0),
         clean_shutdown=directory.was_clean,
         was_compacted=key in directory.cleaned_offsets,
-        closed=row,
+        resumed=resumed,
     )

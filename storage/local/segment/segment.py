@@ -374,8 +374,7 @@ class LogSegment:
 
     def file(self) -> OpenFile:
         """The open log file; whoever reads it holds it. Raises DiskError."""
-        file = self._file
-        return self._open_again() if file is None else file
+        return self._file or self._open_again()
 
     def _open_again(self) -> OpenFile:
         self.open()
@@ -441,10 +440,11 @@ class LogSegment:
 
         If it could not be put back either, `size_bytes` differs from the file's: see `is_torn`.
         """
+        file = self._file or self._open_again()  # Not `file()`: each batch comes here.
         try:
-            self.file().append(records)
+            file.append(records)
         except DiskError:
-            self.file().truncate(self._size_bytes)
+            file.truncate(self._size_bytes)
             raise
         self.note_batch(len(records), last_offset, max_timestamp_ms)
 

@@ -1,48 +1,90 @@
-"""The segments of a log as one value: replaced as a whole, never changed.
+"""The segments of one log and their files: how they come, go, and are found.
 
     0          100        250    end
     [  sealed  )[ sealed  )[ active ...
 
-A reader, on the loop or in a worker thread, takes the list once and keeps its view, while the log
-rolls or retention removes what it reads. Only the active segment, the last one, still grows.
+The tuple of segments is replaced, never changed. A reader, on the loop or in a worker thread, takes
+it once and keeps its view, while the log rolls or retention removes what it reads. Only the active
+segment, the last one, still grows.
+
+A file that leaves the log is renamed, and unlinked after file.delete.delay.ms (see trash.py).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from operator import attrgetter
+from pathlib import Path
 
-from strandline.storage.local.segment.segment import LogSegment
+from strandline.storage.clock import Clock
+from strandline.storage.config.log_config import LogConfig
+from strandline.storage.crash_points import (
+    CLEAN_AFTER_DISCARD,
+    CLEAN_AFTER_RENAME,
+    crash_point,
+)
+from strandline.storage.files import OpenFile
+from strandline.storage.local.formats.segment_names import (
+    SEGMENT_SUFFIXES,
+    SNAPSHOT_SUFFIX,
+    file_name,
+)
+from strandline.storage.local.segment import swap
+from strandline.storage.local.segment.cleaned_segment import CleanedFacts
+from strandline.storage.local.segment.segment import BatchPosition, LogSegment
+from strandline.storage.local.segment.trash import Trash
 from strandline.storage.model import AbortedTransaction, TimestampOffset
+
+_base_offset = attrgetter("base_offset")
 
 
 class SegmentList:
-    """Segments in the order of their offsets; there is always an active one."""
+    """The segments of one log in the order of their offsets; there is always an active one."""
 
-    __slots__ = ("_bases", "_sealed_bytes", "active", "segments")
+    def __init__(
+        self, directory: Path, segments: Sequence[LogSegment], *, config: LogConfig, clock: Clock
+    ) -> None:
+        self._directory = directory
+        self._config = config
+        self._clock = clock
+        self._trash = Trash()
+        # Grows whenever a segment comes or goes.
+        self.change_count = 0
+        self._set(segments)
 
-    def __init__(self, segments: Sequence[LogSegment]) -> None:
+    def _set(self, segments: Sequence[LogSegment]) -> None:
         self.segments = tuple(segments)
         self.active = self.segments[-1]
-        self._sealed_bytes: int | None = None
-        self._bases = [segment.base_offset for segment in self.segments]
-
-    @property
-    def sealed_bytes(self) -> int:
-        """Bytes of all segments but the active one; counted when it is first asked."""
-        if self._sealed_bytes is None:
-            self._sealed_bytes = sum(segment.size_bytes for segment in self.segments[:-1])
-        return self._sealed_bytes
+        self.change_count += 1
+        # The segments whose bytes were counted, and how many bytes; counted when first asked.
+        self._counted: tuple[tuple[LogSegment, ...], int] | None = None
 
     @property
     def start_offset(self) -> int:
-        return self._bases[0]
+        return self.segments[0].base_offset
+
+    @property
+    def size_bytes(self) -> int:
+        segments, counted = self.segments, self._counted
+        if counted is None or counted[0] is not segments:
+            counted = segments, sum(segment.size_bytes for segment in segments[:-1])
+            self._counted = counted
+        return counted[1] + segments[-1].size_bytes
+
+    @property
+    def deleted_file_count(self) -> int:
+        """How many files wait to be unlinked."""
+        return len(self._trash)
+
+    # --- finding -----------------------------------------------------------------------------
 
     def from_offset(self, offset: int) -> Sequence[LogSegment]:
         """The segment that holds `offset`, and those behind it."""
-        if offset >= self.active.base_offset:
-            return (self.active,)
-        return self.segments[max(0, bisect_right(self._bases, offset) - 1) :]
+        segments = self.segments
+        if offset >= segments[-1].base_offset:
+            return segments[-1:]
+        return segments[max(0, bisect_right(segments, offset, key=_base_offset) - 1) :]
 
     def find_timestamp(self, timestamp_ms: int, start_offset: int) -> TimestampOffset | None:
         """The first record at or after both."""
@@ -82,3 +124,96 @@ class SegmentList:
                 if entry.last_stable_offset >= end_offset:
                     return aborted
         return aborted
+
+    # --- changing ----------------------------------------------------------------------------
+
+    def update_config(self, config: LogConfig) -> None:
+        """Takes over a changed topic configuration, for the active segment too."""
+        self._config = config
+        self.active.apply_config(config)
+
+    def roll(self, offset: int) -> None:
+        """Seals the active segment and begins a new one at `offset`. Raises DiskError."""
+        opened = self._create(offset)
+        # Only now, so that a full disk leaves the log as it was, with its active segment.
+        self.active.seal()
+        self._set((*self.segments, opened))
+
+    def delete(self, segments: Sequence[LogSegment]) -> None:
+        """Takes the oldest segments off the log, in order, without the active one."""
+        count = len(segments)
+        assert tuple(segments) == self.segments[:count], (segments, self.segments)
+        assert count < len(self.segments), "the active segment stays"
+        self._set(self.segments[count:])
+        # The oldest first: a crash in between leaves a log without a hole.
+        for segment in segments:
+            self._discard(segment)
+
+    def replace(
+        self, sources: Sequence[LogSegment], opened: OpenFile, facts: CleanedFacts
+    ) -> LogSegment:
+        """Puts a cleaned segment in the place of its sources, neighbours in this log.
+
+        Steps 4 to 6 of swap.py; the caller syncs the folder. Raises StorageError.
+        """
+        first = self.segments.index(sources[0])
+        kept_before = self.segments[:first]
+        kept_behind = self.segments[first + len(sources) :]
+        assert self.segments[first : first + len(sources)] == tuple(sources), sources
+        assert kept_behind, "the active segment stays"
+        for segment in sources:
+            self._discard(segment, with_snapshot=segment is not sources[0])  # 4
+        crash_point(CLEAN_AFTER_DISCARD)
+        swap.name_finally(self._directory, facts.base_offset)  # 5
+        crash_point(CLEAN_AFTER_RENAME)
+        segment = swap.replacement(self._directory, opened, facts, sources)
+        segment.apply_config(self._config)
+        self._set([*kept_before, segment, *kept_behind])  # 6
+        return segment
+
+    def truncate(self, end: BatchPosition) -> None:
+        """Drops the segments behind `end`, the last one first, and cuts the file that has it.
+
+        That one is the active segment then; see `LogSegment.reactivate`.
+        """
+        kept = [segment for segment in self.segments if segment.base_offset <= end.base_offset]
+        for segment in reversed(self.segments[len(kept) :]):
+            self._discard(segment)
+        kept[-1].truncate(end.position, end.base_offset)
+        self._set(kept)
+
+    def restart(self, offset: int) -> None:
+        """Drops all segments, the last one first, and begins anew at `offset`. Raises DiskError."""
+        for segment in reversed(self.segments):
+            self._discard(segment)
+        self._set([self._create(offset)])
+
+    def _create(self, offset: int) -> LogSegment:
+        return LogSegment.create(
+            self._directory, offset, config=self._config, now_ms=self._clock.now_ms()
+        )
+
+    def _discard(self, segment: LogSegment, *, with_snapshot: bool = True) -> None:
+        """Renames the files of a segment, to be unlinked later."""
+        segment.retire()
+        names = [file_name(segment.base_offset, suffix) for suffix in SEGMENT_SUFFIXES]
+        if with_snapshot:
+            names.append(file_name(segment.base_offset, SNAPSHOT_SUFFIX))
+        unlink_at_s = self._clock.monotonic_s() + self._config.file_delete_delay_ms / 1000
+        for name in names:
+            self._trash.put(self._directory / name, unlink_at_s=unlink_at_s)
+
+    def purge_deleted(self, now_s: float) -> int:
+        """Unlinks files whose delay is over by monotonic time; how many. Blocks; thread-safe."""
+        return self._trash.purge(now_s)
+
+    def sync(self, recovery_point: int) -> None:
+        """fsync of what is not durable yet. Blocks; thread-safe. Raises DiskError."""
+        for segment in self.segments:
+            is_behind = segment.end_offset > recovery_point
+            if is_behind or not (segment.is_active or segment.is_durable):
+                segment.sync()
+
+    def close(self) -> None:
+        for segment in self.segments:
+            segment.close()

@@ -27,7 +27,7 @@ from strandline.storage.crash_points import (
 )
 from strandline.storage.errors import TierUnavailable
 from strandline.storage.local.log import set_aside
-from strandline.storage.local.log.segmented_log import SegmentedLog
+from strandline.storage.local.log.log import LocalLog
 from strandline.storage.records.batch.batch import iter_batches
 from strandline.storage.records.batch.record import Record, encode_batch, iter_records
 from strandline.storage.remote.object_store.memory import Fault
@@ -126,7 +126,7 @@ async def test_what_lies_before_the_first_that_comes_back_is_synced_before_its_p
     write_note = set_aside.write_note
     noted: list[int] = []
 
-    def note(log: SegmentedLog, noting: set_aside.SetAside) -> None:
+    def note(log: LocalLog, noting: set_aside.SetAside) -> None:
         if noting.target_offset != set_aside.NOT_KNOWN:
             noted.append(noting.target_offset)
             assert log.recovery_point >= noting.target_offset
