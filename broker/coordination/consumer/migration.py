@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.coordination.classic.group import Group
-from strandline.broker.coordination.classic.group_members import Member
+from strandline.broker.coordination.classic.members import Member
 from strandline.broker.coordination.consumer.roster import Draft, Roster
 from strandline.broker.coordination.values.consumer_values import (
     ClassicMembership,

@@ -442,7 +442,7 @@ class LocalLog:
         last_offset = base_offset + offset_delta
         segment = self._segments.active
         if (
-            segment.size_bytes + size_bytes > config.segment_bytes
+            segment.end_position + size_bytes > config.segment_bytes
             or max_timestamp_ms > segment.roll_timestamp_ms
             or segment.is_index_full
             or last_offset - segment.base_offset > RELATIVE_OFFSET_MAX
@@ -543,7 +543,7 @@ class LocalLog:
         header = batch.header
         segment = self._segments.active
         if (
-            segment.size_bytes + header.size_bytes > self.config.segment_bytes
+            segment.end_position + header.size_bytes > self.config.segment_bytes
             or header.max_timestamp_ms > segment.roll_timestamp_ms
             or segment.is_index_full
             or header.last_offset - segment.base_offset > RELATIVE_OFFSET_MAX

@@ -92,7 +92,7 @@ BARE_BYTES_MAX = 64 * HEADER_BYTES
 
 # Base offset, batch length, magic, last offset delta.
 _WALK_FIELDS = struct.Struct(">qi4xb6xi")
-_SIZE_UNKNOWN = -1
+_UNKNOWN = -1
 
 
 class SegmentEnd(NamedTuple):
@@ -157,12 +157,12 @@ class LogSegment:
         "_offset_entries_max",
         "_offset_index",
         "_roll_age_ms",
-        "_size_bytes",
         "_time_index",
         "_txn_index",
         "base_offset",
         "directory",
         "end_offset",
+        "end_position",
         "entries_max",
         "is_active",
         "is_durable",
@@ -204,7 +204,7 @@ class LogSegment:
         self.is_index_full = False
         self._look = look
         self._file: OpenFile | None = None
-        self._size_bytes = _SIZE_UNKNOWN
+        self.end_position = _UNKNOWN
         self._first_timestamp_ms = NO_TIMESTAMP
         # The earliest wall time at which it was seen to have its first record.
         self._begun_ms = NEVER_MS
@@ -274,7 +274,7 @@ class LogSegment:
         )
 
     def _set_end(self, end: SegmentEnd) -> None:
-        self._size_bytes = end.size_bytes
+        self.end_position = end.size_bytes
         self._created_ms = end.created_ms
         self._max_timestamp_ms = end.max_timestamp_ms
         self._max_timestamp_offset = end.max_timestamp_offset
@@ -336,9 +336,9 @@ class LogSegment:
 
     @property
     def size_bytes(self) -> int:
-        if self._size_bytes == _SIZE_UNKNOWN:
-            self._size_bytes = files.size_bytes(self.log_path)
-        return self._size_bytes
+        if self.end_position == _UNKNOWN:
+            self.end_position = files.size_bytes(self.log_path)
+        return self.end_position
 
     @property
     def created_ms(self) -> int:
@@ -444,13 +444,13 @@ class LogSegment:
         try:
             file.append(records)
         except DiskError:
-            file.truncate(self._size_bytes)
+            file.truncate(self.end_position)
             raise
         self.note_batch(len(records), last_offset, max_timestamp_ms)
 
     def note_batch(self, size_bytes: int, last_offset: int, max_timestamp_ms: int) -> None:
         """Accounts for a batch that lies at the end of what was noted so far."""
-        position = self._size_bytes
+        position = self.end_position
         if max_timestamp_ms > self._max_timestamp_ms:
             self._max_timestamp_ms = max_timestamp_ms
             self._max_timestamp_offset = last_offset
@@ -467,7 +467,7 @@ class LogSegment:
             if position == 0:
                 self._first_timestamp_ms = max_timestamp_ms
                 self._set_roll_timestamp()
-        self._size_bytes = position + size_bytes
+        self.end_position = position + size_bytes
         self.end_offset = last_offset + 1
 
     def _has_full_index(self) -> bool:
@@ -559,7 +559,7 @@ class LogSegment:
         self.time_index.truncate(relative_offset)
         self.txn_index.truncate(end_offset)
         self._hints.clear()
-        self._size_bytes = position
+        self.end_position = position
         self.end_offset = end_offset
         self.is_durable = False
         if position == 0:
@@ -572,7 +572,7 @@ class LogSegment:
 
     def trust_file(self, end_offset: int) -> None:
         """Takes all of the file, unread, for batches up to `end_offset`."""
-        self._size_bytes = self.file().size_bytes()
+        self.end_position = self.file().size_bytes()
         self.end_offset = end_offset
 
     def activate_up_to_last_entry(self) -> None:
@@ -585,7 +585,7 @@ class LogSegment:
         self.offset_index.resume()
         self.time_index.resume()
         self.take_last_timestamp()
-        border = self._size_bytes = self._border_before(self.size_bytes)
+        border = self.end_position = self._border_before(self.size_bytes)
         self.is_active = True
         self.end_offset = self.base_offset
         if border > 0:
@@ -632,7 +632,7 @@ class LogSegment:
         start = self.locate(offset)
         if start is None:
             return None
-        limit = BatchPosition(self._size_bytes, self.end_offset)
+        limit = BatchPosition(self.end_position, self.end_offset)
         if end_offset is not None and end_offset < limit.base_offset:
             limit = self.locate(end_offset) or limit
         if start.position >= limit.position:
@@ -682,7 +682,7 @@ class LogSegment:
         if offset >= self.end_offset:
             return None
         self.open()
-        if self._size_bytes == 0:
+        if self.end_position == 0:
             return None
         if offset <= self.base_offset:
             # Once per segment and consumer: a disk that lost the beginning would be sent as it is.
@@ -715,7 +715,7 @@ class LogSegment:
 
         Nearly always it does, for half of what the walk costs that would find the same.
         """
-        position, size_bytes, end_offset = entry.position, self._size_bytes, self.end_offset
+        position, size_bytes, end_offset = entry.position, self.end_position, self.end_offset
         window = self.file().read_at(position, min(WALK_BYTES, size_bytes - position))
         expected_last_offset: int | None = self.base_offset + entry.relative_offset
         at, last_at = 0, len(window) - _WALK_FIELDS.size
@@ -766,7 +766,7 @@ class LogSegment:
 
     def _walk(self, position: int) -> Iterator[WalkedBatch]:
         """Steps over batches from a border to the end. Raises CorruptFile."""
-        size_bytes, end_offset = self._size_bytes, self.end_offset
+        size_bytes, end_offset = self.end_position, self.end_offset
         while position < size_bytes:
             window = self.file().read_at(position, min(WALK_BYTES, size_bytes - position))
             at = 0

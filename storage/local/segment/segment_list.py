@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from operator import attrgetter
 from pathlib import Path
 
 from strandline.storage.clock import Clock
@@ -36,8 +35,6 @@ from strandline.storage.local.segment.segment import BatchPosition, LogSegment
 from strandline.storage.local.segment.trash import Trash
 from strandline.storage.model import AbortedTransaction, TimestampOffset
 
-_base_offset = attrgetter("base_offset")
-
 
 class SegmentList:
     """The segments of one log in the order of their offsets; there is always an active one."""
@@ -56,6 +53,8 @@ class SegmentList:
     def _set(self, segments: Sequence[LogSegment]) -> None:
         self.segments = tuple(segments)
         self.active = self.segments[-1]
+        # One value, so that a reader in another thread has both of the same moment.
+        self._by_base = self.segments, [segment.base_offset for segment in self.segments]
         self.change_count += 1
         # The segments whose bytes were counted, and how many bytes; counted when first asked.
         self._counted: tuple[tuple[LogSegment, ...], int] | None = None
@@ -81,10 +80,10 @@ class SegmentList:
 
     def from_offset(self, offset: int) -> Sequence[LogSegment]:
         """The segment that holds `offset`, and those behind it."""
-        segments = self.segments
-        if offset >= segments[-1].base_offset:
+        segments, bases = self._by_base
+        if offset >= bases[-1]:
             return segments[-1:]
-        return segments[max(0, bisect_right(segments, offset, key=_base_offset) - 1) :]
+        return segments[max(0, bisect_right(bases, offset) - 1) :]
 
     def find_timestamp(self, timestamp_ms: int, start_offset: int) -> TimestampOffset | None:
         """The first record at or after both."""

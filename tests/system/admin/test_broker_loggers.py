@@ -37,7 +37,7 @@ INVALID_CONFIG = 40
 INVALID_REQUEST = 42
 LOGGER = ConfigResourceType.BROKER_LOGGER
 SET, DELETE, APPEND, SUBTRACT = ConfigOperation
-REBALANCE = "broker.coordination.group_rebalance"
+REBALANCE = "broker.coordination.classic.group"
 
 
 @pytest.fixture(scope="module")
