@@ -28,9 +28,9 @@ from strandline.broker.coordination.values.consumer_values import (
     MemberSubscription,
     without_epochs,
 )
-from strandline.broker.coordination.values.faults import CoordinatorFault
 from strandline.broker.coordination.values.group_values import (
     NO_MEMBER_ID,
+    CoordinatorFault,
     JoinRequest,
     LeavingMember,
     SyncRequest,

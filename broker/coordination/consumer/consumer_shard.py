@@ -36,9 +36,9 @@ from strandline.broker.coordination.values.consumer_values import (
     HeartbeatAnswer,
     HeartbeatRequest,
 )
-from strandline.broker.coordination.values.faults import CoordinatorFault
 from strandline.broker.coordination.values.group_values import (
     NO_MEMBER_ID,
+    CoordinatorFault,
     GroupState,
     JoinAnswer,
     JoinRequest,

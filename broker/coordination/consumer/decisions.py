@@ -52,7 +52,7 @@ from strandline.broker.coordination.values.consumer_values import (
     held_since,
     without_epochs,
 )
-from strandline.broker.coordination.values.faults import CoordinatorFault
+from strandline.broker.coordination.values.group_values import CoordinatorFault
 from strandline.broker.coordination.values.topic_regex import check_regex
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.model import TopicId

@@ -30,8 +30,11 @@ from strandline.broker.coordination.values.consumer_values import (
     TargetRecord,
     held_since,
 )
-from strandline.broker.coordination.values.faults import CoordinatorFault
-from strandline.broker.coordination.values.group_values import GroupSnapshot, MemberSnapshot
+from strandline.broker.coordination.values.group_values import (
+    CoordinatorFault,
+    GroupSnapshot,
+    MemberSnapshot,
+)
 from strandline.broker.protocol.formats.consumer_protocol import (
     CONSUMER_PROTOCOL_TYPE,
     CONSUMER_PROTOCOL_VERSION_MAX,

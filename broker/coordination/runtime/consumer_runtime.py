@@ -31,8 +31,8 @@ from strandline.broker.coordination.values.consumer_values import (
     HeartbeatAnswer,
     HeartbeatRequest,
 )
-from strandline.broker.coordination.values.faults import CoordinatorFault
 from strandline.broker.coordination.values.group_values import (
+    CoordinatorFault,
     JoinAnswer,
     JoinRequest,
     LeaveResult,

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 from strandline.broker.coordination.records.offset_records import encode_records
 from strandline.broker.coordination.runtime.slots import Slot
-from strandline.broker.coordination.values.faults import CoordinatorFault
-from strandline.broker.coordination.values.group_values import Moment
+from strandline.broker.coordination.values.group_values import CoordinatorFault, Moment
 from strandline.broker.coordination.values.shard_values import CoordinatorRecord
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.errors import (

@@ -15,8 +15,7 @@ from collections.abc import Callable, Container, Sequence
 
 from strandline.broker.coordination.runtime.journal import in_batches, write_offsets
 from strandline.broker.coordination.runtime.slots import Slot, Slots
-from strandline.broker.coordination.values.faults import CoordinatorFault
-from strandline.broker.coordination.values.group_values import Moment
+from strandline.broker.coordination.values.group_values import CoordinatorFault, Moment
 from strandline.broker.coordination.values.shard_values import CoordinatorRecord
 from strandline.storage.model import TimestampMs
 

@@ -53,10 +53,10 @@ from strandline.broker.coordination.values.consumer_values import (
     HeartbeatRequest,
     MemberTimes,
 )
-from strandline.broker.coordination.values.faults import CoordinatorFault
 from strandline.broker.coordination.values.group_configuration import GroupConfiguration
 from strandline.broker.coordination.values.group_offsets import GroupOffsets
 from strandline.broker.coordination.values.group_values import (
+    CoordinatorFault,
     GroupDescription,
     GroupState,
     JoinAnswer,

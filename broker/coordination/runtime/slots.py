@@ -4,8 +4,9 @@
     a slot, loading   COORDINATOR_LOAD_IN_PROGRESS until `load` has replayed its log
     a slot, loaded    served
 
-The group's slot is the partition that Java's hash of its id names. An empty log counts as loaded,
-so a topic that was just made is served at once.
+A group's slot is the partition (Java's String.hashCode of its id, without its sign bit) mod
+partition count, as in every Kafka broker. An empty log counts as loaded, so a topic that was just
+made is served at once.
 
 The topic is compacted: of each group and each committed offset the latest record stays, so loading
 reads about as much as there is to know.
@@ -38,10 +39,8 @@ from strandline.broker.coordination.values.consumer_values import (
     MemberTimes,
     MigrationPolicy,
 )
-from strandline.broker.coordination.values.faults import CoordinatorFault
 from strandline.broker.coordination.values.group_configuration import GroupConfiguration
-from strandline.broker.coordination.values.group_partitioning import coordinating_partition
-from strandline.broker.coordination.values.group_values import GroupRules, Moment
+from strandline.broker.coordination.values.group_values import CoordinatorFault, GroupRules, Moment
 from strandline.broker.coordination.values.shard_values import CoordinatorRecord
 from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
 from strandline.broker.protocol.schema.errors import ErrorCode
@@ -53,6 +52,20 @@ log = logging.getLogger(__name__)
 
 # A partition that cannot be read is tried again after this.
 LOAD_RETRY_S = 30.0
+
+
+def coordinating_partition(group_id: str, partition_count: int) -> int:
+    """The partition that the records of this group are in."""
+    return (java_hash(group_id) & 0x7FFFFFFF) % partition_count
+
+
+def java_hash(text: str) -> int:
+    """Java's String.hashCode, as an unsigned number: over UTF-16 units, not characters."""
+    units = text.encode("utf-16-be", "surrogatepass")
+    result = 0
+    for position in range(0, len(units), 2):
+        result = (31 * result + (units[position] << 8 | units[position + 1])) & 0xFFFFFFFF
+    return result
 
 
 class Slot:

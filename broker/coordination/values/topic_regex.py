@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from functools import cache
 from typing import TYPE_CHECKING
 
-from strandline.broker.coordination.values.faults import CoordinatorFault
+from strandline.broker.coordination.values.group_values import CoordinatorFault
 from strandline.broker.protocol.schema.errors import ErrorCode
 
 # What one expression may take, compiled. RE2's own default is 8 MiB; names of topics are short.

@@ -19,7 +19,7 @@ from strandline.broker.coordination.values.consumer_values import (
     HeartbeatRequest,
     Partitions,
 )
-from strandline.broker.coordination.values.faults import CoordinatorFault
+from strandline.broker.coordination.values.group_values import CoordinatorFault
 from strandline.broker.handlers.services.error_messages import clipped
 from strandline.broker.handlers.services.limits import refuse_flood, refuse_partition_flood
 from strandline.broker.handlers.services.services import RequestContext, Services

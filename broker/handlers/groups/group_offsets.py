@@ -22,12 +22,12 @@ from dataclasses import dataclass, replace
 
 from strandline.broker.cluster.metadata.image import MetadataImage, TopicImage
 from strandline.broker.coordination.runtime.runtime import GroupCoordinator
-from strandline.broker.coordination.values.faults import CoordinatorFault
 from strandline.broker.coordination.values.group_offsets import (
     NO_OFFSET,
     CommittedOffset,
     GroupOffsets,
 )
+from strandline.broker.coordination.values.group_values import CoordinatorFault
 from strandline.broker.coordination.values.shard_values import (
     CommitRequest,
     OffsetDeletion,

@@ -23,8 +23,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from strandline.broker.coordination.runtime.runtime import GroupCoordinator
-from strandline.broker.coordination.values.faults import CoordinatorFault
 from strandline.broker.coordination.values.group_values import (
+    CoordinatorFault,
     GroupDescription,
     JoinRequest,
     LeaveResult,

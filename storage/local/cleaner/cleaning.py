@@ -38,13 +38,13 @@ from strandline.storage.local.cleaner.messages import (
 from strandline.storage.local.cleaner.plan import SegmentFacts, group_segments
 from strandline.storage.local.cleaner.transactions import CleanedTransactions
 from strandline.storage.local.cleaner.windows import BatchWindow, read_windows
-from strandline.storage.local.formats.producer_state import read_marker
-from strandline.storage.local.formats.segment_names import (
+from strandline.storage.local.formats.names import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
     TIME_INDEX_SUFFIX,
     file_name,
 )
+from strandline.storage.local.formats.producer_state import read_marker
 from strandline.storage.local.segment.cleaned_segment import CleanedFacts, CleanedSegment
 from strandline.storage.model import Buffer
 from strandline.storage.records.batch import batch as batch_format

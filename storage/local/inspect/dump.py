@@ -30,15 +30,15 @@ from strandline.storage.local.formats.index import (
     iter_offset_entries,
     iter_time_entries,
 )
-from strandline.storage.local.formats.producer_state import iter_snapshot
-from strandline.storage.local.formats.scan import ScannedBatch, scan_batches
-from strandline.storage.local.formats.segment_names import (
+from strandline.storage.local.formats.names import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
 )
+from strandline.storage.local.formats.producer_state import iter_snapshot
+from strandline.storage.local.formats.scan import ScannedBatch, scan_batches
 from strandline.storage.local.formats.txn_index import decode_entries
 from strandline.storage.local.segment.trash import DELETED_SUFFIX
 from strandline.storage.records.batch.any_batch import iter_records

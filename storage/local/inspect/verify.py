@@ -36,18 +36,18 @@ from strandline.storage.errors import (
 from strandline.storage.files import OpenFile
 from strandline.storage.local.formats import checkpoint
 from strandline.storage.local.formats.epoch_cache import LeaderEpochCache
-from strandline.storage.local.formats.folder_names import partition_of
 from strandline.storage.local.formats.index import iter_offset_entries, iter_time_entries
-from strandline.storage.local.formats.producer_state import ProducerState, iter_snapshot
-from strandline.storage.local.formats.scan import ScannedBatch, scan_batches
-from strandline.storage.local.formats.segment_names import (
+from strandline.storage.local.formats.names import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
     file_name,
+    partition_of,
 )
+from strandline.storage.local.formats.producer_state import ProducerState, iter_snapshot
+from strandline.storage.local.formats.scan import ScannedBatch, scan_batches
 from strandline.storage.local.formats.txn_index import decode_entries
 from strandline.storage.local.log.recovery import aborted_entry
 from strandline.storage.local.log_dirs.log_dir import LOCK_FILE

@@ -35,14 +35,14 @@ from strandline.storage.errors import CorruptFile, DiskError, UnsupportedFormat
 from strandline.storage.files import FileMark, OpenFile
 from strandline.storage.local.formats import checkpoint, headed_file
 from strandline.storage.local.formats.epoch_cache import LeaderEpochCache
-from strandline.storage.local.formats.producer_state import ProducerState
-from strandline.storage.local.formats.segment_names import (
+from strandline.storage.local.formats.names import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
     file_name,
 )
+from strandline.storage.local.formats.producer_state import ProducerState
 from strandline.storage.local.log.log import LocalLog
 from strandline.storage.local.log.recovery import LateOpener, LoadedLog
 from strandline.storage.local.segment import partition_folder as folder

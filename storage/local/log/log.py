@@ -23,6 +23,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from strandline.storage import files
@@ -38,8 +39,8 @@ from strandline.storage.errors import (
     StorageError,
 )
 from strandline.storage.files import OpenFile
+from strandline.storage.local.formats.names import SNAPSHOT_SUFFIX, file_name
 from strandline.storage.local.formats.producer_state import CompletedTransaction, TransactionMarker
-from strandline.storage.local.formats.segment_names import SNAPSHOT_SUFFIX, file_name
 from strandline.storage.local.log.append_rules import (
     UNUSUAL_BITS,
     AppendInfo,
@@ -73,7 +74,6 @@ from strandline.storage.model import (
 from strandline.storage.quiet_log import QuietLog
 from strandline.storage.records.batch import batch as batch_format
 from strandline.storage.system import crc32c
-from strandline.storage.values import dataclass
 
 __all__ = ["AppendInfo", "AppendOrigin", "LocalLog", "LocalRead", "LogStatistics"]
 

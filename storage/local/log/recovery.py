@@ -40,14 +40,14 @@ from strandline.storage.errors import (
 from strandline.storage.files import OpenFile
 from strandline.storage.local.formats import checkpoint
 from strandline.storage.local.formats.epoch_cache import LeaderEpochCache
-from strandline.storage.local.formats.producer_state import CompletedTransaction, ProducerState
-from strandline.storage.local.formats.scan import ScannedBatch, scan_batches
-from strandline.storage.local.formats.segment_names import (
+from strandline.storage.local.formats.names import (
     LOG_SUFFIX,
     SEGMENT_SUFFIXES,
     SNAPSHOT_SUFFIX,
     file_name,
 )
+from strandline.storage.local.formats.producer_state import CompletedTransaction, ProducerState
+from strandline.storage.local.formats.scan import ScannedBatch, scan_batches
 from strandline.storage.local.segment import partition_folder as folder
 from strandline.storage.local.segment.producer_snapshots import ProducerSnapshots
 from strandline.storage.local.segment.recovery_report import RecoveryReport

@@ -26,8 +26,8 @@ from strandline.storage import files
 from strandline.storage.errors import CorruptFile, CorruptRecords, DiskError
 from strandline.storage.files import OpenFile
 from strandline.storage.local.formats import headed_file
+from strandline.storage.local.formats.names import LOG_SUFFIX, file_name
 from strandline.storage.local.formats.scan import scan_batches
-from strandline.storage.local.formats.segment_names import LOG_SUFFIX, file_name
 from strandline.storage.local.log.log import LocalLog
 from strandline.storage.local.segment.partition_folder import segment_bases
 from strandline.storage.local.segment.segment import LogSegment

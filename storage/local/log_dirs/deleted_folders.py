@@ -12,7 +12,7 @@ from pathlib import Path
 
 from strandline.storage import files
 from strandline.storage.errors import DiskError
-from strandline.storage.local.formats.folder_names import DELETE_SUFFIX, put_aside
+from strandline.storage.local.formats.names import DELETE_SUFFIX, put_aside
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,16 +23,17 @@ from strandline.storage.clock import Clock
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.errors import CorruptFile, DiskError, UnsupportedFormat
 from strandline.storage.local.formats import checkpoint
-from strandline.storage.local.formats.folder_names import (
+from strandline.storage.local.formats.names import (
     DELETE_SUFFIX,
+    LOG_SUFFIX,
     STRAY_SUFFIX,
+    file_name,
     is_put_aside,
     is_removable,
     partition_of,
     put_aside,
     subfolders,
 )
-from strandline.storage.local.formats.segment_names import LOG_SUFFIX, file_name
 from strandline.storage.local.log import closed_log
 from strandline.storage.local.log.log import LocalLog
 from strandline.storage.local.log_dirs import move as log_move

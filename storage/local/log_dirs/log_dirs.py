@@ -4,7 +4,7 @@
     <log.dir>/meta.properties                      whose folder this is
     <log.dir>/<topic>-<partition>/                 a log, see log.py; with a mark one that is being
                                                    moved here, see move.py
-    <log.dir>/<topic>-<partition>.<id>-<why>/      one that is none any more, see folder_names.py
+    <log.dir>/<topic>-<partition>.<id>-<why>/      one that is none any more, see names.py
     <log.dir>/*-checkpoint                         see checkpoint.py
     <log.dir>/.kafka_cleanshutdown                 there if the last stop was clean
 

@@ -39,14 +39,15 @@ from strandline.storage.config.log_config import LONG_MAX
 from strandline.storage.errors import DiskError, OffsetOutOfRange, StorageError
 from strandline.storage.files import FileRange
 from strandline.storage.local.formats import checkpoint
-from strandline.storage.local.formats.folder_names import DELETE_SUFFIX, put_aside
-from strandline.storage.local.formats.segment_names import (
+from strandline.storage.local.formats.names import (
+    DELETE_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
     file_name,
+    put_aside,
 )
 from strandline.storage.local.log import set_aside
 from strandline.storage.local.log.append_rules import AppendOrigin

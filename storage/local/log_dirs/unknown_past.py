@@ -13,7 +13,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from strandline.storage import files
-from strandline.storage.local.formats.folder_names import DELETE_SUFFIX, put_aside
+from strandline.storage.local.formats.names import DELETE_SUFFIX, put_aside
 
 MARK = "past-unknown"
 

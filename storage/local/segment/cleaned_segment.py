@@ -17,7 +17,7 @@ from strandline.storage import files
 from strandline.storage.errors import DiskError
 from strandline.storage.files import OpenFile
 from strandline.storage.local.formats.index import OffsetIndex, TimeIndex
-from strandline.storage.local.formats.segment_names import (
+from strandline.storage.local.formats.names import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
     SEGMENT_SUFFIXES,

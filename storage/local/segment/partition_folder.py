@@ -24,8 +24,7 @@ from strandline.storage import files
 from strandline.storage.errors import CorruptRecords, DiskError
 from strandline.storage.files import TEMPORARY_SUFFIX, OpenFile
 from strandline.storage.local.formats import checkpoint
-from strandline.storage.local.formats.scan import scan_batches
-from strandline.storage.local.formats.segment_names import (
+from strandline.storage.local.formats.names import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
     SEGMENT_SUFFIXES,
@@ -34,6 +33,7 @@ from strandline.storage.local.formats.segment_names import (
     TXN_INDEX_SUFFIX,
     file_name,
 )
+from strandline.storage.local.formats.scan import scan_batches
 from strandline.storage.local.segment.trash import DELETED_SUFFIX
 
 CLEANED_SUFFIX = ".cleaned"

@@ -48,8 +48,7 @@ from strandline.storage.local.formats.index import (
     TimeEntry,
     TimeIndex,
 )
-from strandline.storage.local.formats.scan import OLD_MESSAGE_BYTES_MAX, ScannedBatch, scan_batches
-from strandline.storage.local.formats.segment_names import (
+from strandline.storage.local.formats.names import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
@@ -57,6 +56,7 @@ from strandline.storage.local.formats.segment_names import (
     TXN_INDEX_SUFFIX,
     file_name,
 )
+from strandline.storage.local.formats.scan import OLD_MESSAGE_BYTES_MAX, ScannedBatch, scan_batches
 from strandline.storage.local.formats.txn_index import TxnIndex
 from strandline.storage.local.segment.open_files import OPEN_SEALED
 from strandline.storage.model import NO_TIMESTAMP, Buffer, TimestampOffset

@@ -24,7 +24,7 @@ from strandline.storage.crash_points import (
     crash_point,
 )
 from strandline.storage.files import OpenFile
-from strandline.storage.local.formats.segment_names import (
+from strandline.storage.local.formats.names import (
     SEGMENT_SUFFIXES,
     SNAPSHOT_SUFFIX,
     file_name,

@@ -27,7 +27,7 @@ from strandline.storage.crash_points import (
     crash_point,
 )
 from strandline.storage.files import OpenFile
-from strandline.storage.local.formats.segment_names import (
+from strandline.storage.local.formats.names import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
     TIME_INDEX_SUFFIX,

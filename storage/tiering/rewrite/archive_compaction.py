@@ -49,7 +49,7 @@ from strandline.storage.local.cleaner.messages import (
 )
 from strandline.storage.local.cleaner.plan import SegmentFacts
 from strandline.storage.local.cleaner.process import CleanerProcess
-from strandline.storage.local.formats.segment_names import LOG_SUFFIX, TXN_INDEX_SUFFIX, file_name
+from strandline.storage.local.formats.names import LOG_SUFFIX, TXN_INDEX_SUFFIX, file_name
 from strandline.storage.local.formats.txn_index import TxnIndex
 from strandline.storage.local.segment.cleaned_segment import cleaned_path, remove_cleaned
 from strandline.storage.model import (

@@ -41,8 +41,8 @@ from strandline.broker.coordination.values.consumer_values import (
     HeartbeatRequest,
     Partitions,
 )
-from strandline.broker.coordination.values.faults import CoordinatorFault
 from strandline.broker.coordination.values.group_values import (
+    CoordinatorFault,
     GroupRules,
     GroupSnapshot,
     JoinRequest,

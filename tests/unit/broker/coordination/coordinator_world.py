@@ -15,8 +15,8 @@ from strandline.broker.cluster.metadata.decisions import TopicDefaults
 from strandline.broker.cluster.metadata.image import MetadataImage, replay
 from strandline.broker.cluster.metadata.records import ClusterCreated, TopicCreated
 from strandline.broker.coordination.runtime.runtime import GroupCoordinator
-from strandline.broker.coordination.values.faults import CoordinatorFault
 from strandline.broker.coordination.values.group_values import (
+    CoordinatorFault,
     JoinRequest,
     MemberProtocol,
 )

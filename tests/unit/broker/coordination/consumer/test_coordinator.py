@@ -12,8 +12,11 @@ from strandline.broker.coordination.consumer import consumer_group
 from strandline.broker.coordination.runtime import runtime
 from strandline.broker.coordination.runtime.runtime import GroupCoordinator
 from strandline.broker.coordination.values.consumer_values import HeartbeatAnswer, HeartbeatRequest
-from strandline.broker.coordination.values.faults import CoordinatorFault
-from strandline.broker.coordination.values.group_values import GroupState, SyncRequest
+from strandline.broker.coordination.values.group_values import (
+    CoordinatorFault,
+    GroupState,
+    SyncRequest,
+)
 from strandline.broker.coordination.values.shard_values import (
     CommitRequest,
     OffsetToCommit,

@@ -10,9 +10,9 @@ import pytest
 from strandline.broker.cluster.metadata.records import TopicCreated, TopicDeleted
 from strandline.broker.coordination.records.offset_records import encode_records
 from strandline.broker.coordination.runtime import runtime
-from strandline.broker.coordination.values.faults import CoordinatorFault
 from strandline.broker.coordination.values.group_offsets import CommittedOffset
 from strandline.broker.coordination.values.group_values import (
+    CoordinatorFault,
     GroupState,
     LeavingMember,
     SyncRequest,

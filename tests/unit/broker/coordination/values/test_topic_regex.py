@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from strandline.broker.coordination.values.faults import CoordinatorFault
+from strandline.broker.coordination.values.group_values import CoordinatorFault
 from strandline.broker.coordination.values.topic_regex import (
     REGEX_CHARACTERS_MAX,
     check_regex,

@@ -14,7 +14,7 @@ import pytest
 from strandline.storage import files
 from strandline.storage.clock import ManualClock
 from strandline.storage.errors import DiskError
-from strandline.storage.local.formats.folder_names import partition_of
+from strandline.storage.local.formats.names import partition_of
 from strandline.storage.local.log_dirs.deleted_folders import DeletedFolders
 from strandline.storage.model import TopicPartition
 from strandline.storage.tiering.log.unified_log import UnifiedLog

@@ -12,7 +12,7 @@ import pytest
 from strandline.storage.clock import ManualClock
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.errors import DiskError
-from strandline.storage.local.formats.folder_names import partition_of
+from strandline.storage.local.formats.names import partition_of
 from strandline.storage.local.log import set_aside
 from strandline.storage.local.log.log import LocalLog
 from strandline.storage.local.log.set_aside import SetAside

@@ -1,9 +1,11 @@
-"""The names of the folders in a log folder: a partition's, and that of one that is no more.
+"""The names of folders and files in a log folder, in Kafka's layout.
 
 <topic>-<partition>                 a log
 <topic>-<partition>.<id>-delete     a removed one, until it is purged
 <topic>-<partition>.<id>-stray      one that the cluster does not know; kept, but see LogDirs.load
 <topic>-<partition>.<id>-future     Kafka's unfinished copy from another log folder
+
+<20-digit offset><suffix>           a file of a segment, see segment.py
 """
 
 from __future__ import annotations
@@ -16,6 +18,13 @@ from pathlib import Path
 from strandline.storage.errors import DiskError
 from strandline.storage.model import TopicPartition
 
+LOG_SUFFIX = ".log"
+INDEX_SUFFIX = ".index"
+TIME_INDEX_SUFFIX = ".timeindex"
+TXN_INDEX_SUFFIX = ".txnindex"
+SNAPSHOT_SUFFIX = ".snapshot"
+SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+
 DELETE_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"
 # File systems end names at 255 bytes; a removed folder's name loses the end of its topic instead.
@@ -23,6 +32,11 @@ NAME_BYTES_MAX = 255
 
 _PARTITION_FOLDER = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9][0-9]{0,9})")
 _RENAMED_FOLDER = re.compile(r".+\.[0-9a-f]{32}-(delete|stray|future)")
+
+
+def file_name(offset: int, suffix: str) -> str:
+    """`00000000000000000042.log` for 42 and `.log`."""
+    return f"{offset:020d}{suffix}"
 
 
 def partition_of(name: str) -> TopicPartition | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strandline.broker.coordination.values.group_partitioning import (
+from strandline.broker.coordination.runtime.slots import (
     coordinating_partition,
     java_hash,
 )
