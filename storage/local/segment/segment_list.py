@@ -53,15 +53,12 @@ class SegmentList:
     def _set(self, segments: Sequence[LogSegment]) -> None:
         self.segments = tuple(segments)
         self.active = self.segments[-1]
+        self.start_offset = self.segments[0].base_offset
         # One value, so that a reader in another thread has both of the same moment.
         self._by_base = self.segments, [segment.base_offset for segment in self.segments]
         self.change_count += 1
         # The segments whose bytes were counted, and how many bytes; counted when first asked.
         self._counted: tuple[tuple[LogSegment, ...], int] | None = None
-
-    @property
-    def start_offset(self) -> int:
-        return self.segments[0].base_offset
 
     @property
     def size_bytes(self) -> int:
