@@ -69,7 +69,7 @@ from strandline.broker.coordination.values.group_values import (
 from strandline.broker.coordination.values.member_room import Lack, member_bytes
 from strandline.broker.protocol.formats.consumer_protocol import (
     CONSUMER_PROTOCOL_TYPE,
-    decode_subscription,
+    decode_subscribed_topics,
 )
 from strandline.broker.protocol.schema.errors import ErrorCode, MalformedRequest
 
@@ -876,10 +876,9 @@ class Group:
         topics: set[str] = set()
         for member in self._members:
             try:
-                found = decode_subscription(member.metadata_for(self.protocol_name))
+                topics.update(decode_subscribed_topics(member.metadata_for(self.protocol_name)))
             except MalformedRequest:
                 return None
-            topics.update(found.topics)
         return frozenset(topics)
 
     def _snapshot(self, assignments: dict[str, bytes]) -> GroupSnapshot:
