@@ -37,7 +37,7 @@ from strandline.broker.coordination.runtime.runtime import GroupCoordinator
 from strandline.broker.coordination.values.consumer_values import MemberTimes
 from strandline.broker.handlers.dispatch.dispatch import Dispatcher
 from strandline.broker.handlers.fetch.fetch import FetchHandler
-from strandline.broker.handlers.services.fetch_sessions import FetchSessionCache
+from strandline.broker.handlers.fetch.sessions import FetchSessionCache
 from strandline.broker.handlers.services.services import Services
 from strandline.broker.handlers.wiring import make_dispatcher
 from strandline.broker.network.cold_turns import ColdTurns
@@ -402,19 +402,18 @@ class Broker:
             running=self._running,
             metadata=self._metadata,
             replicas=self._replicas,
-            sessions=FetchSessionCache(
-                self._config.max_incremental_fetch_session_cache_slots,
-                self._clock,
-                name_of=self._metadata.topic_name,
-            ),
             quotas=self._quotas,
             traffic=self._traffic,
             clock=self._clock,
             cold_pace=self._cold_pace,
             records=self._workers.records,
         )
-        self._fetch = FetchHandler(services)
-        self._sessions = services.sessions
+        self._sessions = FetchSessionCache(
+            self._config.max_incremental_fetch_session_cache_slots,
+            self._clock,
+            name_of=self._metadata.topic_name,
+        )
+        self._fetch = FetchHandler(services, self._sessions)
         return make_dispatcher(
             services,
             self._fetch,

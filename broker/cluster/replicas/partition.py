@@ -86,7 +86,7 @@ class Partition:
         self.traffic = traffic
         self.leader_epoch = leader_epoch
         self._waiters: set[AppendWaiter] = set()
-        # What consumers were told last who got no records; see `fetch_answers.passed_over`.
+        # What consumers were told last who got no records; see `partition_answers.passed_over`.
         self.said_in_passing: FetchResponsePartition | None = None
 
     def __repr__(self) -> str:

@@ -31,7 +31,6 @@ from strandline.broker.handlers.dispatch.api_versions import (
     unsupported_api_versions,
 )
 from strandline.broker.handlers.fetch.fetch import FetchHandler
-from strandline.broker.handlers.fetch.fetch_again import KnownFetches
 from strandline.broker.handlers.produce.produce import ProduceHandler
 from strandline.broker.handlers.services.services import RequestContext, Services
 from strandline.broker.network.answers import (
@@ -39,13 +38,11 @@ from strandline.broker.network.answers import (
     Answer,
     Caller,
     CloseConnectionError,
-    ColdParts,
     Deferred,
     Parts,
     ThrottledParts,
 )
 from strandline.broker.protocol.codec.codec import decode_request, encode_response
-from strandline.broker.protocol.fetch import decode_fetch_request
 from strandline.broker.protocol.header import (
     RequestHeader,
     decode_request_header,
@@ -57,7 +54,6 @@ from strandline.broker.protocol.schema.api import ApiKey
 from strandline.broker.protocol.schema.errors import MalformedRequest, UnsupportedVersion
 from strandline.broker.protocol.schema.schema import Request, Response
 from strandline.broker.telemetry.requests import ApiTraffic, count_errors
-from strandline.storage.files import FileRange
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +94,6 @@ class Dispatcher:
         self._decoding = decoding
         self._produce = produce
         self._fetch = fetch
-        self._known_fetches = KnownFetches()
         self._others: dict[ApiKey, Handler] = {
             ApiKey.API_VERSIONS: ApiVersionsHandler(services.metadata).api_versions,
             **others,
@@ -106,7 +101,6 @@ class Dispatcher:
         self._quotas = services.quotas
         self._traffic = services.traffic
         self._apis = services.traffic.apis
-        self._fetches = self._apis[ApiKey.FETCH]
         self._now_s = services.clock.monotonic_s
 
     def handle(
@@ -114,17 +108,6 @@ class Dispatcher:
     ) -> Answer:
         """See `network.connection.RequestHandler`; `caller` is who sends it, as far as known."""
         started_s = self._now_s()
-        again = self._known_fetches.get(peer)
-        if again is not None:
-            known = again.match(frame)
-            if known is not None:
-                parts = self._fetch.handle_again(again, *known)
-                if parts is not None:
-                    traffic = self._fetches
-                    size_bytes = len(frame) + LENGTH_BYTES
-                    traffic.came(again.version, size_bytes, started_s - received_s)
-                    traffic.at_once(parts, self._now_s() - started_s)
-                    return parts
         try:
             header = decode_request_header(frame)
             if caller.user is not ANONYMOUS:
@@ -141,15 +124,7 @@ class Dispatcher:
                 produce = decode_produce_request(header.api_version, body)
                 answer = self._produce.handle(produce, header, size_bytes, started_s, peer)
             elif header.api_key is ApiKey.FETCH:
-                fetch = decode_fetch_request(header.api_version, body)
-                answer = self._fetch.handle(fetch, header, started_s)
-                if answer.__class__ is ColdParts or (
-                    # Length and header, what stands in front of the first records, and these.
-                    answer.__class__ is list
-                    and len(answer) > 2
-                    and answer[2].__class__ is FileRange
-                ):
-                    self._known_fetches.note(peer, frame, fetch, header)
+                answer = self._fetch.handle_body(body, header, peer, started_s)
             else:
                 request = decode_request(header.api_key, header.api_version, body)
                 return self._dispatch(header, request, peer, started_s, caller)
@@ -162,10 +137,6 @@ class Dispatcher:
                 return frame_response(ApiKey.API_VERSIONS, 0, error.correlation_id, response)
             self._traffic.refused_total += 1
             raise CloseConnectionError(str(error)) from error
-        if answer.__class__ is list:
-            # Nearly every answer; without another call.
-            traffic.at_once(answer, self._now_s() - started_s)
-            return answer
         return self._counted(answer, traffic, started_s)
 
     # --- Produce and Fetch -------------------------------------------------------------------

@@ -40,34 +40,28 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from functools import partial
 
 from strandline.broker.cluster.replicas.partition import Partition
 from strandline.broker.cluster.replicas.traffic import TopicTraffic
-from strandline.broker.handlers.fetch.fetch_again import FetchAgain
-from strandline.broker.handlers.fetch.fetch_answers import (
+from strandline.broker.handlers.fetch.cold import ColdFetches
+from strandline.broker.handlers.fetch.partition_answers import (
+    FIRST_VERSION_WITH_ZSTD,
     error_answer,
     follower_fault,
     is_news,
     passed_over,
     readable_end,
     records_answer,
-    replica_id_of,
     with_aborted,
     with_old_messages,
 )
-from strandline.broker.handlers.fetch.fetch_cold import ColdFetches
-from strandline.broker.handlers.fetch.fetch_local_again import local_answer
-from strandline.broker.handlers.fetch.fetch_plan import (
-    FIRST_VERSION_WITH_ZSTD,
-    FetchPass,
-    FetchPlan,
-)
-from strandline.broker.handlers.fetch.fetch_planner import FetchPlanner
+from strandline.broker.handlers.fetch.plan import FetchPass, FetchPlan, FetchPlanner
 from strandline.broker.handlers.fetch.purgatory import ParkedFetch
-from strandline.broker.handlers.services.fetch_sessions import (
+from strandline.broker.handlers.fetch.sessions import (
     FetchSession,
+    FetchSessionCache,
     PartitionKey,
     SessionRefused,
     WantedPartition,
@@ -85,9 +79,8 @@ from strandline.broker.protocol.messages.fetch import (
 )
 from strandline.broker.protocol.schema.api import ApiKey
 from strandline.broker.protocol.schema.errors import ErrorCode
-from strandline.broker.protocol.schema.schema import Part
 from strandline.storage.errors import RecordsRejected, StorageError
-from strandline.storage.model import NO_EPOCH, Isolation, Offset
+from strandline.storage.model import Isolation
 from strandline.storage.quiet_log import QuietLog
 from strandline.storage.records.compression import Codec
 
@@ -100,14 +93,13 @@ OLD_FETCH_LOOK_S = 0.1
 
 
 class FetchHandler:
-    """Serves fetches; keeps nothing between them but the sessions."""
+    """Serves fetches from both tiers."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, sessions: FetchSessionCache) -> None:
         self._replicas = services.replicas
-        self._sessions = services.sessions
-        self._bytes_max = services.config.fetch_max_bytes
+        self._sessions = sessions
         self._services = services
-        self._plan = FetchPlanner(services).plan
+        self._planner = FetchPlanner(services, sessions)
         self._loop = asyncio.get_running_loop()
         self._quiet_log = QuietLog(log, services.clock)
         # Fetches that wait at present.
@@ -125,22 +117,30 @@ class FetchHandler:
             clock=services.clock,
         )
 
+    def handle_body(
+        self, body: memoryview, header: RequestHeader, peer: str, started_s: float
+    ) -> Answer:
+        """As `handle`, of a request that is not decoded yet. Raises MalformedRequest."""
+        return self._carry_out(self._planner.plan_body(body, header, peer, started_s), header)
+
     def handle(self, request: FetchRequest, header: RequestHeader, started_s: float) -> Answer:
         """A framed answer, now or later. `started_s` is when the request was taken up."""
-        plan = self._plan(request, header, started_s)
+        return self._carry_out(self._planner.plan(request, header, started_s), header)
+
+    def _carry_out(self, plan: FetchPlan | SessionRefused, header: RequestHeader) -> Answer:
         if isinstance(plan, SessionRefused):
             self._requests.failed(plan.error_code)
             response = FetchResponse(error_code=plan.error_code, topics=())
-            return self._frame(header.api_version, header.correlation_id, response)
-        if replica_id_of(request) >= 0:
+            return self._frame(header, response)
+        if plan.replica_id >= 0:
             return self._answer(plan, self._refuse_replica(plan))
         if plan.version < FIRST_VERSION_WITH_BATCHES:
             return self._answer_with_old_messages(plan)
         found = self._look(plan)
         if found.remote:
-            self._cold.read_from_memory(plan, found)
-            if found.remote:
-                return self._answer_with_remote(plan, found)
+            coming = self._cold.read(plan, found)
+            if coming is not None:
+                return self._answer_later(plan, found, coming)
             return self._answer_cold(plan, found)
         if (
             found.must_answer
@@ -150,46 +150,6 @@ class FetchHandler:
         ):
             return self._answer(plan, found)
         return self._park(plan, found)
-
-    def handle_again(
-        self, again: FetchAgain, correlation_id: int, offset: Offset
-    ) -> list[Part] | None:
-        """As `handle`, for a fetch that is `again` from `offset` on.
-
-        Only records of this disk, or that were read ahead from the archive, are given out here, to
-        whom nothing limits. Whoever wants anything else gets None, and nothing has happened.
-        """
-        partition = self._replicas.partitions_of(again.topic, again.topic_id).get(again.partition)
-        if (
-            partition is None
-            or again.leader_epoch not in (NO_EPOCH, partition.leader_epoch)
-            or self._quotas.is_active
-        ):
-            return None
-        unified_log = partition.log
-        log_start_offset = unified_log.log_start_offset
-        if offset < log_start_offset:
-            return None
-        if offset >= unified_log.local.start_offset:
-            return local_answer(again, correlation_id, partition, offset, self._bytes_max)
-        if self._pace.is_held(self._now_s()):
-            return None
-        # One at least, as `ColdFetches` has it.
-        bytes_max = max(min(again.bytes_max, self._bytes_max), 1)
-        read = unified_log.read_remote_from_memory(
-            offset,
-            bytes_max=min(again.partition_bytes_max, bytes_max),
-            isolation=again.isolation,
-        )
-        if read is None:
-            return None
-        partition.traffic.remote_bytes_out += read.size_bytes
-        traffic = partition.traffic
-        traffic.fetch_requests += 1
-        traffic.remote_fetches += 1
-        traffic.bytes_out += read.size_bytes
-        told = partition.high_watermark, partition.last_stable_offset, log_start_offset
-        return ColdParts(again.answer(correlation_id, told, read.buffers, read.size_bytes))
 
     # --- reading -----------------------------------------------------------------------------
 
@@ -359,8 +319,10 @@ class FetchHandler:
         deferred.cancel_hook = cancel
         return deferred
 
-    async def _answer_with_remote(self, plan: FetchPlan, found: FetchPass) -> Parts:
-        await self._cold.read(plan, found)
+    async def _answer_later(
+        self, plan: FetchPlan, found: FetchPass, coming: Awaitable[None]
+    ) -> Parts:
+        await coming
         plan.started_s = self._now_s()
         return self._answer_cold(plan, found)
 
@@ -376,8 +338,9 @@ class FetchHandler:
             if enough or not plan.wanted or self._loop.time() >= deadline_s:
                 break
             await asyncio.sleep(min(OLD_FETCH_LOOK_S, deadline_s - self._loop.time()))
-        if found.remote:
-            await self._cold.read(plan, found)
+        coming = self._cold.read(plan, found) if found.remote else None
+        if coming is not None:
+            await coming
         plan.started_s = self._now_s()
         magic = 1 if plan.version >= FIRST_VERSION_WITH_MAGIC_1 else 0
         for position, (wanted, answer) in enumerate(found.answers):
@@ -394,10 +357,11 @@ class FetchHandler:
     def _throttle_ms(self, plan: FetchPlan, found: FetchPass) -> int:
         """How long the client is to be left alone; then the answer does not count."""
         busy_s = self._now_s() - plan.started_s
-        by_time = self._quotas.requested(plan.user, plan.client_id, busy_s)
-        by_bytes = self._quotas.fetched(plan.user, plan.client_id, found.total_bytes)
+        user, client_id = plan.header.user, plan.header.client_id
+        by_time = self._quotas.requested(user, client_id, busy_s)
+        by_bytes = self._quotas.fetched(user, client_id, found.total_bytes)
         if by_time or by_bytes:
-            self._quotas.unfetched(plan.user, plan.client_id, found.total_bytes)
+            self._quotas.unfetched(user, client_id, found.total_bytes)
         return max(by_time, by_bytes)
 
     def _answer_throttled(self, plan: FetchPlan, throttle_ms: int) -> Parts:
@@ -410,7 +374,7 @@ class FetchHandler:
                 # Clients take no session from an answer without the partitions they asked for.
                 self._sessions.end(plan.session.session_id)
         response = FetchResponse(throttle_time_ms=throttle_ms, session_id=session_id, topics=())
-        parts = self._frame(plan.version, plan.correlation_id, response)
+        parts = self._frame(plan.header, response)
         return ThrottledParts(parts, throttle_ms)
 
     def _answer(self, plan: FetchPlan, found: FetchPass) -> Parts:
@@ -446,6 +410,10 @@ class FetchHandler:
         self._requests.failed_answers += failed
         if session is not None and served:
             session.rotate(served)
+        if plan.known is not None:
+            parts = plan.known.response(plan.header.correlation_id, found.answers[0][1])
+            if parts is not None:
+                return parts
         response = FetchResponse(
             session_id=session.session_id if session is not None else 0,
             topics=[
@@ -457,12 +425,12 @@ class FetchHandler:
                 for key, partitions in topics.items()
             ],
         )
-        return self._frame(plan.version, plan.correlation_id, response)
+        return self._frame(plan.header, response)
 
     def _traffic_of(self, wanted: WantedPartition) -> TopicTraffic | None:
         partition = self._find(wanted)
         return None if partition is None else partition.traffic
 
-    def _frame(self, version: int, correlation_id: int, response: FetchResponse) -> Parts:
-        body = encode_fetch_response(version, response)
-        return frame_response(ApiKey.FETCH, version, correlation_id, body)
+    def _frame(self, header: RequestHeader, response: FetchResponse) -> Parts:
+        body = encode_fetch_response(header.api_version, response)
+        return frame_response(ApiKey.FETCH, header.api_version, header.correlation_id, body)

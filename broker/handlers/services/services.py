@@ -10,7 +10,6 @@ from strandline.broker.cluster.metadata.metadata import Metadata
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.config.running_config import RunningConfig
-from strandline.broker.handlers.services.fetch_sessions import FetchSessionCache
 from strandline.broker.network.answers import ANONYMOUS
 from strandline.broker.quotas.cold_pace import ColdPace
 from strandline.broker.quotas.quotas import ClientQuotas
@@ -25,7 +24,6 @@ class Services:
     running: RunningConfig
     metadata: Metadata
     replicas: ReplicaManager
-    sessions: FetchSessionCache
     quotas: ClientQuotas
     traffic: RequestTraffic
     clock: Clock

@@ -24,6 +24,7 @@ import asyncio
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -84,13 +85,21 @@ class _Stream:
 
     # How far was read ahead, in chunks.
     depth: int
-    # The chunk that it is in the middle of, and that chunk's number; None between two chunks. The
-    # chunk itself is the cache's, or a consumer that is gone would keep its memory.
+    # The chunk that it is in the middle of; None between two chunks. The chunk itself is the
+    # cache's, or a consumer that is gone would keep its memory.
     key: ChunkKey | None
-    number: int
     reader: Reader
     # Those of `reader` before it was read ahead: what was lost since is guessed again.
     lost_guesses: int
+
+    def is_ahead(self, entry: SegmentEntry, going_on: _Continuation) -> bool:
+        """Whether it is inside a chunk of `entry`, and all that follows was guessed already."""
+        return (
+            self.key is not None
+            and self.key.log_key == entry.log_key
+            and self.depth == going_on.depth
+            and self.lost_guesses == going_on.lost_guesses
+        )
 
 
 class _Continuation(NamedTuple):
@@ -187,26 +196,60 @@ class ColdReader:
         bytes_max: int,
         end_offset: Offset | None = None,
         next_entries: Sequence[SegmentEntry] = (),
+        waiting: AbstractContextManager[None] | None = None,
     ) -> ColdRead:
         """Whole batches, the first of which holds `offset` (or is the next one after it).
 
         At least one batch, else at most `bytes_max` bytes; only batches that begin below
         `end_offset`. Empty only if there is none: then `next_offset` says where to go on.
-        `next_entries` are the segments after `entry`, for reading over its end. Raises
-        ObjectNotFound, AccessDenied, ObjectArchived, ObjectCorrupt or TierUnavailable.
+        `next_entries` are the segments after `entry`, for reading over its end. `waiting` is
+        entered if the chunk is not in memory. Raises ObjectNotFound, AccessDenied, ObjectArchived,
+        ObjectCorrupt or TierUnavailable.
         """
         assert entry.base_offset <= offset < entry.end_offset, (entry, offset)
-        found = self.read_from_memory(
-            entry, offset, bytes_max=bytes_max, end_offset=end_offset, next_entries=next_entries
-        )
-        if found is not None:
-            return found
+        if self._due:
+            self._ahead.look()
+        folder = _folder(entry)
+        stream = self._streams.get((folder, offset))
+        going_on = self._going_on(folder, stream)
+        is_ahead = stream is not None and stream.is_ahead(entry, going_on)
+        if stream is not None and is_ahead:
+            found = self._read_on(folder, stream, offset, bytes_max, end_offset)
+            if found is not None:
+                return found
+        index = self._indexes.find(entry.meta_key)
+        number = 0 if index is None else index.chunk_for(offset)
+        chunk = None if index is None else self._downloads.find(index.chunk_key(number))
+        if index is not None and chunk is not None and chunk.end_offset > offset:
+            self._downloads.counters.memory_hits += 1
+            if not is_ahead:
+                self._ahead.soon(
+                    LookAhead(going_on.reader, index, number + 1, going_on.depth, next_entries)
+                )
+        else:
+            with waiting or nullcontext():
+                chunk, number = await self._wait_for_chunk(entry, offset, going_on, next_entries)
+            if chunk is None:
+                return ColdRead(next_offset=entry.end_offset)
+        followers = self._chunks_in_memory((entry, *next_entries), number + 1)
+        result = self._collect(chunk, followers, offset, bytes_max=bytes_max, end_offset=end_offset)
+        self._remember_stream(going_on, result, chunk)
+        return result
+
+    async def _wait_for_chunk(
+        self,
+        entry: SegmentEntry,
+        offset: Offset,
+        going_on: _Continuation,
+        next_entries: Sequence[SegmentEntry],
+    ) -> tuple[Chunk | None, int]:
+        """The chunk with the first batch that ends above `offset`, and its number; None if
+        compaction left none in this segment.
+        """
         if self._indexes.peek(entry.meta_key) is None:
             self._downloads.expect()
         index = await self._index(entry)
         number = index.chunk_for(offset)
-        folder = _folder(entry)
-        going_on = self._going_on(folder, self._streams.get((folder, offset)))
         # The wanted chunk is asked for first, or the guesses would have its place in the queue.
         wanted = self._request(index, number)
         self._ahead.read(going_on.reader, index, number + 1, going_on.depth, next_entries)
@@ -215,67 +258,15 @@ class ColdReader:
         while chunk.end_offset <= offset:
             number += 1
             if number >= index.chunk_count:
-                return ColdRead(next_offset=entry.end_offset)
+                return None, number
             wanted = self._request(index, number)
             chunk = wanted if isinstance(wanted, Chunk) else await result_of(wanted)
-        followers = self._chunks_in_memory((entry, *next_entries), number + 1)
-        result = self._collect(chunk, followers, offset, bytes_max=bytes_max, end_offset=end_offset)
-        self._remember_stream(going_on, result, chunk, number)
-        return result
-
-    def read_from_memory(
-        self,
-        entry: SegmentEntry,
-        offset: Offset,
-        *,
-        bytes_max: int,
-        end_offset: Offset | None = None,
-        next_entries: Sequence[SegmentEntry] = (),
-    ) -> ColdRead | None:
-        """As `read`, if its chunk is in memory already; None if it has to be waited for."""
-        if self._due:
-            self._ahead.look()
-        folder = _folder(entry)
-        stream = self._streams.get((folder, offset))
-        going_on = self._going_on(folder, stream)
-        index: SegmentIndex | None = None
-        if stream is not None and stream.key is not None and stream.key.log_key == entry.log_key:
-            key, number = stream.key, stream.number
-            is_ahead = (
-                stream.depth == going_on.depth and stream.lost_guesses == going_on.lost_guesses
-            )
-            if is_ahead:
-                found = self._read_on(folder, stream, key, offset, bytes_max, end_offset)
-                if found is not None:
-                    return found
-        else:
-            index = self._indexes.find(entry.meta_key)
-            if index is None:
-                return None
-            number = index.chunk_for(offset)
-            key, is_ahead = index.chunk_key(number), False
-        chunk = self._downloads.find(key)
-        # A chunk may end before `offset` where compaction left a gap at its end.
-        if chunk is None or chunk.end_offset <= offset:
-            return None
-        if not is_ahead:
-            index = index or self._indexes.find(entry.meta_key)
-            if index is None:
-                return None
-            self._ahead.soon(
-                LookAhead(going_on.reader, index, number + 1, going_on.depth, next_entries)
-            )
-        self._downloads.counters.memory_hits += 1
-        followers = self._chunks_in_memory((entry, *next_entries), number + 1)
-        result = self._collect(chunk, followers, offset, bytes_max=bytes_max, end_offset=end_offset)
-        self._remember_stream(going_on, result, chunk, number)
-        return result
+        return chunk, number
 
     def _read_on(
         self,
         folder: str,
         stream: _Stream,
-        key: ChunkKey,
         offset: Offset,
         bytes_max: int,
         end_offset: Offset | None,
@@ -283,7 +274,8 @@ class ColdReader:
         """Most reads of a consumer that reads on: they end before their chunk does, and leave
         `stream` as it was. None for the others, and then nothing has happened.
         """
-        chunk = self._downloads.find(key)
+        assert stream.key is not None, stream
+        chunk = self._downloads.find(stream.key)
         if chunk is None:
             return None
         run = chunk.find_run(offset, bytes_max=bytes_max, end_offset=end_offset, at_least_one=True)
@@ -366,17 +358,14 @@ class ColdReader:
         reader.asked_s = asyncio.get_running_loop().time()
         return _Continuation(folder, reader, depth, reader.lost_guesses)
 
-    def _remember_stream(
-        self, going_on: _Continuation, result: ColdRead, chunk: Chunk, number: int
-    ) -> None:
-        """Where the next read begins; this one began in `chunk`, the `number`th of its segment."""
+    def _remember_stream(self, going_on: _Continuation, result: ColdRead, chunk: Chunk) -> None:
+        """Where the next read begins; this one began in `chunk`."""
         # The one that began here is not forgotten: other consumers may be at the same place, and
         # a fetch whose wait ran out comes again.
         is_inside = len(result.buffers) == 1 and result.next_offset < chunk.end_offset
         stream = _Stream(
             going_on.depth,
             chunk.key if is_inside else None,
-            number,
             going_on.reader,
             going_on.lost_guesses,
         )

@@ -168,42 +168,6 @@ async def _entry_for(log: ReadLog, remote: RemoteLog, offset: Offset) -> Segment
     return entry
 
 
-def read_from_memory(
-    log: ReadLog, remote: RemoteLog, offset: Offset, *, bytes_max: int, isolation: Isolation
-) -> RemoteRead | None:
-    """As `read`, if neither the store nor a transaction index is needed; else None.
-
-    A consumer that reads on finds most of its chunks read ahead, so most of its fetches end
-    here, without a task.
-    """
-    if not remote.known:
-        return None
-    entry = remote.known_entry(offset)
-    # The chunk may hold the head of a range whose batches are gone from the archive.
-    if entry is None or entry.base_offset > offset or not entry.record_count:
-        return None
-    is_committed_only = isolation is Isolation.READ_COMMITTED
-    if is_committed_only and entry.has_transactions:
-        return None
-    reading = remote.read_from_memory(
-        entry,
-        offset,
-        bytes_max=bytes_max,
-        end_offset=log.local.last_stable_offset if is_committed_only else None,
-    )
-    if reading is None:
-        return None
-    if is_committed_only and reading.next_offset > entry.end_offset:
-        touched = (
-            later for later in remote.following(entry) if later.base_offset < reading.next_offset
-        )
-        if any(later.has_transactions for later in touched):
-            return None
-    return RemoteRead(
-        buffers=reading.buffers, size_bytes=reading.size_bytes, next_offset=reading.next_offset
-    )
-
-
 async def _aborted_from(
     log: ReadLog,
     remote: RemoteLog,
@@ -219,6 +183,9 @@ async def _aborted_from(
     """
     aborted: set[AbortedTransaction] = set()
     is_transactional = False
+    if not entry.has_transactions and end_offset <= entry.end_offset:
+        # Nearly every read; it goes on without a look at what follows the segment.
+        return []
     async for later in remote.entries_from(entry.base_offset):
         if later.base_offset >= end_offset and not is_transactional:
             return []

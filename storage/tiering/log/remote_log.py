@@ -159,20 +159,7 @@ class RemoteLog:
 
         Raises TierUnavailable while the manifest is not known, CorruptFile if it is damaged.
         """
-        manifest = self._known_manifest()
-        if manifest is None:
-            return None
-        page = manifest.find_page(offset)
-        if page is None:
-            return manifest.find(offset)
-        for entry in await self.page_entries(page):
-            if entry.base_offset <= offset < entry.end_offset:
-                return entry
-        return None
-
-    def known_entry(self, offset: Offset) -> SegmentEntry | None:
-        """As `find_entry`, as far as it can be said without a request; None otherwise."""
-        manifest, latest = self.manifest, self._latest
+        manifest, latest = self._known_manifest(), self._latest
         if manifest is None:
             return None
         if (
@@ -182,16 +169,13 @@ class RemoteLog:
         ):
             return latest.entry
         page = manifest.find_page(offset)
-        if page is None:
-            entry = manifest.find(offset)
-        else:
-            entries = self._pages.cached_entries(page) or ()
-            index = _first_ending_above(entries, offset)
-            entry = entries[index] if index < len(entries) else None
-        self._latest = None
-        if entry is not None:
-            self._latest = _KnownEntry(manifest, entry, self.following(entry))
-        return entry
+        entries = manifest.segments if page is None else await self.page_entries(page)
+        index = _first_ending_above(entries, offset)
+        if index == len(entries) or entries[index].base_offset > offset:
+            return None
+        following = entries[index + 1 : index + 1 + FOLLOWING_ENTRIES_MAX]
+        self._latest = _KnownEntry(manifest, entries[index], following)
+        return entries[index]
 
     async def page_entries(self, page: PageRef) -> Sequence[SegmentEntry]:
         """The entries of a sealed page that are not deleted."""
@@ -266,40 +250,21 @@ class RemoteLog:
     ) -> ColdRead:
         """Whole batches of `entry` from the one that holds `offset`; see ColdReader.read.
 
-        Raises TierUnavailable as well if too many read already, or the fetch quota is used up.
+        Raises TierUnavailable as well if too many reads wait already, or the fetch quota is used
+        up.
         """
-        gate, size_bytes = self._gate, 0
-        if gate is not None:
-            gate.enter(str(self.partition))
-        try:
-            found = await self._reader.read(
-                entry,
-                offset,
-                bytes_max=bytes_max,
-                end_offset=end_offset,
-                next_entries=self.following(entry),
-            )
-            size_bytes = found.size_bytes
-            return found
-        finally:
-            if gate is not None:
-                gate.leave(size_bytes)
-
-    def read_from_memory(
-        self, entry: SegmentEntry, offset: Offset, *, bytes_max: int, end_offset: Offset | None
-    ) -> ColdRead | None:
-        """As `read`, if that needs no waiting; None otherwise."""
         gate = self._gate
-        if gate is not None and not gate.may_read():
-            return None
-        found = self._reader.read_from_memory(
+        if gate is not None:
+            gate.check_quota(self.partition)
+        found = await self._reader.read(
             entry,
             offset,
             bytes_max=bytes_max,
             end_offset=end_offset,
             next_entries=self.following(entry),
+            waiting=None if gate is None else gate.waiting(self.partition),
         )
-        if gate is not None and found is not None:
+        if gate is not None:
             gate.quota.record(found.size_bytes)
         return found
 

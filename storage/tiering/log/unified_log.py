@@ -263,6 +263,7 @@ class UnifiedLog:
     ) -> RemoteRead:
         """Whole batches from the archive; cancelling it does not cancel the download.
 
+        What was read ahead is given without waiting: a coroutine that is begun has ended then.
         Without a batch only where compaction left none up to the local start: then `next_offset`
         is there, and the local tier has what follows.
 
@@ -271,16 +272,6 @@ class UnifiedLog:
         """
         remote = self._remote_for(offset)
         return await cold_read.read(self, remote, offset, bytes_max=bytes_max, isolation=isolation)
-
-    def read_remote_from_memory(
-        self, offset: Offset, *, bytes_max: int, isolation: Isolation = Isolation.READ_UNCOMMITTED
-    ) -> RemoteRead | None:
-        """As `read_remote`, if neither the store nor a transaction index is needed; else None."""
-        if self.remote is None or offset < self.log_start_offset:
-            return None
-        return cold_read.read_from_memory(
-            self, self.remote, offset, bytes_max=bytes_max, isolation=isolation
-        )
 
     def _remote_for(self, offset: Offset) -> RemoteLog:
         if offset < self.log_start_offset:

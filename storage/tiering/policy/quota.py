@@ -17,6 +17,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from strandline.storage.clock import Clock
@@ -125,7 +127,8 @@ class ReadGate:
     """Bounds what readers ask of the remote tier at one time. Used on the event loop only.
 
     `remote.log.reader.max.pending.tasks` reads may wait besides those that have a thread; whoever
-    comes then is told that the tier is unavailable, which a fetch answers with no records.
+    comes then is told that the tier is unavailable, which a fetch answers with no records. A read
+    that finds all it needs in memory waits for nobody, and only the quota bounds it.
     """
 
     def __init__(self, *, reads_max: int, quota: TierQuota) -> None:
@@ -139,24 +142,23 @@ class ReadGate:
         """Reads under way or waiting."""
         return self._reads
 
-    def enter(self, subject: str) -> None:
-        """A read begins. Raises TierUnavailable if it may not; else `leave` has to follow."""
+    def check_quota(self, subject: object) -> None:
+        """Raises QuotaExceeded if nothing may be read for `subject` at present."""
         wait_s = self.quota.throttle_s()
         if wait_s > 0:
             self.quota.note_throttled(wait_s)
-            raise QuotaExceeded(subject, "read", f"over the fetch quota for {wait_s:.2f} s")
+            raise QuotaExceeded(str(subject), "read", f"over the fetch quota for {wait_s:.2f} s")
+
+    @contextmanager
+    def waiting(self, subject: object) -> Iterator[None]:
+        """Around a read that has to wait. Raises TierUnavailable if too many wait already."""
         if self._reads >= self.reads_max:
-            raise TierUnavailable(subject, "read", f"{self._reads} remote reads are under way")
+            raise TierUnavailable(str(subject), "read", f"{self._reads} remote reads are under way")
         self._reads += 1
-
-    def leave(self, size_bytes: int) -> None:
-        """The read has ended with that many bytes."""
-        self._reads -= 1
-        self.quota.record(size_bytes)
-
-    def may_read(self) -> bool:
-        """Whether the quota lets somebody read what is in memory already."""
-        return self.quota.throttle_s() <= 0
+        try:
+            yield
+        finally:
+            self._reads -= 1
 
     def __repr__(self) -> str:
         return f"<ReadGate {self._reads} of {self.reads_max} {self.quota!r}>"

@@ -6,8 +6,10 @@ from types import SimpleNamespace
 from typing import cast
 
 from strandline.broker.handlers.fetch.fetch import FetchHandler
-from strandline.broker.handlers.fetch.fetch_plan import FetchPlan
+from strandline.broker.handlers.fetch.plan import FetchPlan
+from strandline.broker.handlers.fetch.sessions import FetchSessionCache
 from strandline.broker.handlers.services.services import Services
+from strandline.broker.protocol.header import RequestHeader
 from strandline.broker.protocol.schema.api import ApiKey
 from strandline.storage.clock import SystemClock
 from strandline.storage.model import Isolation
@@ -15,12 +17,10 @@ from strandline.storage.model import Isolation
 HOURS_MS = 10 * 3_600_000
 
 
-def plan_of_nothing() -> FetchPlan:
+def plan_of_nothing(version: int = 12) -> FetchPlan:
     return FetchPlan(
-        version=12,
-        correlation_id=1,
-        user="",
-        client_id="",
+        header=RequestHeader(ApiKey.FETCH, version, 1, "", 0),
+        replica_id=-1,
         started_s=0.0,
         wanted=(),
         session=None,
@@ -36,7 +36,6 @@ def handler_over(replicas: object = None) -> FetchHandler:
     """A handler without sessions, quotas and archive; made within a running loop."""
     services = SimpleNamespace(
         replicas=replicas,
-        sessions=None,
         config=SimpleNamespace(fetch_max_bytes=10**6),
         quotas=SimpleNamespace(is_active=False),
         traffic=SimpleNamespace(
@@ -46,4 +45,4 @@ def handler_over(replicas: object = None) -> FetchHandler:
         cold_pace=None,
         records=None,
     )
-    return FetchHandler(cast("Services", services))
+    return FetchHandler(cast("Services", services), cast("FetchSessionCache", None))

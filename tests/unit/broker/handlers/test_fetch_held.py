@@ -10,14 +10,16 @@ from typing import cast
 import pytest
 
 from strandline.broker.cluster.replicas.partition import Partition
-from strandline.broker.handlers.fetch.fetch_answers import error_answer
-from strandline.broker.handlers.fetch.fetch_cold import ColdFetches
-from strandline.broker.handlers.fetch.fetch_plan import FetchPass
-from strandline.broker.handlers.services.fetch_sessions import WantedPartition
+from strandline.broker.cluster.replicas.traffic import TopicTraffic
+from strandline.broker.handlers.fetch.cold import ColdFetches
+from strandline.broker.handlers.fetch.partition_answers import error_answer
+from strandline.broker.handlers.fetch.plan import FetchPass
+from strandline.broker.handlers.fetch.sessions import WantedPartition
 from strandline.broker.telemetry.requests import RemoteWaits
 from strandline.storage.clock import ManualClock
 from strandline.storage.errors import AccessDenied, ObjectNotFound
 from strandline.storage.model import TopicPartition
+from strandline.storage.tiering.log.cold_read import RemoteRead
 from tests.unit.broker.handlers.fetch_plans import plan_of_nothing
 
 # Longer than any test: who waits for it fails.
@@ -52,7 +54,9 @@ def _fetches(
 
 def _ends(fetches: ColdFetches, found: FetchPass, *, timeout_s: float = 60.0) -> bool:
     async def main() -> bool:
-        reading = asyncio.ensure_future(fetches.read(plan_of_nothing(), found))
+        coming = fetches.read(plan_of_nothing(), found)
+        assert coming is not None
+        reading = asyncio.ensure_future(coming)
         done, _ = await asyncio.wait([reading], timeout=timeout_s)
         reading.cancel()
         return bool(done)
@@ -87,7 +91,9 @@ def test_a_fetch_that_waits_is_counted_until_it_ends_and_one_whose_time_was_over
 
     async def given_up() -> int:
         patient = _fetches(held_bytes_max=None, waits=waits)
-        reading = asyncio.ensure_future(patient.read(plan_of_nothing(), _found(total_bytes=0)))
+        coming = patient.read(plan_of_nothing(), _found(total_bytes=0))
+        assert coming is not None
+        reading = asyncio.ensure_future(coming)
         await asyncio.sleep(0)
         waiting = waits.waiting
         reading.cancel()
@@ -103,14 +109,24 @@ def test_a_fetch_that_waits_is_counted_until_it_ends_and_one_whose_time_was_over
 
 def test_a_held_answer_is_bounded_with_what_it_has_already() -> None:
     asked: list[int] = []
-    found = _found(total_bytes=400)
-    ((_, partition, _),) = found.remote
-    log = SimpleNamespace(
-        read_remote_from_memory=lambda *_, bytes_max, **__: asked.append(bytes_max)
-    )
-    partition.log = log  # type: ignore[assignment]
-    _fetches(held_bytes_max=1000).read_from_memory(plan_of_nothing(), found)
-    _fetches(held_bytes_max=None).read_from_memory(plan_of_nothing(), found)
+
+    async def nothing_there(_: int, *, bytes_max: int, **__: object) -> RemoteRead:
+        asked.append(bytes_max)
+        return RemoteRead(buffers=(), size_bytes=0, next_offset=0)
+
+    async def main(held_bytes_max: int | None) -> None:
+        found = _found(total_bytes=400)
+        partition = SimpleNamespace(
+            log=SimpleNamespace(read_remote=nothing_there, log_start_offset=0),
+            traffic=TopicTraffic(),
+            high_watermark=0,
+            last_stable_offset=0,
+        )
+        found.remote[0] = (0, cast(Partition, partition), 0)
+        assert _fetches(held_bytes_max).read(plan_of_nothing(), found) is None
+
+    for held_bytes_max in (1000, None):
+        asyncio.run(main(held_bytes_max))
     assert asked == [600, (1 << 20) - 400]
 
 

@@ -15,9 +15,9 @@ import pytest
 from strandline.broker.cluster.replicas.partition import Partition
 from strandline.broker.cluster.replicas.traffic import TopicTraffic
 from strandline.broker.handlers.fetch.fetch import FetchHandler
-from strandline.broker.handlers.fetch.fetch_answers import passed_over
-from strandline.broker.handlers.fetch.fetch_plan import FetchPass
-from strandline.broker.handlers.services.fetch_sessions import WantedPartition
+from strandline.broker.handlers.fetch.partition_answers import passed_over
+from strandline.broker.handlers.fetch.plan import FetchPass
+from strandline.broker.handlers.fetch.sessions import WantedPartition
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.errors import DiskError
 from strandline.storage.local.formats.producer_state import MarkerType
@@ -80,7 +80,7 @@ def test_it_says_what_a_look_says(partition: Partition, codec: str) -> None:
         (False, True),
     ):
         # FetchPlan is no frozen value, but a copy of it costs nothing here.
-        plan = replace(plan_of_nothing(), isolation=isolation, version=version)
+        plan = replace(plan_of_nothing(version), isolation=isolation)
         wanted = _wanted(offset, epoch=epoch, last_epoch=last_epoch)
         in_passing, looked = (
             FetchPass(is_full=is_full, total_bytes=1000 * is_full) for _ in range(2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strandline.broker.handlers.services.fetch_sessions import (
+from strandline.broker.handlers.fetch.sessions import (
     EVICTION_IDLE_S,
     FETCH_SESSION_ID_NOT_FOUND,
     FETCH_SESSION_TOPIC_ID_ERROR,

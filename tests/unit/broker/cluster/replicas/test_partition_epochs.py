@@ -19,9 +19,9 @@ import pytest
 from strandline.broker.cluster.replicas.partition import Partition
 from strandline.broker.cluster.replicas.traffic import TopicTraffic
 from strandline.broker.handlers.fetch.fetch import FetchHandler
-from strandline.broker.handlers.fetch.fetch_plan import FetchPass
+from strandline.broker.handlers.fetch.plan import FetchPass
+from strandline.broker.handlers.fetch.sessions import FetchSessionCache, WantedPartition
 from strandline.broker.handlers.metadata.offsets import EARLIEST, LATEST, OffsetHandlers
-from strandline.broker.handlers.services.fetch_sessions import WantedPartition
 from strandline.broker.handlers.services.services import RequestContext, Services
 from strandline.broker.protocol.messages.fetch import FetchResponsePartition
 from strandline.broker.protocol.messages.list_offsets import (
@@ -181,7 +181,7 @@ def _looked_at(partition: Partition, offset: int, last_epoch: int) -> FetchRespo
             cold_pace=None,
             records=None,
         )
-        handler = FetchHandler(cast(Services, services))
+        handler = FetchHandler(cast(Services, services), cast(FetchSessionCache, None))
         wanted = WantedPartition(PARTITION.topic, None, 0, offset, 1 << 20, -1, last_epoch)
         return handler._look_at(plan_of_nothing(), wanted, partition, FetchPass())
 

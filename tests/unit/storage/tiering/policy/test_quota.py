@@ -54,18 +54,17 @@ def test_reads_beyond_the_bound_and_beyond_the_quota_are_refused_for_the_moment(
     gate = ReadGate(
         reads_max=2, quota=TierQuota(QuotaLimits(bytes_per_second_max=10, window_count=2), clock)
     )
-    gate.enter("a")
-    gate.enter("b")
-    with pytest.raises(TierUnavailable, match="2 remote reads"):
-        gate.enter("c")
-    gate.leave(25)
-    gate.leave(0)
-    assert not gate.may_read()
+    with gate.waiting("a"), gate.waiting("b"):
+        assert gate.reads == 2
+        gate.check_quota("c")
+        with pytest.raises(TierUnavailable, match="2 remote reads"), gate.waiting("c"):
+            pass
+    assert gate.reads == 0
+    gate.quota.record(25)
     with pytest.raises(QuotaExceeded):
-        gate.enter("c")
+        gate.check_quota("c")
     clock.advance_ms(2000)
-    gate.enter("c")
-    assert gate.reads == 1
+    gate.check_quota("c")
 
 
 @asynchronous

@@ -13,21 +13,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
 from strandline.broker.cluster.replicas.partition import Partition
-from strandline.broker.handlers.fetch.fetch_answers import (
+from strandline.broker.handlers.fetch.partition_answers import (
     error_answer,
     records_answer,
     with_aborted,
 )
-from strandline.broker.handlers.fetch.fetch_plan import FetchPass, FetchPlan
-from strandline.broker.handlers.services.fetch_sessions import WantedPartition
+from strandline.broker.handlers.fetch.plan import FetchPass, FetchPlan
+from strandline.broker.handlers.fetch.sessions import WantedPartition
 from strandline.broker.protocol.messages.fetch import FetchResponsePartition
 from strandline.broker.telemetry.requests import RemoteWaits
 from strandline.storage.clock import Clock
+from strandline.storage.concurrency.eager import begin
 from strandline.storage.errors import RecordsRejected, StorageError, TierUnavailable
 from strandline.storage.model import Offset
 from strandline.storage.quiet_log import QuietLog
@@ -40,6 +41,8 @@ FAILURE_TOLD_AGAIN_S = 600.0
 # As good as at once; long enough for what is just about to come.
 HELD_WAIT_MS = 20
 
+# Where the answer stands, which partition, and the read that has begun.
+_Reading: TypeAlias = tuple[int, Partition, "asyncio.Future[RemoteRead]"]
 LookAt: TypeAlias = Callable[
     [FetchPlan, WantedPartition, Partition, FetchPass], FetchResponsePartition
 ]
@@ -68,25 +71,31 @@ class ColdFetches:
         self._waits = waits
         self._quiet_log = QuietLog(log, clock, quiet_s=FAILURE_TOLD_AGAIN_S)
 
-    def read_from_memory(self, plan: FetchPlan, found: FetchPass) -> None:
-        """Answers the cold partitions whose records were read ahead; the others stay noted."""
-        share = self._share(plan, found)
-        missing: list[tuple[int, Partition, int]] = []
-        for remote in found.remote:
-            position, partition, offset = remote
-            wanted, _ = found.answers[position]
-            read = partition.log.read_remote_from_memory(
-                offset, bytes_max=min(wanted.partition_bytes_max, share), isolation=plan.isolation
-            )
-            if read is None:
-                missing.append(remote)
-            else:
-                self._accept(plan, found, position, partition, read)
-        found.remote = missing
+    def read(self, plan: FetchPlan, found: FetchPass) -> Awaitable[None] | None:
+        """Reads the cold partitions in parallel, within the byte budget that is left.
 
-    async def read(self, plan: FetchPlan, found: FetchPass) -> None:
-        """Reads the cold partitions in parallel, within the byte budget that is left."""
+        Those whose records were read ahead are answered at once. Returns None if that was all;
+        else what has to be awaited for the others.
+        """
         share = self._share(plan, found)
+        coming: list[_Reading] = []
+        for position, partition, offset in found.remote:
+            wanted, _ = found.answers[position]
+            read = begin(
+                partition.log.read_remote(
+                    offset,
+                    bytes_max=min(wanted.partition_bytes_max, share),
+                    isolation=plan.isolation,
+                )
+            )
+            if read.done() and read.exception() is None:
+                self._accept(plan, found, position, partition, read.result())
+            else:
+                coming.append((position, partition, read))
+        found.remote.clear()
+        return self._wait(plan, found, coming) if coming else None
+
+    async def _wait(self, plan: FetchPlan, found: FetchPass, coming: Sequence[_Reading]) -> None:
         wait_ms = self._wait_ms_max()
         is_held = bool(found.total_bytes) and self._bytes_max() is not None
         if is_held:
@@ -94,34 +103,22 @@ class ColdFetches:
         self._waits.waiting += 1
         try:
             were_late = await asyncio.gather(
-                *(
-                    self._read_one(plan, found, position, partition, share, wait_ms)
-                    for position, partition, _ in found.remote
-                )
+                *(self._wait_for(plan, found, reading, wait_ms) for reading in coming)
             )
         finally:
             self._waits.waiting -= 1
         if any(were_late) and not is_held:
             self._waits.expired += 1
 
-    async def _read_one(
-        self,
-        plan: FetchPlan,
-        found: FetchPass,
-        position: int,
-        partition: Partition,
-        bytes_max: int,
-        wait_ms: int,
+    async def _wait_for(
+        self, plan: FetchPlan, found: FetchPass, reading: _Reading, wait_ms: int
     ) -> bool:
         """Whether it was late: then it is answered empty, and the download goes on."""
+        position, partition, read = reading
         wanted, _ = found.answers[position]
         try:
             async with asyncio.timeout(wait_ms / 1000):
-                read = await partition.log.read_remote(
-                    wanted.fetch_offset,
-                    bytes_max=min(wanted.partition_bytes_max, bytes_max),
-                    isolation=plan.isolation,
-                )
+                self._accept(plan, found, position, partition, await read)
         except TimeoutError:
             return True
         except RecordsRejected as error:
@@ -135,14 +132,7 @@ class ColdFetches:
                 return False
             answer = error_answer(wanted.partition, error.kafka_code, partition)
         else:
-            if not read.buffers and read.next_offset > wanted.fetch_offset:
-                # Compaction left nothing of the archive behind the offset: the rest is local.
-                behind = replace(wanted, fetch_offset=read.next_offset)
-                answer = self._look_at(plan, behind, partition, FetchPass())
-                found.total_bytes += answer.records_bytes
-            else:
-                self._accept(plan, found, position, partition, read)
-                return False
+            return False
         found.answers[position] = (wanted, answer)
         return False
 
@@ -163,6 +153,13 @@ class ColdFetches:
         read: RemoteRead,
     ) -> None:
         wanted, _ = found.answers[position]
+        if not read.buffers and read.next_offset > wanted.fetch_offset:
+            # Compaction left nothing of the archive behind the offset: the rest is local.
+            behind = replace(wanted, fetch_offset=read.next_offset)
+            answer = self._look_at(plan, behind, partition, FetchPass())
+            found.total_bytes += answer.records_bytes
+            found.answers[position] = (wanted, answer)
+            return
         if found.total_bytes and found.total_bytes + read.size_bytes > plan.bytes_max:
             # A batch may be larger than a partition's share. As from the disk, only the first one
             # goes out in any case; the next fetch finds this one in memory.

@@ -5,15 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from strandline.broker.cluster.replicas.partition import Partition
-from strandline.broker.handlers.fetch.fetch_plan import (
-    FIRST_VERSION_WITH_ZSTD,
-    FetchPass,
-    FetchPlan,
-)
-from strandline.broker.handlers.services.fetch_sessions import WantedPartition
+from strandline.broker.handlers.fetch.plan import FetchPass, FetchPlan
+from strandline.broker.handlers.fetch.sessions import WantedPartition
 from strandline.broker.protocol.messages.fetch import (
     FetchAbortedTransaction,
-    FetchRequest,
     FetchResponsePartition,
 )
 from strandline.broker.protocol.schema.errors import ErrorCode
@@ -23,11 +18,7 @@ from strandline.storage.files import FileRange
 from strandline.storage.model import NO_EPOCH, AbortedTransaction, Isolation
 from strandline.storage.records.batch.down_conversion import down_convert
 
-
-def replica_id_of(request: FetchRequest) -> int:
-    """The broker that asks as a follower, wherever its version says so; negative: a consumer."""
-    state = request.replica_state
-    return request.replica_id if state is None else state.replica_id
+FIRST_VERSION_WITH_ZSTD = 10
 
 
 def follower_fault(partition: Partition, leader_epoch: int) -> int:

@@ -1,0 +1,200 @@
+"""What a fetch asks for: its own partitions, or those of its session as it changes them.
+
+    frame like the last one of its connection ──► the plan of that one, from another offset on
+    any other ──► decoded ──► its session (KIP-227) ──► plan
+
+However it was made, a plan is carried out in one way (fetch.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import field
+
+from strandline.broker.cluster.replicas.partition import Partition
+from strandline.broker.handlers.fetch.known_fetches import KnownFetch, KnownFetches
+from strandline.broker.handlers.fetch.sessions import (
+    FINAL_EPOCH,
+    INITIAL_EPOCH,
+    FetchSession,
+    FetchSessionCache,
+    PartitionKey,
+    SessionRefused,
+    WantedPartition,
+)
+from strandline.broker.handlers.services.limits import PARTITIONS_MAX, refuse_flood
+from strandline.broker.handlers.services.services import Services
+from strandline.broker.protocol.fetch import decode_fetch_request
+from strandline.broker.protocol.header import RequestHeader
+from strandline.broker.protocol.messages.fetch import FetchRequest, FetchResponsePartition
+from strandline.storage.model import Isolation
+from strandline.storage.values import dataclass
+
+FIRST_VERSION_WITH_TOPIC_IDS = 13
+
+
+@dataclass(slots=True)
+class FetchPlan:
+    """One fetch while it is served."""
+
+    header: RequestHeader
+    # The broker that asks as a follower; negative: a consumer.
+    replica_id: int
+    # When it was taken up; later, when its waiting was over.
+    started_s: float
+    wanted: Sequence[WantedPartition]
+    session: FetchSession | None
+    incremental: bool
+    isolation: Isolation
+    bytes_max: int
+    min_bytes: int
+    wait_ms_max: int
+    # Encodes the answer, if it is one more of a consumer that reads on.
+    known: KnownFetch | None = None
+
+    @property
+    def version(self) -> int:
+        return self.header.api_version
+
+
+@dataclass(slots=True)
+class FetchPass:
+    """What one look at the partitions found."""
+
+    answers: list[tuple[WantedPartition, FetchResponsePartition]] = field(default_factory=list)
+    # Partitions whose records are in the archive: where the answer stands, which, from where.
+    remote: list[tuple[int, Partition, int]] = field(default_factory=list)
+    total_bytes: int = 0
+    # A batch did not fit into what the whole answer may hold: no later partition is read.
+    is_full: bool = False
+    must_answer: bool = False
+
+
+class FetchPlanner:
+    """Turns requests into plans; what is kept between them are sessions and known fetches."""
+
+    def __init__(self, services: Services, sessions: FetchSessionCache) -> None:
+        self._sessions = sessions
+        self._quotas = services.quotas
+        self._bytes_max = services.config.fetch_max_bytes
+        self._known = KnownFetches()
+
+    def plan_body(
+        self, body: memoryview, header: RequestHeader, peer: str, started_s: float
+    ) -> FetchPlan | SessionRefused:
+        """As `plan`, of a request that is not decoded yet. Raises MalformedRequest as well."""
+        known = self._known.get(peer)
+        if known is not None:
+            offset = known.match(header.api_version, body)
+            if offset is not None:
+                wanted = (known.wanted_from(offset),)
+                return self._made(known.request, header, started_s, wanted, known=known)
+        request = decode_fetch_request(header.api_version, body)
+        plan = self.plan(request, header, started_s)
+        self._known.note(peer, header.api_version, body, request)
+        return plan
+
+    def plan(
+        self, request: FetchRequest, header: RequestHeader, started_s: float
+    ) -> FetchPlan | SessionRefused:
+        """Begins, goes on with or ends the session that the request names (KIP-227).
+
+        `started_s` is the loop's clock when the request was taken. SessionRefused is the answer to
+        a session or an epoch that is not this client's. Raises CloseConnectionError for a request
+        of more than PARTITIONS_MAX partitions.
+        """
+        refuse_flood(
+            sum(len(topic.partitions) or 1 for topic in request.topics)
+            + sum(len(topic.partitions) or 1 for topic in request.forgotten_topics),
+            PARTITIONS_MAX,
+        )
+        by_id = header.api_version >= FIRST_VERSION_WITH_TOPIC_IDS
+        wanted = _wanted(request, by_id=by_id)
+        session: FetchSession | None = None
+        incremental = False
+        order: Sequence[WantedPartition] = wanted
+        epoch = request.session_epoch
+        if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+            if request.session_id:
+                self._sessions.end(request.session_id)
+            if epoch == INITIAL_EPOCH:
+                session = self._sessions.begin(wanted, uses_topic_ids=by_id)
+        else:
+            resumed = self._sessions.resume(request.session_id, epoch, uses_topic_ids=by_id)
+            if isinstance(resumed, SessionRefused):
+                return resumed
+            session, incremental = resumed, True
+            self._sessions.update(session, wanted, _forgotten(request, by_id=by_id))
+            order = tuple(session.partitions.values())
+            if not order:
+                # Of nothing there is no news: as in Kafka the session ends, and its slot is free.
+                self._sessions.end(session.session_id)
+                session = None
+        return self._made(
+            request, header, started_s, order, session=session, incremental=incremental
+        )
+
+    def _made(
+        self,
+        request: FetchRequest,
+        header: RequestHeader,
+        started_s: float,
+        wanted: Sequence[WantedPartition],
+        *,
+        session: FetchSession | None = None,
+        incremental: bool = False,
+        known: KnownFetch | None = None,
+    ) -> FetchPlan:
+        bytes_max = min(request.max_bytes, self._bytes_max)
+        if self._quotas.is_active:
+            bytes_max = int(
+                min(bytes_max, self._quotas.fetch_bytes_max(header.user, header.client_id))
+            )
+        return FetchPlan(
+            header,
+            _replica_id_of(request),
+            started_s,
+            wanted,
+            session,
+            incremental,
+            Isolation.READ_COMMITTED
+            if request.isolation_level == Isolation.READ_COMMITTED
+            else Isolation.READ_UNCOMMITTED,
+            bytes_max,
+            # More than an answer may hold would never come.
+            min(request.min_bytes, bytes_max),
+            request.max_wait_ms,
+            known,
+        )
+
+
+def _replica_id_of(request: FetchRequest) -> int:
+    """The broker that asks as a follower, wherever its version says so."""
+    state = request.replica_state
+    return request.replica_id if state is None else state.replica_id
+
+
+def _wanted(request: FetchRequest, *, by_id: bool) -> list[WantedPartition]:
+    """The partitions that the request itself names."""
+    return [
+        WantedPartition(
+            None if by_id else topic.name,
+            topic.topic_id,
+            partition.partition,
+            partition.fetch_offset,
+            partition.partition_max_bytes,
+            partition.current_leader_epoch,
+            partition.last_fetched_epoch,
+        )
+        for topic in request.topics
+        for partition in topic.partitions
+    ]
+
+
+def _forgotten(request: FetchRequest, *, by_id: bool) -> list[PartitionKey]:
+    """The partitions that leave the request's session."""
+    return [
+        (topic.topic_id if by_id else topic.name, partition)
+        for topic in request.forgotten_topics
+        for partition in topic.partitions
+    ]
