@@ -95,7 +95,7 @@ class Partition:
     @property
     def high_watermark(self) -> int:
         """Exclusive end of what every in-sync replica has: with one replica, the log's end."""
-        return self.log.end_offset
+        return self.log.local.end_offset
 
     @property
     def is_offline(self) -> bool:
@@ -104,7 +104,7 @@ class Partition:
 
     @property
     def last_stable_offset(self) -> int:
-        return self.log.last_stable_offset
+        return self.log.local.last_stable_offset
 
     def check_leader_epoch(self, current_leader_epoch: int) -> None:
         """Raises FencedLeaderEpoch or UnknownLeaderEpoch if the client knows another leader.

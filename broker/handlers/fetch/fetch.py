@@ -44,7 +44,6 @@ from collections.abc import Awaitable, Mapping
 from functools import partial
 
 from strandline.broker.cluster.replicas.partition import Partition
-from strandline.broker.cluster.replicas.traffic import TopicTraffic
 from strandline.broker.handlers.fetch.cold import ColdFetches
 from strandline.broker.handlers.fetch.partition_answers import (
     FIRST_VERSION_WITH_ZSTD,
@@ -52,7 +51,6 @@ from strandline.broker.handlers.fetch.partition_answers import (
     follower_fault,
     is_news,
     passed_over,
-    readable_end,
     records_answer,
     with_aborted,
     with_old_messages,
@@ -134,7 +132,7 @@ class FetchHandler:
             return self._frame(header, response)
         if plan.replica_id >= 0:
             return self._answer(plan, self._refuse_replica(plan))
-        if plan.version < FIRST_VERSION_WITH_BATCHES:
+        if plan.header.api_version < FIRST_VERSION_WITH_BATCHES:
             return self._answer_with_old_messages(plan)
         found = self._look(plan)
         if found.remote:
@@ -180,7 +178,10 @@ class FetchHandler:
     ) -> FetchResponsePartition:
         unified_log = partition.log
         partition.traffic.fetch_requests += 1
-        if plan.version < FIRST_VERSION_WITH_ZSTD and unified_log.config.stored_codec == Codec.ZSTD:
+        if (
+            plan.header.api_version < FIRST_VERSION_WITH_ZSTD
+            and unified_log.config.stored_codec == Codec.ZSTD
+        ):
             # Clients of this version do not know it (KIP-110). As KafkaApis, which does not ask
             # what producers sent to a topic that keeps it.
             found.must_answer = True
@@ -221,16 +222,16 @@ class FetchHandler:
             return records_answer(wanted.partition, partition, (), 0, plan.isolation)
         if read.is_cut and budget < wanted.partition_bytes_max:
             found.is_full = True
-        if read.next_offset < readable_end(partition, plan.isolation):
+        parts, size_bytes = ((), 0) if read.range is None else ((read.range,), read.range.length)
+        found.total_bytes += size_bytes
+        answer = records_answer(wanted.partition, partition, parts, size_bytes, plan.isolation)
+        is_committed = plan.isolation is Isolation.READ_COMMITTED
+        if read.next_offset < (
+            answer.last_stable_offset if is_committed else answer.high_watermark
+        ):
             # Cut by a limit or by the end of a segment: what is there already is not waited for.
             found.must_answer = True
-        if read.range is None:
-            return records_answer(wanted.partition, partition, (), 0, plan.isolation)
-        found.total_bytes += read.range.length
-        answer = records_answer(
-            wanted.partition, partition, (read.range,), read.range.length, plan.isolation
-        )
-        if plan.isolation is Isolation.READ_COMMITTED:
+        if is_committed and size_bytes:
             aborted = unified_log.local.aborted_transactions(wanted.fetch_offset, read.next_offset)
             answer = with_aborted(answer, aborted)
         return answer
@@ -342,7 +343,7 @@ class FetchHandler:
         if coming is not None:
             await coming
         plan.started_s = self._now_s()
-        magic = 1 if plan.version >= FIRST_VERSION_WITH_MAGIC_1 else 0
+        magic = 1 if plan.header.api_version >= FIRST_VERSION_WITH_MAGIC_1 else 0
         for position, (wanted, answer) in enumerate(found.answers):
             if not answer.records_bytes:
                 continue
@@ -403,12 +404,13 @@ class FetchHandler:
                 topic, of_topic = named, topics.setdefault(named, [])
             of_topic.append(answer)
             if answer.records_bytes:
-                served.append(wanted.key)
-                traffic = self._traffic_of(wanted)
-                if traffic is not None:
-                    traffic.bytes_out += answer.records_bytes
+                if session is not None:
+                    served.append(wanted.key)
+                partition = self._find(wanted)
+                if partition is not None:
+                    partition.traffic.bytes_out += answer.records_bytes
         self._requests.failed_answers += failed
-        if session is not None and served:
+        if session is not None:
             session.rotate(served)
         if plan.known is not None:
             parts = plan.known.response(plan.header.correlation_id, found.answers[0][1])
@@ -426,10 +428,6 @@ class FetchHandler:
             ],
         )
         return self._frame(plan.header, response)
-
-    def _traffic_of(self, wanted: WantedPartition) -> TopicTraffic | None:
-        partition = self._find(wanted)
-        return None if partition is None else partition.traffic
 
     def _frame(self, header: RequestHeader, response: FetchResponse) -> Parts:
         body = encode_fetch_response(header.api_version, response)

@@ -35,13 +35,6 @@ def follower_fault(partition: Partition, leader_epoch: int) -> int:
     )
 
 
-def readable_end(partition: Partition, isolation: Isolation) -> int:
-    """Where a reader of this isolation has read everything there is."""
-    if isolation is Isolation.READ_COMMITTED:
-        return partition.last_stable_offset
-    return partition.high_watermark
-
-
 def is_news(wanted: WantedPartition, answer: FetchResponsePartition) -> bool:
     """Whether an incremental session's client does not know this yet."""
     return bool(
@@ -109,7 +102,7 @@ def passed_over(
         offset < log_start_offset
         or (epoch != partition.leader_epoch and epoch != NO_EPOCH)  # noqa: PLR1714  # half the time
         or wanted.last_fetched_epoch >= 0
-        or plan.version < FIRST_VERSION_WITH_ZSTD
+        or plan.header.api_version < FIRST_VERSION_WITH_ZSTD
         or local.is_stopped
         or unified_log.is_past_unknown
     ):

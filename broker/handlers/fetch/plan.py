@@ -52,10 +52,6 @@ class FetchPlan:
     # Encodes the answer, if it is one more of a consumer that reads on.
     known: KnownFetch | None = None
 
-    @property
-    def version(self) -> int:
-        return self.header.api_version
-
 
 @dataclass(slots=True)
 class FetchPass:
