@@ -67,7 +67,7 @@ def test_neither_importing_nor_opening_loads_the_sdk() -> None:
     """A broker without a remote tier, or one that has not used it yet, must stay small."""
     code = (
         "import sys\n"
-        "from strandline.storage.remote.object_store.interface import open_store\n"
+        "from strandline.storage.remote.open_store import open_store\n"
         "import strandline.storage.remote.reader.cold_reader\n"
         "open_store('s3://bucket/x')\n"
         "print(sorted({'boto3', 'botocore', 's3transfer'} & set(sys.modules)))\n"
