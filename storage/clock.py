@@ -21,11 +21,10 @@ class Clock(Protocol):
 class SystemClock:
     """The machine's clocks."""
 
+    monotonic_s = staticmethod(time.monotonic)
+
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
-
-    def monotonic_s(self) -> float:
-        return time.monotonic()
 
 
 class ManualClock:

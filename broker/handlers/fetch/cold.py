@@ -79,11 +79,12 @@ class ColdFetches:
         """
         share = self._share(plan, found)
         coming: list[_Reading] = []
-        for position, partition, offset in found.remote:
-            wanted, _ = found.answers[position]
+        for position in found.remote:
+            wanted, partition, _ = found.answers[position]
+            assert partition is not None, wanted
             read = begin(
                 partition.log.read_remote(
-                    offset,
+                    wanted.fetch_offset,
                     bytes_max=min(wanted.partition_bytes_max, share),
                     isolation=plan.isolation,
                 )
@@ -115,7 +116,7 @@ class ColdFetches:
     ) -> bool:
         """Whether it was late: then it is answered empty, and the download goes on."""
         position, partition, read = reading
-        wanted, _ = found.answers[position]
+        wanted = found.answers[position][0]
         try:
             async with asyncio.timeout(wait_ms / 1000):
                 self._accept(plan, found, position, partition, await read)
@@ -133,7 +134,7 @@ class ColdFetches:
             answer = error_answer(wanted.partition, error.kafka_code, partition)
         else:
             return False
-        found.answers[position] = (wanted, answer)
+        found.answers[position] = (wanted, partition, answer)
         return False
 
     def _share(self, plan: FetchPlan, found: FetchPass) -> int:
@@ -152,13 +153,13 @@ class ColdFetches:
         partition: Partition,
         read: RemoteRead,
     ) -> None:
-        wanted, _ = found.answers[position]
+        wanted = found.answers[position][0]
         if not read.buffers and read.next_offset > wanted.fetch_offset:
             # Compaction left nothing of the archive behind the offset: the rest is local.
             behind = replace(wanted, fetch_offset=read.next_offset)
             answer = self._look_at(plan, behind, partition, FetchPass())
             found.total_bytes += answer.records_bytes
-            found.answers[position] = (wanted, answer)
+            found.answers[position] = (wanted, partition, answer)
             return
         if found.total_bytes and found.total_bytes + read.size_bytes > plan.bytes_max:
             # A batch may be larger than a partition's share. As from the disk, only the first one
@@ -171,7 +172,7 @@ class ColdFetches:
         )
         if read.aborted:
             answer = with_aborted(answer, read.aborted)
-        found.answers[position] = (wanted, answer)
+        found.answers[position] = (wanted, partition, answer)
 
     def _note_failure(self, partition: Partition, offset: Offset, error: StorageError) -> None:
         """Says why, once for a while per kind of reason: consumers ask several times a second."""

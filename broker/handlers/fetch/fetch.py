@@ -170,7 +170,7 @@ class FetchHandler:
                 answer = passed_over(plan, wanted, partition, found) or self._look_at(
                     plan, wanted, partition, found
                 )
-            found.answers.append((wanted, answer))
+            found.answers.append((wanted, partition, answer))
         return found
 
     def _look_at(
@@ -218,7 +218,7 @@ class FetchHandler:
             return error_answer(wanted.partition, error.kafka_code, partition)
         if read is None:
             partition.traffic.remote_fetches += 1
-            found.remote.append((len(found.answers), partition, wanted.fetch_offset))
+            found.remote.append(len(found.answers))
             return records_answer(wanted.partition, partition, (), 0, plan.isolation)
         if read.is_cut and budget < wanted.partition_bytes_max:
             found.is_full = True
@@ -240,19 +240,17 @@ class FetchHandler:
         """The answers for a follower: no partition has one (Kafka's `followerReplicaOrThrow`)."""
         found = FetchPass()
         for wanted in plan.wanted:
-            partition = self._find(wanted)
+            served = self._replicas.partitions_of(wanted.topic, wanted.topic_id)
+            partition = served.get(wanted.partition)
             if partition is None:
                 code = int(self._code_of_missing(wanted, plan.session))
             else:
                 code = follower_fault(partition, wanted.current_leader_epoch)
-            found.answers.append((wanted, error_answer(wanted.partition, code)))
+            found.answers.append((wanted, partition, error_answer(wanted.partition, code)))
         return found
 
-    def _find(self, wanted: WantedPartition) -> Partition | None:
-        return self._replicas.partitions_of(wanted.topic, wanted.topic_id).get(wanted.partition)
-
     def _code_of_missing(self, wanted: WantedPartition, session: FetchSession | None) -> ErrorCode:
-        """Why `_find` finds nothing.
+        """Why no partition is found.
 
         As KafkaApis and ReplicaManager have it, a session goes by the name that the id had when it
         came into it: there the topic is gone, or another one has its name.
@@ -291,7 +289,7 @@ class FetchHandler:
     # --- answering ---------------------------------------------------------------------------
 
     def _park(self, plan: FetchPlan, found: FetchPass) -> Deferred:
-        partitions = [p for p in (self._find(wanted) for wanted in plan.wanted) if p is not None]
+        partitions = [p for _, p, _ in found.answers if p is not None]
         deferred = Deferred()
 
         def finish() -> None:
@@ -344,7 +342,7 @@ class FetchHandler:
             await coming
         plan.started_s = self._now_s()
         magic = 1 if plan.header.api_version >= FIRST_VERSION_WITH_MAGIC_1 else 0
-        for position, (wanted, answer) in enumerate(found.answers):
+        for position, (wanted, partition, answer) in enumerate(found.answers):
             if not answer.records_bytes:
                 continue
             convert = partial(with_old_messages, answer, magic, wanted.fetch_offset)
@@ -352,7 +350,7 @@ class FetchHandler:
                 answer = await self._loop.run_in_executor(self._workers, convert)  # noqa: PLW2901
             except (RecordsRejected, StorageError) as error:
                 answer = error_answer(wanted.partition, error.kafka_code)  # noqa: PLW2901
-            found.answers[position] = (wanted, answer)
+            found.answers[position] = (wanted, partition, answer)
         return self._answer(plan, found)
 
     def _throttle_ms(self, plan: FetchPlan, found: FetchPass) -> int:
@@ -389,7 +387,7 @@ class FetchHandler:
         served: list[PartitionKey] = []
         failed = False
         session, incremental = plan.session, plan.incremental
-        for wanted, answer in found.answers:
+        for wanted, partition, answer in found.answers:
             if incremental and not is_news(wanted, answer):
                 continue
             if session is not None:
@@ -406,14 +404,13 @@ class FetchHandler:
             if answer.records_bytes:
                 if session is not None:
                     served.append(wanted.key)
-                partition = self._find(wanted)
                 if partition is not None:
                     partition.traffic.bytes_out += answer.records_bytes
         self._requests.failed_answers += failed
         if session is not None:
             session.rotate(served)
         if plan.known is not None:
-            parts = plan.known.response(plan.header.correlation_id, found.answers[0][1])
+            parts = plan.known.response(plan.header.correlation_id, found.answers[0][2])
             if parts is not None:
                 return parts
         response = FetchResponse(

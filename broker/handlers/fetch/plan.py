@@ -57,9 +57,12 @@ class FetchPlan:
 class FetchPass:
     """What one look at the partitions found."""
 
-    answers: list[tuple[WantedPartition, FetchResponsePartition]] = field(default_factory=list)
-    # Partitions whose records are in the archive: where the answer stands, which, from where.
-    remote: list[tuple[int, Partition, int]] = field(default_factory=list)
+    # What is wanted, its partition if there is one, and what is said of it.
+    answers: list[tuple[WantedPartition, Partition | None, FetchResponsePartition]] = field(
+        default_factory=list
+    )
+    # The places among the answers of those whose records are in the archive.
+    remote: list[int] = field(default_factory=list)
     total_bytes: int = 0
     # A batch did not fit into what the whole answer may hold: no later partition is read.
     is_full: bool = False

@@ -35,8 +35,8 @@ def _found(*, total_bytes: int) -> FetchPass:
     wanted = WantedPartition("t", None, 0, 0, 1 << 20, -1, -1)
     partition = cast(Partition, SimpleNamespace(log=SimpleNamespace(read_remote=_never)))
     found = FetchPass(total_bytes=total_bytes)
-    found.answers.append((wanted, error_answer(0, 0)))
-    found.remote.append((0, partition, 0))
+    found.answers.append((wanted, partition, error_answer(0, 0)))
+    found.remote.append(0)
     return found
 
 
@@ -67,7 +67,7 @@ def _ends(fetches: ColdFetches, found: FetchPass, *, timeout_s: float = 60.0) ->
 def test_held_records_that_are_there_do_not_wait_for_a_download_that_may_not_begin() -> None:
     found = _found(total_bytes=1000)
     assert _ends(_fetches(held_bytes_max=1 << 20), found)
-    ((_, answer),) = found.answers
+    ((_, _, answer),) = found.answers
     assert answer.records_bytes == 0
 
 
@@ -78,7 +78,7 @@ def test_held_with_nothing_there_it_waits_as_ever() -> None:
 def test_held_with_nothing_there_it_is_answered_empty_at_the_end_of_its_wait() -> None:
     found = _found(total_bytes=0)
     assert _ends(_fetches(held_bytes_max=1 << 20, wait_ms_max=1), found)
-    ((_, answer),) = found.answers
+    ((_, _, answer),) = found.answers
     assert (answer.error_code, answer.records_bytes) == (0, 0)
 
 
@@ -116,13 +116,14 @@ def test_a_held_answer_is_bounded_with_what_it_has_already() -> None:
 
     async def main(held_bytes_max: int | None) -> None:
         found = _found(total_bytes=400)
+        ((wanted, _, answer),) = found.answers
         partition = SimpleNamespace(
             log=SimpleNamespace(read_remote=nothing_there, log_start_offset=0),
             traffic=TopicTraffic(),
             high_watermark=0,
             last_stable_offset=0,
         )
-        found.remote[0] = (0, cast(Partition, partition), 0)
+        found.answers[0] = (wanted, cast(Partition, partition), answer)
         assert _fetches(held_bytes_max).read(plan_of_nothing(), found) is None
 
     for held_bytes_max in (1000, None):
@@ -149,7 +150,8 @@ def test_reads_that_fail_in_turns_for_two_reasons_are_told_once_each(
     fetches = _fetches(held_bytes_max=None)
     for _ in range(6):
         found = _found(total_bytes=0)
-        found.remote[0] = (0, cast(Partition, partition), 0)
+        ((wanted, _, answer),) = found.answers
+        found.answers[0] = (wanted, cast(Partition, partition), answer)
         assert _ends(fetches, found)
     assert partition.traffic.remote_fetch_errors == 6
     assert [record.message for record in caplog.records] == ["cold read failed"] * 2
