@@ -9,7 +9,7 @@ However it was made, a plan is carried out in one way (fetch.py).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from strandline.broker.cluster.replicas.partition import Partition
 from strandline.broker.handlers.fetch.known_fetches import KnownFetch, KnownFetches
@@ -28,7 +28,6 @@ from strandline.broker.protocol.fetch import decode_fetch_request
 from strandline.broker.protocol.header import RequestHeader
 from strandline.broker.protocol.messages.fetch import FetchRequest, FetchResponsePartition
 from strandline.storage.model import Isolation
-from strandline.storage.values import dataclass
 
 FIRST_VERSION_WITH_TOPIC_IDS = 13
 
