@@ -1,16 +1,24 @@
-"""One configuration property: its type, default and bounds, and how text becomes a value of it.
+"""Sections of configuration, and their keys: where a key is defined, once and completely.
 
-Kafka's own rules decide what is a number or a list; the error names the property and what it takes.
-Tables of properties are made of this: topic_properties.py here, config_keys/ of the broker.
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class RetryPolicy:
+        backoff_ms: int = key("retry.backoff.ms", LONG, 500, "Ms before the first...", minimum=1)
+
+A section is a frozen dataclass; the part that works by it is handed it. Each field made by `key` is
+a key of the configuration: loading, DescribeConfigs and docs/configuration.md read its definition
+from the field (`keys_of`). Fields without `key` are worked out by whoever makes the section.
+Sections may hold sections (`section`). Kafka's own rules decide what is a number or a list; the
+error names the key and what it takes.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import Field, dataclass, field, fields, replace
 from enum import Enum
+from typing import Any, TypeVar
 
 from strandline.storage.errors import InvalidConfig
 
@@ -32,9 +40,16 @@ class ConfigType(Enum):
     PASSWORD = 9
 
 
+BOOLEAN, STRING, INT, SHORT, LONG, DOUBLE, LIST = tuple(ConfigType)[:7]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigDef:
-    """One property: `minimum`/`maximum` are inclusive, `choices` apply to each list element."""
+    """One key: `minimum`/`maximum` are inclusive, `choices` apply to each list element.
+
+    `nullable` ones may be empty, which means unset. `dynamic` ones can be altered while the broker
+    runs. `synonyms` of a topic property are the broker keys that set its default.
+    """
 
     name: str
     type: ConfigType
@@ -44,10 +59,95 @@ class ConfigDef:
     minimum: float | None = None
     maximum: float | None = None
     choices: tuple[str, ...] = ()
+    nullable: bool = False
+    dynamic: bool = False
+    # What the field holds for a value of the type. May raise InvalidConfig.
+    convert: Callable[[Any], object] | None = None
 
     def parse(self, text: str) -> object:
-        """The typed value. Raises InvalidConfig, naming the property and what it accepts."""
-        return parse_config_value(self, text)
+        """The typed value, None for an empty nullable key.
+
+        Raises InvalidConfig, naming the key and what it accepts.
+        """
+        if self.nullable and not text.strip():
+            return None
+        value = parse_config_value(self, text)
+        return value if self.convert is None else self.convert(value)
+
+
+def key(
+    name: str,
+    config_type: ConfigType,
+    default: object,
+    doc: str,
+    *synonyms: str,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    choices: tuple[str, ...] = (),
+    dynamic: bool = False,
+    convert: Callable[[Any], object] | None = None,
+) -> Any:  # As dataclasses.field: the field has the type.
+    """The field of a section that holds this key. A default of None: nullable and unset."""
+    text = str(default).lower() if isinstance(default, bool) else str(default)
+    definition = ConfigDef(
+        name=name,
+        type=config_type,
+        default="" if default is None else text,
+        doc=doc,
+        synonyms=synonyms,
+        minimum=minimum,
+        maximum=maximum,
+        choices=choices,
+        nullable=default is None,
+        dynamic=dynamic,
+        convert=convert,
+    )
+    value = definition.parse(definition.default)
+    return field(default_factory=lambda: value, metadata={_KEY: definition})
+
+
+def section(made: Callable[[], object], **words: str) -> Any:
+    """A field that holds the section `made()`; `{word}` in its names and docs is filled in."""
+    return field(default_factory=made, metadata={_SECTION: made, _WORDS: words})
+
+
+_KEY, _SECTION, _WORDS = "key", "section", "words"
+_NO_WORDS: Mapping[str, str] = {}
+
+
+def keys_of(config: Any, words: Mapping[str, str] = _NO_WORDS) -> Iterator[ConfigDef]:
+    """The keys of a section (or its class), and of those in it, in the order of their fields."""
+    for declared in fields(config):
+        if _SECTION in declared.metadata:
+            yield from keys_of(declared.metadata[_SECTION], declared.metadata[_WORDS])
+        elif _KEY in declared.metadata:
+            yield _definition(declared, words)
+
+
+SectionT = TypeVar("SectionT")
+
+
+def with_values(
+    config: SectionT, values: Mapping[str, object], words: Mapping[str, str] = _NO_WORDS
+) -> SectionT:
+    """A section with these values, by the names of their keys; what does not change is the same."""
+    changes: dict[str, object] = {}
+    for declared in fields(config):  # type: ignore[arg-type]  # a dataclass
+        if _SECTION in declared.metadata:
+            before = getattr(config, declared.name)
+            after = with_values(before, values, declared.metadata[_WORDS])
+            if after is not before:
+                changes[declared.name] = after
+        elif _KEY in declared.metadata and (name := _definition(declared, words).name) in values:
+            changes[declared.name] = values[name]
+    return replace(config, **changes) if changes else config  # type: ignore[type-var]  # as above
+
+
+def _definition(declared: Field[Any], words: Mapping[str, str]) -> ConfigDef:
+    found: ConfigDef = declared.metadata[_KEY]
+    if not words:
+        return found
+    return replace(found, name=found.name.format(**words), doc=found.doc.format(**words))
 
 
 def parse_config_value(definition: ConfigDef, text: str) -> object:

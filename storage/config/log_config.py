@@ -6,27 +6,26 @@ A topic stores only what was set on it. The rest comes from the broker's synonym
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from strandline.storage.config.definition import (
+    BOOLEAN,
+    DOUBLE,
+    INT,
     INT_MAX,
+    LIST,
+    LONG,
     LONG_MAX,
+    STRING,
     ConfigDef,
     ConfigType,
+    key,
+    keys_of,
     nearest_name,
     parse_config_value,
-)
-from strandline.storage.config.topic_properties import (
-    CLEANUP_POLICIES,
-    COMPRESSION_TYPES,
-    OBJECT_TAGS_MAX,
-    SAME_AS_LOCAL,
-    SAME_AS_TOTAL,
-    SEGMENT_BYTES_MIN,
-    TOPIC_CONFIGS,
-    UNLIMITED,
-    check_topic_properties,
+    with_values,
 )
 from strandline.storage.errors import InvalidConfig
 from strandline.storage.model import TimestampType
@@ -50,49 +49,367 @@ __all__ = [
 ]
 
 
+# Kafka 4.0 raised the floor of segment.bytes: smaller segments are dust in the object store.
+SEGMENT_BYTES_MIN = 1024 * 1024
+UNLIMITED = -1
+SAME_AS_TOTAL = -2
+SAME_AS_LOCAL = -1
+
+COMPRESSION_TYPES = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
+CLEANUP_POLICIES = ("compact", "delete")
+
+# Those that S3 gives to single objects; what must be restored before it can be read comes last.
+STORAGE_CLASSES = (
+    "DEFAULT",
+    "STANDARD",
+    "STANDARD_IA",
+    "ONEZONE_IA",
+    "INTELLIGENT_TIERING",
+    "GLACIER_IR",
+    "GLACIER",
+    "DEEP_ARCHIVE",
+)
+OBJECT_TAGS_MAX = 10
+
+# A partition and a broker.
+_THROTTLED_REPLICA = re.compile(r"[0-9]+:[0-9]+")
+
 LZ4_LEVEL_DEFAULT = 9
+_TIMESTAMP_TYPES = {
+    "CreateTime": TimestampType.CREATE_TIME,
+    "LogAppendTime": TimestampType.LOG_APPEND_TIME,
+}
 _CODECS = {"uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
-    """Typed topic configuration; every field is a property of TOPIC_CONFIGS in snake case."""
+    """Typed topic configuration; every key is a field, its dots turned to underscores."""
 
-    cleanup_policy: tuple[str, ...] = ("delete",)
-    compression_gzip_level: int = -1
-    compression_lz4_level: int = LZ4_LEVEL_DEFAULT
-    compression_type: str = "producer"
-    compression_zstd_level: int = 3
-    delete_retention_ms: int = 86_400_000
-    file_delete_delay_ms: int = 60_000
-    flush_messages: int = LONG_MAX
-    flush_ms: int = LONG_MAX
-    index_interval_bytes: int = 4096
-    local_retention_bytes: int = SAME_AS_TOTAL
-    local_retention_ms: int = SAME_AS_TOTAL
-    max_compaction_lag_ms: int = LONG_MAX
-    max_message_bytes: int = 1_048_588
-    message_timestamp_after_max_ms: int = 3_600_000
-    message_timestamp_before_max_ms: int = LONG_MAX
-    message_timestamp_type: TimestampType = TimestampType.CREATE_TIME
-    min_cleanable_dirty_ratio: float = 0.5
-    min_compaction_lag_ms: int = 0
-    min_insync_replicas: int = 1
-    remote_copy_lag_bytes: int = SAME_AS_LOCAL
-    remote_copy_lag_ms: int = 0
-    remote_log_copy_disable: bool = False
-    remote_storage_enable: bool = False
-    retention_bytes: int = UNLIMITED
-    retention_ms: int = 604_800_000
-    segment_bytes: int = 1_073_741_824
-    segment_index_bytes: int = 10_485_760
-    segment_jitter_ms: int = 0
-    segment_ms: int = 604_800_000
-    strandline_remote_active_segment_upload_ms: int = 3_600_000
-    strandline_remote_object_tags: tuple[str, ...] = ()
-    strandline_remote_compression_type: str = "producer"
-    strandline_remote_compression_zstd_level: int = 3
-    strandline_remote_storage_class: str = "DEFAULT"
+    cleanup_policy: tuple[str, ...] = key(
+        "cleanup.policy",
+        LIST,
+        "delete",
+        "What happens to old records: delete by age and size, compact (keep the latest of each"
+        " key), or both.",
+        "log.cleanup.policy",
+        choices=CLEANUP_POLICIES,
+    )
+    compression_type: str = key(
+        "compression.type",
+        STRING,
+        "producer",
+        "Codec of what is stored; producer keeps what was sent, others make the broker"
+        " decompress and compress each batch that has another one.",
+        "compression.type",
+        choices=COMPRESSION_TYPES,
+    )
+    compression_gzip_level: int = key(
+        "compression.gzip.level",
+        INT,
+        -1,
+        "gzip level when the broker compresses; -1 is the library's default, 0 is refused.",
+        "compression.gzip.level",
+        minimum=-1,
+        maximum=9,
+    )
+    compression_lz4_level: int = key(
+        "compression.lz4.level",
+        INT,
+        LZ4_LEVEL_DEFAULT,
+        "lz4 level when the broker compresses.",
+        "compression.lz4.level",
+        minimum=1,
+        maximum=17,
+    )
+    compression_zstd_level: int = key(
+        "compression.zstd.level",
+        INT,
+        3,
+        "zstd level when the broker compresses.",
+        "compression.zstd.level",
+        minimum=-131072,
+        maximum=22,
+    )
+    delete_retention_ms: int = key(
+        "delete.retention.ms",
+        LONG,
+        86_400_000,
+        "How long tombstones of compacted topics are kept, in ms.",
+        "log.cleaner.delete.retention.ms",
+        minimum=0,
+    )
+    file_delete_delay_ms: int = key(
+        "file.delete.delay.ms",
+        LONG,
+        60_000,
+        "Wait before a removed local segment file is unlinked, in ms.",
+        "log.segment.delete.delay.ms",
+        minimum=0,
+    )
+    flush_messages: int = key(
+        "flush.messages",
+        LONG,
+        LONG_MAX,
+        "Records between forced fsyncs of the log.",
+        "log.flush.interval.messages",
+        minimum=1,
+    )
+    flush_ms: int = key(
+        "flush.ms",
+        LONG,
+        LONG_MAX,
+        "Milliseconds between forced fsyncs of the log.",
+        "log.flush.interval.ms",
+        "log.flush.scheduler.interval.ms",
+        minimum=0,
+    )
+    follower_replication_throttled_replicas: tuple[str, ...] = key(
+        "follower.replication.throttled.replicas",
+        LIST,
+        "",
+        "Replicas whose follower traffic is throttled: * or partition:broker,...",
+    )
+    index_interval_bytes: int = key(
+        "index.interval.bytes",
+        INT,
+        4096,
+        "Log bytes between two index entries.",
+        "log.index.interval.bytes",
+        minimum=0,
+    )
+    leader_replication_throttled_replicas: tuple[str, ...] = key(
+        "leader.replication.throttled.replicas",
+        LIST,
+        "",
+        "Replicas whose leader traffic is throttled: * or partition:broker,...",
+    )
+    local_retention_bytes: int = key(
+        "local.retention.bytes",
+        LONG,
+        SAME_AS_TOTAL,
+        "Local bytes kept per partition of a tiered topic; -2 means retention.bytes.",
+        "log.local.retention.bytes",
+        minimum=-2,
+    )
+    local_retention_ms: int = key(
+        "local.retention.ms",
+        LONG,
+        SAME_AS_TOTAL,
+        "Local age kept of a tiered topic, in ms; -2 means retention.ms.",
+        "log.local.retention.ms",
+        minimum=-2,
+    )
+    max_compaction_lag_ms: int = key(
+        "max.compaction.lag.ms",
+        LONG,
+        LONG_MAX,
+        "Longest time that a record stays uncompacted, in ms.",
+        "log.cleaner.max.compaction.lag.ms",
+        minimum=1,
+    )
+    max_message_bytes: int = key(
+        "max.message.bytes",
+        INT,
+        1_048_588,
+        "Largest record batch, in bytes.",
+        "message.max.bytes",
+        minimum=0,
+    )
+    message_timestamp_after_max_ms: int = key(
+        "message.timestamp.after.max.ms",
+        LONG,
+        3_600_000,
+        "How far a record may be ahead of the broker's clock, in ms.",
+        "log.message.timestamp.after.max.ms",
+        minimum=0,
+    )
+    message_timestamp_before_max_ms: int = key(
+        "message.timestamp.before.max.ms",
+        LONG,
+        LONG_MAX,
+        "How far a record may be behind the broker's clock, in ms.",
+        "log.message.timestamp.before.max.ms",
+        minimum=0,
+    )
+    message_timestamp_type: TimestampType = key(
+        "message.timestamp.type",
+        STRING,
+        "CreateTime",
+        "Whose time a record carries: the producer's or the broker's.",
+        "log.message.timestamp.type",
+        choices=tuple(_TIMESTAMP_TYPES),
+        convert=_TIMESTAMP_TYPES.__getitem__,
+    )
+    min_cleanable_dirty_ratio: float = key(
+        "min.cleanable.dirty.ratio",
+        DOUBLE,
+        0.5,
+        "Dirty part of the log at which compaction starts.",
+        "log.cleaner.min.cleanable.ratio",
+        minimum=0,
+        maximum=1,
+    )
+    min_compaction_lag_ms: int = key(
+        "min.compaction.lag.ms",
+        LONG,
+        0,
+        "Shortest time that a record stays uncompacted, in ms.",
+        "log.cleaner.min.compaction.lag.ms",
+        minimum=0,
+    )
+    min_insync_replicas: int = key(
+        "min.insync.replicas",
+        INT,
+        1,
+        "Replicas that must have a record of acks=all, of those that there are.",
+        "min.insync.replicas",
+        minimum=1,
+    )
+    preallocate: bool = key(
+        "preallocate", BOOLEAN, False, "Preallocate segment files.", "log.preallocate"
+    )
+    remote_copy_lag_bytes: int = key(
+        "remote.copy.lag.bytes",
+        LONG,
+        SAME_AS_LOCAL,
+        "A closed segment may be copied when so many newer bytes are in the local log, or when"
+        " remote.copy.lag.ms allows it; 0: at once, -1: as many as are kept locally.",
+        "log.remote.copy.lag.bytes",
+        minimum=-1,
+    )
+    remote_copy_lag_ms: int = key(
+        "remote.copy.lag.ms",
+        LONG,
+        0,
+        "A closed segment may be copied when its newest record is so old, in ms, or when"
+        " remote.copy.lag.bytes allows it; 0: at once, -1: as old as what is kept locally, or"
+        " at once where both are -1 and all is kept locally.",
+        "log.remote.copy.lag.ms",
+        minimum=-1,
+    )
+    remote_log_copy_disable: bool = key(
+        "remote.log.copy.disable",
+        BOOLEAN,
+        False,
+        "Stop copying to the remote tier; what is there stays readable.",
+    )
+    remote_log_delete_on_disable: bool = key(
+        "remote.log.delete.on.disable",
+        BOOLEAN,
+        False,
+        "Delete the remote data when tiering is turned off.",
+    )
+    remote_storage_enable: bool = key(
+        "remote.storage.enable",
+        BOOLEAN,
+        False,
+        "Keep closed segments in the remote tier as well.",
+    )
+    retention_bytes: int = key(
+        "retention.bytes",
+        LONG,
+        UNLIMITED,
+        "Bytes kept per partition over both tiers; -1 is unlimited.",
+        "log.retention.bytes",
+        minimum=-1,
+    )
+    retention_ms: int = key(
+        "retention.ms",
+        LONG,
+        604_800_000,
+        "Age kept over both tiers, in ms; -1 is unlimited.",
+        "log.retention.ms",
+        "log.retention.minutes",
+        "log.retention.hours",
+        minimum=-1,
+    )
+    segment_bytes: int = key(
+        "segment.bytes",
+        INT,
+        1_073_741_824,
+        "Size at which a segment is closed.",
+        "log.segment.bytes",
+        minimum=SEGMENT_BYTES_MIN,
+    )
+    segment_index_bytes: int = key(
+        "segment.index.bytes",
+        INT,
+        10_485_760,
+        "Largest offset index of one segment.",
+        "log.index.size.max.bytes",
+        minimum=4,
+    )
+    segment_jitter_ms: int = key(
+        "segment.jitter.ms",
+        LONG,
+        0,
+        "Random part taken off segment.ms, in ms.",
+        "log.roll.jitter.ms",
+        "log.roll.jitter.hours",
+        minimum=0,
+    )
+    segment_ms: int = key(
+        "segment.ms",
+        LONG,
+        604_800_000,
+        "Age at which a segment is closed, in ms, also while nothing is written to it.",
+        "log.roll.ms",
+        "log.roll.hours",
+        minimum=1,
+    )
+    strandline_remote_object_tags: tuple[str, ...] = key(
+        "strandline.remote.object.tags",
+        LIST,
+        "",
+        "Tags of the topic's segment objects, as key=value; S3 takes ten at most.",
+        "strandline.remote.object.tags",
+    )
+    strandline_remote_storage_class: str = key(
+        "strandline.remote.storage.class",
+        STRING,
+        "DEFAULT",
+        "S3 storage class of the topic's segments from now on; DEFAULT: the bucket's. Manifests"
+        " and indexes stay in the bucket's default class. GLACIER and DEEP_ARCHIVE have to be"
+        " restored by hand before they can be read.",
+        "strandline.remote.storage.class",
+        choices=STORAGE_CLASSES,
+    )
+    strandline_remote_active_segment_upload_ms: int = key(
+        "strandline.remote.active.segment.upload.ms",
+        LONG,
+        3_600_000,
+        "Records of the segment that is still written are in the remote tier at most this many"
+        " ms later, for a restore and the lake; -1: only closed segments go there.",
+        "strandline.remote.active.segment.upload.ms",
+        minimum=-1,
+    )
+    strandline_remote_compression_type: str = key(
+        "strandline.remote.compression.type",
+        STRING,
+        "producer",
+        "Codec of the topic's batches in the remote tier, from now on: producer leaves them as"
+        " they are, zstd rewrites those that become smaller. Records, offsets and times stay;"
+        " bytes do not.",
+        "strandline.remote.compression.type",
+        choices=("producer", "zstd"),
+    )
+    strandline_remote_compression_zstd_level: int = key(
+        "strandline.remote.compression.zstd.level",
+        INT,
+        3,
+        "zstd level of such batches.",
+        "strandline.remote.compression.zstd.level",
+        minimum=-131072,
+        maximum=22,
+    )
+    unclean_leader_election_enable: bool = key(
+        "unclean.leader.election.enable",
+        BOOLEAN,
+        False,
+        "Allow a replica that is not in sync to lead.",
+        "unclean.leader.election.enable",
+    )
 
     # Derived: whether appends need nothing but the batch header, as almost all topics' do. A field
     # because the hot path asks it for every batch.
@@ -192,15 +509,13 @@ class LogConfig:
         """
         defaults = broker_defaults or {}
         check_topic_properties(topic_properties)
-        values: dict[str, object] = {}
-        for field_name, convert in _FIELDS.items():
-            definition = TOPIC_CONFIGS[field_name.replace("_", ".")]
-            text = topic_properties.get(
-                definition.name, defaults.get(definition.name, definition.default)
+        values = {
+            name: definition.parse(
+                topic_properties.get(name, defaults.get(name, definition.default))
             )
-            parsed = definition.parse(text)
-            values[field_name] = convert(parsed) if convert else parsed
-        return cls(**values)  # type: ignore[arg-type]  # the table's types match the fields, tested
+            for name, definition in TOPIC_CONFIGS.items()
+        }
+        return with_values(cls(), values)
 
     @classmethod
     def resolve_checked(
@@ -299,12 +614,28 @@ def _check_local_same_as_total(unit: str, local: int, total: int) -> None:
         )
 
 
-def _timestamp_type(parsed: object) -> object:
-    return TimestampType.LOG_APPEND_TIME if parsed == "LogAppendTime" else TimestampType.CREATE_TIME
+TOPIC_CONFIGS: Mapping[str, ConfigDef] = {found.name: found for found in keys_of(LogConfig)}
 
 
-_FIELDS: Mapping[str, Callable[[object], object] | None] = {
-    name: (_timestamp_type if name == "message_timestamp_type" else None)
-    for name, declared in LogConfig.__dataclass_fields__.items()
-    if declared.init
-}
+def check_topic_properties(properties: Mapping[str, str]) -> None:
+    """Raises InvalidConfig for an unknown name or a value out of bounds."""
+    for name, text in properties.items():
+        definition = TOPIC_CONFIGS.get(name)
+        if definition is None:
+            raise InvalidConfig(f"unknown topic config {name!r}{nearest_name(name, TOPIC_CONFIGS)}")
+        definition.parse(text)
+
+
+def check_throttled_replicas(properties: Mapping[str, str]) -> None:
+    """Raises InvalidConfig unless they are `*` or `partition:broker,...`, as in Kafka.
+
+    For topics that are made or altered alone: here they throttle nothing, so a topic that has
+    something else from before this was looked at is no reason not to start.
+    """
+    for side in ("follower", "leader"):
+        name = f"{side}.replication.throttled.replicas"
+        elements = [part.strip() for part in properties.get(name, "").split(",") if part.strip()]
+        if elements != ["*"] and not all(map(_THROTTLED_REPLICA.fullmatch, elements)):
+            raise InvalidConfig(
+                f"{name}={properties[name]!r}: expected * or partition:broker,partition:broker,..."
+            )

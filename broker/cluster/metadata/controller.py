@@ -49,8 +49,7 @@ from strandline.broker.cluster.metadata.topic_names import (
     topic_name_fault,
 )
 from strandline.broker.protocol.schema.errors import ErrorCode
-from strandline.storage.config.log_config import LONG_MAX, LogConfig
-from strandline.storage.config.topic_properties import check_throttled_replicas
+from strandline.storage.config.log_config import LONG_MAX, LogConfig, check_throttled_replicas
 from strandline.storage.errors import InvalidConfig, StorageError
 from strandline.storage.model import ZERO_TOPIC_ID, TopicId
 
