@@ -21,7 +21,7 @@ from pathlib import Path
 
 from strandline.storage.clock import SystemClock
 from strandline.storage.config.log_config import LogConfig
-from strandline.storage.local.cleaner.cleaner import CleanerSettings, LogCleaner
+from strandline.storage.local.cleaner.cleaner import CleanerConfig, LogCleaner
 from strandline.storage.local.log.log import LocalLog
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
 from strandline.storage.model import TopicPartition
@@ -66,7 +66,7 @@ def run_compaction(folder: Path, total_bytes: int) -> Iterator[Compaction]:
         offsets=dirs,
         executor=ThreadPoolExecutor(1),
         clock=clock,
-        settings=CleanerSettings,
+        settings=CleanerConfig,
     )
     config = LogConfig(cleanup_policy=("compact",), segment_bytes=256 << 20)
     try:

@@ -23,7 +23,7 @@ import uuid
 from pathlib import Path
 
 from strandline.broker.commands.restore import Restore
-from strandline.broker.config.broker_config import BrokerConfig
+from strandline.broker.config.loading import load_config
 from strandline.storage.clock import SystemClock
 from strandline.storage.model import EpochStart, TopicIdPartition
 from strandline.storage.remote.keys import manifest_key, new_unique, segment_keys
@@ -128,7 +128,7 @@ def measure(*, partitions: int, segments: int, first_byte_ms: float, folder: Pat
             store = open_store(URL, endpoint_url=endpoint, region="us-east-1")
             fill(store, partitions=partitions, segments=segments)
             before = _gets(endpoint)
-            config = BrokerConfig.load(
+            config = load_config(
                 None,
                 [
                     f"log.dirs={folder}",

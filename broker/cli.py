@@ -265,7 +265,7 @@ def _serve(options: argparse.Namespace) -> int:
     # A start makes a great many objects and drops next to none. The broker turns it on again.
     gc.disable()
 
-    from strandline.broker.config.broker_config import BrokerConfig
+    from strandline.broker.config.loading import load_config
     from strandline.broker.server.app import Broker
     from strandline.broker.server.folder_marks import check_no_replica
     from strandline.broker.server.logs import set_up_logging
@@ -274,14 +274,14 @@ def _serve(options: argparse.Namespace) -> int:
 
     occupy_closed()
     set_up_logging(options.log_level)
-    config = BrokerConfig.load(options.config, options.overrides)
+    config = load_config(options.config, options.overrides)
     clock = SystemClock()
     if options.read_only:
         from strandline.broker.server.replica import ReplicaBroker
 
         make_broker: Callable[[], Broker] = partial(ReplicaBroker, config, clock)
     else:
-        check_no_replica(config.log_dirs)
+        check_no_replica(config.logs.dirs)
         make_broker = partial(Broker, config, clock)
     code = run(make_broker)
     _leave_if_hanging(code)
@@ -313,7 +313,7 @@ def _leave_if_hanging(code: int) -> None:
 
 def _restore(options: argparse.Namespace) -> int:
     from strandline.broker.commands.restore_command import restore
-    from strandline.broker.config.broker_config import BrokerConfig
+    from strandline.broker.config.loading import load_config
     from strandline.broker.server.logs import set_up_logging
     from strandline.storage.crash_points import check_environment
 
@@ -325,7 +325,7 @@ def _restore(options: argparse.Namespace) -> int:
         "strandline.remote.s3.region": options.region,
     }
     given = [f"{key}={value}" for key, value in remote.items() if value is not None]
-    config = BrokerConfig.load(options.config, [*options.overrides, *given])
+    config = load_config(options.config, [*options.overrides, *given])
     return restore(config, skip_damaged=options.skip_damaged)
 
 

@@ -159,7 +159,7 @@ class Restore:
         self._clock = clock
         self._progress = progress
         self._skip_damaged = skip_damaged
-        self._defaults = config.topic_defaults()
+        self._defaults = config.topics.properties
 
     def run(self) -> RestoreSummary:
         """Raises RestoreRefused, LogDirLocked, and StorageError if disk or bucket fail."""
@@ -168,7 +168,7 @@ class Restore:
         self._mark(archive.cluster_id)  # 2
         crash_point(RESTORE_AFTER_MARK)
         log_dirs = LogDirs.open(
-            self._config.log_dirs,
+            self._config.logs.dirs,
             node_id=self._config.node_id,
             cluster_id=archive.cluster_id,
             clock=self._clock,
@@ -197,7 +197,7 @@ class Restore:
         if log_dirs.failures:
             raise DiskError("; ".join(map(str, log_dirs.failures.values())))
         crash_point(RESTORE_BEFORE_UNMARK)
-        for folder in self._config.log_dirs:
+        for folder in self._config.logs.dirs:
             files.remove(folder / RESTORE_MARK)  # 7
             files.sync_directory(folder)
         return offset_count
@@ -340,7 +340,7 @@ class Restore:
     # --- 2 mark ------------------------------------------------------------------------------
 
     def _check_folders(self) -> None:
-        for folder in self._config.log_dirs:
+        for folder in self._config.logs.dirs:
             if not folder.exists() or (folder / RESTORE_MARK).exists():
                 continue
             # A start on empty folders makes up a cluster, is refused by the archive, and tells its
@@ -363,10 +363,10 @@ class Restore:
         with ExitStack() as locks:
             # What lies there may be another restore's, and a broker's by now: reading the archive
             # took its time. Who opens the folders next has them locked again, or is refused.
-            for folder in self._config.log_dirs:
+            for folder in self._config.logs.dirs:
                 locks.callback(lock_directory(folder).unlock)
             self._check_folders()
-            for folder in self._config.log_dirs:
+            for folder in self._config.logs.dirs:
                 mark = folder / RESTORE_MARK
                 if mark.exists():
                     self._empty(folder, mark, cluster_id)
@@ -395,7 +395,7 @@ class Restore:
     # --- 3 to 5 write ------------------------------------------------------------------------
 
     def _write_metadata(self, archive: _Archive) -> None:
-        folder = self._config.log_dirs[0] / METADATA_FOLDER
+        folder = self._config.logs.dirs[0] / METADATA_FOLDER
         found = archive.metadata.loaded
         now = salvage_history(self._store, cluster_id=archive.cluster_id)
         if now.loaded != found:

@@ -21,12 +21,12 @@ WITH_PROBLEMS = 1
 
 def restore(config: BrokerConfig, *, skip_damaged: bool) -> int:
     """Restores and prints what came of it; the exit code. Raises StrandlineError."""
-    if config.remote_url is None:
+    if config.archive.url is None:
         raise InvalidConfig("restore needs --remote, or strandline.remote.url in the configuration")
     store = open_store(
-        config.remote_url,
-        endpoint_url=config.remote_s3_endpoint_url,
-        region=config.remote_s3_region,
+        config.archive.url,
+        endpoint_url=config.archive.endpoint_url,
+        region=config.archive.region,
     )
     try:
         with BarProgress() as progress:
@@ -65,7 +65,7 @@ def _print(summary: RestoreSummary, config: BrokerConfig) -> None:
         f"{counted(summary.topic_count, 'topic')},"
         f" {counted(len(summary.partitions), 'partition')},"
         f" {counted(summary.offset_count, 'record')} of groups;"
-        f" start the broker with these folders: {', '.join(map(str, config.log_dirs))}",
+        f" start the broker with these folders: {', '.join(map(str, config.logs.dirs))}",
         highlight=False,
         markup=False,
     )

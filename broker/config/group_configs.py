@@ -75,9 +75,10 @@ def check_group_change(config: BrokerConfig, properties: Mapping[str, str]) -> N
 
 def member_times(config: BrokerConfig, properties: Mapping[str, str]) -> MemberTimes:
     """What holds for the members of a group with these properties."""
+    rules = config.groups.consumer
     values = {
-        SESSION_TIMEOUT: config.group_consumer_session_timeout_ms,
-        HEARTBEAT_INTERVAL: config.group_consumer_heartbeat_interval_ms,
+        SESSION_TIMEOUT: rules.session_timeout_ms,
+        HEARTBEAT_INTERVAL: rules.heartbeat_interval_ms,
     }
     bounds = _bounds(config)
     for name, text in properties.items():
@@ -91,13 +92,8 @@ def member_times(config: BrokerConfig, properties: Mapping[str, str]) -> MemberT
 
 
 def _bounds(config: BrokerConfig) -> dict[str, tuple[int, int]]:
+    rules = config.groups.consumer
     return {
-        SESSION_TIMEOUT: (
-            config.group_consumer_min_session_timeout_ms,
-            config.group_consumer_max_session_timeout_ms,
-        ),
-        HEARTBEAT_INTERVAL: (
-            config.group_consumer_min_heartbeat_interval_ms,
-            config.group_consumer_max_heartbeat_interval_ms,
-        ),
+        SESSION_TIMEOUT: (rules.session_timeout_ms_min, rules.session_timeout_ms_max),
+        HEARTBEAT_INTERVAL: (rules.heartbeat_interval_ms_min, rules.heartbeat_interval_ms_max),
     }

@@ -13,10 +13,9 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from strandline.broker.config.definition import NETWORK, BrokerConfigDef
 from strandline.broker.config.table import BROKER_CONFIGS
 from strandline.broker.security.jaas import check_scram, plain_passwords
-from strandline.storage.config.definition import ConfigType
+from strandline.storage.config.definition import ConfigDef, ConfigType
 
 PREFIX = "listener.name."
 SCOPED = (
@@ -37,7 +36,7 @@ _KEYS = "|".join(re.escape(key) for key in (*SCOPED, *_OF_LISTENERS))
 _SCOPED_KEY = re.compile(rf"listener\.name\.(?P<listener>[a-z0-9_.-]+?)\.(?P<key>{_KEYS})")
 
 
-def broker_config(name: str) -> BrokerConfigDef | None:
+def broker_config(name: str) -> ConfigDef | None:
     """What is known of a broker key, with or without a listener in it; None if there is no such."""
     definition = BROKER_CONFIGS.get(name)
     if definition is not None:
@@ -47,14 +46,13 @@ def broker_config(name: str) -> BrokerConfigDef | None:
         return None
     key = match["key"]
     if key in _OF_LISTENERS:
-        return BrokerConfigDef(
-            section=NETWORK,
+        return ConfigDef(
             name=name,
             type=ConfigType.PASSWORD,
             default="",
             doc="Who may log in at the listener by this mechanism, in Kafka's syntax.",
             nullable=True,
-            check=_OF_LISTENERS[key],
+            convert=_OF_LISTENERS[key],
         )
     return replace(BROKER_CONFIGS[key], name=name, default="", nullable=True)
 

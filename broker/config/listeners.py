@@ -14,7 +14,6 @@ and the others need `advertised.listeners`.
 
 from __future__ import annotations
 
-import ipaddress
 import re
 import socket
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -25,7 +24,6 @@ from strandline.storage.errors import InvalidConfig, StrandlineError
 
 PORT_MAX = 65535
 
-_LIMIT = re.compile(r"[0-9]{1,9}")
 _LISTENER = re.compile(
     r"(?P<name>[A-Za-z0-9_.-]+)://(?:\[(?P<v6>[^\]]*)\]|(?P<host>[^:/\[\]]*)):(?P<port>\d+)"
 )
@@ -166,33 +164,3 @@ def parse_metrics_listener(text: str) -> Listener:
     if listener.name.lower() != "http":
         raise InvalidConfig(f"{key}={text!r}: expected http://host:port")
     return listener
-
-
-def check_connections_per_address(limit: int, overrides: str) -> None:
-    """Raises InvalidConfig for a limit of 0 that no address is exempt from (KafkaConfig)."""
-    if limit == 0 and not parse_connection_overrides(overrides):
-        raise InvalidConfig(
-            "max.connections.per.ip=0: can be set to zero only if max.connections.per.ip.overrides"
-            " names an address"
-        )
-
-
-def parse_connection_overrides(text: str) -> Mapping[str, int]:
-    """Limits by address, of `max.connections.per.ip.overrides`. Raises InvalidConfig."""
-    limits: dict[str, int] = {}
-    for element in text.split(","):
-        if not element.strip():
-            continue
-        address, _, limit = element.strip().rpartition(":")
-        try:
-            # An IPv6 address may stand in brackets, as in a listener.
-            name = str(ipaddress.ip_address(address.strip("[]")))
-        except ValueError:
-            name = ""
-        if not name or not _LIMIT.fullmatch(limit):
-            raise InvalidConfig(
-                f"max.connections.per.ip.overrides={text!r}: expected address:count, with commas"
-                f" between them; {element.strip()!r} is none"
-            )
-        limits[name] = int(limit)
-    return limits

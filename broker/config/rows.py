@@ -16,14 +16,12 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from strandline.broker.config.broker_config import BrokerConfig
-from strandline.broker.config.definition import BrokerConfigDef
 from strandline.broker.config.group_configs import GROUP_CONFIGS
 from strandline.broker.config.listener_keys import broker_config
 from strandline.broker.config.running_config import RunningConfig
 from strandline.broker.config.table import BROKER_CONFIGS
+from strandline.storage.config.definition import HOUR_MS
 from strandline.storage.config.log_config import TOPIC_CONFIGS, ConfigDef, ConfigType
-
-HOUR_MS = 3_600_000
 
 
 class ConfigSource(IntEnum):
@@ -123,7 +121,7 @@ def _synonym(name: str, value: str, source: ConfigSource) -> ConfigSynonym:
     return ConfigSynonym(name=name, value=value, source=source)
 
 
-def _broker_row(running: RunningConfig, definition: BrokerConfigDef) -> ConfigRow:
+def _broker_row(running: RunningConfig, definition: ConfigDef) -> ConfigRow:
     synonyms = _set_on_broker(running, (definition.name,))
     if definition.default or not definition.nullable:
         synonyms.append(_default(definition, definition.default))
@@ -133,7 +131,7 @@ def _broker_row(running: RunningConfig, definition: BrokerConfigDef) -> ConfigRo
 
 
 def _row(
-    definition: BrokerConfigDef,
+    definition: ConfigDef,
     value: str | None,
     synonyms: tuple[ConfigSynonym, ...],
     *,
@@ -167,7 +165,7 @@ def _set_on_broker(running: RunningConfig, names: Sequence[str]) -> list[ConfigS
     return synonyms
 
 
-def _effective_broker_text(config: BrokerConfig, definition: BrokerConfigDef) -> str | None:
+def _effective_broker_text(config: BrokerConfig, definition: ConfigDef) -> str | None:
     """Keys whose value is worked out from others: tools look here for where to connect."""
     if definition.name == "advertised.listeners":
         return ",".join(str(listener) for listener in config.advertised_listeners)
@@ -204,7 +202,7 @@ def _topic_row(
         value = definition.default
     elif effective.source is not ConfigSource.DYNAMIC_TOPIC:
         # The broker key may count hours where the topic property counts milliseconds.
-        value = running.topic_defaults.properties[definition.name]
+        value = running.current.topics.properties[definition.name]
     return ConfigRow(
         name=definition.name,
         value=value,
@@ -217,10 +215,10 @@ def _topic_row(
     )
 
 
-def _altered(definition: BrokerConfigDef, text: str, source: ConfigSource) -> ConfigSynonym:
+def _altered(definition: ConfigDef, text: str, source: ConfigSource) -> ConfigSynonym:
     return ConfigSynonym(name=definition.name, value=text.strip() or None, source=source)
 
 
-def _default(definition: BrokerConfigDef, text: str) -> ConfigSynonym:
+def _default(definition: ConfigDef, text: str) -> ConfigSynonym:
     value = None if definition.nullable and not text else text
     return ConfigSynonym(name=definition.name, value=value, source=ConfigSource.DEFAULT)

@@ -15,16 +15,16 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from strandline.broker.cluster.metadata.decisions import Refusal, TopicDefaults
+from strandline.broker.cluster.metadata.decisions import Refusal
 from strandline.broker.cluster.metadata.image import MetadataImage, TopicImage
 from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.config.foreign_keys import IGNORED, find_foreign
 from strandline.broker.config.listener_keys import broker_config
-from strandline.broker.config.listeners import Listener, check_connections_per_address
+from strandline.broker.config.listeners import Listener
+from strandline.broker.config.loading import altered
 from strandline.broker.config.table import BROKER_CONFIGS
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.config.log_config import LogConfig, nearest_name
@@ -33,11 +33,13 @@ from strandline.storage.errors import InvalidConfig
 log = logging.getLogger(__name__)
 
 # Pools of threads whose size can be altered.
-POOL_SIZES = (
-    "remote.log.manager.copier.thread.pool.size",
-    "remote.log.manager.expiration.thread.pool.size",
-    "remote.log.reader.threads",
-)
+POOL_SIZES: Mapping[str, Callable[[BrokerConfig], int]] = {
+    "remote.log.manager.copier.thread.pool.size": lambda config: config.tiering.workers,
+    "remote.log.manager.expiration.thread.pool.size": (
+        lambda config: config.tiering.expiration_threads
+    ),
+    "remote.log.reader.threads": lambda config: config.cold_reader.parallel_downloads_max,
+}
 
 # Of all listeners together, or of one. A file may close a listener with 0; who alters it may not
 # (Kafka's ConnectionQuotas.ListenerConnectionQuota).
@@ -54,7 +56,6 @@ class RunningConfig:
         self._own: Mapping[str, str] = _NOTHING
         self._everybodys: Mapping[str, str] = _NOTHING
         self._current = static
-        self._topic_defaults = TopicDefaults.of(static)
 
     @property
     def current(self) -> BrokerConfig:
@@ -74,10 +75,6 @@ class RunningConfig:
     def everybodys(self) -> Mapping[str, str]:
         """What was altered for every broker."""
         return self._everybodys
-
-    @property
-    def topic_defaults(self) -> TopicDefaults:
-        return self._topic_defaults
 
     def bind(self, ports: Mapping[str, int]) -> None:
         """Takes over the ports that the system gave."""
@@ -102,25 +99,9 @@ class RunningConfig:
 
     def _apply(self) -> None:
         self._current = altered(self._static, {**self._everybodys, **self._own})
-        self._topic_defaults = TopicDefaults.of(self._current)
 
     def __repr__(self) -> str:
         return f"<RunningConfig own={dict(self._own)} everybodys={dict(self._everybodys)}>"
-
-
-def altered(static: BrokerConfig, properties: Mapping[str, str]) -> BrokerConfig:
-    """`static` with these keys changed. Raises InvalidConfig."""
-    if not properties:
-        return static
-    fields: dict[str, object] = {}
-    for name, text in properties.items():
-        definition = broker_config(name)
-        assert definition is not None, name
-        value = definition.parse(text)
-        if definition.topic_property is None and name in BROKER_CONFIGS:
-            fields[definition.field_name] = value
-    given = MappingProxyType({**static.given, **properties})
-    return replace(static, **fields, given=given)  # type: ignore[arg-type]  # as in broker_config.py
 
 
 def _usable(stored: Mapping[str, str]) -> Mapping[str, str]:
@@ -168,15 +149,13 @@ def check_broker_change(
         )
         before = altered(static, _usable(stored))
         _check_pool_sizes(before, wanted)
-        check_connections_per_address(
-            wanted.max_connections_per_ip, wanted.max_connections_per_ip_overrides
-        )
-        defaults = wanted.topic_defaults()
+        wanted.network.check()
+        defaults = wanted.topics.properties
         # As if they were a topic's own, so that they are also held against each other.
         LogConfig.resolve_checked(defaults).check_as_defaults()
     except InvalidConfig as error:
         raise Refusal(ErrorCode.INVALID_REQUEST, str(error)) from None
-    defaults_before = before.topic_defaults()
+    defaults_before = before.topics.properties
     for topic in image.topics.values() if defaults != defaults_before else ():
         fault = _fault_of(topic, defaults)
         # What contradicts itself already is no worse for it, and may be what is being mended.
@@ -204,11 +183,8 @@ def _check_pool_sizes(before: BrokerConfig, after: BrokerConfig) -> None:
 
     Raises InvalidConfig.
     """
-    for name in POOL_SIZES:
-        definition = broker_config(name)
-        assert definition is not None, name
-        size: int = getattr(before, definition.field_name)
-        wanted: int = getattr(after, definition.field_name)
+    for name, size_of in POOL_SIZES.items():
+        size, wanted = size_of(before), size_of(after)
         if not size // 2 <= wanted <= size * 2:
             raise InvalidConfig(
                 f"{name}={wanted}: must be at least half and at most double the current {size}"

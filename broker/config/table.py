@@ -1,35 +1,29 @@
-"""Every broker key with an effect: name, type, default, bounds, meaning.
+"""Every broker key with an effect, read from the fields of BrokerConfig's sections.
 
-The keys themselves stand in `config_keys/`, one module per area. The defaults of topics
-(`log.segment.bytes` for `segment.bytes`) are not written down a second time: they are made from
+The defaults of topics (`log.segment.bytes` for `segment.bytes`) have no fields: they are made from
 `TOPIC_CONFIGS`. Loading, DescribeConfigs and docs/configuration.md all read this table;
 `foreign_keys.py` has the keys of Kafka that are not in it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from strandline.broker.config.definition import (
-    HOUR_MS,
-    MINUTE_MS,
-    TOPIC_DEFAULTS,
-    BrokerConfigDef,
-)
-from strandline.broker.config.group_keys import group_keys
-from strandline.broker.config.log_keys import log_keys
-from strandline.broker.config.network_keys import network_keys
-from strandline.broker.config.tier_keys import tier_keys
-from strandline.broker.config.topic_keys import topic_keys
+from strandline.broker.config.broker_config import BrokerConfig
+from strandline.storage.config.definition import HOUR_MS, MINUTE_MS, keys_by_heading
 from strandline.storage.config.log_config import TOPIC_CONFIGS, ConfigDef, ConfigType
 
 
-def _own_keys() -> Iterator[BrokerConfigDef]:
-    yield from network_keys()
-    yield from topic_keys()
-    yield from group_keys()
-    yield from log_keys()
-    yield from tier_keys()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDefaultKey(ConfigDef):
+    """A broker key that sets the default of a topic property.
+
+    `scale` turns the key's unit into that property's.
+    """
+
+    topic_property: str
+    scale: int = 1
 
 
 # Synonyms whose unit is not that of the topic property. Kafka's default then sits on the key with
@@ -44,7 +38,7 @@ def _doc(topic: ConfigDef, synonym: str, scale: int) -> str:
     return topic.doc if synonym == first else f"{first} where that is not set."
 
 
-def _topic_default_keys() -> Iterator[BrokerConfigDef]:
+def _topic_default_keys() -> Iterator[TopicDefaultKey]:
     """One broker key per synonym of a topic property, in the order of precedence."""
     for topic in TOPIC_CONFIGS.values():
         for synonym in topic.synonyms:
@@ -53,8 +47,7 @@ def _topic_default_keys() -> Iterator[BrokerConfigDef]:
             default = topic.default
             if carries_default and scale != 1:
                 default = str(int(topic.default) // scale)
-            yield BrokerConfigDef(
-                section=TOPIC_DEFAULTS,
+            yield TopicDefaultKey(
                 name=synonym,
                 type=topic.type if scale == 1 else ConfigType.INT,
                 default=default if carries_default else "",
@@ -70,6 +63,13 @@ def _topic_default_keys() -> Iterator[BrokerConfigDef]:
             )
 
 
-BROKER_CONFIGS: Mapping[str, BrokerConfigDef] = {
-    definition.name: definition for definition in (*_own_keys(), *_topic_default_keys())
+TOPIC_DEFAULTS: Sequence[TopicDefaultKey] = tuple(_topic_default_keys())
+
+# By the headings of docs/configuration.md, in its order.
+BROKER_SECTIONS: Mapping[str, Sequence[ConfigDef]] = keys_by_heading(BrokerConfig)
+
+BROKER_CONFIGS: Mapping[str, ConfigDef] = {
+    definition.name: definition
+    for keys in (*BROKER_SECTIONS.values(), TOPIC_DEFAULTS)
+    for definition in keys
 }

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from strandline.broker.config.definition import SECTIONS, TOPIC_DEFAULTS, BrokerConfigDef
 from strandline.broker.config.foreign_keys import IGNORED, REFUSED, ForeignKeys
-from strandline.broker.config.table import BROKER_CONFIGS
+from strandline.broker.config.table import BROKER_SECTIONS, TOPIC_DEFAULTS
 from strandline.storage.config.log_config import (
     INT_MAX,
     LONG_MAX,
@@ -64,26 +63,25 @@ in the last column, is accepted.
 def render() -> str:
     """The whole page."""
     parts = [_INTRODUCTION]
-    for section in SECTIONS:
-        parts.append(f"## {section}\n")
-        if section == TOPIC_DEFAULTS:
-            parts.append(_TOPIC_DEFAULTS_INTRODUCTION)
-        parts.append(_broker_table(section))
+    for heading, keys in BROKER_SECTIONS.items():
+        parts += [f"## {heading}\n", _broker_table(keys)]
+    parts += ["## Defaults of topics\n", _TOPIC_DEFAULTS_INTRODUCTION, _topic_defaults_table()]
     parts += [_TOPIC_INTRODUCTION, _topic_table()]
     parts += [_IGNORED_INTRODUCTION, _ignored_table(), _REFUSED_INTRODUCTION, _refused_table()]
     return "\n".join(parts)
 
 
-def _broker_table(section: str) -> str:
-    definitions = [d for d in BROKER_CONFIGS.values() if d.section == section]
-    if section == TOPIC_DEFAULTS:
-        return _table(
-            ("name", "default", "type", "accepted", "altered", "topic property"),
-            [(*_facts(d), _altered(d), _code(d.topic_property or "")) for d in definitions],
-        )
+def _broker_table(keys: Sequence[ConfigDef]) -> str:
     return _table(
         ("name", "default", "type", "accepted", "altered", "meaning"),
-        [(*_facts(d), _altered(d), d.doc) for d in definitions],
+        [(*_facts(d), _altered(d), d.doc) for d in keys],
+    )
+
+
+def _topic_defaults_table() -> str:
+    return _table(
+        ("name", "default", "type", "accepted", "altered", "topic property"),
+        [(*_facts(d), _altered(d), _code(d.topic_property)) for d in TOPIC_DEFAULTS],
     )
 
 
@@ -123,13 +121,12 @@ def _facts(definition: ConfigDef) -> tuple[str, str, str, str]:
     )
 
 
-def _altered(definition: BrokerConfigDef) -> str:
+def _altered(definition: ConfigDef) -> str:
     return "*dynamic*" if definition.dynamic else ""
 
 
 def _default(definition: ConfigDef) -> str:
-    unset = isinstance(definition, BrokerConfigDef) and definition.nullable
-    if unset and not definition.default:
+    if definition.nullable and not definition.default:
         return "unset"
     return _value(definition.default)
 

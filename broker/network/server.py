@@ -20,13 +20,14 @@ import os
 import resource
 import socket
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 from strandline.broker.network.addresses import EVERY_ADDRESS, bindable, plain_address
 from strandline.broker.network.answers import Gate, RequestHandler
 from strandline.broker.network.cold_turns import ColdTurns
+from strandline.broker.network.config import NetworkConfig
 from strandline.broker.network.connection import Connection, Spawn
 from strandline.broker.network.pacing import SystemChoice
 from strandline.storage.clock import Clock
@@ -59,26 +60,6 @@ REFUSAL_LOG_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServerLimits:
-    """Bounds of the network layer; names follow Kafka's properties."""
-
-    request_bytes_max: int
-    connections_max: int
-    connections_by_listener_max: Mapping[str, int]
-    idle_ms_max: int
-    connections_per_address_max: int
-    connections_by_address_max: Mapping[str, int]
-
-    def of_address(self, address: str) -> int:
-        """How many connections one address may have."""
-        return self.connections_by_address_max.get(address, self.connections_per_address_max)
-
-    def of_listener(self, name: str) -> int:
-        """How many connections one listener may have."""
-        return self.connections_by_listener_max.get(name, self.connections_max)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerStatistics:
     """`_total` since the start; what the sweep closed was idle, or stalled in a frame or answer."""
 
@@ -98,7 +79,7 @@ class Server:
         self,
         handler_of: Callable[[str], RequestHandler | Gate],
         *,
-        limits: Callable[[], ServerLimits],
+        limits: Callable[[], NetworkConfig],
         admit: Callable[[str], int] = lambda _address: 0,
         pace: Callable[[str], int] = lambda _listener: 0,
         clock: Clock,

@@ -41,6 +41,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from strandline.storage.config.definition import DOUBLE, LONG, MIB, key
+
 # A producer that sends every second is live all the time.
 LIVE_S = 1.5
 # Takes a tenth of a millisecond to send.
@@ -86,15 +88,40 @@ IDLE_S = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PaceSettings:
-    """`lateness_s_max` is what live requests may wait for their turn; 0: cold never yields.
+class PaceConfig:
+    """How cold reads make way for live traffic."""
 
-    `full_floor_bytes_per_s` is the floor where the loop has to wait for a core.
-    """
-
-    lateness_s_max: float
-    floor_bytes_per_s: int
-    full_floor_bytes_per_s: int
+    lateness_s_max: float = key(
+        "strandline.remote.fetch.yield.ms",
+        DOUBLE,
+        0.25,
+        "Cold reads make way for live traffic. While records are produced, they are slowed down"
+        " until 99 of 100 requests wait for their turn no longer than this, or than 1.3 times what"
+        " they wait without cold reads, in ms. Without live traffic they go at full speed. 0: they"
+        " never make way.",
+        minimum=0,
+        dynamic=True,
+        convert=lambda ms: ms / 1000,
+    )
+    floor_bytes_per_s: int = key(
+        "strandline.remote.fetch.yield.floor.bytes.per.second",
+        LONG,
+        16 * MIB,
+        "Bytes per second that all cold reads together get at least, however busy the broker is, so"
+        " that each of them advances. A machine without a free core has the floor below.",
+        minimum=64 * 1024,
+        dynamic=True,
+    )
+    full_floor_bytes_per_s: int = key(
+        "strandline.remote.fetch.yield.full.floor.bytes.per.second",
+        LONG,
+        4 * MIB,
+        "The same on a machine without a free core: where the broker waits for a core longer than"
+        " strandline.remote.fetch.yield.ms, and longer than 1.3 times what it waits without cold"
+        " reads. It is never above the other floor.",
+        minimum=64 * 1024,
+        dynamic=True,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +183,7 @@ class _Usual:
 class ColdPace:
     """See the top of this file. Used on the event loop only."""
 
-    def __init__(self, settings: Callable[[], PaceSettings]) -> None:
+    def __init__(self, settings: Callable[[], PaceConfig]) -> None:
         """`settings` are asked for at every use: they may be altered."""
         self._settings = settings
         # Answers that wait for a turn; whoever gives the turns keeps it.

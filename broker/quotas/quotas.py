@@ -14,13 +14,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.quotas.rates import QuotaWindows, SampledRate, TokenBucket
 from strandline.broker.quotas.table import QuotaKey, QuotaTable, Sharers
 from strandline.storage.clock import Clock
+from strandline.storage.config.definition import INT, INT_MAX, key
 
 # Clients that are remembered per kind of quota; the one that was heard of longest ago is forgotten,
 # and with it at most eleven seconds of history.
@@ -59,10 +60,20 @@ class _Gauges(Generic[GaugeT]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionRates:
-    """max.connection.creation.rate, per second: of all listeners together, and of single ones."""
+    """Connections per second: of all listeners together (None: any number), and of single ones."""
 
-    all_listeners: float | None
-    by_listener: Mapping[str, float]
+    all_listeners: float | None = key(
+        "max.connection.creation.rate",
+        INT,
+        INT_MAX,
+        "Connections per second that are accepted; further ones wait in the queue of the system."
+        " This and max.connections may be set for one listener: listener.name.<name>.<key>.",
+        minimum=1,
+        dynamic=True,
+        convert=lambda rate: rate if rate < INT_MAX else None,
+    )
+    # Of listeners with a rate of their own, by name.
+    by_listener: Mapping[str, float] = field(default_factory=dict)
 
 
 class MutationQuota:

@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
+from strandline.storage.config.definition import INT, key
+
 # What `throttle_time_ms` can say: 24 days. A quota of 1 byte per second, which is how clients are
 # shut out, asks for more after two megabytes.
 THROTTLE_MS_MAX = 2**31 - 1
@@ -20,10 +22,25 @@ THROTTLE_MS_MAX = 2**31 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaWindows:
-    """quota.window.num and quota.window.size.seconds: all full windows but the current one."""
+    """Over which time the rates of clients are taken: all full windows but the current one."""
 
-    count: int = 11
-    length_ms: int = 1000
+    count: int = key(
+        "quota.window.num",
+        INT,
+        11,
+        "Windows over which a client's rate is taken for its quota.",
+        minimum=1,
+        maximum=1000,
+    )
+    length_ms: int = key(
+        "quota.window.size.seconds",
+        INT,
+        1,
+        "Length of one of these windows.",
+        minimum=1,
+        maximum=3600,
+        convert=lambda seconds: 1000 * seconds,
+    )
 
     @property
     def full_ms(self) -> int:

@@ -45,7 +45,6 @@ from strandline.broker.network.connection import Spawn
 from strandline.broker.network.server import Server
 from strandline.broker.quotas.cold_pace import ColdPace
 from strandline.broker.quotas.quotas import ClientQuotas
-from strandline.broker.quotas.rates import QuotaWindows
 from strandline.broker.server.background import FinishedPurges, LogUpkeep, delayed, keep_running
 from strandline.broker.server.full_collections import Collector
 from strandline.broker.server.opening import (
@@ -59,14 +58,6 @@ from strandline.broker.server.opening import (
     open_believed_time,
     open_log_dirs,
     warn_of_unreachable_archive,
-)
-from strandline.broker.server.part_settings import (
-    Current,
-    cleaner_settings,
-    connection_rates,
-    pace_settings,
-    server_limits,
-    tiering_config,
 )
 from strandline.broker.server.sasl_listeners import ConnectionHandlers, check_sasl
 from strandline.broker.server.standard_streams import say
@@ -105,12 +96,10 @@ class Broker:
         self._clock = clock
         self._quotas = ClientQuotas(
             clock,
-            QuotaWindows(
-                count=config.quota_window_num, length_ms=1000 * config.quota_window_size_seconds
-            ),
+            config.quota_windows,
         )
         self._traffic = RequestTraffic(clock)
-        self._cold_pace = ColdPace(Current(lambda: self._running.current, pace_settings))
+        self._cold_pace = ColdPace(lambda: self._running.current.pace)
         self._workers = Workers.start(config)
         self._loop = asyncio.get_running_loop()
         self._loop.set_default_executor(self._workers.default)
@@ -174,7 +163,7 @@ class Broker:
         self._replicas = ReplicaManager(
             self._log_dirs,
             self._make_tiers(),
-            topic_defaults=lambda: self._running.topic_defaults.properties,
+            topic_defaults=lambda: self._running.current.topics.properties,
             disk=disk,
             syncs=self._workers.syncs,
         )
@@ -203,11 +192,11 @@ class Broker:
         # Also of a run that ends before its first round.
         await self._in(self._workers.disk, partial(note_time, guard.now_ms()))
         self._groups = GroupCoordinator(
-            config,
+            config.groups,
             self._metadata,
             self._replicas,
             node_id=config.node_id,
-            topic_defaults=self._running.topic_defaults,
+            topic_defaults=self._running.current.topics,
             clock=clock,
             reads=self._workers.lookups,
             times_of=self._times_of,
@@ -222,7 +211,7 @@ class Broker:
             clock=clock,
             guard=guard,
             note_time=note_time,
-            interval_ms=config.log_retention_check_interval_ms,
+            interval_ms=config.logs.retention_interval_ms,
         )
         self._cleaner = LogCleaner(
             lambda: (partition.log.local for partition in self._replicas.partitions()),
@@ -230,7 +219,7 @@ class Broker:
             executor=self._workers.cleaner,
             clock=clock,
             believed_ms=guard.now_ms,
-            settings=lambda: cleaner_settings(self._running.current),
+            settings=lambda: self._running.current.cleaner,
         )
         self._moves = ReplicaMoves(
             self._replicas,
@@ -263,13 +252,10 @@ class Broker:
         self._quotas.follow(image)
         current = self._running.current
         if self._tiering is not None:
-            self._tiering.reconfigure(tiering_config(current))
+            self._tiering.reconfigure(current.tiering)
         if self._cold_reader is not None:
             self._workers.resize(current)
-            self._cold_reader.resize(
-                parallel_downloads_max=current.remote_log_reader_threads,
-                index_bytes_max=current.remote_log_index_file_cache_total_size_bytes,
-            )
+            self._cold_reader.resize(current.cold_reader)
         await self._replicas.follow(image)
 
     def _make_tiers(self) -> Tiers:
@@ -280,7 +266,7 @@ class Broker:
         )
         if self._store is None:
             return local
-        self._tiering = self._make_manager(self._store, tiering_config(self._config))
+        self._tiering = self._make_manager(self._store, self._config.tiering)
         return BothTiers(local, self._tiering)
 
     def _make_manager(self, store: ObjectStore, tiering: TieringConfig) -> TieringManager:
@@ -344,13 +330,13 @@ class Broker:
             "checkpoint": upkeep.checkpoint_forever,
             "producer expiry": upkeep.expire_producers_forever,
             "groups": self._groups.run,
-            "retention": delayed(config.log_initial_task_delay_ms, self._enforcer.run),
+            "retention": delayed(config.logs.first_delay_ms, self._enforcer.run),
             "purges": partial(self._purges.note_forever, self._metadata),
             "log folders": upkeep.revive_folders_forever,
             "moves": self._moves.run,
         }
-        if config.log_cleaner_enable:
-            loops["cleaner"] = delayed(config.log_initial_task_delay_ms, self._cleaner.run)
+        if config.cleaner.is_enabled:
+            loops["cleaner"] = delayed(config.logs.first_delay_ms, self._cleaner.run)
         if self._claim is not None:
             loops |= self._archive_loops(self._claim)
         return loops
@@ -368,8 +354,8 @@ class Broker:
             replicas=self._replicas,
             workers=self._workers,
             clock=self._clock,
-            groups_interval_ms=self._config.remote_groups_upload_ms,
-            check_interval_ms=self._config.remote_check_interval_ms,
+            groups_interval_ms=self._config.archive.groups_interval_ms,
+            check_interval_ms=self._config.archive.check_interval_ms,
         )
         return {
             "metadata mirror": archive.mirror_forever,
@@ -379,17 +365,12 @@ class Broker:
         }
 
     def _listen(self, spawn: Spawn) -> None:
-        config = self._config
-
-        def running() -> BrokerConfig:
-            return self._running.current
-
-        rates = Current(running, connection_rates)
+        config, running = self._config, self._running
         self._server = Server(
             ConnectionHandlers(config, self._make_dispatcher(), self._metadata, self._clock),
-            limits=Current(running, server_limits),
+            limits=lambda: running.current.network,
             admit=self._quotas.connected,
-            pace=lambda listener: self._quotas.accepted(listener, rates()),
+            pace=lambda listener: self._quotas.accepted(listener, running.current.connection_rates),
             clock=self._clock,
             spawn=spawn,
             cold_turns=ColdTurns(self._cold_pace, self._clock.monotonic_s),
@@ -409,7 +390,7 @@ class Broker:
             records=self._workers.records,
         )
         self._sessions = FetchSessionCache(
-            self._config.max_incremental_fetch_session_cache_slots,
+            self._config.fetch.sessions_max,
             self._clock,
             name_of=self._metadata.topic_name,
         )
@@ -426,8 +407,8 @@ class Broker:
 
     async def _listen_for_monitoring(self) -> None:
         """Serves /metrics where strandline.metrics.listener says. Raises CannotListen."""
-        address = self._config.metrics_listener
-        if address is None:
+        listener = self._config.metrics.listener
+        if listener is None:
             return
         # It knows every part of a broker, and most brokers are not asked for their figures.
         from strandline.broker.server.monitoring import Sources, serve_metrics, store_requests
@@ -442,7 +423,7 @@ class Broker:
             sessions=self._sessions,
             parked_fetches=lambda: self._fetch.parked_count,
             log_dirs=self._log_dirs,
-            partitions_max=self._config.metrics_partitions_max,
+            partitions_max=self._config.metrics.partitions_max,
             tiering=self._tiering,
             tiering_counters=self._tiering_counters,
             cold_reader=self._cold_reader,
@@ -454,7 +435,7 @@ class Broker:
             remote_pools=self._workers.remote_pools(),
             cleaner=self._cleaner.figures,
         )
-        self._metrics = await serve_metrics(address, sources, self._why_not_ready)
+        self._metrics = await serve_metrics(listener, sources, self._why_not_ready)
 
     def _why_not_ready(self) -> str:
         """Why clients cannot be served as they should; empty if they can."""

@@ -187,7 +187,7 @@ class LogUpkeep:
             now_ms = self._believed_ms()
             for partition in self._replicas.partitions():
                 partition.log.local.producers.expire(
-                    now_ms, self._running.current.producer_id_expiration_ms
+                    now_ms, self._running.current.partitions.producer_expiration_ms
                 )
                 await asyncio.sleep(0)
 

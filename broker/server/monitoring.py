@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from strandline.broker.config.listeners import CannotListen, parse_metrics_listener
+from strandline.broker.config.listeners import CannotListen, Listener
 from strandline.broker.telemetry.collector import Collector
 from strandline.broker.telemetry.http_server import MetricsServer, Readiness
 from strandline.broker.telemetry.sources import Sources
@@ -19,9 +19,8 @@ __all__ = ["Sources", "serve_metrics", "store_requests"]
 log = logging.getLogger(__name__)
 
 
-async def serve_metrics(address: str, sources: Sources, unready: Readiness) -> MetricsServer:
-    """Serves /metrics, /healthz and /readyz at `http://host:port`. Raises CannotListen."""
-    listener = parse_metrics_listener(address)
+async def serve_metrics(listener: Listener, sources: Sources, unready: Readiness) -> MetricsServer:
+    """Serves /metrics, /healthz and /readyz there. Raises CannotListen."""
     server = MetricsServer(Collector(sources).page, unready)
     try:
         port = await server.listen(listener.host, listener.port)

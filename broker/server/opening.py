@@ -44,20 +44,20 @@ class ArchiveUnknown(StrandlineError):
 
 def open_archive(config: BrokerConfig, clock: Clock) -> ObjectStore | None:
     """The store of the remote tier; None if the tier is off. Asks the store nothing."""
-    if not config.remote_log_storage_system_enable or config.remote_url is None:
+    if not config.archive.is_enabled or config.archive.url is None:
         return None
     return open_store(
-        config.remote_url,
-        endpoint_url=config.remote_s3_endpoint_url,
-        region=config.remote_s3_region,
+        config.archive.url,
+        endpoint_url=config.archive.endpoint_url,
+        region=config.archive.region,
         clock=clock,
     )
 
 
 def open_log_dirs(config: BrokerConfig, clock: Clock) -> LogDirs:
     """The log folders, locked; blocks. Raises RestoreRefused, StorageError."""
-    check_not_interrupted(config.log_dirs)
-    return LogDirs.open(config.log_dirs, node_id=config.node_id, cluster_id=None, clock=clock)
+    check_not_interrupted(config.logs.dirs)
+    return LogDirs.open(config.logs.dirs, node_id=config.node_id, cluster_id=None, clock=clock)
 
 
 def archive_mark(config: BrokerConfig, log_dirs: LogDirs, store: ObjectStore) -> ArchiveMark | None:
@@ -65,7 +65,7 @@ def archive_mark(config: BrokerConfig, log_dirs: LogDirs, store: ObjectStore) ->
     if not isinstance(store, LocalDirectoryStore):
         return None
     return ArchiveMark(
-        config.log_dirs[0], store.url, check_present=_check_of_first_folder(config, log_dirs)
+        config.logs.dirs[0], store.url, check_present=_check_of_first_folder(config, log_dirs)
     )
 
 
@@ -73,7 +73,7 @@ def _check_of_first_folder(config: BrokerConfig, log_dirs: LogDirs) -> Callable[
     """Raises DiskError if the first log folder is another one by then."""
 
     def check_present() -> None:
-        folder = log_dirs.directory_at(config.log_dirs[0])
+        folder = log_dirs.directory_at(config.logs.dirs[0])
         if folder is not None:
             folder.check_present()
 
@@ -92,7 +92,7 @@ def make_metadata_log(
     Asks nobody anything.
     """
     return MetadataLog(
-        LocalDirectoryStore(config.log_dirs[0] / METADATA_FOLDER, clock=clock),
+        LocalDirectoryStore(config.logs.dirs[0] / METADATA_FOLDER, clock=clock),
         mirror,
         cluster_id=log_dirs.cluster_id,
         check_store=_check_of_first_folder(config, log_dirs),
@@ -110,7 +110,7 @@ def load_metadata(
             # It is the first log folder that failed.
             raise
         raise ArchiveUnknown(
-            f"{config.log_dirs[0]} is empty, and whether {config.remote_url} holds"
+            f"{config.logs.dirs[0]} is empty, and whether {config.archive.url} holds"
             " an archive already cannot be found out. A first start needs the remote tier;"
             f" later ones do not: {error}"
         ) from error
@@ -141,7 +141,7 @@ def load_logs(
     A folder of a topic that is gone, or that exists anew under another id, gets no log. It is kept,
     with `keep_empty_strays` False only if it has records.
     """
-    defaults = config.topic_defaults()
+    defaults = config.topics.properties
     configs = {topic.name: _config_of(topic, defaults) for topic in image.topics.values()}
 
     def config_for(key: TopicPartition, topic_id: TopicId) -> LogConfig | None:
@@ -154,7 +154,7 @@ def load_logs(
 
     return log_dirs.load(
         config_for,
-        threads_per_directory=config.num_recovery_threads_per_data_dir,
+        threads_per_directory=config.logs.recovery_threads,
         keep_empty_strays=keep_empty_strays,
     )
 
@@ -165,17 +165,7 @@ def make_cold_reader(
     """The reader of archived segments with its caches; `pace` says when it may download."""
     from strandline.storage.remote.reader.cold_reader import ColdReader
 
-    return ColdReader(
-        store,
-        workers.reader,
-        chunk_bytes=config.remote_chunk_bytes,
-        parallel_downloads_max=config.remote_log_reader_threads,
-        index_bytes_max=config.remote_log_index_file_cache_total_size_bytes,
-        memory_bytes_max=config.remote_cache_memory_bytes,
-        disk_bytes_max=config.remote_cache_disk_bytes,
-        disk_directory=config.remote_cache_directory if config.remote_cache_disk_bytes else None,
-        pace=pace,
-    )
+    return ColdReader(store, workers.reader, config.cold_reader, pace=pace)
 
 
 def open_believed_time(log_dirs: LogDirs, clock: Clock) -> tuple[LastTime, JumpGuard]:

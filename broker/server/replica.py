@@ -35,7 +35,6 @@ from strandline.broker.server.app import Broker
 from strandline.broker.server.background import delayed
 from strandline.broker.server.folder_marks import REPLICA_MARK, WrongFolder
 from strandline.broker.server.opening import load_logs, make_metadata_log, open_archive
-from strandline.broker.server.part_settings import tiering_config
 from strandline.storage import files
 from strandline.storage.clock import Clock
 from strandline.storage.errors import InvalidConfig, StorageError
@@ -56,10 +55,14 @@ class ReplicaBroker(Broker):
 
     def __init__(self, config: BrokerConfig, clock: Clock) -> None:
         """Raises InvalidConfig without a remote tier."""
-        if config.remote_url is None:
+        if config.archive.url is None:
             raise InvalidConfig("--read-only needs strandline.remote.url: whose archive to serve")
         super().__init__(
-            replace(config, remote_log_storage_system_enable=True, auto_create_topics_enable=False),
+            replace(
+                config,
+                archive=replace(config.archive, is_enabled=True),
+                topics=replace(config.topics, tiering_enabled=True, auto_creation_enabled=False),
+            ),
             clock,
         )
         self._cluster_id = ""
@@ -80,7 +83,7 @@ class ReplicaBroker(Broker):
         origin = MetadataLog(store, cluster_id=self._cluster_id)
         self._metadata_log = make_metadata_log(config, self._log_dirs, clock)
         self._changes = ChangeReader(
-            store, clock=clock, full_interval_ms=config.remote_replica_full_poll_ms
+            store, clock=clock, full_interval_ms=config.replica.full_poll_ms
         )
         await self._in(self._workers.changes, self._changes.ask)  # 3
         await self._in(self._workers.metadata, origin.refresh)  # 4
@@ -88,9 +91,9 @@ class ReplicaBroker(Broker):
         self._tiering = self._make_manager(
             store,
             replace(
-                tiering_config(config),
+                config.tiering,
                 follows=True,
-                task_interval_ms=config.remote_replica_poll_ms,
+                task_interval_ms=config.replica.poll_ms,
             ),
         )
         self._replicas = ReplicaManager(
@@ -100,7 +103,7 @@ class ReplicaBroker(Broker):
                 log_starts=self._log_dirs.log_start_offsets,
                 lookups=self._workers.lookups,
             ),
-            topic_defaults=lambda: self._running.topic_defaults.properties,
+            topic_defaults=lambda: self._running.current.topics.properties,
             disk=self._workers.disk,
             syncs=self._workers.syncs,
         )
@@ -126,7 +129,7 @@ class ReplicaBroker(Broker):
         await self._tiering.start()
 
     def _open_log_dirs(self) -> LogDirs:
-        for folder in self._config.log_dirs:
+        for folder in self._config.logs.dirs:
             if (folder / META_PROPERTIES).exists() and not (folder / REPLICA_MARK).exists():
                 raise WrongFolder(
                     f"{folder} belongs to a broker; a read-only replica needs folders of its own"
@@ -134,7 +137,7 @@ class ReplicaBroker(Broker):
             files.make_directory(folder)
             files.write_atomically(folder / REPLICA_MARK, b"")
         return LogDirs.open(
-            self._config.log_dirs,
+            self._config.logs.dirs,
             node_id=self._config.node_id,
             cluster_id=self._cluster_id,
             clock=self._clock,
@@ -147,7 +150,7 @@ class ReplicaBroker(Broker):
 
     def _loops(self) -> dict[str, Callable[[], Awaitable[None]]]:
         assert self._tiering is not None
-        delay_ms = self._config.log_initial_task_delay_ms
+        delay_ms = self._config.logs.first_delay_ms
         loops: dict[str, Callable[[], Awaitable[None]]] = {
             "connection sweep": self._server.sweep_forever,
             "flush": self._upkeep.flush_forever,
@@ -159,7 +162,7 @@ class ReplicaBroker(Broker):
             "following": self._follow_forever,
             "moves": self._moves.run,
         }
-        if self._config.log_cleaner_enable:
+        if self._config.cleaner.is_enabled:
             # Of all logs only those of the replica's own groups are compacted.
             loops["cleaner"] = delayed(delay_ms, self._cleaner.run)
         return loops
@@ -167,7 +170,7 @@ class ReplicaBroker(Broker):
     async def _follow_forever(self) -> None:
         state = RetryState("follow", "metadata", policy=RetryPolicy(), clock=self._clock)
         while True:
-            await asyncio.sleep(self._config.remote_replica_poll_ms / 1000)
+            await asyncio.sleep(self._config.replica.poll_ms / 1000)
             await self._look(state)
 
     async def _look(self, state: RetryState) -> None:

@@ -36,9 +36,9 @@ def settings_of(config: BrokerConfig, metadata: Metadata, listener: str) -> Sasl
             makers[name] = partial(_scram, metadata, name)
     return SaslSettings(
         mechanisms=makers,
-        lifetime_ms=int(own_lifetime) if own_lifetime else config.connections_max_reauth_ms,
-        failed_delay_ms=config.connection_failed_authentication_delay_ms,
-        frame_bytes_max=config.sasl_server_max_receive_size,
+        lifetime_ms=int(own_lifetime) if own_lifetime else config.sasl.lifetime_ms,
+        failed_delay_ms=config.sasl.failed_delay_ms,
+        frame_bytes_max=config.sasl.frame_bytes_max,
     )
 
 
@@ -56,7 +56,7 @@ def _credential(metadata: Metadata, mechanism: str, user: str) -> ScramCredentia
 def enabled_mechanisms(config: BrokerConfig, listener: str) -> tuple[str, ...]:
     """How clients of this listener may log in."""
     own = of_listener(config.given, listener, "sasl.enabled.mechanisms")
-    names = own.split(",") if own else (config.sasl_enabled_mechanisms or ())
+    names = own.split(",") if own else (config.sasl.mechanisms or ())
     return tuple(dict.fromkeys(name.strip() for name in names if name.strip()))
 
 

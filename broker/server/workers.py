@@ -66,16 +66,14 @@ class Workers:
             disk=ResizablePool(1, "disk"),
             syncs=ResizablePool(SYNC_THREADS, "syncs"),
             metadata=ResizablePool(1, "metadata"),
-            copier=ResizablePool(config.remote_log_manager_copier_thread_pool_size, "copier"),
+            copier=ResizablePool(config.tiering.workers, "copier"),
             lookups=ResizablePool(LOOKUP_THREADS, "lookups"),
             records=ResizablePool(RECORD_THREADS, "records"),
             manifests=ResizablePool(MANIFEST_THREADS, "manifests"),
             changes=ResizablePool(1, "changes"),
-            reader=ResizablePool(config.remote_log_reader_threads, "reader"),
-            expiration=ResizablePool(
-                config.remote_log_manager_expiration_thread_pool_size, "expiration"
-            ),
-            cleaner=ResizablePool(max(1, config.log_cleaner_threads), "cleaner"),
+            reader=ResizablePool(config.cold_reader.parallel_downloads_max, "reader"),
+            expiration=ResizablePool(config.tiering.expiration_threads, "expiration"),
+            cleaner=ResizablePool(max(1, config.cleaner.threads), "cleaner"),
             decoding=ResizablePool(1, "decoding"),
             moves=ResizablePool(1, "moves"),
             default=DefaultPool(2, "default"),
@@ -83,9 +81,9 @@ class Workers:
 
     def resize(self, config: BrokerConfig) -> None:
         """Takes over the sizes that may change while the broker runs."""
-        self.copier.resize(config.remote_log_manager_copier_thread_pool_size)
-        self.reader.resize(config.remote_log_reader_threads)
-        self.expiration.resize(config.remote_log_manager_expiration_thread_pool_size)
+        self.copier.resize(config.tiering.workers)
+        self.reader.resize(config.cold_reader.parallel_downloads_max)
+        self.expiration.resize(config.tiering.expiration_threads)
 
     def remote_pools(self) -> dict[str, ResizablePool]:
         """The pools of the remote tier, by name."""

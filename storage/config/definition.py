@@ -25,6 +25,10 @@ from strandline.storage.errors import InvalidConfig
 LONG_MAX = 2**63 - 1
 INT_MAX = 2**31 - 1
 
+MIB = 1024 * 1024
+HOUR_MS = 3_600_000
+MINUTE_MS = 60_000
+
 
 class ConfigType(Enum):
     """Types as DescribeConfigs numbers them."""
@@ -106,12 +110,15 @@ def key(
     return field(default_factory=lambda: value, metadata={_KEY: definition})
 
 
-def section(made: Callable[[], object], **words: str) -> Any:
-    """A field that holds the section `made()`; `{word}` in its names and docs is filled in."""
-    return field(default_factory=made, metadata={_SECTION: made, _WORDS: words})
+def section(made: Callable[[], object], heading: str = "", **words: str) -> Any:
+    """A field that holds the section `made()`, which the documentation shows under `heading`.
+
+    `{word}` in the names and docs of its keys is filled in.
+    """
+    return field(default_factory=made, metadata={_SECTION: made, _HEADING: heading, _WORDS: words})
 
 
-_KEY, _SECTION, _WORDS = "key", "section", "words"
+_KEY, _SECTION, _HEADING, _WORDS = "key", "section", "heading", "words"
 _NO_WORDS: Mapping[str, str] = {}
 
 
@@ -122,6 +129,16 @@ def keys_of(config: Any, words: Mapping[str, str] = _NO_WORDS) -> Iterator[Confi
             yield from keys_of(declared.metadata[_SECTION], declared.metadata[_WORDS])
         elif _KEY in declared.metadata:
             yield _definition(declared, words)
+
+
+def keys_by_heading(config: Any) -> dict[str, list[ConfigDef]]:
+    """The keys of a section's sections, by the heading that they are shown under, in order."""
+    found: dict[str, list[ConfigDef]] = {}
+    for declared in fields(config):
+        if _SECTION in declared.metadata:
+            keys = keys_of(declared.metadata[_SECTION], declared.metadata[_WORDS])
+            found.setdefault(declared.metadata[_HEADING], []).extend(keys)
+    return found
 
 
 SectionT = TypeVar("SectionT")

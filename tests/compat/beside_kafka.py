@@ -31,7 +31,7 @@ from bench.peers import Kafka, until
 from strandline.broker.protocol.messages.fetch import FetchResponse
 from strandline.storage.clock import ManualClock, SystemClock
 from strandline.storage.config.log_config import LogConfig
-from strandline.storage.local.cleaner.cleaner import CleanerSettings, LogCleaner
+from strandline.storage.local.cleaner.cleaner import CleanerConfig, LogCleaner
 from strandline.storage.local.formats import checkpoint
 from strandline.storage.local.log.log import LocalLog
 from strandline.storage.model import TopicPartition as Name
@@ -416,7 +416,7 @@ def _compact_twice(data: Path, topic: str, expected: Sequence[Found]) -> None:
         offsets=_CleanedOffsets(),
         executor=InThisThread(),
         clock=clock,
-        settings=CleanerSettings,
+        settings=CleanerConfig,
         make_process=InlineProcess,  # type: ignore[arg-type]
     )
     for number, found in enumerate(expected):

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from strandline.broker.cluster.metadata.records import MetadataRecord, Replicas
 from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage.config.definition import BOOLEAN, INT, SHORT, key
 from strandline.storage.model import ZERO_TOPIC_ID, TopicId
 
 # CreateTopics: "use the default".
@@ -26,44 +27,37 @@ class Intent(Enum):
     VALIDATE = "validate"
 
 
-class CreationSettings(Protocol):
-    """The part of a broker's configuration that topics depend on."""
-
-    @property
-    def num_partitions(self) -> int: ...
-
-    @property
-    def default_replication_factor(self) -> int: ...
-
-    @property
-    def delete_topic_enable(self) -> bool: ...
-
-    @property
-    def remote_log_storage_system_enable(self) -> bool: ...
-
-    def topic_defaults(self) -> Mapping[str, str]: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDefaults:
-    """What topics get that do not say otherwise; `properties` are the broker's defaults."""
+    """What topics get that do not say otherwise, and who may create and delete them."""
 
-    partition_count: int = 1
-    replication_factor: int = 1
+    partition_count: int = key(
+        "num.partitions",
+        INT,
+        1,
+        "Partitions of a topic that is created without a count.",
+        minimum=1,
+    )
+    replication_factor: int = key(
+        "default.replication.factor",
+        SHORT,
+        1,
+        "Replicas of a topic that is created without a count; one broker can hold only one.",
+        minimum=1,
+        maximum=1,
+    )
+    auto_creation_enabled: bool = key(
+        "auto.create.topics.enable",
+        BOOLEAN,
+        True,
+        "Create a topic when a client that allows it asks for its metadata.",
+    )
+    deletion_enabled: bool = key("delete.topic.enable", BOOLEAN, True, "Allow DeleteTopics.")
+
+    # The broker's defaults, by topic property.
     properties: Mapping[str, str] = field(default_factory=dict)
+    # Whether the broker has a remote tier.
     tiering_enabled: bool = False
-    deletion_enabled: bool = True
-
-    @classmethod
-    def of(cls, config: CreationSettings) -> TopicDefaults:
-        """The defaults that a broker's configuration asks for."""
-        return cls(
-            partition_count=config.num_partitions,
-            replication_factor=config.default_replication_factor,
-            properties=config.topic_defaults(),
-            tiering_enabled=config.remote_log_storage_system_enable,
-            deletion_enabled=config.delete_topic_enable,
-        )
 
 
 ResultT = TypeVar("ResultT")

@@ -53,7 +53,7 @@ from strandline.broker.coordination.values.consumer_values import (
     HeartbeatRequest,
     MemberTimes,
 )
-from strandline.broker.coordination.values.group_configuration import GroupConfiguration
+from strandline.broker.coordination.values.group_config import GroupConfig
 from strandline.broker.coordination.values.group_offsets import GroupOffsets
 from strandline.broker.coordination.values.group_values import (
     CoordinatorFault,
@@ -99,7 +99,7 @@ class GroupCoordinator:
 
     def __init__(
         self,
-        config: GroupConfiguration,
+        config: GroupConfig,
         metadata: Metadata,
         replicas: ReplicaManager,
         *,
@@ -170,9 +170,9 @@ class GroupCoordinator:
         config = self._config
         _check_group_id(group_id)
         if not (
-            config.group_min_session_timeout_ms
+            config.session_timeout_ms_min
             <= request.session_timeout_ms
-            <= config.group_max_session_timeout_ms
+            <= config.session_timeout_ms_max
         ):
             raise CoordinatorFault(ErrorCode.INVALID_SESSION_TIMEOUT)
         slot = await self._slot_for_writing(group_id)

@@ -19,6 +19,7 @@ import logging
 import uuid
 from collections.abc import Callable
 from concurrent.futures import Executor
+from dataclasses import replace
 
 from strandline.broker.cluster.metadata import controller
 from strandline.broker.cluster.metadata.decisions import NewTopic, TopicDefaults
@@ -34,13 +35,10 @@ from strandline.broker.coordination.records.offset_records import (
     read_chunk,
 )
 from strandline.broker.coordination.runtime.shard import GroupShard
-from strandline.broker.coordination.values.consumer_values import (
-    ConsumerRules,
-    MemberTimes,
-    MigrationPolicy,
-)
-from strandline.broker.coordination.values.group_configuration import GroupConfiguration
-from strandline.broker.coordination.values.group_values import CoordinatorFault, GroupRules, Moment
+from strandline.broker.coordination.values.consumer_values import MemberTimes
+from strandline.broker.coordination.values.group_config import GroupConfig
+from strandline.broker.coordination.values.group_values import CoordinatorFault, Moment
+from strandline.broker.coordination.values.member_room import Room
 from strandline.broker.coordination.values.shard_values import CoordinatorRecord
 from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
 from strandline.broker.protocol.schema.errors import ErrorCode
@@ -92,7 +90,7 @@ class Slots:
 
     def __init__(
         self,
-        config: GroupConfiguration,
+        config: GroupConfig,
         metadata: Metadata,
         replicas: ReplicaManager,
         *,
@@ -112,17 +110,9 @@ class Slots:
         self._clock = clock
         self._reads = reads
         self._on_found = on_found
-        self._rules = GroupRules(
-            initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
-            size_max=config.group_max_size,
-        )
-        self.consumer_rules = ConsumerRules(
-            times_of=times_of,
-            size_max=config.group_consumer_max_size,
-            assignors=config.group_consumer_assignors,
-            regex_refresh_interval_ms=config.group_consumer_regex_refresh_interval_ms,
-            migration=MigrationPolicy(config.group_consumer_migration_policy),
-            classic_size_max=config.group_max_size,
+        self._rules = replace(config.classic, room=Room())
+        self.consumer_rules = replace(
+            config.consumer, times_of=times_of, classic_size_max=config.classic.size_max
         )
         self._slots: dict[int, Slot] = {}
         self._quiet_log = QuietLog(log, clock)
@@ -181,8 +171,8 @@ class Slots:
         return GroupShard(
             rules=self._rules,
             make_id=lambda: str(uuid.uuid4()),
-            offset_metadata_length_max=config.offset_metadata_max_bytes,
-            retention_ms=config.offsets_retention_minutes * 60_000,
+            offset_metadata_length_max=config.offset_metadata_length_max,
+            retention_ms=config.offsets_retention_ms,
             consumer_rules=self.consumer_rules,
         )
 
@@ -193,10 +183,10 @@ class Slots:
         config = self._config
         new_topic = NewTopic(
             name=OFFSETS_TOPIC,
-            partition_count=config.offsets_topic_num_partitions,
+            partition_count=config.offsets_partition_count,
             properties={
                 "cleanup.policy": "compact",
-                "segment.bytes": str(config.offsets_topic_segment_bytes),
+                "segment.bytes": str(config.offsets_segment_bytes),
             },
         )
         try:

@@ -22,6 +22,8 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from strandline.broker.coordination.values.group_values import MemberProtocol
+from strandline.storage.config.definition import INT, INT_MAX, LIST, STRING, key
+from strandline.storage.errors import InvalidConfig
 from strandline.storage.model import TopicId
 
 # Partitions by topic. Topics without partitions are left out, so equal assignments are equal.
@@ -307,17 +309,130 @@ class MemberTimes:
 
 DEFAULT_TIMES = MemberTimes()
 
+_ASSIGNOR_CLASSES = {
+    "org.apache.kafka.coordinator.group.assignor.UniformAssignor": "uniform",
+    "org.apache.kafka.coordinator.group.assignor.RangeAssignor": "range",
+}
+
+
+def _assignor_names(given: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(_ASSIGNOR_CLASSES.get(name, name) for name in given))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerRules:
-    """The broker's configuration, as far as groups of the new protocol depend on it."""
+    """What groups of the new protocol (KIP-848) go by."""
+
+    session_timeout_ms: int = key(
+        "group.consumer.session.timeout.ms",
+        INT,
+        45_000,
+        "A member of the new group protocol is out of its group after this many ms of silence.",
+        minimum=1,
+    )
+    session_timeout_ms_min: int = key(
+        "group.consumer.min.session.timeout.ms",
+        INT,
+        45_000,
+        "Shortest group.consumer.session.timeout.ms that is accepted.",
+        minimum=1,
+    )
+    session_timeout_ms_max: int = key(
+        "group.consumer.max.session.timeout.ms",
+        INT,
+        60_000,
+        "Longest group.consumer.session.timeout.ms that is accepted.",
+        minimum=1,
+    )
+    heartbeat_interval_ms: int = key(
+        "group.consumer.heartbeat.interval.ms",
+        INT,
+        5000,
+        "Members of the new group protocol are told to send a heartbeat every so many ms; they"
+        " learn of a rebalance with it.",
+        minimum=1,
+    )
+    heartbeat_interval_ms_min: int = key(
+        "group.consumer.min.heartbeat.interval.ms",
+        INT,
+        5000,
+        "Shortest group.consumer.heartbeat.interval.ms that is accepted.",
+        minimum=1,
+    )
+    heartbeat_interval_ms_max: int = key(
+        "group.consumer.max.heartbeat.interval.ms",
+        INT,
+        15_000,
+        "Longest group.consumer.heartbeat.interval.ms that is accepted.",
+        minimum=1,
+    )
+    size_max: int = key(
+        "group.consumer.max.size",
+        INT,
+        INT_MAX,
+        "Members that a group of the new protocol may have; further ones are refused.",
+        minimum=1,
+    )
+    assignors: tuple[str, ...] = key(
+        "group.consumer.assignors",
+        LIST,
+        "uniform,range",
+        "Assignors of the new group protocol; the first one is for members that ask for none."
+        " There are `uniform` and `range`; Kafka's class names mean the same.",
+        convert=_assignor_names,
+    )
+    regex_refresh_interval_ms: int = key(
+        "group.consumer.regex.refresh.interval.ms",
+        INT,
+        600_000,
+        "Regular expressions that members subscribe to are looked up again after this many ms;"
+        " sooner, after ten seconds, if topics came or went.",
+        minimum=10_000,
+    )
+    migration: MigrationPolicy = key(
+        "group.consumer.migration.policy",
+        STRING,
+        "bidirectional",
+        "Whether a group of classic consumers goes over to the new protocol when a member that"
+        " speaks it joins (`upgrade`), and back when the last such member is gone (`downgrade`).",
+        choices=tuple(policy.value for policy in MigrationPolicy),
+        convert=MigrationPolicy,
+    )
 
     # By group id; may change from one question to the next.
     times_of: Callable[[str], MemberTimes] = lambda _group_id: DEFAULT_TIMES
-    size_max: int = 2**31 - 1
-    # The first one is the default.
-    assignors: tuple[str, ...] = ("uniform", "range")
-    regex_refresh_interval_ms: int = 600_000
-    migration: MigrationPolicy = MigrationPolicy.BIDIRECTIONAL
     # A group that shrinks to classic members becomes a classic group only if they fit in there.
-    classic_size_max: int = 2**31 - 1
+    classic_size_max: int = INT_MAX
+
+    def check(self) -> None:
+        """Raises InvalidConfig for values that contradict each other, or an unknown assignor."""
+        session = (
+            self.session_timeout_ms_min,
+            self.session_timeout_ms,
+            self.session_timeout_ms_max,
+        )
+        heartbeat = (
+            self.heartbeat_interval_ms_min,
+            self.heartbeat_interval_ms,
+            self.heartbeat_interval_ms_max,
+        )
+        _check_between("session.timeout.ms", *session)
+        _check_between("heartbeat.interval.ms", *heartbeat)
+        if self.heartbeat_interval_ms >= self.session_timeout_ms:
+            raise InvalidConfig(
+                "group.consumer.heartbeat.interval.ms: expected less than"
+                f" group.consumer.session.timeout.ms={self.session_timeout_ms}"
+            )
+        if not self.assignors or not set(self.assignors) <= set(_ASSIGNOR_CLASSES.values()):
+            raise InvalidConfig(
+                f"group.consumer.assignors={','.join(self.assignors)!r}: expected uniform, range"
+                " or both"
+            )
+
+
+def _check_between(what: str, low: int, value: int, high: int) -> None:
+    if not low <= value <= high:
+        raise InvalidConfig(
+            f"group.consumer.{what}={value}: expected {low} to {high}, the values of"
+            f" group.consumer.min.{what} and group.consumer.max.{what}"
+        )

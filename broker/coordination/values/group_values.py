@@ -17,6 +17,7 @@ from typing import NamedTuple, TypeAlias
 
 from strandline.broker.coordination.values.member_room import Room
 from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage.config.definition import INT, INT_MAX, key
 from strandline.storage.errors import StrandlineError
 
 Ticket: TypeAlias = int
@@ -63,10 +64,22 @@ class MemberProtocol(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRules:
-    """The broker's configuration, as far as groups depend on it."""
+    """What classic groups go by."""
 
-    initial_rebalance_delay_ms: int = 3000
-    size_max: int = 2**31 - 1
+    initial_rebalance_delay_ms: int = key(
+        "group.initial.rebalance.delay.ms",
+        INT,
+        3000,
+        "How long the first rebalance of an empty group waits for further members, in ms.",
+        minimum=0,
+    )
+    size_max: int = key(
+        "group.max.size",
+        INT,
+        INT_MAX,
+        "Members that a group may have; further ones are refused.",
+        minimum=1,
+    )
     # A member that joins for the first time cannot send heartbeats while it waits, and a client
     # that goes away meanwhile is not noticed. Kafka gives such a member five minutes, too.
     new_member_join_timeout_ms: int = 300_000

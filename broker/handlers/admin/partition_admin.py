@@ -66,7 +66,7 @@ class PartitionAdminHandlers:
         self._metadata = services.metadata
         self._replicas = services.replicas
         self._node_ids = (services.config.node_id,)
-        self._page_partitions_max = services.config.max_request_partition_size_limit
+        self._page_partitions_max = services.config.partitions.described_max
 
     # --- DescribeTopicPartitions -------------------------------------------------------------
 

@@ -109,7 +109,7 @@ class FetchHandler:
         self._pace = services.cold_pace
         self._cold = ColdFetches(
             self._look_at,
-            wait_ms_max=lambda: services.config.remote_fetch_max_wait_ms,
+            wait_ms_max=lambda: services.config.remote_waits.fetch_ms_max,
             bytes_max=lambda: self._pace.answer_bytes_max(self._now_s()),
             waits=services.traffic.remote_fetches,
             clock=services.clock,

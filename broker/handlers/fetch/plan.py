@@ -74,7 +74,7 @@ class FetchPlanner:
     def __init__(self, services: Services, sessions: FetchSessionCache) -> None:
         self._sessions = sessions
         self._quotas = services.quotas
-        self._bytes_max = services.config.fetch_max_bytes
+        self._bytes_max = services.config.fetch.bytes_max
         self._known = KnownFetches()
 
     def plan_body(

@@ -104,7 +104,7 @@ class MetadataHandlers:
                     node_id=node_id,
                     host=address.host,
                     port=address.port,
-                    rack=self._config.broker_rack,
+                    rack=self._config.identity.rack,
                 )
             ],
             cluster_id=image.cluster_id,
@@ -115,7 +115,7 @@ class MetadataHandlers:
     async def _create_missing(
         self, request: MetadataRequest, image: MetadataImage
     ) -> MetadataImage:
-        if not (request.allow_auto_topic_creation and self._config.auto_create_topics_enable):
+        if not (request.allow_auto_topic_creation and self._config.topics.auto_creation_enabled):
             return image
         assert request.topics is not None
         missing = [
@@ -210,7 +210,7 @@ class MetadataHandlers:
                     broker_id=self._config.node_id,
                     host=address.host,
                     port=address.port,
-                    rack=self._config.broker_rack,
+                    rack=self._config.identity.rack,
                 )
             ],
         )

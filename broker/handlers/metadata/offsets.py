@@ -133,7 +133,7 @@ class OffsetHandlers:
         # As Kafka's ReplicaManager: the client's patience, which v10 tells, or else the broker's.
         wait_ms = request.timeout_ms
         if wait_ms <= 0:
-            wait_ms = self._services.config.remote_list_offsets_request_timeout_ms
+            wait_ms = self._services.config.remote_waits.list_offsets_ms_max
         return self._look_up_all(response, lookups, request.isolation_level, wait_ms)
 
     def _find(

@@ -39,7 +39,7 @@ class Services:
     @property
     def topic_defaults(self) -> TopicDefaults:
         """What topics get at present that do not say otherwise."""
-        return self.running.topic_defaults
+        return self.running.current.topics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

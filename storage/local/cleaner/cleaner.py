@@ -32,6 +32,7 @@ from typing import Protocol, TypeVar
 from strandline.storage import files
 from strandline.storage.clock import Clock
 from strandline.storage.concurrency.side_by_side import side_by_side
+from strandline.storage.config.definition import BOOLEAN, DOUBLE, INT, LONG, MIB, key
 from strandline.storage.crash_points import (
     CLEAN_AFTER_CHECKPOINT,
     CLEAN_BEFORE_CHECKPOINT,
@@ -74,17 +75,67 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CleanerSettings:
-    """log.cleaner.{threads, backoff.ms, dedupe.buffer.size, io.buffer.size,
-    io.buffer.load.factor, io.max.bytes.per.second}; the sizes and the rate are for all threads.
-    """
+class CleanerConfig:
+    """What compaction of local logs may take; sizes and the rate are for all threads together."""
 
-    threads: int = 1
-    backoff_ms: int = 15_000
-    dedupe_buffer_bytes: int = 128 * 1024 * 1024
-    io_buffer_bytes: int = 512 * 1024
-    load_factor: float = 0.9
-    io_bytes_per_s: float = float("inf")
+    is_enabled: bool = key(
+        "log.cleaner.enable",
+        BOOLEAN,
+        True,
+        "Compact the topics with cleanup.policy=compact, __consumer_offsets among them. Without it"
+        " they only grow.",
+    )
+    threads: int = key(
+        "log.cleaner.threads",
+        INT,
+        1,
+        "Logs compacted at the same time, each in a process of its own.",
+        minimum=0,
+        maximum=1000,
+    )
+    io_bytes_per_s: float = key(
+        "log.cleaner.io.max.bytes.per.second",
+        DOUBLE,
+        "1.7976931348623157E308",
+        "Most bytes per second that all compaction reads and writes together.",
+        minimum=1,
+        dynamic=True,
+    )
+    dedupe_buffer_bytes: int = key(
+        "log.cleaner.dedupe.buffer.size",
+        LONG,
+        128 * MIB,
+        "Memory for keys during compaction over all threads, in bytes: 24 a key. What does not fit"
+        " is done in further passes. At least 1 MiB a thread.",
+        minimum=MIB,
+        dynamic=True,
+    )
+    io_buffer_bytes: int = key(
+        "log.cleaner.io.buffer.size",
+        INT,
+        512 * 1024,
+        "Memory to read and write with during compaction over all threads, in bytes; it grows for"
+        " larger batches.",
+        minimum=0,
+        dynamic=True,
+    )
+    load_factor: float = key(
+        "log.cleaner.io.buffer.load.factor",
+        DOUBLE,
+        "0.9",
+        "How full the memory for keys may become, 0 to 1; the fuller, the slower a look-up.",
+        minimum=0.01,
+        maximum=0.99,
+        dynamic=True,
+    )
+    backoff_ms: int = key(
+        "log.cleaner.backoff.ms",
+        LONG,
+        15_000,
+        "Ms between two looks for a log to compact, when there was none.",
+        minimum=0,
+        dynamic=True,
+    )
 
 
 class CleanedOffsets(Protocol):
@@ -117,7 +168,7 @@ class LogCleaner:
         offsets: CleanedOffsets,
         executor: Executor,
         clock: Clock,
-        settings: Callable[[], CleanerSettings],
+        settings: Callable[[], CleanerConfig],
         believed_ms: Callable[[], TimestampMs] | None = None,
         make_process: Callable[[Clock], CleanerProcess] = CleanerProcess,
     ) -> None:

@@ -26,7 +26,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import NamedTuple
 
 from strandline.storage.concurrency.shared_future import result_of
@@ -36,6 +35,7 @@ from strandline.storage.remote.download.process import DownloadProcess
 from strandline.storage.remote.manifest.entries import SegmentEntry
 from strandline.storage.remote.object_store.interface import ObjectStore
 from strandline.storage.remote.reader.chunk_cache import Chunk, RecordBytes
+from strandline.storage.remote.reader.config import ColdReaderConfig
 from strandline.storage.remote.reader.corruption_log import Unreadable, corruption_log
 from strandline.storage.remote.reader.downloads import ChunkDownloads, DownloadPace, open_disk_cache
 from strandline.storage.remote.reader.prefetch_queue import Reader
@@ -51,7 +51,6 @@ from strandline.storage.remote.reader.statistics import (
 )
 from strandline.storage.remote.reader.time_search import find_in_segment
 from strandline.storage.remote.segment.index import ChunkKey, SegmentIndex
-from strandline.storage.remote.segment.index_cache import BYTES_MAX as INDEX_BYTES_MAX
 from strandline.storage.remote.segment.index_cache import (
     CachedIndexes,
     IndexCache,
@@ -60,10 +59,6 @@ from strandline.storage.remote.segment.index_cache import (
 )
 from strandline.storage.remote.segment.index_loading import load_index, load_txn_index
 
-CHUNK_BYTES = 8 * 1024 * 1024
-MEMORY_BYTES_MAX = 128 * 1024 * 1024
-# The default of `remote.log.reader.threads`.
-PARALLEL_DOWNLOADS_MAX = 10
 # Consumers whose next offset is remembered; one that is forgotten starts without read-ahead again.
 STREAMS_MAX = 1024
 
@@ -120,31 +115,27 @@ class ColdReader:
         self,
         store: ObjectStore,
         executor: Executor,
+        config: ColdReaderConfig | None = None,
         *,
-        chunk_bytes: int = CHUNK_BYTES,
-        memory_bytes_max: int = MEMORY_BYTES_MAX,
-        disk_bytes_max: int = 0,
-        disk_directory: Path | None = None,
         read_ahead_chunks: int = READ_AHEAD_CHUNKS,
-        parallel_downloads_max: int = PARALLEL_DOWNLOADS_MAX,
-        index_bytes_max: int = INDEX_BYTES_MAX,
         pace: DownloadPace | None = None,
     ) -> None:
         """Opens the disk cache, if there is one (blocking). Raises DiskError if that fails."""
+        config = config or ColdReaderConfig()
         self._store = store
         self._executor = executor
-        self._chunk_bytes = chunk_bytes
+        self._chunk_bytes = config.chunk_bytes
         self._read_ahead_chunks = read_ahead_chunks
         self._downloads = ChunkDownloads(
             store,
             executor,
-            parallel_max=parallel_downloads_max,
-            memory_bytes_max=memory_bytes_max,
-            disk=open_disk_cache(disk_directory, disk_bytes_max),
+            parallel_max=config.parallel_downloads_max,
+            memory_bytes_max=config.memory_bytes_max,
+            disk=open_disk_cache(config.disk_directory, config.disk_bytes_max),
             pace=pace,
         )
         self._ranges = self._downloads.ranges
-        self._cached_indexes = IndexCache(bytes_max=index_bytes_max)
+        self._cached_indexes = IndexCache(bytes_max=config.index_bytes_max)
         self._indexes: CachedIndexes[SegmentIndex] = CachedIndexes(
             self._cached_indexes, "batches", executor, size_of=segment_index_bytes
         )
@@ -158,10 +149,10 @@ class ColdReader:
         # (partition folder, next offset) of recent reads.
         self._streams: OrderedDict[tuple[str, Offset], _Stream] = OrderedDict()
 
-    def resize(self, *, parallel_downloads_max: int, index_bytes_max: int) -> None:
+    def resize(self, config: ColdReaderConfig) -> None:
         """Other bounds, at once; downloads that are under way go on."""
-        self._downloads.resize(parallel_downloads_max)
-        self._cached_indexes.bytes_max = index_bytes_max
+        self._downloads.resize(config.parallel_downloads_max)
+        self._cached_indexes.bytes_max = config.index_bytes_max
 
     def statistics(self) -> ColdReaderStatistics:
         return cold_reader_statistics(self._downloads, self._cached_indexes, self._unreadable)

@@ -21,8 +21,6 @@ from strandline.storage.remote.segment.index import SegmentIndex
 
 T = TypeVar("T")
 
-# Kafka's default.
-BYTES_MAX = 1024 * 1024 * 1024
 # The indexes of as many segments of 1 GiB take 100 MiB.
 COUNT_MAX = 4096
 
@@ -35,7 +33,7 @@ TRANSACTION_BYTES = 256
 class IndexCache:
     """The bound that all indexes of a broker share."""
 
-    def __init__(self, *, bytes_max: int = BYTES_MAX, count_max: int = COUNT_MAX) -> None:
+    def __init__(self, *, bytes_max: int, count_max: int = COUNT_MAX) -> None:
         self._bytes_max = bytes_max
         self._count_max = count_max
         self._values: OrderedDict[tuple[str, str], tuple[object, int]] = OrderedDict()

@@ -3,45 +3,104 @@
 from __future__ import annotations
 
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from strandline.storage.tiering.audit.orphans import GRACE_MS_DEFAULT
+from strandline.storage.config.definition import HOUR_MS, INT, LONG, MIB, key, section
 from strandline.storage.tiering.policy.quota import QuotaLimits
 from strandline.storage.tiering.policy.retry import RetryPolicy
-from strandline.storage.tiering.rewrite.archive_compaction import KEY_BYTES_MAX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TieringConfig:
-    """remote.log.manager.{task.interval.ms, copier.thread.pool.size, task.retry.*}, strandline.*.
+    """What copies to the archive, and what deletes and merges there, goes by."""
 
-    `delete_grace_ms`: how long readers with an older manifest may go on reading deleted objects.
-    """
+    task_interval_ms: int = key(
+        "remote.log.manager.task.interval.ms",
+        LONG,
+        30_000,
+        "Ms between two looks for segments to copy; a closing segment wakes the copier at once.",
+        minimum=1,
+    )
+    workers: int = key(
+        "remote.log.manager.copier.thread.pool.size",
+        INT,
+        10,
+        "Segments copied at the same time. May be altered to between half and twice its value.",
+        minimum=1,
+        maximum=1000,
+        dynamic=True,
+    )
+    expiration_threads: int = key(
+        "remote.log.manager.expiration.thread.pool.size",
+        INT,
+        10,
+        "Deletes in the archive at the same time, for as many partitions. May be altered to"
+        " between half and twice its value.",
+        minimum=1,
+        maximum=1000,
+        dynamic=True,
+    )
+    copy_quota: QuotaLimits = section(QuotaLimits, way="copy", what="sent to")
+    fetch_quota: QuotaLimits = section(QuotaLimits, way="fetch", what="read from")
+    retry: RetryPolicy = section(RetryPolicy)
+    delete_grace_ms: int = key(
+        "strandline.remote.delete.grace.ms",
+        LONG,
+        HOUR_MS,
+        "Ms between taking a segment out of the manifest and deleting its objects, so that readers"
+        " who planned with the older manifest still find them.",
+        minimum=0,
+    )
+    orphan_grace_ms: int = key(
+        "strandline.remote.orphan.grace.ms",
+        LONG,
+        24 * HOUR_MS,
+        "Objects that no manifest names are deleted when they are older than this many ms, and than"
+        " two copies and the delete grace may take.",
+        minimum=1,
+    )
+    orphan_interval_ms: int = key(
+        "strandline.remote.orphan.check.interval.ms",
+        LONG,
+        24 * HOUR_MS,
+        "Ms between two looks for objects that no manifest names; each lists the whole archive.",
+        minimum=1,
+    )
+    merge_target_bytes: int = key(
+        "strandline.remote.merge.target.bytes",
+        LONG,
+        64 * MIB,
+        "Adjacent small segments are merged in the remote tier into objects of up to this size; 0:"
+        " never. One is held on the local disk while it is made.",
+        minimum=0,
+        maximum=1024 * MIB,
+    )
+    copy_timeout_ms: int = key(
+        "strandline.remote.copy.timeout.ms",
+        LONG,
+        900_000,
+        "A copy of one segment that takes longer is given up and tried again, in ms.",
+        minimum=1,
+    )
+    changes_interval_ms: int = key(
+        "strandline.remote.changes.interval.ms",
+        LONG,
+        5_000,
+        "Ms between two writes of the list of changes, which tells read-only replicas what to ask"
+        " for: one request each, while something changes. -1: none is written.",
+        minimum=-1,
+    )
 
-    task_interval_ms: int = 30_000
-    workers: int = 10
-    copy_timeout_ms: int = 600_000
-    delete_grace_ms: int = 60_000
-    # Objects that nothing refers to go when they are older than this; looked for every interval.
-    orphan_grace_ms: int = GRACE_MS_DEFAULT
-    orphan_interval_ms: int = 24 * 3600 * 1000
     # The archive is another broker's: its manifests are read again and again, and nothing written.
     follows: bool = False
-    # Ms between two lists of what changed, at least; negative: none is written.
-    changes_interval_ms: int = 5_000
     # How long start-up waits for the remote tier before the broker goes on without it.
     start_timeout_ms: int = 10_000
-    retry: RetryPolicy = field(default_factory=RetryPolicy)
-    # Small segments in the bucket are merged up to this size; 0: never.
-    merge_target_bytes: int = 0
     # Where segments lie while they are merged or compacted; emptied at the start. None: the
     # system's place for temporary files.
     scratch: Path | None = None
     # Memory for keys while the archive of a compacted topic is compacted, one at a time.
-    compaction_key_bytes_max: int = KEY_BYTES_MAX
-    copy_quota: QuotaLimits = field(default_factory=QuotaLimits)
-    fetch_quota: QuotaLimits = field(default_factory=QuotaLimits)
+    compaction_key_bytes_max: int = 128 * MIB
     # Remote reads under way or waiting; further ones are refused for the moment.
     reads_max: int = 110
 

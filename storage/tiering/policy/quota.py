@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from strandline.storage.clock import Clock
-from strandline.storage.config.log_config import LONG_MAX
+from strandline.storage.config.definition import INT, LONG, LONG_MAX, key
 from strandline.storage.errors import TierUnavailable
 
 # As long as a worker waits for the copy quota at a time; deleting has its turn in between.
@@ -31,11 +31,30 @@ THROTTLE_STEP_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaLimits:
-    """remote.log.manager.{copy,fetch}.{max.bytes.per.second,quota.window.num,.size.seconds}."""
+    """What one of the two quotas allows, and over which time it is measured."""
 
-    bytes_per_second_max: int = LONG_MAX
-    window_count: int = 11
-    window_s: int = 1
+    bytes_per_second_max: int = key(
+        "remote.log.manager.{way}.max.bytes.per.second",
+        LONG,
+        LONG_MAX,
+        "Bytes per second {what} the remote tier by this broker, over the quota's windows.",
+        minimum=1,
+        dynamic=True,
+    )
+    window_count: int = key(
+        "remote.log.manager.{way}.quota.window.num",
+        INT,
+        11,
+        "Windows that the rate of the {way} quota is measured over.",
+        minimum=1,
+    )
+    window_s: int = key(
+        "remote.log.manager.{way}.quota.window.size.seconds",
+        INT,
+        1,
+        "Seconds that a window of the {way} quota lasts.",
+        minimum=1,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

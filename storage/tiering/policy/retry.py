@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from strandline.storage.clock import Clock
+from strandline.storage.config.definition import DOUBLE, LONG, key
 from strandline.storage.errors import (
     ObjectArchived,
     ObjectCorrupt,
@@ -43,11 +44,30 @@ def named_in(error: TierError, entries: Iterable[SegmentEntry]) -> list[SegmentE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """Kafka's remote.log.manager.task.retry.backoff.{ms,max.ms,jitter}."""
+    """How long the remote tier's work waits after a failure before it is tried again."""
 
-    backoff_ms: int = 500
-    backoff_ms_max: int = 30_000
-    jitter: float = 0.2
+    backoff_ms: int = key(
+        "remote.log.manager.task.retry.backoff.ms",
+        LONG,
+        500,
+        "Ms before the first repetition of what failed; each further wait is twice as long.",
+        minimum=1,
+    )
+    backoff_ms_max: int = key(
+        "remote.log.manager.task.retry.backoff.max.ms",
+        LONG,
+        30_000,
+        "Longest such wait, in ms.",
+        minimum=1,
+    )
+    jitter: float = key(
+        "remote.log.manager.task.retry.jitter",
+        DOUBLE,
+        0.2,
+        "Part of such a wait that is left to chance, so that partitions spread.",
+        minimum=0,
+        maximum=0.5,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -76,7 +76,6 @@ from strandline.storage.tiering.rewrite.scratch import made
 DOWNLOAD_BYTES = 8 * 1024 * 1024
 # Read and written in pieces of this size by the child.
 IO_BYTES = 1024 * 1024
-KEY_BYTES_MAX = 128 * 1024 * 1024
 LOAD_FACTOR = 0.9
 # One step reads so many indexes of aborted transactions: a bound on its requests.
 INDEXES_PER_STEP = 32
@@ -306,7 +305,7 @@ class ArchiveCompactor:
         merger: SegmentMerger,
         process: CleanerProcess,
         believed_ms: Callable[[], TimestampMs],
-        key_bytes_max: int = KEY_BYTES_MAX,
+        key_bytes_max: int,
         scratch: Path | None = None,
     ) -> None:
         """`scratch` is where segments lie meanwhile; None: the system's place. `believed_ms` is the

@@ -9,7 +9,7 @@ from concurrent.futures import CancelledError, Future
 
 import pytest
 
-from strandline.broker.config.broker_config import BrokerConfig
+from strandline.broker.config.loading import load_config
 from strandline.broker.server.workers import LOOKUP_THREADS, RECORD_THREADS, SYNC_THREADS, Workers
 from strandline.storage.concurrency import resizable_pool
 from strandline.storage.concurrency.resizable_pool import ResizablePool
@@ -161,7 +161,7 @@ def test_a_pool_of_the_broker_gets_over_a_thread_that_it_was_refused(
     def refuse(_thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    workers = Workers.start(BrokerConfig.load(None, ["log.cleaner.threads=3"]))
+    workers = Workers.start(load_config(None, ["log.cleaner.threads=3"]))
     ran: list[int] = []
     try:
         pool: ResizablePool = getattr(workers, name)

@@ -20,7 +20,7 @@ from strandline.broker.cluster.metadata.records import (
 )
 from strandline.broker.commands.archive_commands import DAMAGED, VerifyOptions, verify
 from strandline.broker.commands.restore import Restore, RestoreSummary
-from strandline.broker.config.broker_config import BrokerConfig
+from strandline.broker.config.loading import load_config
 from strandline.broker.coordination.runtime.group_archive import LiveRecord, encode_live
 from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
 from strandline.broker.server.folder_marks import METADATA_FOLDER, RestoreRefused
@@ -117,7 +117,7 @@ class Silent:
 
 
 def restore(archive: Path, *, skip_damaged: bool = False) -> RestoreSummary:
-    config = BrokerConfig.load(None, [f"log.dirs={archive.parent / 'data'}", "node.id=1"])
+    config = load_config(None, [f"log.dirs={archive.parent / 'data'}", "node.id=1"])
     store = LocalDirectoryStore(archive, clock=CLOCK)
     return Restore(config, store, clock=CLOCK, progress=Silent(), skip_damaged=skip_damaged).run()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from strandline.broker.commands.restore import MARK_FORMAT, MARK_VERSIONS, Restore, RestoreSummary
-from strandline.broker.config.broker_config import BrokerConfig
+from strandline.broker.config.loading import load_config
 from strandline.broker.server.folder_marks import RESTORE_MARK, RestoreRefused
 from strandline.storage.clock import ManualClock
 from strandline.storage.crash_points import RESTORE_BEFORE_UNMARK
@@ -38,7 +38,7 @@ class Meanwhile:
 
 
 def restore(folder: Path, meanwhile: Callable[[], object] = lambda: None) -> RestoreSummary:
-    config = BrokerConfig.load(None, [f"log.dirs={folder / 'data'}", "node.id=1"])
+    config = load_config(None, [f"log.dirs={folder / 'data'}", "node.id=1"])
     store = LocalDirectoryStore(folder / "archive", clock=CLOCK)
     create_cluster_info(store, ClusterInfo(cluster_id=CLUSTER))
     return Restore(config, store, clock=CLOCK, progress=Meanwhile(meanwhile)).run()

@@ -12,7 +12,7 @@ import pytest
 from strandline.broker.cluster.metadata.metadata_log import MetadataLog
 from strandline.broker.cluster.metadata.records import TopicCreated
 from strandline.broker.commands.restore import Restore, RestoreSummary
-from strandline.broker.config.broker_config import BrokerConfig
+from strandline.broker.config.loading import load_config
 from strandline.broker.server.folder_marks import RestoreRefused
 from strandline.storage.clock import ManualClock
 from strandline.storage.model import TopicPartition
@@ -83,7 +83,7 @@ class LostMachine:
         return self.store.get(MANIFEST)
 
     def restore(self, *, skip_damaged: bool = False) -> RestoreSummary:
-        config = BrokerConfig.load(None, [f"log.dirs={self.folder / 'data'}", "node.id=1"])
+        config = load_config(None, [f"log.dirs={self.folder / 'data'}", "node.id=1"])
         restoring = Restore(
             config, self.store, clock=CLOCK, progress=Silent(), skip_damaged=skip_damaged
         )

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import logging
+import types
 import typing
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 
 import pytest
 
 from strandline.broker.config.broker_config import BrokerConfig
-from strandline.broker.config.definition import TOPIC_DEFAULTS
 from strandline.broker.config.foreign_keys import IGNORED, REFUSED
 from strandline.broker.config.listeners import Listener
-from strandline.broker.config.table import BROKER_CONFIGS
+from strandline.broker.config.loading import load_config
+from strandline.broker.config.table import BROKER_CONFIGS, TOPIC_DEFAULTS
+from strandline.storage.config.definition import keys_of
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.errors import InvalidConfig
 
-# Keys without a field of their own: other fields speak for them.
-DERIVED = {"broker.id", "log.dir", "listener.security.protocol.map"}
-
 
 def load(*overrides: str) -> BrokerConfig:
-    return BrokerConfig.load(None, overrides)
+    return load_config(None, overrides)
 
 
 def refusal(*overrides: str) -> str:
@@ -33,21 +34,30 @@ def refusal(*overrides: str) -> str:
 # --- the table ---------------------------------------------------------------------------------
 
 
-def test_every_key_has_a_field_of_its_type_and_every_field_a_key() -> None:
-    config = load("log.dirs=/a", "strandline.remote.url=file:///x", "broker.rack=r")
-    hints = typing.get_type_hints(BrokerConfig)
-    keys = {
-        name.removeprefix("strandline.").replace(".", "_")
-        for name, definition in BROKER_CONFIGS.items()
-        if name not in DERIVED and definition.section != TOPIC_DEFAULTS
-    }
-    assert keys == set(hints) - {"given", "ignored"}
-    for name in keys:
-        value = getattr(config, name)
-        if isinstance(value, bool | int | float | str):
-            assert type(value) in (hints[name], *typing.get_args(hints[name])), name
-        else:
-            assert value is None or isinstance(value, tuple | Path), name
+def sections(config: object) -> Iterator[object]:
+    yield config
+    for declared in fields(config):  # type: ignore[arg-type]  # a dataclass
+        if is_dataclass(value := getattr(config, declared.name)):
+            yield from sections(value)
+
+
+def test_every_field_of_a_section_holds_what_its_type_says() -> None:
+    given = ("log.dirs=/a", "broker.rack=r", "strandline.metrics.listener=http://h:1")
+    for config in (load(), load(*given)):
+        for section in sections(config):
+            for name, hint in typing.get_type_hints(type(section)).items():
+                either = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+                kinds = tuple(typing.get_origin(one) or one for one in either)
+                value = getattr(section, name)
+                if value is None or isinstance(value, bool | int | float | str):
+                    assert type(value) in kinds, (section, name)
+                else:
+                    assert isinstance(value, kinds), (section, name)
+
+
+def test_no_two_fields_are_the_same_key() -> None:
+    names = [definition.name for definition in (*keys_of(BrokerConfig), *TOPIC_DEFAULTS)]
+    assert len(names) == len(set(names)) == len(BROKER_CONFIGS)
 
 
 def test_every_default_is_accepted_by_its_own_definition() -> None:
@@ -67,10 +77,10 @@ def test_no_key_is_both_used_and_foreign() -> None:
 def test_overrides_win_over_the_file_and_the_file_over_the_defaults(tmp_path: Path) -> None:
     path = tmp_path / "server.properties"
     path.write_text("num.partitions=3\nfetch.max.bytes=2048\n")
-    config = BrokerConfig.load(path, ["num.partitions=5", "num.partitions=6"])
-    assert config.num_partitions == 6
-    assert config.fetch_max_bytes == 2048
-    assert config.auto_create_topics_enable is True
+    config = load_config(path, ["num.partitions=5", "num.partitions=6"])
+    assert config.topics.partition_count == 6
+    assert config.fetch.bytes_max == 2048
+    assert config.topics.auto_creation_enabled is True
     assert dict(config.given) == {"num.partitions": "6", "fetch.max.bytes": "2048"}
 
 
@@ -104,11 +114,11 @@ log.segment.bytes=1073741824
 log.retention.check.interval.ms=300000
 """
     )
-    config = BrokerConfig.load(path)
+    config = load_config(path)
     assert config.node_id == 7
     assert config.listeners == (Listener(name="PLAINTEXT", host="", port=9092),)
     assert config.advertised_listeners == (Listener(name="PLAINTEXT", host="localhost", port=9092),)
-    assert config.log_dirs == (Path("/var/lib/kraft-combined-logs"),)
+    assert config.logs.dirs == (Path("/var/lib/kraft-combined-logs"),)
 
 
 # --- refusals ----------------------------------------------------------------------------------
@@ -118,7 +128,7 @@ def test_an_unknown_key_is_refused_with_its_line_and_the_nearest_name(tmp_path: 
     path = tmp_path / "server.properties"
     path.write_text("\nlog.retention.hour=1\n")
     with pytest.raises(InvalidConfig) as caught:
-        BrokerConfig.load(path)
+        load_config(path)
     assert str(caught.value) == (
         f"{path} line 2: unknown key 'log.retention.hour'; did you mean log.retention.hours?"
     )
@@ -213,17 +223,17 @@ def test_two_broker_ids_that_disagree_are_refused() -> None:
 def test_logs_are_flushed_as_often_as_the_scheduler_unless_told_otherwise() -> None:
     """Kafka's KafkaConfig.logFlushIntervalMs: the one key falls back to the other."""
     scheduled = load("log.flush.scheduler.interval.ms=1000")
-    assert scheduled.topic_defaults() == {"flush.ms": "1000"}
+    assert scheduled.topics.properties == {"flush.ms": "1000"}
     both = load("log.flush.scheduler.interval.ms=1000", "log.flush.interval.ms=5000")
-    assert both.topic_defaults() == {"flush.ms": "5000"}
-    assert load().topic_defaults() == {}
+    assert both.topics.properties == {"flush.ms": "5000"}
+    assert load().topics.properties == {}
 
 
 def test_no_connection_at_all_is_a_limit_only_where_addresses_are_exempt() -> None:
     """KafkaConfigTest.testMaxConnectionsPerIpProp; a file may close all listeners, as there."""
     exempt = load("max.connections.per.ip=0", "max.connections.per.ip.overrides=127.0.0.1:100")
-    assert exempt.max_connections_per_ip == 0
-    assert load("max.connections=0").max_connections == 0
+    assert exempt.network.connections_per_address_max == 0
+    assert load("max.connections=0").network.connections_max == 0
 
 
 # --- ignored keys ------------------------------------------------------------------------------
@@ -323,25 +333,25 @@ def test_ports_that_the_system_chose_replace_zero_everywhere() -> None:
 
 
 def test_log_dirs_wins_over_log_dir() -> None:
-    assert load().log_dirs == (Path("strandline-data"),)
-    assert load("log.dir=/a").log_dirs == (Path("/a"),)
-    assert load("log.dir=/a", "log.dirs=/b, /c").log_dirs == (Path("/b"), Path("/c"))
+    assert load().logs.dirs == (Path("strandline-data"),)
+    assert load("log.dir=/a").logs.dirs == (Path("/a"),)
+    assert load("log.dir=/a", "log.dirs=/b, /c").logs.dirs == (Path("/b"), Path("/c"))
 
 
 def test_the_chunk_cache_lies_in_the_first_log_folder_unless_told() -> None:
-    assert load("log.dirs=/b,/c").remote_cache_directory == Path("/b/remote-cache")
-    assert load("strandline.remote.cache.directory=/d").remote_cache_directory == Path("/d")
+    assert load("log.dirs=/b,/c").cold_reader.disk_directory == Path("/b/remote-cache")
+    assert load("strandline.remote.cache.directory=/d").cold_reader.disk_directory == Path("/d")
 
 
 def test_the_remote_tier_is_on_only_when_it_is_turned_on() -> None:
     config = load("strandline.remote.url=s3://bucket/a/b")
-    assert (config.remote_url, config.remote_log_storage_system_enable) == (
+    assert (config.archive.url, config.archive.is_enabled) == (
         "s3://bucket/a/b",
         False,
     )
     config = load("strandline.remote.url=file:///x", "remote.log.storage.system.enable=true")
-    assert config.remote_log_storage_system_enable
-    assert config.remote_s3_endpoint_url is None
+    assert config.archive.is_enabled
+    assert config.archive.endpoint_url is None
 
 
 # --- defaults of topics ------------------------------------------------------------------------
@@ -367,11 +377,11 @@ def test_the_remote_tier_is_on_only_when_it_is_turned_on() -> None:
 def test_broker_keys_set_the_defaults_of_topics_in_the_topics_unit(
     overrides: tuple[str, ...], expected: dict[str, str]
 ) -> None:
-    assert load(*overrides).topic_defaults() == expected
+    assert load(*overrides).topics.properties == expected
 
 
 def test_a_topic_without_settings_gets_the_brokers_defaults() -> None:
-    defaults = load("log.retention.hours=2", "log.segment.bytes=2097152").topic_defaults()
+    defaults = load("log.retention.hours=2", "log.segment.bytes=2097152").topics.properties
     config = LogConfig.resolve({}, defaults)
     assert (config.retention_ms, config.segment_bytes) == (7_200_000, 2_097_152)
 

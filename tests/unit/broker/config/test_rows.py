@@ -9,7 +9,7 @@ import pytest
 from strandline.broker.cluster.metadata.decisions import Refusal
 from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.cluster.metadata.records import BrokerConfigsSet, TopicCreated
-from strandline.broker.config.broker_config import BrokerConfig
+from strandline.broker.config.loading import load_config
 from strandline.broker.config.rows import (
     ConfigRow,
     ConfigSource,
@@ -25,18 +25,18 @@ from strandline.storage.config.log_config import TOPIC_CONFIGS, ConfigType
 
 
 def broker_row(name: str, *overrides: str) -> ConfigRow:
-    rows = describe_broker(RunningConfig(BrokerConfig.load(None, overrides)))
+    rows = describe_broker(RunningConfig(load_config(None, overrides)))
     return next(row for row in rows if row.name == name)
 
 
 def topic_row(name: str, *overrides: str, **properties: str) -> ConfigRow:
     texts = {key.replace("_", "."): text for key, text in properties.items()}
-    rows = describe_topic(RunningConfig(BrokerConfig.load(None, overrides)), texts)
+    rows = describe_topic(RunningConfig(load_config(None, overrides)), texts)
     return next(row for row in rows if row.name == name)
 
 
 def test_every_key_has_a_row_and_rows_are_sorted() -> None:
-    config = RunningConfig(BrokerConfig.load())
+    config = RunningConfig(load_config())
     assert [row.name for row in describe_broker(config)] == sorted(BROKER_CONFIGS)
     assert [row.name for row in describe_topic(config, {})] == sorted(TOPIC_CONFIGS)
 
@@ -93,7 +93,7 @@ def test_a_property_that_nobody_set_shows_kafkas_default(name: str) -> None:
 
 
 def test_only_what_can_be_altered_claims_that_it_can() -> None:
-    config = RunningConfig(BrokerConfig.load())
+    config = RunningConfig(load_config())
     for row in describe_broker(config):
         assert row.read_only is not BROKER_CONFIGS[row.name].dynamic, row.name
     assert not any(row.read_only for row in describe_topic(config, {}))
@@ -103,7 +103,7 @@ def test_only_what_can_be_altered_claims_that_it_can() -> None:
 
 
 def altered(own: dict[str, str], everybodys: dict[str, str], *overrides: str) -> RunningConfig:
-    running = RunningConfig(BrokerConfig.load(None, overrides))
+    running = RunningConfig(load_config(None, overrides))
     running.follow(
         MetadataImage().apply_entry(
             [
@@ -118,7 +118,7 @@ def altered(own: dict[str, str], everybodys: dict[str, str], *overrides: str) ->
 
 def test_what_was_altered_for_this_broker_wins_over_all_and_over_the_file() -> None:
     running = altered({"max.connections": "7"}, {"max.connections": "8"}, "max.connections=9")
-    assert running.current.max_connections == 7
+    assert running.current.network.connections_max == 7
     row = next(row for row in describe_broker(running) if row.name == "max.connections")
     assert (row.value, row.source, row.read_only) == ("7", ConfigSource.DYNAMIC_BROKER, False)
     assert [(s.value, s.source) for s in row.synonyms] == [
@@ -142,7 +142,7 @@ def test_an_empty_name_shows_what_was_altered_for_all_and_nothing_else() -> None
 
 def test_an_altered_default_is_what_topics_without_a_value_of_their_own_have() -> None:
     running = altered({}, {"log.retention.ms": "8"}, "log.retention.hours=2")
-    assert running.topic_defaults.properties["retention.ms"] == "8"
+    assert running.current.topics.properties["retention.ms"] == "8"
     row = next(row for row in describe_topic(running, {}) if row.name == "retention.ms")
     assert (row.value, row.source) == ("8", ConfigSource.DYNAMIC_DEFAULT_BROKER)
     assert [(s.name, s.value) for s in row.synonyms] == [
@@ -155,14 +155,14 @@ def test_an_altered_default_is_what_topics_without_a_value_of_their_own_have() -
 def test_what_is_taken_back_leaves_what_the_broker_was_started_with() -> None:
     running = altered({"max.connections": "7"}, {}, "max.connections=9")
     running.follow(MetadataImage())
-    assert running.current.max_connections == 9
+    assert running.current.network.connections_max == 9
     assert dict(running.current.given) == {"max.connections": "9"}
 
 
 def test_stored_keys_that_cannot_be_applied_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
     running = altered({"node.id": "5", "max.connections": "many"}, {"log.roll.ms": "9"})
     assert running.current.node_id == 1
-    assert running.current.topic_defaults() == {"segment.ms": "9"}
+    assert running.current.topics.properties == {"segment.ms": "9"}
     assert caplog.text.count("stored configuration not applied") == 2
 
 
@@ -177,11 +177,11 @@ def test_a_topic_that_contradicts_itself_already_holds_up_no_change_of_the_broke
         )
     )
     key = "log.cleaner.max.compaction.lag.ms"
-    contradicted = BrokerConfig.load(None, [f"{key}=4000"])
+    contradicted = load_config(None, [f"{key}=4000"])
     for properties in ({"max.connections": "9"}, {key: "3000"}, {key: "6000"}):
         check_broker_change(contradicted, image, 1, properties)
     with pytest.raises(Refusal, match="topic slow could not run with it"):
-        check_broker_change(BrokerConfig.load(), image, 1, {key: "4000"})
+        check_broker_change(load_config(), image, 1, {key: "4000"})
 
 
 @pytest.mark.parametrize(
@@ -215,5 +215,5 @@ def test_what_a_broker_could_not_run_with_is_refused(
         )
     )
     with pytest.raises(Refusal, match=complaint) as caught:
-        check_broker_change(BrokerConfig.load(), image, None, properties)
+        check_broker_change(load_config(), image, None, properties)
     assert caught.value.error_code is ErrorCode.INVALID_REQUEST

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from strandline.broker.config.broker_config import BrokerConfig
+from strandline.broker.config.loading import load_config
 from strandline.broker.server.sasl_listeners import check_sasl, sasl_listeners
 from strandline.broker.server.sasl_settings import enabled_mechanisms
 from strandline.storage.errors import InvalidConfig
@@ -20,7 +21,7 @@ USERS = (
 
 
 def load(*overrides: str) -> BrokerConfig:
-    return BrokerConfig.load(None, (*CLIENTS, *overrides))
+    return load_config(None, (*CLIENTS, *overrides))
 
 
 def test_a_listener_is_sasl_by_its_protocol_and_has_its_own_mechanisms() -> None:
@@ -36,7 +37,7 @@ def test_a_listener_is_sasl_by_its_protocol_and_has_its_own_mechanisms() -> None
 
 
 def test_a_listener_may_have_the_name_of_its_protocol() -> None:
-    config = BrokerConfig.load(None, ("listeners=SASL_PLAINTEXT://127.0.0.1:0",))
+    config = load_config(None, ("listeners=SASL_PLAINTEXT://127.0.0.1:0",))
     assert sasl_listeners(config) == ["SASL_PLAINTEXT"]
 
 
@@ -55,7 +56,7 @@ def test_a_listener_without_a_way_in_is_refused(overrides: tuple[str, ...], comp
 
 def test_encryption_is_refused_as_before() -> None:
     with pytest.raises(InvalidConfig, match="SASL_SSL is not served yet"):
-        BrokerConfig.load(
+        load_config(
             None,
             (CLIENTS[0], "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CLIENTS:SASL_SSL"),
         )

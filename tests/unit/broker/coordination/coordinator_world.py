@@ -15,8 +15,11 @@ from strandline.broker.cluster.metadata.decisions import TopicDefaults
 from strandline.broker.cluster.metadata.image import MetadataImage, replay
 from strandline.broker.cluster.metadata.records import ClusterCreated, TopicCreated
 from strandline.broker.coordination.runtime.runtime import GroupCoordinator
+from strandline.broker.coordination.values.consumer_values import ConsumerRules
+from strandline.broker.coordination.values.group_config import GroupConfig
 from strandline.broker.coordination.values.group_values import (
     CoordinatorFault,
+    GroupRules,
     JoinRequest,
     MemberProtocol,
 )
@@ -34,22 +37,16 @@ from strandline.storage.records.batch.batch import read_header, stamp
 from tests.unit.broker.coordination.group_trace import subscription
 
 TOPIC_ID = uuid.UUID(int=7)
-CONFIG = SimpleNamespace(
-    group_min_session_timeout_ms=1000,
-    group_max_session_timeout_ms=60_000,
-    group_initial_rebalance_delay_ms=0,
-    group_max_size=100,
-    group_consumer_session_timeout_ms=45_000,
-    group_consumer_heartbeat_interval_ms=5_000,
-    group_consumer_max_size=100,
-    group_consumer_assignors=("uniform", "range"),
-    group_consumer_regex_refresh_interval_ms=600_000,
-    group_consumer_migration_policy="bidirectional",
-    offsets_topic_num_partitions=2,
-    offsets_topic_segment_bytes=1_048_576,
-    offsets_retention_minutes=10,
+CONFIG = GroupConfig(
+    session_timeout_ms_min=1000,
+    session_timeout_ms_max=60_000,
+    classic=GroupRules(initial_rebalance_delay_ms=0, size_max=100),
+    consumer=ConsumerRules(size_max=100),
+    offsets_partition_count=2,
+    offsets_segment_bytes=1_048_576,
+    offsets_retention_ms=600_000,
     offsets_retention_check_interval_ms=60_000,
-    offset_metadata_max_bytes=100,
+    offset_metadata_length_max=100,
 )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import cast
 
+from strandline.broker.config.broker_config import BrokerConfig
+from strandline.broker.config.sections import FetchConfig
 from strandline.broker.handlers.fetch.fetch import FetchHandler
 from strandline.broker.handlers.fetch.plan import FetchPlan
 from strandline.broker.handlers.fetch.sessions import FetchSessionCache
@@ -36,7 +38,7 @@ def handler_over(replicas: object = None) -> FetchHandler:
     """A handler without sessions, quotas and archive; made within a running loop."""
     services = SimpleNamespace(
         replicas=replicas,
-        config=SimpleNamespace(fetch_max_bytes=10**6),
+        config=BrokerConfig(fetch=FetchConfig(bytes_max=10**6)),
         quotas=SimpleNamespace(is_active=False),
         traffic=SimpleNamespace(
             apis={ApiKey.FETCH: SimpleNamespace(failed_answers=0)}, remote_fetches=None

@@ -16,6 +16,8 @@ import pytest
 
 from strandline.broker.cluster.replicas.partition import Partition
 from strandline.broker.cluster.replicas.traffic import TopicTraffic
+from strandline.broker.config.broker_config import BrokerConfig
+from strandline.broker.config.sections import FetchConfig
 from strandline.broker.handlers.dispatch.dispatch import Dispatcher
 from strandline.broker.handlers.fetch import plan
 from strandline.broker.handlers.fetch.fetch import FetchHandler
@@ -256,7 +258,7 @@ def _dispatcher(partition: Partition) -> tuple[Dispatcher, ApiTraffic]:
     served = {0: partition}
     services = SimpleNamespace(
         replicas=SimpleNamespace(partitions_of=lambda *_: served),
-        config=SimpleNamespace(fetch_max_bytes=10**6),
+        config=BrokerConfig(fetch=FetchConfig(bytes_max=10**6)),
         quotas=SimpleNamespace(is_active=False),
         traffic=RequestTraffic(clock),
         clock=clock,

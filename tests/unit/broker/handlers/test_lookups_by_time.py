@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from types import SimpleNamespace
 from typing import cast
 
+from strandline.broker.config.broker_config import BrokerConfig
+from strandline.broker.config.sections import RemoteWaitConfig
 from strandline.broker.handlers.metadata.offsets import LATEST, OffsetHandlers
 from strandline.broker.handlers.services.services import RequestContext, Services
 from strandline.broker.protocol.messages.list_offsets import (
@@ -61,7 +63,7 @@ class _World:
                 code_of_missing=lambda _topic, _index: UNKNOWN_TOPIC_OR_PARTITION,
             ),
             traffic=SimpleNamespace(remote_lookups=self.waits),
-            config=SimpleNamespace(remote_list_offsets_request_timeout_ms=1),
+            config=BrokerConfig(remote_waits=RemoteWaitConfig(list_offsets_ms_max=1)),
         )
         self._handlers = OffsetHandlers(cast(Services, services))
 

@@ -21,14 +21,14 @@ from strandline.broker.quotas.cold_pace import (
     TICK_S,
     TURN_BYTES,
     ColdPace,
-    PaceSettings,
+    PaceConfig,
 )
 from strandline.storage.clock import ManualClock, SystemClock
 from strandline.storage.files import FileRange, OpenFile
 from strandline.storage.system.timer import Ticks
 
 FLOOR = 64 * 1024 * 1024
-SETTINGS = PaceSettings(lateness_s_max=0.001, floor_bytes_per_s=FLOOR, full_floor_bytes_per_s=FLOOR)
+SETTINGS = PaceConfig(lateness_s_max=0.001, floor_bytes_per_s=FLOOR, full_floor_bytes_per_s=FLOOR)
 CONTENT = random.Random(1).randbytes(1_000_003)
 REQUEST = struct.pack(">i", 1) + b"?"
 TURN_BYTES_AT_MOST = TURN_BYTES + SLACK_BYTES
@@ -373,7 +373,7 @@ def test_ticks_come_as_far_apart_as_the_pace_has_them(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr("strandline.storage.system.timer.Ticks", NotingTicks)
     monkeypatch.setattr("strandline.storage.system.core_wait.CoreWait.read_s", core_wait_s)
-    settings = PaceSettings(
+    settings = PaceConfig(
         lateness_s_max=1.0, floor_bytes_per_s=48 << 20, full_floor_bytes_per_s=40 << 20
     )
 

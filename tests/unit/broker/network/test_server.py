@@ -17,8 +17,8 @@ from strandline.broker.network.pacing import PACED_PREFIX, UNPACED, congestion_c
 from strandline.broker.network.server import (
     REFUSAL_LOG_S,
     STALLED_S,
+    NetworkConfig,
     Server,
-    ServerLimits,
 )
 from strandline.storage.clock import ManualClock
 from strandline.storage.quiet_log import QUIET_S
@@ -47,8 +47,8 @@ class Echo:
                 return [bytes(frame)]
 
 
-def limits(per_address: int = 100, **by_address: int) -> ServerLimits:
-    return ServerLimits(
+def limits(per_address: int = 100, **by_address: int) -> NetworkConfig:
+    return NetworkConfig(
         request_bytes_max=1000,
         connections_max=50,
         connections_by_listener_max={"SMALL": 2},
@@ -61,7 +61,7 @@ def limits(per_address: int = 100, **by_address: int) -> ServerLimits:
 def run(
     test: Callable[[Server, ManualClock, int], Awaitable[None]],
     *,
-    allowed: ServerLimits | None = None,
+    allowed: NetworkConfig | None = None,
     admit: Callable[[str], int] = lambda _address: 0,
     pace: Callable[[str], int] = lambda _listener: 0,
 ) -> None:

@@ -21,14 +21,14 @@ from strandline.broker.quotas.cold_pace import (
     TICK_S,
     TURN_BYTES,
     ColdPace,
-    PaceSettings,
+    PaceConfig,
 )
 
 FLOOR = 16 * 1024 * 1024
 FULL_FLOOR = 4 * 1024 * 1024
 SETTING_S = 0.00025
 CHUNK_BYTES = 8 * 1024 * 1024
-SETTINGS = PaceSettings(
+SETTINGS = PaceConfig(
     lateness_s_max=SETTING_S, floor_bytes_per_s=FLOOR, full_floor_bytes_per_s=FULL_FLOOR
 )
 
@@ -36,7 +36,7 @@ SETTINGS = PaceSettings(
 class Rewind:
     """A consumer that takes every turn it gets, beside live traffic, on a clock of its own."""
 
-    def __init__(self, settings: PaceSettings = SETTINGS) -> None:
+    def __init__(self, settings: PaceConfig = SETTINGS) -> None:
         self.pace = ColdPace(lambda: settings)
         self.now_s = 1000.0
         self.sent_bytes = 0
@@ -90,9 +90,7 @@ def test_a_rewind_is_held_while_something_was_live_lately_and_then_let_go() -> N
 
 
 def test_a_setting_of_0_never_makes_way() -> None:
-    never = PaceSettings(
-        lateness_s_max=0, floor_bytes_per_s=FLOOR, full_floor_bytes_per_s=FULL_FLOOR
-    )
+    never = PaceConfig(lateness_s_max=0, floor_bytes_per_s=FLOOR, full_floor_bytes_per_s=FULL_FLOOR)
     pace = ColdPace(lambda: never)
     pace.saw_live(100.0)
     assert not pace.is_held(100.0)
@@ -221,7 +219,7 @@ def test_when_cores_are_free_again_the_limit_is_soon_back_at_the_floor() -> None
 def test_a_floor_below_that_of_a_full_machine_is_the_lower_one() -> None:
     low = FULL_FLOOR // 2
     rewind = Rewind(
-        PaceSettings(
+        PaceConfig(
             lateness_s_max=SETTING_S, floor_bytes_per_s=low, full_floor_bytes_per_s=FULL_FLOOR
         )
     )

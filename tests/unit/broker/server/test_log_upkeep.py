@@ -12,6 +12,7 @@ import pytest
 
 from strandline.broker.cluster.metadata.metadata import Metadata
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
+from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.config.running_config import RunningConfig
 from strandline.broker.server import background
 from strandline.broker.server.background import (
@@ -132,7 +133,7 @@ def test_a_clock_that_jumps_ahead_forgets_no_producer(monkeypatch: pytest.Monkey
     entry.last_timestamp_ms = clock.now_ms()
     producers.entries[7] = entry
     partition = SimpleNamespace(log=SimpleNamespace(local=SimpleNamespace(producers=producers)))
-    current = SimpleNamespace(producer_id_expiration_ms=86_400_000)
+    current = BrokerConfig()
     upkeep = LogUpkeep(
         cast(ReplicaManager, SimpleNamespace(partitions=lambda: [partition])),
         cast(LogDirs, None),

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from strandline.broker.config.broker_config import BrokerConfig
+from strandline.broker.config.loading import load_config
 from strandline.broker.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from strandline.broker.server.app import Broker
 from strandline.storage.clock import SystemClock
@@ -39,7 +39,7 @@ def test_a_request_that_comes_in_with_the_signal_ends_without_a_warning(
     settings = ("listeners=PLAINTEXT://127.0.0.1:0", f"log.dirs={tmp_path}")
 
     async def serve() -> None:
-        broker = Broker(BrokerConfig.load(None, settings), SystemClock())
+        broker = Broker(load_config(None, settings), SystemClock())
         stopping = asyncio.Event()
         await broker.start()
         try:

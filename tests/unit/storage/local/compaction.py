@@ -11,7 +11,7 @@ from pathlib import Path
 from strandline.retention.jump_guard import JumpGuard
 from strandline.storage.clock import Clock, ManualClock
 from strandline.storage.config.log_config import LogConfig
-from strandline.storage.local.cleaner.cleaner import CleanerSettings, LogCleaner
+from strandline.storage.local.cleaner.cleaner import CleanerConfig, LogCleaner
 from strandline.storage.local.cleaner.cleaning import Cleaning
 from strandline.storage.local.cleaner.messages import (
     CleanedGroup,
@@ -82,7 +82,7 @@ class CompactedLog:
     config: LogConfig = CONFIG
     compiled: bool = False
     clock: ManualClock = field(default_factory=lambda: ManualClock(NOW_MS))
-    settings: CleanerSettings = field(default_factory=CleanerSettings)
+    settings: CleanerConfig = field(default_factory=CleanerConfig)
 
     def __post_init__(self) -> None:
         self.dirs = self._open_dirs()

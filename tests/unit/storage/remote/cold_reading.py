@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from typing import Any, TypeVar
 
 from strandline.storage.files import FileRange
 from strandline.storage.model import TopicIdPartition
+from strandline.storage.remote.object_store.interface import ObjectStore
 from strandline.storage.remote.object_store.memory import MemoryStore
 from strandline.storage.remote.reader.cold_reader import ColdRead, ColdReader
+from strandline.storage.remote.reader.config import ColdReaderConfig
+from strandline.storage.remote.reader.downloads import DownloadPace
 from tests.support.archived_segments import (
     ArchivedSegment,
     archive_segment,
@@ -33,10 +36,22 @@ def archive(
     return archive_segment(store, PARTITION, log, piece_bytes=2 * len(log) // batch_count)
 
 
-def make_reader(store: MemoryStore, executor: ThreadPoolExecutor, **more: Any) -> ColdReader:
+def make_reader(
+    store: ObjectStore,
+    executor: Executor,
+    *,
+    read_ahead_chunks: int = 4,
+    pace: DownloadPace | None = None,
+    **config: Any,
+) -> ColdReader:
     """Chunks of about ten batches."""
-    settings_ = {"chunk_bytes": 6000, "memory_bytes_max": 60_000, "read_ahead_chunks": 4, **more}
-    return ColdReader(store, executor, **settings_)
+    return ColdReader(
+        store,
+        executor,
+        ColdReaderConfig(**{"chunk_bytes": 6000, "memory_bytes_max": 60_000, **config}),
+        read_ahead_chunks=read_ahead_chunks,
+        pace=pace,
+    )
 
 
 def run(work: Awaitable[T]) -> T:

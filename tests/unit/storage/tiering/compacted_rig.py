@@ -11,7 +11,7 @@ from threading import Thread
 
 from strandline.storage.clock import Clock, ManualClock
 from strandline.storage.config.log_config import LogConfig
-from strandline.storage.local.cleaner.cleaner import CleanerSettings, LogCleaner
+from strandline.storage.local.cleaner.cleaner import CleanerConfig, LogCleaner
 from strandline.storage.local.cleaner.messages import CleaningRequest
 from strandline.storage.local.cleaner.process import CleanerProcess, serve
 from strandline.storage.local.log.log import LocalLog
@@ -84,7 +84,7 @@ class CompactedRig(Rig):
             offsets=_Offsets(self),
             executor=InThisThread(),
             clock=self.clock,
-            settings=CleanerSettings,
+            settings=CleanerConfig,
             believed_ms=self.guard.now_ms,
             make_process=InlineProcess,  # type: ignore[arg-type]
         ).run_once()

@@ -12,7 +12,7 @@ from strandline.broker.cluster.metadata.decisions import (
 )
 from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.cluster.metadata.records import TopicCreated
-from strandline.broker.config.broker_config import BrokerConfig
+from strandline.broker.config.loading import load_config
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.model import ZERO_TOPIC_ID
 from tests.unit.broker.cluster.controlled import (
@@ -256,8 +256,8 @@ def test_an_assignment_and_a_count_exclude_each_other(topic: NewTopic, what: str
 
 
 def test_topics_without_settings_follow_the_brokers_configuration() -> None:
-    config = BrokerConfig.load(None, ["num.partitions=2", "log.retention.hours=1"])
-    defaults = TopicDefaults.of(config)
+    config = load_config(None, ["num.partitions=2", "log.retention.hours=1"])
+    defaults = config.topics
     decision = create(NewTopic(name="a"), defaults=defaults)
     image = MetadataImage().apply_entry(decision.records)
     assert image.topics["a"].partition_count == 2

@@ -18,6 +18,8 @@ import pytest
 
 from strandline.broker.cluster.replicas.partition import Partition
 from strandline.broker.cluster.replicas.traffic import TopicTraffic
+from strandline.broker.config.broker_config import BrokerConfig
+from strandline.broker.config.sections import FetchConfig
 from strandline.broker.handlers.fetch.fetch import FetchHandler
 from strandline.broker.handlers.fetch.plan import FetchPass
 from strandline.broker.handlers.fetch.sessions import FetchSessionCache, WantedPartition
@@ -174,7 +176,7 @@ def _looked_at(partition: Partition, offset: int, last_epoch: int) -> FetchRespo
         services = SimpleNamespace(
             replicas=None,
             sessions=None,
-            config=SimpleNamespace(fetch_max_bytes=10**6),
+            config=BrokerConfig(fetch=FetchConfig(bytes_max=10**6)),
             quotas=None,
             traffic=SimpleNamespace(apis={1: None}, remote_fetches=None),
             clock=SystemClock(),

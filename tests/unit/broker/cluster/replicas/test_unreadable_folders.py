@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from strandline.broker.cluster.metadata.metadata_log import MetadataLog
-from strandline.broker.config.broker_config import BrokerConfig
+from strandline.broker.config.loading import load_config
 from strandline.broker.server.folder_marks import check_no_replica, check_not_interrupted
 from strandline.broker.server.opening import load_metadata
 from strandline.storage.clock import ManualClock
@@ -38,6 +38,6 @@ def test_a_metadata_log_that_cannot_be_read_is_not_called_empty(tmp_path: Path) 
         LocalDirectoryStore(tmp_path / "data", clock=clock), None, cluster_id=CLUSTER
     ).load()
     unreadable = Unreadable(tmp_path / "data", clock=clock)
-    config = BrokerConfig.load(None, ["node.id=1", f"log.dirs={tmp_path / 'data'}"])
+    config = load_config(None, ["node.id=1", f"log.dirs={tmp_path / 'data'}"])
     with pytest.raises(TierError, match="Permission denied"):
         load_metadata(MetadataLog(unreadable, mirror, cluster_id=CLUSTER), config, mirror)

@@ -22,7 +22,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from strandline.storage.crash_points import CRASH_POINTS, SimulatedCrash, simulated_crash
-from strandline.storage.local.cleaner.cleaner import CleanerSettings
+from strandline.storage.local.cleaner.cleaner import CleanerConfig
 from strandline.storage.local.formats.producer_state import MarkerType
 from strandline.storage.records.batch.record import Record
 from strandline.storage.records.compression import Codec
@@ -121,7 +121,7 @@ class Machine:
             folder,
             config=CONFIGURATION,
             compiled=compiled,
-            settings=CleanerSettings(dedupe_buffer_bytes=key_bytes_max, load_factor=0.9),
+            settings=CleanerConfig(dedupe_buffer_bytes=key_bytes_max, load_factor=0.9),
         )
         self.model = Model()
 

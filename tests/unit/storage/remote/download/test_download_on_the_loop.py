@@ -44,6 +44,7 @@ from tests.unit.storage.remote.cold_reading import (
     PARTITION,
     WAIT_S_MAX,
     eventually,
+    make_reader,
     read_all,
     run,
 )
@@ -331,7 +332,7 @@ def test_reading_on_needs_no_thread_for_a_chunk(
     segment = archive_segment(store, PARTITION, log, piece_bytes=20_000)
 
     async def consume() -> None:
-        reader = ColdReader(
+        reader = make_reader(
             store, pool, chunk_bytes=40_000, memory_bytes_max=400_000, read_ahead_chunks=3
         )
         await read_until_the_process_fetches(reader, segment)
@@ -384,7 +385,7 @@ def test_what_was_damaged_meanwhile_is_not_given_out(
 
     async def consume() -> None:
         # Room for one chunk: what was read is downloaded again.
-        reader = ColdReader(
+        reader = make_reader(
             store, pool, chunk_bytes=40_000, memory_bytes_max=45_000, read_ahead_chunks=0
         )
         await read_until_the_process_fetches(reader, segment)
@@ -427,7 +428,7 @@ def test_a_child_that_dies_takes_no_memory_along(
         monkeypatch.setattr(started_child, "CHILD_PROGRAM", "raise SystemExit(3)")
 
     async def consume() -> None:
-        reader = ColdReader(
+        reader = make_reader(
             store, pool, chunk_bytes=40_000, memory_bytes_max=45_000, read_ahead_chunks=0
         )
         process = reader.download_process
@@ -459,7 +460,7 @@ def test_a_reader_that_is_closed_leaves_no_process(
     segment = archive_segment(store, PARTITION, log, piece_bytes=20_000)
 
     async def close_while_reading() -> int:
-        reader = ColdReader(
+        reader = make_reader(
             store, pool, chunk_bytes=40_000, memory_bytes_max=400_000, read_ahead_chunks=3
         )
         process = await read_until_the_process_fetches(reader, segment)

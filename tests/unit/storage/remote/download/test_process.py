@@ -29,7 +29,7 @@ from strandline.storage.remote.segment.batch_index import BatchIndex, index_batc
 from strandline.storage.remote.segment.index import ChunkKey
 from tests.support.archived_segments import archive_segment, make_log
 from tests.support.broker import eventually
-from tests.unit.storage.remote.cold_reading import PARTITION, read_all
+from tests.unit.storage.remote.cold_reading import PARTITION, make_reader, read_all
 from tests.unit.storage.remote.scripted_server import Server, sends
 
 pytestmark = pytest.mark.slow
@@ -301,7 +301,7 @@ def test_a_consumer_reads_on_while_the_process_is_killed_again_and_again(tmp_pat
     segment = archive_segment(store, PARTITION, log, piece_bytes=20_000)
 
     async def consume(executor: ThreadPoolExecutor) -> None:
-        reader = ColdReader(
+        reader = make_reader(
             store, executor, chunk_bytes=40_000, memory_bytes_max=400_000, read_ahead_chunks=3
         )
         process = reader.download_process

@@ -47,6 +47,7 @@ from tests.unit.storage.remote.cold_reading import (
     PARTITION,
     eventually,
     joined,
+    make_reader,
     read_all,
     run,
 )
@@ -68,8 +69,7 @@ class Folder:
         return archive_segment(self.store, PARTITION, log, piece_bytes=2 * len(log) // batch_count)
 
     def reader(self, store: Any = None, **more: Any) -> ColdReader:
-        given_ = {"chunk_bytes": CHUNK_BYTES, "memory_bytes_max": 60_000, "read_ahead_chunks": 4}
-        return ColdReader(store or self.store, self.executor, **{**given_, **more})
+        return make_reader(store or self.store, self.executor, **more)
 
     def file_of(self, segment: ArchivedSegment) -> Path:
         return self.path / segment.entry.log_key

@@ -12,6 +12,7 @@ import pytest
 from strandline.storage.model import TopicIdPartition
 from strandline.storage.remote.object_store.memory import MemoryStore
 from strandline.storage.remote.reader.cold_reader import ColdReader
+from strandline.storage.remote.reader.config import ColdReaderConfig
 from strandline.storage.remote.segment.index_cache import IndexCache
 from tests.support.archived_segments import ArchivedSegment, archive_segment, make_log
 
@@ -50,7 +51,9 @@ def test_the_least_used_indexes_go_when_the_bound_is_reached(
     segments: list[ArchivedSegment], executor: ThreadPoolExecutor
 ) -> None:
     bytes_max = 6_000
-    reader = ColdReader(STORE, executor, index_bytes_max=bytes_max, read_ahead_chunks=0)
+    reader = ColdReader(
+        STORE, executor, ColdReaderConfig(index_bytes_max=bytes_max), read_ahead_chunks=0
+    )
     asyncio.run(read_each(reader, segments))
     found = reader.statistics()
     assert 0 < found.index_bytes_now <= bytes_max
@@ -66,9 +69,9 @@ def test_a_lower_bound_holds_at_once_and_a_higher_one_keeps_what_it_can(
     async def use() -> None:
         await read_each(reader, segments)
         assert reader.statistics().evicted_indexes == 0
-        reader.resize(parallel_downloads_max=4, index_bytes_max=3_000)
+        reader.resize(ColdReaderConfig(index_bytes_max=3_000))
         assert 0 < reader.statistics().index_bytes_now <= 3_000
-        reader.resize(parallel_downloads_max=4, index_bytes_max=1_000_000)
+        reader.resize(ColdReaderConfig(index_bytes_max=1_000_000))
         await read_each(reader, segments)
         assert reader.statistics().indexes_now == len(segments)
 
@@ -89,7 +92,7 @@ def test_what_was_used_last_stays() -> None:
 
 
 def test_their_number_is_bounded_too() -> None:
-    cache = IndexCache(count_max=2)
+    cache = IndexCache(bytes_max=1000, count_max=2)
     for name in "abc":
         cache.keep(("batches", name), name, 1)
     assert len(cache) == 2

@@ -1,0 +1,303 @@
+"""Loads the configuration of one broker: files and overrides in, one frozen value out.
+
+    --set key=value   over   the properties file   over   the defaults of the sections
+
+Loading reports everything that is wrong at once, each complaint with the line it comes from, what
+would be accepted and, for an unknown key, the nearest known one. Nothing unknown is passed over:
+a mistyped retention that silently does nothing deletes data, or keeps it.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+
+from strandline.broker.config.broker_config import BrokerConfig, IgnoredKey
+from strandline.broker.config.foreign_keys import IGNORED, REFUSED, find_foreign
+from strandline.broker.config.listener_keys import broker_config, of_listener
+from strandline.broker.config.listeners import (
+    advertise,
+    check_protocols,
+    parse_listeners,
+    parse_protocol_map,
+    without_controllers,
+)
+from strandline.broker.config.properties import Property, parse_override, read_properties
+from strandline.broker.config.table import BROKER_CONFIGS, TopicDefaultKey
+from strandline.storage.config.definition import MIB, with_values
+from strandline.storage.config.log_config import LogConfig, nearest_name
+from strandline.storage.errors import InvalidConfig
+from strandline.storage.tiering.rewrite.scratch import SCRATCH_FOLDER
+
+log = logging.getLogger(__name__)
+
+_HTTP_URL = re.compile(r"https?://[^/\s]+(/\S*)?")
+# Bucket names by S3's rules; MiniStack and others accept no more either.
+_S3_URL = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/\S*)?")
+
+
+def load_config(properties_file: Path | None = None, overrides: Sequence[str] = ()) -> BrokerConfig:
+    """Reads the file, then the `key=value` overrides. Raises InvalidConfig with every fault."""
+    properties = list(read_properties(properties_file)) if properties_file else []
+    properties += [parse_override(text) for text in overrides]
+    config = _build(properties)
+    for key in config.ignored:
+        log.warning(
+            "configuration key ignored", extra={"fields": {"key": key.key, "reason": key.reason}}
+        )
+    return config
+
+
+def altered(config: BrokerConfig, properties: Mapping[str, str]) -> BrokerConfig:
+    """`config` with these keys changed. Raises InvalidConfig."""
+    if not properties:
+        return config
+    given = {**config.given, **properties}
+    return _settled(with_values(config, _parsed(properties)), given)
+
+
+def _parsed(properties: Mapping[str, str]) -> dict[str, object]:
+    parsed: dict[str, object] = {}
+    for name, text in properties.items():
+        definition = broker_config(name)
+        assert definition is not None, name
+        parsed[name] = definition.parse(text)
+    return parsed
+
+
+def _settled(config: BrokerConfig, given: Mapping[str, str]) -> BrokerConfig:
+    """The same with what sections have from the keys of others, and of single listeners."""
+    by_listener = {
+        key: {
+            one.name: int(text)
+            for one in config.listeners
+            if (text := of_listener(given, one.name, key)) is not None
+        }
+        for key in ("max.connections", "max.connection.creation.rate")
+    }
+    reader = config.cold_reader
+    return replace(
+        config,
+        network=replace(config.network, connections_by_listener_max=by_listener["max.connections"]),
+        connection_rates=replace(
+            config.connection_rates, by_listener=by_listener["max.connection.creation.rate"]
+        ),
+        topics=replace(
+            config.topics,
+            properties=_topic_defaults(given),
+            tiering_enabled=config.archive.is_enabled,
+        ),
+        tiering=replace(
+            config.tiering,
+            scratch=config.logs.dirs[0] / SCRATCH_FOLDER,
+            compaction_key_bytes_max=config.cleaner.dedupe_buffer_bytes,
+            reads_max=reader.parallel_downloads_max + reader.waiting_reads_max,
+        ),
+        cold_reader=replace(
+            reader, disk_directory=reader.disk_directory or config.logs.dirs[0] / "remote-cache"
+        ),
+        given=MappingProxyType(given),
+    )
+
+
+def _build(properties: Sequence[Property]) -> BrokerConfig:
+    given, ignored, faults = _sort_keys(properties)
+    parsed: dict[str, object] = {}
+    for name, source in given.items():
+        definition = broker_config(name)
+        if definition is not None:
+            try:
+                parsed[name] = definition.parse(source.value)
+            except InvalidConfig as error:
+                faults.append(f"{source.origin}: {error}")
+    if faults:
+        raise _refusal(faults)
+    config = with_values(BrokerConfig(ignored=tuple(ignored)), parsed)
+    texts = {name: source.value for name, source in given.items() if name in parsed}
+    # Each of these looks at several keys, so none can say "line 3"; the keys are in its message.
+    for check in _CHECKS:
+        try:
+            config = check(config, given)
+        except InvalidConfig as error:
+            faults.append(str(error))
+    config = _settled(config, texts)
+    try:
+        LogConfig.resolve_checked(config.topics.properties).check_as_defaults()
+    except InvalidConfig as error:
+        faults.append(f"defaults of topics: {error}")
+    if faults:
+        raise _refusal(faults)
+    return config
+
+
+def _refusal(faults: Sequence[str]) -> InvalidConfig:
+    if len(faults) == 1:
+        return InvalidConfig(faults[0])
+    return InvalidConfig("\n  ".join([f"{len(faults)} faults in the configuration:", *faults]))
+
+
+def _sort_keys(
+    properties: Sequence[Property],
+) -> tuple[dict[str, Property], list[IgnoredKey], list[str]]:
+    """The last value of each key, those without effect, and complaints about the others."""
+    given: dict[str, Property] = {}
+    for entry in properties:
+        given[entry.key] = entry
+    ignored: list[IgnoredKey] = []
+    faults: list[str] = []
+    for key, entry in given.items():
+        if broker_config(key) is not None:
+            continue
+        refused = find_foreign(key, REFUSED)
+        harmless = find_foreign(key, IGNORED)
+        fault = _cluster_fault(entry)
+        if refused is not None and entry.value.strip() not in refused.neutral:
+            faults.append(f"{entry.origin}: {key} is not supported: {refused.reason}")
+        elif fault is not None:
+            faults.append(f"{entry.origin}: {fault}")
+        elif refused is not None:
+            ignored.append(IgnoredKey(key=key, reason="this value changes nothing"))
+        elif harmless is not None:
+            ignored.append(IgnoredKey(key=key, reason=harmless.reason))
+        else:
+            faults.append(f"{entry.origin}: unknown key {key!r}{nearest_name(key, BROKER_CONFIGS)}")
+    return given, ignored, faults
+
+
+def _cluster_fault(entry: Property) -> str | None:
+    """Values of otherwise ignored keys that ask for a cluster, which one broker is not."""
+    if entry.key == "process.roles":
+        roles = [role.strip() for role in entry.value.split(",")]
+        if "broker" not in roles:
+            return f"process.roles={entry.value}: expected broker or broker,controller"
+    if entry.key in ("controller.quorum.voters", "controller.quorum.bootstrap.servers"):
+        voters = [voter for voter in entry.value.split(",") if voter.strip()]
+        if len(voters) > 1:
+            return f"{entry.key}: strandline does not join a quorum; expected at most one entry"
+    return None
+
+
+def _topic_defaults(given: Mapping[str, str]) -> dict[str, str]:
+    defaults: dict[str, str] = {}
+    # The table lists the synonyms of a property in order of precedence: ms, minutes, hours.
+    for definition in BROKER_CONFIGS.values():
+        text = given.get(definition.name, "").strip()
+        if not text or not isinstance(definition, TopicDefaultKey):
+            continue
+        # -1 means unlimited in every unit; it is no minus one hour.
+        if definition.scale != 1 and int(text) > 0:
+            text = str(int(text) * definition.scale)
+        defaults.setdefault(definition.topic_property, text)
+    return defaults
+
+
+_Given = Mapping[str, Property]
+
+
+def _check_identity(config: BrokerConfig, given: _Given) -> BrokerConfig:
+    identity = config.identity
+    if "node.id" in given and identity.own_id != identity.node_id:
+        raise InvalidConfig(
+            f"broker.id={identity.older_id} and node.id={identity.own_id} name different brokers;"
+            " expected one of them, or both the same"
+        )
+    return config
+
+
+def _with_listeners(config: BrokerConfig, given: _Given) -> BrokerConfig:
+    names = given.get("controller.listener.names")
+    controllers = {name.strip().upper() for name in names.value.split(",")} if names else set()
+    written = config.identity
+    listeners = without_controllers(parse_listeners("listeners", written.listeners), controllers)
+    if not listeners:
+        raise InvalidConfig("listeners: expected at least one NAME://host:port for clients")
+    check_protocols(listeners, parse_protocol_map(written.protocols))
+    advertised = None
+    if written.advertised_listeners:
+        advertised = without_controllers(
+            parse_listeners("advertised.listeners", written.advertised_listeners), controllers
+        )
+    return replace(
+        config, listeners=listeners, advertised_listeners=advertise(listeners, advertised)
+    )
+
+
+def _check_groups(config: BrokerConfig, _given: _Given) -> BrokerConfig:
+    config.groups.consumer.check()
+    return config
+
+
+def _check_folders(config: BrokerConfig, given: _Given) -> BrokerConfig:
+    if not config.logs.several_dirs and "log.dirs" in given:
+        # A variable of a script that is not set, mostly: no reason to begin a log elsewhere.
+        raise InvalidConfig("log.dirs='': expected at least one folder")
+    folders = config.logs.dirs
+    for position, folder in enumerate(folders):
+        if not folder.name:
+            raise InvalidConfig(f"log.dirs={str(folder)!r}: expected a folder with a name")
+        if folder in folders[:position]:
+            raise InvalidConfig(f"log.dirs: the folder {folder} is named twice")
+        for other in folders[:position]:
+            if folder.resolve() == other.resolve():
+                raise InvalidConfig(f"log.dirs: {folder} and {other} are one folder")
+    return config
+
+
+def _check_archive(config: BrokerConfig, _given: _Given) -> BrokerConfig:
+    url, endpoint_url = config.archive.url, config.archive.endpoint_url
+    if url is None and config.archive.is_enabled:
+        raise InvalidConfig(
+            "remote.log.storage.system.enable=true needs strandline.remote.url:"
+            " s3://bucket/prefix or file:///folder"
+        )
+    if url is not None and not _is_store_url(url):
+        raise InvalidConfig(
+            f"strandline.remote.url={url!r}: expected s3://bucket/prefix or file:///folder"
+            + (
+                "; the name of a bucket has 3 to 63 small letters, digits, dots and hyphens"
+                if url.startswith("s3://")
+                else ""
+            )
+        )
+    if endpoint_url is not None and not _HTTP_URL.fullmatch(endpoint_url):
+        raise InvalidConfig(
+            f"strandline.remote.s3.endpoint.url={endpoint_url!r}: expected http://host:port"
+            " or https://host"
+        )
+    return config
+
+
+def _is_store_url(url: str) -> bool:
+    return bool(_S3_URL.fullmatch(url)) or (
+        url.startswith("file:///") and len(url) > len("file:///")
+    )
+
+
+def _check_cleaner(config: BrokerConfig, _given: _Given) -> BrokerConfig:
+    threads, size = config.cleaner.threads, config.cleaner.dedupe_buffer_bytes
+    if size < threads * MIB:
+        raise InvalidConfig(
+            f"log.cleaner.dedupe.buffer.size={size}: expected at least 1 MiB for each of the"
+            f" {threads} threads of log.cleaner.threads"
+        )
+    return config
+
+
+def _check_network(config: BrokerConfig, _given: _Given) -> BrokerConfig:
+    config.network.check()
+    return config
+
+
+_CHECKS = (
+    _check_identity,
+    _with_listeners,
+    _check_groups,
+    _check_folders,
+    _check_archive,
+    _check_cleaner,
+    _check_network,
+)

@@ -1,0 +1,334 @@
+"""Sections of the configuration that several parts of the broker go by.
+
+A part that has a section for itself keeps it beside its code (`storage/local/cleaner/cleaner.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from strandline.broker.config.listeners import Listener, parse_metrics_listener
+from strandline.storage.config.definition import (
+    BOOLEAN,
+    INT,
+    LIST,
+    LONG,
+    LONG_MAX,
+    MIB,
+    STRING,
+    key,
+)
+
+
+def _paths(names: tuple[str, ...]) -> tuple[Path, ...]:
+    return tuple(Path(name) for name in names)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdentityConfig:
+    """Who this broker is, and where it listens, as it is written."""
+
+    own_id: int = key(
+        "node.id",
+        INT,
+        1,
+        "Number of this broker in its cluster. Kafka has no default; a lone broker needs none.",
+        minimum=0,
+    )
+    older_id: int | None = key(
+        "broker.id", INT, None, "Older name of node.id; both must agree.", minimum=-1
+    )
+    rack: str | None = key("broker.rack", STRING, None, "Rack (zone) that Metadata tells clients.")
+    # Kafka listens on every interface. A broker that cannot ask for a password yet must not.
+    listeners: tuple[str, ...] = key(
+        "listeners",
+        LIST,
+        "PLAINTEXT://127.0.0.1:9092",
+        "Where to listen: NAME://host:port, comma separated. An empty host, 0.0.0.0 or [::]"
+        " means every interface, of IPv4 and IPv6; port 0 any free port. Without a password by"
+        " default, and therefore on this machine alone.",
+    )
+    advertised_listeners: tuple[str, ...] | None = key(
+        "advertised.listeners",
+        LIST,
+        None,
+        "What clients are told to connect to: NAME://host:port. Unset: the listeners, an empty host"
+        " replaced by this machine's name.",
+    )
+    protocols: tuple[str, ...] = key(
+        "listener.security.protocol.map",
+        LIST,
+        "PLAINTEXT:PLAINTEXT",
+        "Protocol of each listener name, as NAME:PROTOCOL: PLAINTEXT or SASL_PLAINTEXT.",
+    )
+
+    @property
+    def node_id(self) -> int:
+        return self.own_id if self.older_id in (None, -1) else self.older_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaslConfig:
+    """How clients log in."""
+
+    mechanisms: tuple[str, ...] | None = key(
+        "sasl.enabled.mechanisms",
+        LIST,
+        None,
+        "How clients of SASL listeners may log in: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512. May be set"
+        " for one listener: listener.name.<name>.sasl.enabled.mechanisms. Kafka's default, GSSAPI,"
+        " is not served.",
+    )
+    lifetime_ms: int = key(
+        "connections.max.reauth.ms",
+        LONG,
+        0,
+        "A login of SASL is to be renewed within this many ms, or the connection is closed; 0: it"
+        " lasts as long as the connection. May be set for one listener.",
+        minimum=0,
+    )
+    failed_delay_ms: int = key(
+        "connection.failed.authentication.delay.ms",
+        INT,
+        100,
+        "A client that fails to log in is told so after this many ms.",
+        minimum=0,
+        maximum=10_000,
+    )
+    frame_bytes_max: int = key(
+        "sasl.server.max.receive.size",
+        INT,
+        512 * 1024,
+        "Largest request of a client that has not logged in yet, in bytes.",
+        minimum=1024,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsConfig:
+    """Where the broker's figures are served, and how many."""
+
+    listener: Listener | None = key(
+        "strandline.metrics.listener",
+        STRING,
+        None,
+        "Where /metrics, /healthz and /readyz are served over HTTP: http://host:port. Unset:"
+        " nowhere. There is no password: choose an address that only the monitoring reaches.",
+        convert=parse_metrics_listener,
+    )
+    partitions_max: int = key(
+        "strandline.metrics.partitions.max",
+        INT,
+        10_000,
+        "Partitions, and committed offsets, that /metrics lists one by one; further ones only"
+        " count in the totals.",
+        minimum=0,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchConfig:
+    """What fetches may take."""
+
+    bytes_max: int = key(
+        "fetch.max.bytes",
+        INT,
+        55 * MIB,
+        "Largest answer to a fetch, in bytes; one batch is sent even if larger.",
+        minimum=1024,
+    )
+    sessions_max: int = key(
+        "max.incremental.fetch.session.cache.slots",
+        INT,
+        1000,
+        "Incremental fetch sessions kept; further clients send full fetches.",
+        minimum=0,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionConfig:
+    """What is told of partitions, and what is remembered of their producers."""
+
+    described_max: int = key(
+        "max.request.partition.size.limit",
+        INT,
+        2000,
+        "Most partitions in one answer to DescribeTopicPartitions, whatever the client asks for.",
+        minimum=1,
+    )
+    producer_expiration_ms: int = key(
+        "producer.id.expiration.ms",
+        INT,
+        86_400_000,
+        "An idle producer's sequence numbers are forgotten after this many ms.",
+        minimum=1,
+        dynamic=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogDirsConfig:
+    """The log folders, and when work on them begins."""
+
+    # Not Kafka's /tmp/kafka-logs: /tmp is emptied when the machine starts.
+    only_dir: Path = key(
+        "log.dir",
+        STRING,
+        "strandline-data",
+        "Folder of the logs if log.dirs is unset, relative to the working directory.",
+        convert=Path,
+    )
+    several_dirs: tuple[Path, ...] | None = key(
+        "log.dirs",
+        LIST,
+        None,
+        "Folders of the logs, comma separated; a new partition goes where there are fewest.",
+        convert=_paths,
+    )
+    recovery_threads: int = key(
+        "num.recovery.threads.per.data.dir",
+        INT,
+        2,
+        "Logs of one folder that are opened at the same time at start-up, or recovered.",
+        minimum=1,
+        maximum=256,
+    )
+    retention_interval_ms: int = key(
+        "log.retention.check.interval.ms",
+        LONG,
+        300_000,
+        "Ms between two looks for segments to delete.",
+        minimum=1,
+    )
+    first_delay_ms: int = key(
+        "log.initial.task.delay.ms",
+        LONG,
+        30_000,
+        "Ms after the start before background work on logs begins.",
+        minimum=0,
+    )
+
+    @property
+    def dirs(self) -> tuple[Path, ...]:
+        return self.several_dirs or (self.only_dir,)
+
+
+_THROTTLE_DOC = (
+    "Set, and taken back, by kafka-reassign-partitions --throttle. One broker replicates nothing,"
+    " so there is nothing to hold back."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicationConfig:
+    """Rates that Kafka's tools set, and that hold nothing back."""
+
+    leader_rate: int = key(
+        "leader.replication.throttled.rate",
+        LONG,
+        LONG_MAX,
+        _THROTTLE_DOC,
+        minimum=0,
+        dynamic=True,
+    )
+    follower_rate: int = key(
+        "follower.replication.throttled.rate",
+        LONG,
+        LONG_MAX,
+        _THROTTLE_DOC,
+        minimum=0,
+        dynamic=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveConfig:
+    """Where the remote tier is, and how often group offsets go there."""
+
+    is_enabled: bool = key(
+        "remote.log.storage.system.enable",
+        BOOLEAN,
+        False,
+        "Turn the remote tier on; topics still ask for it with remote.storage.enable. Needs"
+        " strandline.remote.url.",
+    )
+    url: str | None = key(
+        "strandline.remote.url",
+        STRING,
+        None,
+        "Where the remote tier lies: s3://bucket/prefix or file:///folder. Credentials come by the"
+        " usual AWS chain.",
+    )
+    endpoint_url: str | None = key(
+        "strandline.remote.s3.endpoint.url",
+        STRING,
+        None,
+        "Address of an S3-compatible server, such as http://127.0.0.1:4566; unset: AWS.",
+    )
+    region: str | None = key(
+        "strandline.remote.s3.region",
+        STRING,
+        None,
+        "Region of the bucket; unset: AWS_REGION and the like, else us-east-1.",
+    )
+    groups_interval_ms: int = key(
+        "strandline.remote.groups.upload.ms",
+        LONG,
+        60_000,
+        "Ms between two writes of changed group offsets to the bucket, from where a restore takes"
+        " them.",
+        minimum=1,
+    )
+    check_interval_ms: int = key(
+        "strandline.remote.check.interval.ms",
+        LONG,
+        600_000,
+        "Ms between two looks whether cluster.json, the metadata and the groups' offsets still lie"
+        " in the bucket: three requests. What was deleted is written again.",
+        minimum=10,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteWaitConfig:
+    """How long requests wait for the remote tier."""
+
+    fetch_ms_max: int = key(
+        "remote.fetch.max.wait.ms",
+        INT,
+        500,
+        "Longest wait of a fetch for the remote tier, in ms; the download goes on.",
+        minimum=1,
+        dynamic=True,
+    )
+    list_offsets_ms_max: int = key(
+        "remote.list.offsets.request.timeout.ms",
+        LONG,
+        30_000,
+        "Longest wait of ListOffsets for the remote tier, in ms.",
+        minimum=1,
+        dynamic=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaConfig:
+    """How often a read-only replica looks at the archive that it serves."""
+
+    poll_ms: int = key(
+        "strandline.remote.replica.poll.ms",
+        LONG,
+        10_000,
+        "Ms between two looks of a read-only replica at the archive that it serves.",
+        minimum=10,
+    )
+    full_poll_ms: int = key(
+        "strandline.remote.replica.full.poll.ms",
+        LONG,
+        600_000,
+        "Ms after which a read-only replica asks for every manifest, whatever the list of changes"
+        " says that the archive's broker writes.",
+        minimum=10,
+    )

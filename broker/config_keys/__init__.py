@@ -1,1 +1,0 @@
-"""The broker's own keys, one module per area; `config/table.py` puts them together."""

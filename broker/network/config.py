@@ -1,0 +1,95 @@
+"""How many connections there may be, and how large a request."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from strandline.storage.config.definition import INT, INT_MAX, LONG, MIB, STRING, key
+from strandline.storage.errors import InvalidConfig
+
+_LIMIT = re.compile(r"[0-9]{1,9}")
+
+
+def parse_connection_overrides(text: str) -> Mapping[str, int]:
+    """Limits by address, of `max.connections.per.ip.overrides`. Raises InvalidConfig."""
+    limits: dict[str, int] = {}
+    for element in text.split(","):
+        if not element.strip():
+            continue
+        address, _, limit = element.strip().rpartition(":")
+        try:
+            # An IPv6 address may stand in brackets, as in a listener.
+            name = str(ipaddress.ip_address(address.strip("[]")))
+        except ValueError:
+            name = ""
+        if not name or not _LIMIT.fullmatch(limit):
+            raise InvalidConfig(
+                f"max.connections.per.ip.overrides={text!r}: expected address:count, with commas"
+                f" between them; {element.strip()!r} is none"
+            )
+        limits[name] = int(limit)
+    return limits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkConfig:
+    """Bounds of the network layer."""
+
+    request_bytes_max: int = key(
+        "socket.request.max.bytes",
+        INT,
+        100 * MIB,
+        "Largest request, in bytes; a larger one closes its connection.",
+        minimum=1,
+    )
+    idle_ms_max: int = key(
+        "connections.max.idle.ms",
+        LONG,
+        600_000,
+        "An idle connection is closed after this many ms; negative: never.",
+    )
+    connections_max: int = key(
+        "max.connections",
+        INT,
+        INT_MAX,
+        "Open connections at one time; further ones are closed at once.",
+        minimum=0,
+        dynamic=True,
+    )
+    connections_per_address_max: int = key(
+        "max.connections.per.ip",
+        INT,
+        INT_MAX,
+        "Open connections from one address at one time; further ones are closed at once.",
+        minimum=0,
+        dynamic=True,
+    )
+    connections_by_address_max: Mapping[str, int] = key(
+        "max.connections.per.ip.overrides",
+        STRING,
+        "",
+        "max.connections.per.ip of single addresses: 10.0.0.1:100,10.0.0.2:20.",
+        dynamic=True,
+        convert=parse_connection_overrides,
+    )
+    # Of listeners with a limit of their own, by name.
+    connections_by_listener_max: Mapping[str, int] = field(default_factory=dict)
+
+    def of_address(self, address: str) -> int:
+        """How many connections one address may have."""
+        return self.connections_by_address_max.get(address, self.connections_per_address_max)
+
+    def of_listener(self, name: str) -> int:
+        """How many connections one listener may have."""
+        return self.connections_by_listener_max.get(name, self.connections_max)
+
+    def check(self) -> None:
+        """Raises InvalidConfig for a limit of 0 that no address is exempt from (KafkaConfig)."""
+        if self.connections_per_address_max == 0 and not self.connections_by_address_max:
+            raise InvalidConfig(
+                "max.connections.per.ip=0: can be set to zero only if"
+                " max.connections.per.ip.overrides names an address"
+            )
