@@ -226,12 +226,7 @@ class ReplicationConfig:
     """Rates that Kafka's tools set, and that hold nothing back."""
 
     leader_rate: int = key(
-        "leader.replication.throttled.rate",
-        LONG,
-        LONG_MAX,
-        _THROTTLE_DOC,
-        minimum=0,
-        dynamic=True,
+        "leader.replication.throttled.rate", LONG, LONG_MAX, _THROTTLE_DOC, minimum=0, dynamic=True
     )
     follower_rate: int = key(
         "follower.replication.throttled.rate",

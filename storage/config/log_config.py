@@ -301,10 +301,7 @@ class LogConfig:
         "Delete the remote data when tiering is turned off.",
     )
     remote_storage_enable: bool = key(
-        "remote.storage.enable",
-        BOOLEAN,
-        False,
-        "Keep closed segments in the remote tier as well.",
+        "remote.storage.enable", BOOLEAN, False, "Keep closed segments in the remote tier as well."
     )
     retention_bytes: int = key(
         "retention.bytes",
