@@ -204,6 +204,7 @@ class LogSegment:
         self.is_index_full = False
         self._look = look
         self._file: OpenFile | None = None
+        # Where the next batch goes; what is known of it by name alone, see `size_bytes`.
         self.end_position = _UNKNOWN
         self._first_timestamp_ms = NO_TIMESTAMP
         # The earliest wall time at which it was seen to have its first record.
@@ -303,11 +304,6 @@ class LogSegment:
     def snapshot_path(self) -> Path:
         """The producers as they were at the end of this segment; written when it is closed."""
         return self.directory / file_name(self.end_offset, SNAPSHOT_SUFFIX)
-
-    @property
-    def has_transactions(self) -> bool:
-        """Whether an aborted transaction ended in this segment."""
-        return len(self.txn_index) > 0
 
     # --- what is looked up late ----------------------------------------------------------------
 

@@ -244,7 +244,7 @@ def test_segments_with_aborted_transactions_say_so(tmp_path: Path) -> None:
     log.roll()
     append_marker(log, MarkerType.ABORT, producer_id=1)
     log.roll()
-    assert [segment.has_transactions for segment in log.segments] == [False, True, False]
+    assert [bool(segment.txn_index) for segment in log.segments] == [False, True, False]
     assert [segment.txn_index_path.exists() for segment in log.segments] == [False, True, False]
 
 
