@@ -30,9 +30,10 @@ from strandline.broker.telemetry.requests import RemoteWaits
 from strandline.storage.clock import Clock
 from strandline.storage.concurrency.eager import begin
 from strandline.storage.errors import RecordsRejected, StorageError, TierUnavailable
-from strandline.storage.model import Offset
+from strandline.storage.model import Isolation, Offset
 from strandline.storage.quiet_log import QuietLog
 from strandline.storage.tiering.log.cold_read import RemoteRead
+from strandline.storage.tiering.log.unified_log import UnifiedLog
 
 log = logging.getLogger(__name__)
 
@@ -41,8 +42,9 @@ FAILURE_TOLD_AGAIN_S = 600.0
 # As good as at once; long enough for what is just about to come.
 HELD_WAIT_MS = 20
 
+_Outcome: TypeAlias = RemoteRead | RecordsRejected | StorageError
 # Where the answer stands, which partition, and the read that has begun.
-_Reading: TypeAlias = tuple[int, Partition, "asyncio.Future[RemoteRead]"]
+_Reading: TypeAlias = tuple[int, Partition, asyncio.Future[_Outcome]]
 LookAt: TypeAlias = Callable[
     [FetchPlan, WantedPartition, Partition, FetchPass], FetchResponsePartition
 ]
@@ -82,17 +84,12 @@ class ColdFetches:
         for position in found.remote:
             wanted, partition, _ = found.answers[position]
             assert partition is not None, wanted
-            read = begin(
-                partition.log.read_remote(
-                    wanted.fetch_offset,
-                    bytes_max=min(wanted.partition_bytes_max, share),
-                    isolation=plan.isolation,
-                )
-            )
-            if read.done() and read.exception() is None:
-                self._accept(plan, found, position, partition, read.result())
+            bytes_max = min(wanted.partition_bytes_max, share)
+            reading = begin(_outcome(partition.log, wanted.fetch_offset, bytes_max, plan.isolation))
+            if reading.done() and isinstance(read := reading.result(), RemoteRead):
+                self._accept(plan, found, position, partition, read)
             else:
-                coming.append((position, partition, read))
+                coming.append((position, partition, reading))
         found.remote.clear()
         return self._wait(plan, found, coming) if coming else None
 
@@ -101,41 +98,48 @@ class ColdFetches:
         is_held = bool(found.total_bytes) and self._bytes_max() is not None
         if is_held:
             wait_ms = min(wait_ms, HELD_WAIT_MS)
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        readings = [reading for *_, reading in coming]
         self._waits.waiting += 1
         try:
-            were_late = await asyncio.gather(
-                *(self._wait_for(plan, found, reading, wait_ms) for reading in coming)
-            )
+            done, late = await asyncio.wait(readings, timeout=wait_ms / 1000)
         finally:
             self._waits.waiting -= 1
-        if any(were_late) and not is_held:
+            for reading in readings:
+                reading.cancel()  # if it is late, or nobody waits any more; its download goes on
+        if late and not is_held:
             self._waits.expired += 1
+        is_away = False
+        for position, partition, reading in coming:
+            if reading not in done:
+                continue
+            outcome = reading.result()
+            if isinstance(outcome, RemoteRead):
+                self._accept(plan, found, position, partition, outcome)
+            else:
+                self._refuse(found, position, partition, outcome)
+                is_away |= isinstance(outcome, TierUnavailable)
+        if is_away:
+            # Empty, and not before its time: an error now would only make the client spin.
+            ends_s = began_s + min(plan.wait_ms_max, wait_ms) / 1000
+            await asyncio.sleep(ends_s - loop.time())
 
-    async def _wait_for(
-        self, plan: FetchPlan, found: FetchPass, reading: _Reading, wait_ms: int
-    ) -> bool:
-        """Whether it was late: then it is answered empty, and the download goes on."""
-        position, partition, read = reading
+    def _refuse(
+        self,
+        found: FetchPass,
+        position: int,
+        partition: Partition,
+        error: RecordsRejected | StorageError,
+    ) -> None:
+        """Says why there are no records; of a tier that is only away for now, nothing at all."""
         wanted = found.answers[position][0]
-        try:
-            async with asyncio.timeout(wait_ms / 1000):
-                self._accept(plan, found, position, partition, await read)
-        except TimeoutError:
-            return True
-        except RecordsRejected as error:
-            answer = error_answer(wanted.partition, error.kafka_code, partition)
-        except StorageError as error:
+        if isinstance(error, StorageError):
             partition.traffic.remote_fetch_errors += 1
             self._note_failure(partition, wanted.fetch_offset, error)
-            if isinstance(error, TierUnavailable):
-                # Empty, and not before its time: an error now would only make the client spin.
-                await asyncio.sleep(min(plan.wait_ms_max, wait_ms) / 1000)
-                return False
+        if not isinstance(error, TierUnavailable):
             answer = error_answer(wanted.partition, error.kafka_code, partition)
-        else:
-            return False
-        found.answers[position] = (wanted, partition, answer)
-        return False
+            found.answers[position] = (wanted, partition, answer)
 
     def _share(self, plan: FetchPlan, found: FetchPass) -> int:
         """Bytes for each cold partition."""
@@ -183,3 +187,14 @@ class ColdFetches:
             (where, type(error).__name__),
             {"partition": str(where), "offset": offset, "error": str(error)},
         )
+
+
+async def _outcome(
+    log: UnifiedLog, offset: Offset, bytes_max: int, isolation: Isolation
+) -> _Outcome:
+    try:
+        return await log.read_remote(offset, bytes_max=bytes_max, isolation=isolation)
+    except (RecordsRejected, StorageError) as error:
+        # Its frames have the future that has it: a cycle, and in it all that the fetch has found.
+        error.__traceback__ = None
+        return error

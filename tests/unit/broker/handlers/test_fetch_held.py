@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
+import weakref
 from types import SimpleNamespace
 from typing import cast
 
@@ -17,7 +19,7 @@ from strandline.broker.handlers.fetch.plan import FetchPass
 from strandline.broker.handlers.fetch.sessions import WantedPartition
 from strandline.broker.telemetry.requests import RemoteWaits
 from strandline.storage.clock import ManualClock
-from strandline.storage.errors import AccessDenied, ObjectNotFound
+from strandline.storage.errors import AccessDenied, ObjectNotFound, TierUnavailable
 from strandline.storage.model import TopicPartition
 from strandline.storage.tiering.log.cold_read import RemoteRead
 from tests.unit.broker.handlers.fetch_plans import plan_of_nothing
@@ -155,3 +157,46 @@ def test_reads_that_fail_in_turns_for_two_reasons_are_told_once_each(
         assert _ends(fetches, found)
     assert partition.traffic.remote_fetch_errors == 6
     assert [record.message for record in caplog.records] == ["cold read failed"] * 2
+
+
+class _Watched:
+    """A partition whose archive is read by `read_remote`."""
+
+    def __init__(self, read_remote: object) -> None:
+        self.log = SimpleNamespace(read_remote=read_remote, log_start_offset=0)
+        self.traffic = TopicTraffic()
+        self.topic_partition = TopicPartition("t", 0)
+        self.high_watermark = self.last_stable_offset = 0
+
+
+async def _fails_at_once(*_: object, **__: object) -> None:
+    raise TierUnavailable("t", "read", "over the quota")
+
+
+async def _fails_later(*_: object, **__: object) -> None:
+    await asyncio.sleep(0)
+    raise ObjectNotFound("a.log", "get", "404")
+
+
+@pytest.mark.parametrize("read_remote", [_fails_at_once, _fails_later, _never])
+def test_a_read_that_fails_or_is_late_leaves_nothing_to_the_collector(read_remote: object) -> None:
+    """What others of the same answer have read would keep its memory so long."""
+
+    async def main() -> None:
+        partition = _Watched(read_remote)
+        watch = weakref.ref(partition)
+        found = _found(total_bytes=0)
+        ((wanted, _, answer),) = found.answers
+        found.answers[0] = (wanted, cast(Partition, partition), answer)
+        coming = _fetches(None, wait_ms_max=1).read(plan_of_nothing(), found)
+        assert coming is not None
+        await coming
+        del coming, found, partition
+        await asyncio.sleep(0)
+        assert watch() is None
+
+    gc.disable()
+    try:
+        asyncio.run(main())
+    finally:
+        gc.enable()
