@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass
+from typing import BinaryIO
 
 from strandline.storage.clock import Clock
 from strandline.storage.errors import ObjectCorrupt
@@ -106,7 +107,10 @@ class BodyReader(io.RawIOBase):
         super().__init__()
         self._key = key
         self._body = body
-        self._file = body.open() if isinstance(body, FileBody) else None
+        # It is closed also where opening fails.
+        self._file: BinaryIO | None = None
+        if isinstance(body, FileBody):
+            self._file = body.open()
         self._part = part
         self._position = 0
         self._clock = clock
