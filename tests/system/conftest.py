@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import uuid
 from collections.abc import Iterator
 
@@ -63,6 +64,15 @@ def strict_client(strict_broker: BrokerProcess) -> Iterator[WireClient]:
     assert isinstance(connected, WireClient)
     with connected:
         yield connected
+
+
+@pytest.fixture
+def many_descriptors() -> Iterator[None]:
+    """As many sockets as some thousand clients need: a login has 1024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @pytest.fixture

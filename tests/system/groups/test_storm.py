@@ -74,7 +74,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 
 def test_many_classic_members_at_once_get_their_assignments_and_hold_up_nobody(
-    broker: BrokerProcess,
+    broker: BrokerProcess, many_descriptors: None
 ) -> None:
     before_mib = broker.resident_mib()
     members = [GroupMember(broker.port, "classic-storm", topics=["t"]) for _ in range(MEMBERS)]
@@ -103,7 +103,7 @@ def test_many_classic_members_at_once_get_their_assignments_and_hold_up_nobody(
 
 
 def test_many_members_of_the_new_protocol_get_their_partitions_and_hold_up_nobody(
-    broker: BrokerProcess,
+    broker: BrokerProcess, many_descriptors: None
 ) -> None:
     before_mib = broker.resident_mib()
     clients = [WireClient(broker.port) for _ in range(MEMBERS)]

@@ -5,7 +5,6 @@ Each sentence is shown over real sockets: the broker stays up, its memory bounde
 
 from __future__ import annotations
 
-import resource
 import socket
 import struct
 from collections.abc import Iterator, Sequence
@@ -56,15 +55,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         yield running
 
 
-@pytest.fixture
-def descriptors() -> Iterator[None]:
-    """As many sockets as the test needs."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 3 * CLIENTS), hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
 def connect(broker: BrokerProcess, count: int, first_bytes: bytes = b"") -> list[socket.socket]:
     connections = []
     for _ in range(count):
@@ -103,7 +93,7 @@ def test_a_connection_that_is_used_is_not_idle(broker: BrokerProcess) -> None:
 
 
 def test_thousands_of_connections_are_held_and_others_are_served(
-    broker: BrokerProcess, descriptors: None
+    broker: BrokerProcess, many_descriptors: None
 ) -> None:
     before_mib = broker.resident_mib()
     connections = connect(broker, CLIENTS)
@@ -120,7 +110,7 @@ CONNECTIONS = "kafka_server_socket_server_metrics_connection_count"
 
 
 def test_half_open_requests_cost_their_bytes_and_hold_up_nobody(
-    broker: BrokerProcess, descriptors: None
+    broker: BrokerProcess, many_descriptors: None
 ) -> None:
     before_mib = broker.resident_mib()
     # Each announces 100 MB and sends three bytes of it.
