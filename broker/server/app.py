@@ -72,6 +72,7 @@ from strandline.storage.local.log_dirs.log_dirs import LogDirs
 from strandline.storage.metrics import MetricRegistry
 from strandline.storage.remote.object_store.interface import ObjectStore
 from strandline.storage.tiering.log.unified_log import UnifiedLog
+from strandline.storage.tiering.partition.config import TieringConfig
 
 # What only a broker with a remote tier, or with metrics, needs is imported where it is needed: else
 # every start would wait for it (docs/decisions/0020).
@@ -80,7 +81,6 @@ if TYPE_CHECKING:
     from strandline.broker.telemetry.http_server import MetricsServer
     from strandline.storage.remote.reader.cold_reader import ColdReader
     from strandline.storage.tiering.manager.manager import TieringManager
-    from strandline.storage.tiering.partition.config import TieringConfig
 
 log = logging.getLogger(__name__)
 

@@ -29,11 +29,11 @@ from strandline.storage.model import TimestampMs, TopicId, TopicPartition
 from strandline.storage.remote.object_store.interface import ObjectStore
 from strandline.storage.remote.object_store.local_directory import LocalDirectoryStore
 from strandline.storage.remote.open_store import open_store
+from strandline.storage.tiering.partition.config import TieringConfig, TieringExecutors
 
 if TYPE_CHECKING:
     from strandline.storage.remote.reader.cold_reader import ColdReader
     from strandline.storage.tiering.manager.manager import TieringManager
-    from strandline.storage.tiering.partition.config import TieringConfig
 
 log = logging.getLogger(__name__)
 
@@ -187,7 +187,6 @@ def make_tiering(
 ) -> TieringManager:
     """Who copies to the archive and deletes there, and says which topics are gone for good."""
     from strandline.storage.tiering.manager.manager import TieringManager
-    from strandline.storage.tiering.partition.config import TieringExecutors
     from strandline.storage.tiering.policy.ownership import Ownership, OwnershipState
 
     return TieringManager(
