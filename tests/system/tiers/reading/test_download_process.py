@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.s3]
 def download_process(broker_pid: int) -> int | None:
     """The child that downloads; None while there is none."""
     for pid, command in children_of(broker_pid):
-        if "download_child" in command:
+        if "download.child" in command:
             return pid
     return None
 
