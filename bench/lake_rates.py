@@ -16,7 +16,7 @@ Frames are made before, as a session makes them once; `load` plans its frame, so
 
 With each rate comes the CPU of all who take part (`bench/lake_cpu.py`). The broker of Spark's Kafka
 source is ours, its segments hot in the page cache: that source reads from it faster than from
-Apache Kafka (docs/decisions/0029), so that the goal, a multiple of its rate, is the harder one.
+Apache Kafka (bench/notes/spark.md), so that the goal, a multiple of its rate, is the harder one.
 
 Each topic has a broker and an S3 server of its own, so that disk and memory hold one topic, not
 all: for 2 GB of records, twice that in the server's memory (the archive, and Parquet) and, for a

@@ -139,7 +139,8 @@ ROWS: tuple[Row, ...] = (
         record_bytes=100,
         megabytes=100,
     ),
-    # The same client as in the other rows, which waits for itself at such records: decision 48.
+    # The same client as in the other rows, which waits for itself at such records:
+    # bench/notes/clients.md.
     _move(
         "record-100b-two-cores",
         "100 B records, client on both cores",

@@ -19,7 +19,7 @@ version in the last column on, requests have compact lengths and tagged fields (
 
 _NOTES = """
 Produce 0 to 2, which Kafka 4 advertises and refuses, are served: their messages are stored as a
-batch of v2 ([decision 4](decisions/0004-produce-versions.md)). Fetch 0 to 3 gives records back in
+batch of v2 ([decision 3](decisions/0003-wire-protocol.md)). Fetch 0 to 3 gives records back in
 the message formats of that time. The other versions that Kafka 4 dropped (KIP-896), such as
 ListOffsets 0, are served too: clients from before Kafka 0.10 work.
 
@@ -56,7 +56,7 @@ Each on purpose:
   with UNSUPPORTED_COMPRESSION_TYPE, as Kafka did before 4.
 * **Produce** takes a batch whose base offset is not 0, and reads no records of topics that do not
   ask for it, but for the first batches of a connection
-  ([decision 5](decisions/0005-append-reads-no-record.md)); so of the max timestamps that are wrong
+  ([decision 5](decisions/0005-append.md)); so of the max timestamps that are wrong
   it corrects those below the first record's. A batch that says its timestamps are the broker's is
   refused; Kafka takes it where the topic has CreateTime. There a repeated batch is answered without
   an append time; Kafka tells the timestamp of the first one.
@@ -67,7 +67,7 @@ Each on purpose:
 * **DeleteRecords** is answered when the new log start is synced to the disk: no crash takes it
   back.
 * **Configurations**: compacted topics may be tiered
-  ([decision 18](decisions/0018-tiered-compacted-topics.md)). `remote.copy.lag.ms` alone delays
+  ([decision 18](decisions/0018-compaction.md)). `remote.copy.lag.ms` alone delays
   copies also where local retention has no limit in bytes; Kafka copies at once then. A limit in
   bytes below -1, digits of other scripts, and a key of the broker that nobody knows are refused.
   Every property names as its last synonym the key whose default it has; Kafka leaves some out.

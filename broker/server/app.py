@@ -75,7 +75,7 @@ from strandline.storage.tiering.log.unified_log import UnifiedLog
 from strandline.storage.tiering.partition.config import TieringConfig
 
 # What only a broker with a remote tier, or with metrics, needs is imported where it is needed: else
-# every start would wait for it (docs/decisions/0020).
+# every start would wait for it (docs/decisions/0010).
 if TYPE_CHECKING:
     from strandline.broker.server.archive_upkeep import ArchiveClaim, ArchiveUpkeep
     from strandline.broker.telemetry.http_server import MetricsServer

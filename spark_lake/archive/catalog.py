@@ -6,7 +6,7 @@
 
 A partition without a manifest has no rows, a folder without `topic.json` is no topic. Neither is
 believed on a 404 alone: both objects are written before what they describe and deleted after it, so
-a LIST of the topic's folder must show nothing that needs them (docs/decisions, 33).
+a LIST of the topic's folder must show nothing that needs them (docs/decisions, 23).
 
 Nothing here lists data. Formats are decoded by the pure parts of `storage.remote`.
 """

@@ -5,7 +5,7 @@
     s3fs      again, with its retries and its words, for whatever is not exactly the bytes asked for
 
 Through s3fs each byte is copied three times by aiohttp and its event loop, which took as much CPU
-as checking and decoding the records in it (docs/decisions, 21). A range needs no signature of its
+as checking and decoding the records in it (docs/decisions, 22). A range needs no signature of its
 own, so that one signed URL serves all ranges of an object.
 
 This way is given up for good after FAILURES_MAX failures in a row, such as behind a proxy, with

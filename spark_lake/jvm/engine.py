@@ -5,7 +5,7 @@
     engine=python    Python's
 
 The JVM's reader takes a plan (`jvm_plan`) and gives the same rows. It spares the way of every row
-from a Python process through a socket, which costs more than decoding (docs/decisions, 29).
+from a Python process through a socket, which costs more than decoding (docs/decisions, 22).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
     executor  number -> its split -> Arrow batches    what `format("strandline")` reads, too
 
 Spark copies each row of a Python data source once more than those of `mapInArrow`, and of these
-once more than those made inside the JVM (docs/decisions, 21 and 29). What is lost is that Spark
+once more than those made inside the JVM (docs/decisions, 22). What is lost is that Spark
 pushes the filters of a query down: here they are given, as to `scan`.
 """
 

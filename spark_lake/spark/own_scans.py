@@ -15,7 +15,7 @@ makes each scan anew at the end of Spark's optimizer, with a source that no othe
 What is planned says too who reads it, the JVM or workers in Python (`jvm_partitions`).
 
 If the rule is missing when it should be there, reading fails. Where it cannot be (Spark Connect, or
-a Spark that is made of other parts), the source takes no filters and says so (docs/decisions, 38).
+a Spark that is made of other parts), the source takes no filters and says so (docs/decisions, 22).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 
 A new folder of an old partition is what a lost disk looks like. It is empty, and its log is not:
 who wrote to it now would give offsets a second time. A folder that was there before is this disk's
-own past, or an older image of it, and is written to without asking anybody (decision 50).
+own past, or an older image of it, and is written to without asking anybody (docs/decisions, 15).
 """
 
 from __future__ import annotations

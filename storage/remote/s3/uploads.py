@@ -12,7 +12,7 @@ same bytes. The metadata hold the CRC-32C too, for servers that do not report on
 
 Checksums: CRC-32C goes with every PUT and every part, computed here (the SDK would want awscrt),
 and the server refuses what arrives damaged. The body is therefore not signed as well: SHA-256 of
-it costs 0.6 s per GB ([why that is enough](../../docs/decisions/0017-how-bodies-are-sent.md)).
+it costs 0.6 s per GB ([why that is enough](../../docs/decisions/0013-upload.md)).
 
 In parts: 1 create   2 upload the parts, some in parallel   3 complete, under the condition. The
 write id is given in step 1, so a lost answer to step 3 is resolved like that of a plain put, and

@@ -81,7 +81,7 @@ class ChunkStatistics:
     record_count: int
     min_timestamp_ms: TimestampMs
     max_timestamp_ms: TimestampMs
-    # Of its bytes in the log (docs/decisions, 55); None if nobody computed it.
+    # Of its bytes in the log (docs/decisions, 12); None if nobody computed it.
     crc32c: int | None = None
 
 

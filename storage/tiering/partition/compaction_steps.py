@@ -15,7 +15,7 @@ deleted as ever; what was rewritten of a run that is gone meanwhile is an orphan
 
 However large the archive is, a step costs the same, and so does a commit: the root is bounded by
 the bound on marks, and a page of thousands of entries is written once for many runs, unless these
-take so long that it does not matter (docs/decisions/0028).
+take so long that it does not matter (docs/decisions/0018).
 """
 
 from __future__ import annotations

@@ -220,7 +220,8 @@ class ManifestOwner:
         """This disk has nothing that the archive has not, and that may be another broker's.
 
         What lies ahead of this disk cannot even be offered until that is known, and nobody writes.
-        What it has all of can be read, and written to: as if the store were away (decision 50).
+        What it has all of can be read, and written to: as if the store were away
+        (docs/decisions, 15).
         If it turned out to be another broker's, nobody begins to write now.
         """
         is_behind = self._is_behind(stored.manifest)
