@@ -144,7 +144,7 @@ class RetentionEnforcer:
     # --- 2 move ------------------------------------------------------------------------------
 
     async def _move_log_start(self, unified_log: UnifiedLog, now_ms: TimestampMs) -> None:
-        if unified_log.is_restarting:
+        if not unified_log.may_append:
             # The archive reaches beyond this disk, and so would the log start.
             return
         verdict = await self._judge_total(unified_log, now_ms)
@@ -286,7 +286,7 @@ def _gate(unified_log: UnifiedLog) -> Offset | None:
         return None
     remote = unified_log.remote
     assert remote is not None
-    if not remote.settled or remote.fenced or remote.end_offset is None:
+    if not remote.life.may_free or remote.end_offset is None:
         return unified_log.log_start_offset
     return remote.end_offset
 

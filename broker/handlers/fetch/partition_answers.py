@@ -104,7 +104,7 @@ def passed_over(
         or wanted.last_fetched_epoch >= 0
         or plan.header.api_version < FIRST_VERSION_WITH_ZSTD
         or local.is_stopped
-        or unified_log.is_past_unknown
+        or unified_log.has_unknown_extent
     ):
         return None
     partition.traffic.fetch_requests += 1

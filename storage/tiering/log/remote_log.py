@@ -1,9 +1,9 @@
 """The archive of one partition as this broker knows it: its manifest, and reading through it.
 
     unknown --- loaded from the bucket ---> known (a manifest, or none was ever written)
-                                               |  each commit replaces the manifest
-                                               v
-                                            fenced (a higher leader epoch owns it)
+                                              each commit replaces the manifest
+
+What may be done with it is said by its `life` (`archive_state.py`).
 
 The manifest held here is immutable and was read from, or committed to, the bucket: what it says is
 durable. Only its owner (`manifest_owner.py`) replaces it. Everybody else reads, on the event loop;
@@ -38,7 +38,7 @@ from strandline.storage.remote.keys import manifest_key
 from strandline.storage.remote.manifest.entries import PageRef, SegmentEntry
 from strandline.storage.remote.manifest.manifest import Manifest
 from strandline.storage.remote.manifest.store import ManifestPages, StoredManifest
-from strandline.storage.tiering.policy.ownership import Ownership
+from strandline.storage.tiering.policy.archive_state import ArchiveLife
 from strandline.storage.tiering.policy.quota import ReadGate
 
 if TYPE_CHECKING:
@@ -68,14 +68,13 @@ class RemoteLog:
         reader: ColdReader,
         executor: Executor,
         gate: ReadGate | None = None,
-        ownership: Ownership | None = None,
+        life: ArchiveLife,
     ) -> None:
         """`executor` runs the loading of manifest pages; `gate` bounds the reads of all."""
         self.partition = partition
+        self.life = life
+        # Whether a manifest, or that there is none, was read from the bucket once.
         self.known = False
-        # A higher leader epoch owns the manifest.
-        self.outrun = False
-        self.ownership = ownership or Ownership()
         # Why the manifest is not known, for those who have to be refused meanwhile; None if
         # nobody has tried to load it.
         self.load_error: StrandlineError | None = None
@@ -90,16 +89,6 @@ class RemoteLog:
         self._latest: _KnownEntry | None = None
 
     # --- what is known -----------------------------------------------------------------------
-
-    @property
-    def fenced(self) -> bool:
-        """Whether somebody else writes the archive, so that its records need not be ours."""
-        return self.outrun or self.ownership.is_lost
-
-    @property
-    def settled(self) -> bool:
-        """Whether the manifest is known, and whether it is ours."""
-        return self.known and not self.ownership.is_unknown
 
     def adopt(self, stored: StoredManifest | None) -> None:
         """Takes over a manifest that lies in the bucket (None: there is none)."""
@@ -281,10 +270,9 @@ class RemoteLog:
         return await self._reader.aborted_transactions(entry, start_offset, end_offset)
 
     def __repr__(self) -> str:
-        state = "fenced" if self.fenced else "known" if self.known else "unknown"
         manifest = self.manifest
         extent = "empty" if manifest is None else f"[{manifest.log_start_offset},{self.end_offset})"
-        return f"<RemoteLog {self.partition} {state} {extent}>"
+        return f"<RemoteLog {self.partition} {self.life.state.name} {extent}>"
 
 
 def _is_before(part: PageRef | SegmentEntry, timestamp_ms: TimestampMs | None) -> bool:

@@ -88,7 +88,7 @@ def statistics_of(
         pending=pending,
         copy_lag_bytes=sum(segment.size_bytes for segment in lagging),
         copy_lag_segments=len(lagging),
-        manifest_known=remote.settled,
+        manifest_known=remote.life.is_settled,
         copy_failure=copy_failure,
         delete_failure=delete_failure,
         restorable_end_offset=None if manifest is None else manifest.tail_end_offset,

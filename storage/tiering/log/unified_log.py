@@ -66,8 +66,6 @@ class UnifiedLog:
         "_executor",
         "_log_start_known",
         "is_log_start_noted",
-        "is_past_unknown",
-        "is_restarting",
         "local",
         "log_start_offset",
         "remote",
@@ -94,10 +92,6 @@ class UnifiedLog:
         self._log_start_known = log_start_offset is not None
         # A checkpoint on this disk speaks of this log.
         self.is_log_start_noted = log_start_offset is not None
-        # While what was lost from this disk comes back, nobody may write in its place.
-        self.is_restarting = False
-        # Set by `ManifestOwner`: neither this disk nor the archive has told of the partition yet.
-        self.is_past_unknown = False
         # First offset of the log, whichever tier it lies in.
         self.log_start_offset = log_start_offset or 0
         if not local.config.remote_storage_enable:
@@ -200,11 +194,17 @@ class UnifiedLog:
         Raises TierUnavailable for an empty log in a folder that the start had to make, while its
         archive is not known: with its disk lost, it would give offsets a second time.
         """
-        if self.is_restarting or self.has_unknown_extent:
+        if not self.may_append:
             raise self._unknown_extent("append")
         return self.local.append(
             records, leader_epoch=leader_epoch, origin=origin, records_checked=records_checked
         )
+
+    @property
+    def may_append(self) -> bool:
+        """Whether the log takes records: not while what was lost from this disk may come back."""
+        remote = self.remote
+        return remote is None or (remote.life.may_append and not self.has_unknown_extent)
 
     @property
     def has_unknown_extent(self) -> bool:
@@ -213,7 +213,7 @@ class UnifiedLog:
         It is empty on a disk that has not its past, and may be long in the archive. Who were told
         that it is empty would take what he has read of it for lost, and begin anew.
         """
-        if not self.is_past_unknown or self.remote is None:
+        if self.remote is None or not self.remote.life.is_past_unknown:
             return False
         return self.local.end_offset == self.local.start_offset
 
@@ -401,8 +401,8 @@ class UnifiedLog:
             remote_end_offset=None if remote is None else remote.end_offset,
             tiering_enabled=self.is_tiered,
             copy_disabled=config.remote_log_copy_disable,
-            manifest_known=remote is not None and remote.settled,
-            fenced=remote is not None and remote.fenced,
+            manifest_known=remote is not None and remote.life.is_settled,
+            fenced=remote is not None and remote.life.is_fenced,
             cleaned_offset=(self.local.cleaned_offset or 0) if config.is_compacted else None,
             now_ms=self.local.clock.now_ms(),
             copy_lag_ms=lag_ms,

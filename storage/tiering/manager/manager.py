@@ -49,6 +49,7 @@ from strandline.storage.tiering.partition.topic_registration import (
     TopicRegistration,
     TopicRegistrations,
 )
+from strandline.storage.tiering.policy.archive_state import ArchiveLife
 from strandline.storage.tiering.policy.ownership import Ownership
 from strandline.storage.tiering.policy.quota import ReadGate, TierQuota
 from strandline.storage.tiering.policy.retry import FailureInfo
@@ -151,7 +152,7 @@ class TieringManager:
             reader=self._reader,
             executor=self._executors.metadata,
             gate=self._gate,
-            ownership=self._ownership,
+            life=ArchiveLife(self._ownership),
         )
         if is_new:
             remote.adopt(None)
@@ -289,7 +290,7 @@ class TieringManager:
     @property
     def is_waiting(self) -> bool:
         """Whether a partition has to claim its archive, or to go on behind it."""
-        return any(partition.awaits_claim for partition in self._partitions.values())
+        return any(partition.remote.life.awaits_claim for partition in self._partitions.values())
 
     async def start(self) -> None:
         """Loads all manifests and finds purges that were interrupted, as far as the store answers;
@@ -334,7 +335,7 @@ class TieringManager:
 
         A commit that was under way then may be done or not: they are to ask for everything.
         """
-        if any(partition.in_doubt for partition in self._partitions.values()):
+        if any(partition.remote.life.in_doubt for partition in self._partitions.values()):
             self.changes.doubt()
         await self.changes.step(is_last=True)
 

@@ -177,7 +177,7 @@ class CompactionSteps:
         borders = await asyncio.get_running_loop().run_in_executor(
             self._tools.executor, borders_of, manifest, entries
         )
-        if self._owner.is_detached or self._tools.compactor.is_busy or not entries:
+        if self._owner.life.is_detached() or self._tools.compactor.is_busy or not entries:
             return False
         mark, now_ms = manifest.compaction, self._tools.believed_ms()
         job = CompactionJob(
@@ -208,7 +208,7 @@ class CompactionSteps:
         done = await loop.run_in_executor(copies, call)
         manifest, config = self._owner.remote.manifest, self._owner.log.config
         is_wanted = config.is_compacted and not config.remote_log_copy_disable
-        if self._owner.is_detached or manifest is None or not is_wanted:
+        if self._owner.life.is_detached() or manifest is None or not is_wanted:
             return True
         if isinstance(done, CleaningStatistics):
             if not await self._commit_pending():
@@ -266,7 +266,7 @@ class CompactionSteps:
             new = await asyncio.get_running_loop().run_in_executor(self._tools.executor, replaced)
         except ValueError:
             return False
-        if self._owner.is_detached:
+        if self._owner.life.is_detached():
             return False
         crash_point(COMPACT_BEFORE_COMMIT)
         await self._owner.commit(self._owner.owned(new))

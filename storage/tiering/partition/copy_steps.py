@@ -82,16 +82,11 @@ class CopySteps:
         Raises StorageError, RecordsRejected.
         """
         await self._owner.load_if_needed()
-        if (
-            self._owner.remote.fenced
-            or self._owner.is_detached
-            or not self._owner.remote.ownership.is_ours
-            or not self._tools.health.takes_writes
-        ):
+        if not self._owner.life.may_commit or not self._tools.health.takes_writes:
             return False
         await self._move_remote_log_start()  # 1
         more = await self._copy_next()  # 2
-        if more or self._owner.is_detached or self._owner.in_doubt:
+        if more or not self._owner.life.may_commit:
             return more
         return await self._copy_tail()  # 3
 
@@ -118,7 +113,7 @@ class CopySteps:
             await self._owner.ensure_manifest()
             if await self._tools.copy_quota.wait_a_step():
                 return True
-            if self._owner.is_detached:
+            if self._owner.life.is_detached():
                 return False
             # Retention or the cleaner may have taken what was wanted.
             wanted = self._owner.log.judge().next_copies(COPIES_PER_PARTITION)
@@ -127,8 +122,8 @@ class CopySteps:
         self._begin_copies(wanted)
         copied = await self._copies.finish(head)
         # The world went on while the copy was made.
-        if self._owner.is_detached or not self._still_fits(copied, head.base_offset):
-            return not self._owner.is_detached
+        if self._owner.life.is_detached() or not self._still_fits(copied, head.base_offset):
+            return not self._owner.life.is_detached()
         await self._commit_copy(copied.entry)
         self._copies.forget(head.base_offset)
         return self._owner.log.judge().next_copy is not None
@@ -212,15 +207,15 @@ class CopySteps:
         if await self._tools.copy_quota.wait_a_step():
             return True
         await self._owner.ensure_manifest()
-        if self._owner.is_detached or local.active_segment is not segment:
+        if self._owner.life.is_detached() or local.active_segment is not segment:
             # What was found above is about a segment that is closed by now.
-            return not self._owner.is_detached
+            return not self._owner.life.is_detached()
         end_offset = local.end_offset
         parts = await self._tools.tails.copy(
             local, tail, self._owner.remote.partition, leader_epoch=self._owner.leader_epoch
         )
         self._tools.copy_quota.record(parts[-1].size_bytes)
-        if self._owner.is_detached or local.active_segment is not segment:
+        if self._owner.life.is_detached() or local.active_segment is not segment:
             # It was closed meanwhile, and is copied as a whole: the part is an orphan.
             return True
         now_ms = self._tools.clock.now_ms()

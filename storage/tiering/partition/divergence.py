@@ -30,7 +30,7 @@ as if nothing had been. Sequences are not checked: these batches were accepted o
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -50,6 +50,7 @@ from strandline.storage.records.batch.batch import BatchHeader, iter_batches, re
 from strandline.storage.remote.manifest.manifest import Manifest
 from strandline.storage.tiering.log.unified_log import UnifiedLog
 from strandline.storage.tiering.partition.tiering_tools import TieringTools
+from strandline.storage.tiering.policy.archive_state import ArchiveLife
 
 log = logging.getLogger(__name__)
 
@@ -125,7 +126,7 @@ async def give_back(
     leader_epoch: Epoch,
     *,
     tools: TieringTools,
-    is_detached: Callable[[], bool],
+    life: ArchiveLife,
 ) -> None:
     """Steps 4 to 7, if something is set aside. Nobody else may append meanwhile.
 
@@ -133,7 +134,7 @@ async def give_back(
     """
     local = unified_log.local
     note = await tools.run(partial(set_aside.read_note, local))
-    if note is None or is_detached():
+    if note is None or life.is_detached():
         return
     if note.target_offset == NOT_KNOWN:
         await tools.run(local.flush)
@@ -143,7 +144,7 @@ async def give_back(
     appender = _Appender(local, note.target_offset, leader_epoch)
     pieces = set_aside.read_pieces(local, note, bytes_max=PIECE_BYTES)
     while (piece := await tools.run(partial(_next, pieces))) is not None:
-        if is_detached():
+        if life.is_detached():
             return
         appender.append(piece)  # 5
         crash_point(GIVE_BACK_AFTER_PIECE)

@@ -67,7 +67,7 @@ class ExpirationSteps:
             more = await self._mark_below_log_start()  # 1
         except (*_LOST, UnsupportedFormat):
             # A page cannot be read: what it holds cannot be named, and what is marked can.
-            if not self._owner.in_doubt:
+            if self._owner.life.may_commit:
                 await self._delete_marked()
             raise
         await self._delete_marked()  # 2, 3

@@ -47,15 +47,14 @@ async def restart_behind(
     manifest: Manifest,
     *,
     tools: TieringTools,
-    is_detached: Callable[[], bool],
 ) -> None:
     """Begins the local log anew if it ends below the archive, and gives it what it lacks of the
     open segment.
 
     Raises StorageError; then it is to be begun again, and until then nobody may append.
     """
-    await _begin_anew(unified_log, remote, manifest, tools=tools, is_detached=is_detached)
-    await _append_tail(unified_log, manifest, tools=tools, is_detached=is_detached)
+    await _begin_anew(unified_log, remote, manifest, tools=tools)
+    await _append_tail(unified_log, remote, manifest, tools=tools)
 
 
 async def _begin_anew(
@@ -64,7 +63,6 @@ async def _begin_anew(
     manifest: Manifest,
     *,
     tools: TieringTools,
-    is_detached: Callable[[], bool],
 ) -> None:
     local, tail = unified_log.local, usable_tail(manifest)
     offset = max(manifest.end_offset, manifest.log_start_offset)
@@ -89,21 +87,17 @@ async def _begin_anew(
     last = await remote.find_entry(offset - 1)
     if last is not None:
         snapshot, epochs = await _run(tools, partial(_read_state_at_end, tools.store, last))
-    if not is_detached():
+    if not remote.life.is_detached():
         unified_log.restart_at(offset, producer_snapshot=snapshot, leader_epochs=epochs)
 
 
 async def _append_tail(
-    unified_log: UnifiedLog,
-    manifest: Manifest,
-    *,
-    tools: TieringTools,
-    is_detached: Callable[[], bool],
+    unified_log: UnifiedLog, remote: RemoteLog, manifest: Manifest, *, tools: TieringTools
 ) -> None:
     """What the bucket has of the open segment, for a disk that has less of it, or nothing."""
     local = unified_log.local
     tail = usable_tail(manifest)
-    if not tail or is_detached() or local.end_offset < tail[0].base_offset:
+    if not tail or remote.life.is_detached() or local.end_offset < tail[0].base_offset:
         return
     if local.end_offset >= tail[-1].end_offset:
         return
@@ -113,7 +107,7 @@ async def _append_tail(
     for part in tail:
         if part.end_offset > local.end_offset:
             content = await _run(tools, partial(read_part, tools.store, part))
-            if is_detached():
+            if remote.life.is_detached():
                 return
             if part.base_offset < local.end_offset and not _has_head_of(local, part, content):
                 _warn_of_another_past(unified_log, tail[-1].end_offset)

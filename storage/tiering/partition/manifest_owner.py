@@ -1,8 +1,7 @@
 """The manifest of one partition: whose it is, what of it is known, and the commits that change it.
 
-    unknown ──load──> known ──commit──> in doubt ──its outcome──> known
-                        ▲                  │ any failure
-                        └──── load again ──┘
+The states of a partition's archive, and what moves it between them, are in `archive_state.py`; the
+moves are made here.
 
 Every commit is a compare-and-swap. If its outcome is not known the manifest is read again before
 anything else is done. A commit that had gone through after all is recognised by what the manifest
@@ -45,6 +44,7 @@ from strandline.storage.tiering.partition.divergence import (
 from strandline.storage.tiering.partition.local_restart import restart_behind
 from strandline.storage.tiering.partition.tiering_tools import TieringTools
 from strandline.storage.tiering.partition.topic_registration import TopicRegistration
+from strandline.storage.tiering.policy.archive_state import ArchiveState
 
 log = logging.getLogger(__name__)
 
@@ -65,30 +65,38 @@ class ManifestOwner:
         """`past_generation` is that of an archive that the partition had before; empty: unknown."""
         self.log = unified_log
         self.remote = remote
+        self.life = remote.life
         self.topic = topic
         self.leader_epoch = leader_epoch
         self._tools = tools
         self._past_generation = past_generation
-        # Nothing may be committed any more.
-        self.is_detached = False
-        # The bucket may have another manifest than the one that is held.
-        self.in_doubt = False
-        # The manifest is held to be read, and is not claimed although it must be.
-        self.is_unclaimed = self._is_fresh = False
+        # What was read but not claimed; a claim may be tried with it once.
+        self._unclaimed: StoredManifest | None = None
         # The folder of the log was missing at a start; see `unknown_past.py`.
-        self._is_past_unknown = unknown_past.is_marked(unified_log.local.directory)
+        self._is_marked = unknown_past.is_marked(unified_log.local.directory)
+        # Records are set aside. After a crash in between nobody appends until they are back.
+        self._is_set_aside = set_aside.is_any(unified_log.local.directory)
         # Of a topic that another broker made, this one has no past before it has read of it.
         is_followed_anew = tools.follows and unified_log.end_offset == 0
-        unified_log.is_past_unknown = self._is_past_unknown or is_followed_anew
-        # Records are set aside. After a crash in between nobody appends until they are back.
-        self._is_giving_back = set_aside.is_any(unified_log.local.directory)
-        unified_log.is_restarting |= self._is_giving_back
+        self.life.is_past_unknown = self._is_marked or is_followed_anew
+        if self._is_set_aside:
+            self.life.move(ArchiveState.BLOCKED)
+        elif remote.known and not self.life.is_past_unknown:
+            self.life.move(ArchiveState.OWNED)
 
     def lead(self, leader_epoch: Epoch) -> None:
         """Owns the manifest under this epoch from now on, if nobody has a higher one."""
         self.leader_epoch = leader_epoch
-        self.remote.outrun = False
-        self.in_doubt = True
+        self._doubt()
+
+    def detach(self) -> None:
+        """Nothing may be committed any more."""
+        self.life.move(ArchiveState.DETACHED)
+
+    def _doubt(self) -> None:
+        """The manifest is read again before anything else is done."""
+        if not self.life.must_load:
+            self.life.move(ArchiveState.IN_DOUBT)
 
     @property
     def generation(self) -> str:
@@ -98,10 +106,8 @@ class ManifestOwner:
 
     @property
     def may_change(self) -> bool:
-        """Whether the manifest is known, and a commit of this broker has a chance."""
-        remote = self.remote
-        is_settled = remote.settled and not self.in_doubt and not remote.fenced
-        return is_settled and not self.is_detached and self._tools.health.is_up
+        """Whether a commit may be begun, and has a chance."""
+        return self.life.may_commit and self._tools.health.is_up
 
     # --- loading -----------------------------------------------------------------------------
 
@@ -115,7 +121,7 @@ class ManifestOwner:
 
         Raises StorageError: then nothing was taken over that is not durable.
         """
-        if self.remote.known and not self.in_doubt:
+        if not self.life.must_load:
             return
         stored = await self._read()
         await self._refuse_older(stored)  # 1
@@ -123,33 +129,29 @@ class ManifestOwner:
             return
         await self._set_own_aside(stored)  # 3
         stored = await self._claim(stored)  # 4
-        self.in_doubt = self.is_unclaimed = False
         self._adopt(stored)  # 5
-        is_outrun = stored is not None and stored.manifest.leader_epoch > self.leader_epoch
-        # Who follows may hear of the manifest of a new epoch before he hears of the epoch.
-        if stored is not None and is_outrun and not self._tools.follows:
-            self._note_fenced(stored.manifest)
         await self._restart_local_if_behind()  # 6
-        if not self.is_detached:
+        if not self.life.is_detached():
             self.log.adopt_remote_log_start()
-        self.log.is_past_unknown = False
-        if self._is_past_unknown:
+        self._end_load()
+        if self._is_marked:
             await self._tools.run(partial(unknown_past.forget, self.log.local.directory))  # 7
-            self._is_past_unknown = False
+            self._is_marked = False
 
     async def adopt_newest(self) -> None:
         """For an archive that somebody else writes: takes over what he wrote last."""
         held = self.remote.stored
         key = manifest_key(self.remote.partition)
-        if held is not None:
+        # What was held before but not gone on behind is loaded again, be it new or not.
+        if held is not None and self.life.may_append:
             in_bucket = await self._tools.run(partial(self._tools.store.head, key))
             if in_bucket.etag == held.etag:
                 return
-        self.in_doubt = True
+        self._doubt()
         await self.load_if_needed()
 
     async def _read(self) -> StoredManifest | None:
-        stored = self._take_fresh()
+        stored = self._take_unclaimed()
         if stored is None:
             stored = await self._tools.run(
                 partial(self._loader(), self._tools.store, self.remote.partition)
@@ -167,7 +169,7 @@ class ManifestOwner:
         try:
             await self._tools.run(partial(compare_folder, self._tools.store, stored.manifest))
         except CorruptFile:
-            self.log.is_restarting = True
+            self.life.move(ArchiveState.BLOCKED)
             raise
 
     def _must_hold_off(self, stored: StoredManifest) -> bool:
@@ -176,23 +178,24 @@ class ManifestOwner:
         It may be another broker's, or cannot be claimed where no write is taken. It is read by it
         then, as far as that is safe, and the next load asks again.
         """
-        ownership = self.remote.ownership
+        ownership = self.life.ownership
         if ownership.is_ours and self._tools.health.takes_writes:
             return False
         if self._must_claim(stored.manifest) or self._is_behind(stored.manifest):
             self._only_read(stored)
             return True
         if ownership.is_unknown and self._has_own_past(stored.manifest):
-            self.log.is_restarting = self.in_doubt = True
+            self.life.move(ArchiveState.BLOCKED)
             return True
         return False
 
     async def _set_own_aside(self, stored: StoredManifest | None) -> None:
-        if self._tools.follows or self.remote.fenced:
+        if self._tools.follows or self.life.is_fenced:
             return
         manifest = None if stored is None else stored.manifest
-        if self._is_giving_back or (manifest is not None and self._has_own_past(manifest)):
-            self._is_giving_back = self.log.is_restarting = True
+        if self._is_set_aside or (manifest is not None and self._has_own_past(manifest)):
+            self._is_set_aside = True
+            self.life.move(ArchiveState.SETTING_ASIDE)
             await take_away_own(self.log, manifest, self._tools)
 
     async def _claim(self, stored: StoredManifest | None) -> StoredManifest | None:
@@ -225,23 +228,21 @@ class ManifestOwner:
         If it turned out to be another broker's, nobody begins to write now.
         """
         is_behind = self._is_behind(stored.manifest)
-        is_lost = self.remote.ownership.is_lost
-        self.log.is_restarting = is_behind or is_lost or self._is_giving_back
-        self.in_doubt = True
-        if is_behind:
+        is_blocked = is_behind or self.life.ownership.is_lost or self._is_set_aside
+        self.life.move(ArchiveState.BLOCKED if is_blocked else ArchiveState.READ_ONLY)
+        if is_behind or self.life.is_detached():
             return
-        self.is_unclaimed = self._is_fresh = True
+        self._unclaimed = stored
         self.remote.adopt(stored)
         self.log.adopt_remote_log_start()
 
-    def _take_fresh(self) -> StoredManifest | None:
+    def _take_unclaimed(self) -> StoredManifest | None:
         """What was read before it was known whose it is, once, if a claim tells whether it is new.
 
         At a start there are as many of them as idle partitions.
         """
-        stored, is_fresh = self.remote.stored, self._is_fresh
-        self._is_fresh = False
-        if not is_fresh or stored is None or not self.remote.ownership.is_ours:
+        stored, self._unclaimed = self._unclaimed, None
+        if stored is None or not self.life.ownership.is_ours:
             return None
         return stored if self._must_claim(stored.manifest) else None
 
@@ -258,31 +259,35 @@ class ManifestOwner:
         Then offsets are given out once more, and a commit of the broker before, still on its way,
         would bury the new records. After the claim it cannot be done any more.
         """
-        is_claimed = self.remote.known and not self.is_unclaimed
-        if is_claimed or self._tools.follows or self.is_detached:
+        if self.life.is_claimed or self._tools.follows or self.life.is_detached():
             return False
         is_all_there = self.log.local.end_offset <= bucket_end(manifest)
         return is_all_there and manifest.leader_epoch < self.leader_epoch
 
-    def _note_fenced(self, manifest: Manifest) -> None:
-        if not self.remote.outrun:
-            self.remote.outrun = True
-            log.warning(
-                "another broker owns the archive of the partition, copying stops",
-                extra={
-                    "fields": {
-                        "partition": str(self.log.topic_partition),
-                        "leader_epoch": self.leader_epoch,
-                        "manifest_leader_epoch": manifest.leader_epoch,
-                    }
-                },
-            )
+    def _end_load(self) -> None:
+        """The manifest is this broker's, unless it was written under a higher epoch."""
+        manifest = self.remote.manifest
+        # Who follows may hear of the manifest of a new epoch before he hears of the epoch.
+        if manifest is None or self._tools.follows or manifest.leader_epoch <= self.leader_epoch:
+            self.life.move(ArchiveState.OWNED)
+            return
+        self.life.move(ArchiveState.FENCED)
+        log.warning(
+            "another broker owns the archive of the partition, copying stops",
+            extra={
+                "fields": {
+                    "partition": str(self.log.topic_partition),
+                    "leader_epoch": self.leader_epoch,
+                    "manifest_leader_epoch": manifest.leader_epoch,
+                }
+            },
+        )
 
     # --- committing --------------------------------------------------------------------------
 
     async def commit(self, new: Manifest) -> None:
         """Writes `new` and takes it over. After any failure the manifest is read again first."""
-        self.in_doubt = True
+        self.life.move(ArchiveState.IN_DOUBT)
         stored = await self._tools.run(
             partial(
                 manifest_store.commit,
@@ -292,8 +297,8 @@ class ManifestOwner:
                 now_ms=self._tools.clock.now_ms(),
             )
         )
-        self.in_doubt = False
         self._adopt(stored)
+        self.life.move(ArchiveState.OWNED)
 
     def _adopt(self, stored: StoredManifest | None) -> None:
         """Takes over what lies in the bucket, and tells of it whoever follows this broker."""
@@ -308,7 +313,7 @@ class ManifestOwner:
         could be done after a purge, because it wants nothing to be there, names nothing.
         """
         await self.topic.ensure()
-        if self.remote.manifest is None and not self.is_detached:
+        if self.remote.manifest is None and not self.life.is_detached():
             await self.commit(self.owned(self.manifest()))
 
     def manifest(self) -> Manifest:
@@ -333,30 +338,19 @@ class ManifestOwner:
         Otherwise offsets that the archive knows would be given to other records.
         """
         manifest = self.remote.manifest
-        if self.is_detached or (manifest is None and not self.log.is_restarting):
+        if self.life.is_detached() or (manifest is None and self.life.may_append):
             return
         # If it fails, it is begun again by the next step, and until then nobody appends.
-        self.log.is_restarting = self.in_doubt = True
+        self.life.move(ArchiveState.RESTARTING)
         if manifest is not None:
-            await restart_behind(
-                self.log,
-                self.remote,
-                manifest,
-                tools=self._tools,
-                is_detached=lambda: self.is_detached,
-            )
-        if self._is_giving_back and not self.is_detached:
+            await restart_behind(self.log, self.remote, manifest, tools=self._tools)
+        if self._is_set_aside and not self.life.is_detached():
+            self.life.move(ArchiveState.GIVING_BACK)
             crash_point(GIVE_BACK_AFTER_RESTART)
-            await give_back(
-                self.log,
-                self.leader_epoch,
-                tools=self._tools,
-                is_detached=lambda: self.is_detached,
-            )
-            self._is_giving_back = False
+            await give_back(self.log, self.leader_epoch, tools=self._tools, life=self.life)
+            self._is_set_aside = False
         if self._tools.follows and manifest is not None and not manifest.is_empty:
             self.log.drop_archived(manifest.end_offset)
-        self.log.is_restarting = self.in_doubt = False
 
     def __repr__(self) -> str:
         return f"<ManifestOwner {self.remote!r} epoch={self.leader_epoch}>"

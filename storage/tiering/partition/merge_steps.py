@@ -88,7 +88,7 @@ class MergeSteps:
         except OBJECT_UNREADABLE as error:
             self._note_unreadable(manifest, named_in(error, run), error)
             raise
-        if self._owner.is_detached or self._owner.remote.manifest is not manifest:
+        if self._owner.life.is_detached() or self._owner.remote.manifest is not manifest:
             return False
         crash_point(MERGE_BEFORE_COMMIT)
         now_ms = self._tools.clock.now_ms()

@@ -65,6 +65,7 @@ class PartitionTiering:
         self.log = unified_log
         self.remote = remote
         self.topic = topic
+        self._life = remote.life
         self._tools = tools
         self._owner = ManifestOwner(
             unified_log,
@@ -101,23 +102,12 @@ class PartitionTiering:
         """That of its archive, or of the one before while there is none."""
         return self._owner.generation
 
-    @property
-    def awaits_claim(self) -> bool:
-        """Whether this disk has nothing but what the archive has, or less."""
-        return self.log.is_restarting or self._owner.is_unclaimed
-
-    @property
-    def in_doubt(self) -> bool:
-        """Whether a commit was begun of which it is not known whether it was done."""
-        return self._owner.in_doubt
-
     def detach(self) -> None:
         """Nothing new begins from here on; what is under way is thrown away, not committed."""
-        self._owner.is_detached = True
+        self._owner.detach()
         self._copies.forget_all()
         if not self._lock.locked():
             self._compaction.give_up()
-        self.log.is_restarting = False
         self.log.remote = None
         self.log.local.on_segment_closed = None
 
@@ -138,7 +128,7 @@ class PartitionTiering:
     async def load(self) -> None:
         """Loads the manifest if it is not known yet; a failure is noted and tried again later."""
         async with self._lock:
-            if not self._owner.is_detached and self._copying.may_try:
+            if not self._life.is_detached() and self._copying.may_try:
                 await self._guard(
                     self._copying,
                     self._counters.copy_errors,
@@ -148,7 +138,7 @@ class PartitionTiering:
     async def follow(self) -> bool:
         """For an archive that somebody else writes: takes over its newest manifest."""
         async with self._lock:
-            is_detached = self._owner.is_detached
+            is_detached = self._life.is_detached()
             if not is_detached and self._tools.health.is_up and self._copying.may_try:
                 await self._guard(
                     self._copying,
@@ -175,20 +165,20 @@ class PartitionTiering:
     async def step(self) -> bool:
         """Does what is due; True if there is more to do right away."""
         async with self._lock:
-            more, owner = False, self._owner
-            if not owner.is_detached and self.log.is_tiered and self._tools.health.is_up:
+            more, life = False, self._life
+            if not life.is_detached() and self.log.is_tiered and self._tools.health.is_up:
                 more = await self._next_step()
-            if owner.is_detached or self.remote.fenced or not self.log.is_tiered:
+            if life.is_detached() or life.is_fenced or not self.log.is_tiered:
                 given_up = self._compaction.give_up()
                 if given_up is not None:
                     await given_up
-            return more and not owner.is_detached
+            return more and not life.is_detached()
 
     # --- one step ----------------------------------------------------------------------------
 
     async def _next_step(self) -> bool:
         more, counters, owner = False, self._counters, self._owner
-        if not self.remote.ownership.is_ours and self.remote.known:
+        if not self._life.ownership.is_ours and self.remote.known:
             return False
         if self._copying.may_try:
             more = await self._guard(self._copying, counters.copy_errors, self._copies.step)
@@ -227,7 +217,7 @@ class PartitionTiering:
         try:
             more = await work()
         except (StorageError, RecordsRejected) as error:
-            if self._owner.is_detached:
+            if self._life.is_detached():
                 # Its log went away under it: nothing is wrong, and nothing is tried again.
                 return False
             errors.add()

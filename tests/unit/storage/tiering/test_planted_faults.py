@@ -20,8 +20,9 @@ from strandline.storage.remote.manifest.manifest import Manifest
 from strandline.storage.tiering.copy import copier
 from strandline.storage.tiering.copy import open_segment_copy as tail_copy
 from strandline.storage.tiering.log.unified_log import UnifiedLog
-from strandline.storage.tiering.partition import local_restart
+from strandline.storage.tiering.partition import local_restart, manifest_owner
 from strandline.storage.tiering.partition.manifest_owner import ManifestOwner
+from strandline.storage.tiering.policy.archive_state import ArchiveState
 from strandline.storage.tiering.policy.lifecycle import PartitionView
 from strandline.storage.tiering.rewrite import merging
 from tests.unit.storage.tiering.test_state_machine import TieredPartition
@@ -52,7 +53,8 @@ def no_reload_after_a_commit_of_unknown_outcome(patch: Patch) -> None:
         try:
             await commit(self, new)
         finally:
-            self.in_doubt = False
+            if self.life.state is ArchiveState.IN_DOUBT:
+                self.life.move(ArchiveState.OWNED)
 
     patch.setattr(ManifestOwner, "commit", believes)
 
@@ -82,10 +84,10 @@ def an_empty_disk_takes_records_before_the_archive_is_known(patch: Patch) -> Non
 
 
 def a_disk_that_is_behind_is_not_begun_anew(patch: Patch) -> None:
-    async def nothing(_self: ManifestOwner) -> None:
+    async def nothing(*_args: object, **_kwargs: object) -> None:
         return
 
-    patch.setattr(ManifestOwner, "_restart_local_if_behind", nothing)
+    patch.setattr(manifest_owner, "restart_behind", nothing)
 
 
 def the_open_segment_does_not_come_back(patch: Patch) -> None:

@@ -253,7 +253,7 @@ class TieredPartition(RuleBasedStateMachine):
     def read_all(self) -> None:
         """Right, or an error for now; never wrong, and never shorter."""
         rig = self._rig
-        if rig.log.remote is None or not rig.log.remote.known or rig.log.is_restarting:
+        if rig.log.remote is None or not rig.log.remote.known or not rig.log.remote.life.may_append:
             return
         start = rig.log.log_start_offset
         try:
@@ -344,7 +344,7 @@ class TieredPartition(RuleBasedStateMachine):
     def the_log_start_is_where_it_may_be(self) -> None:
         if hasattr(self, "_rig"):
             log = self._rig.log
-            if log.remote is not None and log.remote.known and not log.is_restarting:
+            if log.remote is not None and log.remote.known and log.remote.life.may_append:
                 assert self._promised <= log.log_start_offset <= self._asked
                 self._promised = max(self._promised, log.durable_log_start_offset)
 

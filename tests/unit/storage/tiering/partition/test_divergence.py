@@ -352,7 +352,7 @@ class _Life:
         self._is_away = False
         await self._settle()
         await settle(self._rig)
-        assert not self._rig.log.is_restarting
+        assert self._rig.log.may_append
 
     async def _put_back(self, image: list[bytes]) -> None:
         rig = self._rig
@@ -365,3 +365,25 @@ class _Life:
         self._is_away = True
         await rig.crash(start=False)
         self.acknowledged = [*archived, *image_only]
+
+
+@asynchronous
+async def test_what_is_set_aside_comes_back_when_the_topic_was_purged_and_is_tiered_again(
+    tmp_path: Path,
+) -> None:
+    async with Rig(tmp_path) as rig:
+        await put_back_an_older_image(rig, archived_after=2)
+        rig.produce(7)
+        own = rig.sent[-1:]
+        with simulated_crash(GIVE_BACK_AFTER_CUT), pytest.raises(SimulatedCrash):
+            await settle(rig)
+        rig.memory.add_fault(Fault(error=TierUnavailable, times=-1))
+        await rig.crash()
+        rig.memory.clear_faults()
+        rig.manager.disable_topic(rig.topic_info)
+        await settle(rig)
+        rig.manager.attach(rig.log, rig.topic_info, leader_epoch=rig.leader_epoch, is_new=True)
+        await settle(rig)
+        assert not set_aside.folder_of(rig.log.local).exists()
+        assert (await contents(rig))[-7:] == sent_values(own)
+        rig.produce(1)

@@ -412,3 +412,26 @@ async def heal_for_a_while(rig: Rig) -> None:
     for _ in range(3):
         rig.pass_ms(GRACE_MS)
         await rig.settle()
+
+
+@asynchronous
+async def test_an_empty_disk_whose_archive_was_purged_takes_records_when_it_is_tiered_again(
+    tmp_path: Path,
+) -> None:
+    """Its folder was missing at the start, and its manifest was never read."""
+    async with Rig(tmp_path) as rig:
+        rig.memory.add_fault(Fault(error=TierUnavailable, times=-1))
+        await rig.lose_disk()
+        with pytest.raises(TierUnavailable):
+            rig.produce(1)
+        rig.memory.clear_faults()
+        rig.manager.disable_topic(rig.topic_info)
+        for _ in range(3):
+            await rig.manager.run_once()
+            rig.pass_ms(GRACE_MS)
+        rig.manager.attach(rig.log, rig.topic_info, leader_epoch=rig.leader_epoch, is_new=True)
+        await rig.settle()
+        rig.produce_segments(1)
+        await rig.settle()
+        assert rig.archived == [(0, 10)]
+        await rig.assert_everything_is_readable()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from strandline.storage.errors import OffsetOutOfRange
+from strandline.storage.errors import OffsetOutOfRange, TierUnavailable
 from strandline.storage.local.formats.producer_state import MarkerType
 from strandline.storage.model import Isolation
 from strandline.storage.remote.manifest import manifest as manifest_module
@@ -351,8 +351,28 @@ async def test_a_replica_is_not_fenced_by_an_epoch_that_it_hears_of_later(
             assert remote is not None
             assert remote.manifest is not None
             assert remote.manifest.leader_epoch == 2
-            assert not remote.fenced
+            assert not remote.life.is_fenced
             assert not [line.message for line in caplog.records if line.levelname == "WARNING"]
+
+
+@asynchronous
+async def test_a_replica_that_could_not_go_on_behind_the_archive_tries_again_without_news(
+    tmp_path: Path,
+) -> None:
+    """Or it would not know where the log begins and ends until its origin writes again."""
+    async with Rig(tmp_path / "origin") as origin:
+        origin.produce_segments(2)
+        await origin.settle()
+        replica = Rig(tmp_path / "replica", store=origin.memory, clock=origin.clock)
+        replica.tiering_config = replace(replica.tiering_config, follows=True)
+        origin.memory.add_fault(Fault(key_pattern=r"\.meta$", error=TierUnavailable))
+        async with replica:
+            assert replica.log.end_offset == 0
+            for _ in range(3):
+                replica.pass_ms(60_000)
+                await replica.manager.run_once()
+            assert replica.log.end_offset == origin.log.end_offset
+            assert not replica.log.has_unknown_extent
 
 
 @asynchronous

@@ -1,0 +1,168 @@
+"""The life of one partition's archive, as this broker sees it, and what may be done in each state.
+
+                     ┌─────────────────────────────────────────────────────────┐
+                     │ load: read the manifest, claim it if it must be, adopt it │
+                     └─────────────────────────────────────────────────────────┘
+                        UNKNOWN, READ_ONLY, BLOCKED and IN_DOUBT begin it; one of
+                        RESTARTING, SETTING_ASIDE and GIVING_BACK that failed begins it again
+
+    UNKNOWN ──┬─ disk and archive do not fit, or whose it is cannot be told ──> BLOCKED
+              ├─ cannot be claimed yet; the disk has all of it ───────────────> READ_ONLY
+              ├─ the disk took records under the archive's offsets ───────────> SETTING_ASIDE
+              ├─ there is no manifest ────────────────────────────────────────> OWNED
+              └─ adopted ──> RESTARTING ──┬──────────────────────┬────────────> OWNED
+                                          └──> GIVING_BACK ──────┴────────────> FENCED
+
+    OWNED ────┬─ a commit is begun, or a new leader epoch ──> IN_DOUBT ── done ──> OWNED
+    FENCED ───┘  (a new leader epoch alone)                      └─ any failure: load again
+    any ──────── topic deleted or no longer tiered ──> DETACHED, for good
+
+                    append   free   commit
+    UNKNOWN          yes      -       -      as if the store were away; see `is_past_unknown`
+    READ_ONLY        yes     yes      -      the manifest is held, and not claimed
+    BLOCKED           -       -       -      a load has to settle what the disk may go on with
+    SETTING_ASIDE     -       -       -      steps 1 and 2 of divergence.py
+    RESTARTING        -       -       -      local_restart.py
+    GIVING_BACK       -       -       -      steps 4 to 7 of divergence.py
+    OWNED            yes     yes     yes
+    IN_DOUBT         yes     yes      -      the bucket may have another manifest than is held
+    FENCED           yes      -       -      a higher leader epoch owns the manifest
+    DETACHED          -       -       -      the log does not ask any more
+
+"Free" is to free local segments because the archive has them. To free and to commit, the broker
+must own the archive besides (`ownership.py`), which is one fact for all partitions.
+
+Invariant: only `ManifestOwner` moves it. Each attachment of a partition has a life of its own, so
+that a step that outlives its attachment changes nothing of the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum, auto
+
+from strandline.storage.tiering.policy.ownership import Ownership
+
+
+class ArchiveState(Enum):
+    """See the top of this file."""
+
+    UNKNOWN = auto()
+    READ_ONLY = auto()
+    BLOCKED = auto()
+    SETTING_ASIDE = auto()
+    RESTARTING = auto()
+    GIVING_BACK = auto()
+    OWNED = auto()
+    IN_DOUBT = auto()
+    FENCED = auto()
+    DETACHED = auto()
+
+
+_State = ArchiveState
+_LOAD_BEGUN = frozenset({_State.BLOCKED, _State.SETTING_ASIDE, _State.RESTARTING, _State.DETACHED})
+
+# Which states may follow each.
+LEGAL_MOVES: Mapping[ArchiveState, frozenset[ArchiveState]] = {
+    _State.UNKNOWN: _LOAD_BEGUN | {_State.READ_ONLY, _State.OWNED},
+    _State.READ_ONLY: _LOAD_BEGUN | {_State.READ_ONLY},
+    _State.BLOCKED: _LOAD_BEGUN | {_State.READ_ONLY},
+    _State.SETTING_ASIDE: _LOAD_BEGUN,
+    _State.RESTARTING: _LOAD_BEGUN | {_State.GIVING_BACK, _State.OWNED, _State.FENCED},
+    _State.GIVING_BACK: _LOAD_BEGUN | {_State.OWNED, _State.FENCED},
+    _State.OWNED: frozenset({_State.IN_DOUBT, _State.DETACHED}),
+    _State.IN_DOUBT: _LOAD_BEGUN | {_State.IN_DOUBT, _State.OWNED},
+    _State.FENCED: frozenset({_State.IN_DOUBT, _State.DETACHED}),
+    _State.DETACHED: frozenset(),
+}
+
+_APPENDS = frozenset(
+    {_State.UNKNOWN, _State.READ_ONLY, _State.OWNED, _State.IN_DOUBT, _State.FENCED}
+)
+_AGREES = frozenset({_State.READ_ONLY, _State.OWNED, _State.IN_DOUBT, _State.FENCED})
+_LOADED = frozenset({_State.OWNED, _State.FENCED, _State.DETACHED})
+_CLAIMED = frozenset(
+    {_State.RESTARTING, _State.GIVING_BACK, _State.OWNED, _State.IN_DOUBT, _State.FENCED}
+)
+
+
+class ArchiveLife:
+    """The state of one partition's archive, and what it permits. Used on the event loop only."""
+
+    __slots__ = ("_state", "is_past_unknown", "may_append", "ownership")
+
+    def __init__(self, ownership: Ownership) -> None:
+        """`ownership` is shared by all partitions of the broker."""
+        self._state = ArchiveState.UNKNOWN
+        self.ownership = ownership
+        # Whether the log may take records; with each move, since it is asked for each batch.
+        self.may_append = True
+        # Neither this disk nor the archive has told of the partition yet: until the first load
+        # has ended, an empty log may be a long one whose disk was lost.
+        self.is_past_unknown = False
+
+    @property
+    def state(self) -> ArchiveState:
+        return self._state
+
+    def move(self, state: ArchiveState) -> None:
+        """Goes on to `state`. What is under way when it is detached does not count any more."""
+        if self.is_detached():
+            return
+        assert state in LEGAL_MOVES[self._state], (self._state, state, self)
+        self._state = state
+        self.may_append = state in _APPENDS
+        if state in _LOADED:
+            self.is_past_unknown = False
+
+    # --- what may be done --------------------------------------------------------------------
+
+    @property
+    def may_free(self) -> bool:
+        """Whether a local segment may go because the archive has its offsets."""
+        return self.is_settled and not self.is_fenced
+
+    @property
+    def may_commit(self) -> bool:
+        """Whether a change of the manifest may be begun."""
+        return self._state is ArchiveState.OWNED and self.ownership.is_ours
+
+    # --- what is known -----------------------------------------------------------------------
+
+    @property
+    def must_load(self) -> bool:
+        """Whether the manifest has to be read before anything else is done."""
+        return self._state not in _LOADED
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether the bucket may have another manifest than was seen last."""
+        return self.must_load and self._state is not ArchiveState.UNKNOWN
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the manifest that is held fits this disk, and it is known whose it is."""
+        return self._state in _AGREES and not self.ownership.is_unknown
+
+    @property
+    def is_fenced(self) -> bool:
+        """Whether another broker writes the archive, so that its records need not be ours."""
+        return self._state is ArchiveState.FENCED or self.ownership.is_lost
+
+    @property
+    def is_claimed(self) -> bool:
+        """Whether a manifest was adopted under a leader epoch of this broker, or above it."""
+        return self._state in _CLAIMED
+
+    @property
+    def awaits_claim(self) -> bool:
+        """Whether the disk has nothing but what the archive has, or less, and it is not claimed."""
+        return not self.may_append or self._state is ArchiveState.READ_ONLY
+
+    # A method, since it is asked again after each wait: mypy takes a property for what it was.
+    def is_detached(self) -> bool:
+        """Whether nothing may be committed any more."""
+        return self._state is ArchiveState.DETACHED
+
+    def __repr__(self) -> str:
+        return f"<ArchiveLife {self._state.name} {self.ownership!r}>"
