@@ -6,13 +6,13 @@
     <topic>-<partition>/set-aside/note                     JSON, with a checksum; without it the
                                                            folder means nothing and is removed
 
-    1 flush the log   2 copy and link   3 sync them   4 write the note      nothing is changed yet
+    1a flush the log   1b copy and link   1c sync them   1d write the note  nothing is changed yet
     ... the log is begun anew, and takes them back behind its new end ...
-    5 remove the note   6 remove the folder
+    7a remove the note   7b remove the folder
 
 The note says which offsets were set aside, under which leader epoch they began, and, once that is
-known, at which offset the first one comes back. What is here is never appended to. Who decides is
-`storage/tiering/partition/divergence.py`.
+known, at which offset the first one comes back. What is here is never appended to. Who decides, and
+steps 2 to 6, are in `storage/tiering/partition/divergence.py`.
 """
 
 from __future__ import annotations
@@ -64,23 +64,23 @@ def is_any(directory: Path) -> bool:
 
 
 def set_aside(log: LocalLog, note: SetAside, segments: Sequence[LogSegment]) -> None:
-    """Steps 1 to 4 for `segments`, all that end above the note's start. Blocks.
+    """Steps 1a to 1d for `segments`, all that end above the note's start. Blocks.
 
     Nobody may append meanwhile. Raises DiskError: then nothing is set aside.
     """
-    log.flush()  # 1
+    log.flush()  # 1a
     folder = folder_of(log)
     files.remove_tree(folder)
     files.make_directory(folder)
-    for segment in segments:  # 2
+    for segment in segments:  # 1b
         target = folder / file_name(max(segment.base_offset, note.start_offset), LOG_SUFFIX)
         if segment.base_offset > note.start_offset:
             files.link(segment.log_path, target)
         else:
             # This one is cut in place when the log is cut, and a link would be cut with it.
             _copy_from(segment, note.start_offset, target)
-    files.sync_directory(folder)  # 3
-    write_note(log, note)  # 4
+    files.sync_directory(folder)  # 1c
+    write_note(log, note)  # 1d
 
 
 def _copy_from(segment: LogSegment, offset: Offset, target: Path) -> None:
@@ -147,8 +147,8 @@ def read_pieces(log: LocalLog, note: SetAside, *, bytes_max: int) -> Iterator[by
 
 
 def remove(log: LocalLog) -> None:
-    """Steps 5 and 6. Blocks. Raises DiskError."""
+    """Steps 7a and 7b. Blocks. Raises DiskError."""
     folder = folder_of(log)
-    files.remove(folder / NOTE)  # 5
+    files.remove(folder / NOTE)  # 7a
     files.sync_directory(folder)
-    files.remove_tree(folder)  # 6
+    files.remove_tree(folder)  # 7b

@@ -10,7 +10,7 @@
     ---- then, by copy_steps.py, if the partition is still ours and the deadline has not passed:
                                                                crash point copy.before-commit
     6 commit     the manifest, by compare-and-swap             crash point copy.after-commit
-    7 tell       the log, so that retention may free the local segment
+                 from here on retention may free the local segment
 
 A crash before 6 leaves objects that no manifest names: orphans, found later; the segment is copied
 again under new names. A crash after 6 loses nothing: the manifest says that the segment is there.

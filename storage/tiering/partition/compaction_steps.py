@@ -10,8 +10,8 @@ longer and longer. Of a segment that cannot be read, because it is damaged or li
 has to be restored first, a few rounds are enough: then there is none until the next start, or until
 that segment is another one.
 
-`archive_compaction.py` has the round itself. Between two steps the partition is copied and
-deleted as ever; what was rewritten of a run that is gone meanwhile is an orphan.
+`archive_compaction.py` has the round itself, and numbers its steps. Between two steps the partition
+is copied and deleted as ever; what was rewritten of a run that is gone meanwhile is an orphan.
 
 However large the archive is, a step costs the same, and so does a commit: the root is bounded by
 the bound on marks, and a page of thousands of entries is written once for many runs, unless these
@@ -214,7 +214,7 @@ class CompactionSteps:
             if not await self._commit_pending():
                 return True
             manifest = self._owner.manifest()
-            await self._owner.commit(
+            await self._owner.commit(  # 3
                 self._owner.owned(manifest.with_compaction(self._next_mark(done)))
             )
             crash_point(COMPACT_AFTER_MARK)
@@ -269,7 +269,7 @@ class CompactionSteps:
         if self._owner.life.is_detached():
             return False
         crash_point(COMPACT_BEFORE_COMMIT)
-        await self._owner.commit(self._owner.owned(new))
+        await self._owner.commit(self._owner.owned(new))  # 2d
         crash_point(COMPACT_AFTER_COMMIT)
         self._counters.compacted_segments.add(sum(len(run.old) for run in runs))
         return True

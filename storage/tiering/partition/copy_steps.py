@@ -1,11 +1,12 @@
 """Copying one partition: the next closed segment, and what is new in the open one.
 
-    1 move the log start in the manifest                    crash point delete.after-log-start
-    2 copy one segment, verify it, commit it                crash points copy.*, see copier
-    3 nothing left to copy: put a part of the open segment  crash points tail.*, see tail_copy
+    move the log start in the manifest              crash point delete.after-log-start
+    copy one segment, verify it, commit it          steps 1 to 6 of copier.py
+    nothing left to copy: a part of the open one    steps 1 to 3 of open_segment_copy.py
 
-1 comes before 2, so that the archive may go on behind records that were deleted before they were
-ever copied, and so that nothing is deleted later that a restarted broker would still offer.
+The log start comes first, so that the archive may go on behind records that were deleted before
+they were ever copied, and so that nothing is deleted later that a restarted broker would still
+offer. Before anything else the bucket gets topic.json, and a manifest that names nothing.
 
 While one segment is committed the next ones are on their way (`pipeline.py`). A copy that was
 verified is kept until its commit is known: after a failure it is committed again, not uploaded
@@ -84,11 +85,11 @@ class CopySteps:
         await self._owner.load_if_needed()
         if not self._owner.life.may_commit or not self._tools.health.takes_writes:
             return False
-        await self._move_remote_log_start()  # 1
-        more = await self._copy_next()  # 2
+        await self._move_remote_log_start()
+        more = await self._copy_next()
         if more or not self._owner.life.may_commit:
             return more
-        return await self._copy_tail()  # 3
+        return await self._copy_tail()
 
     async def _move_remote_log_start(self) -> None:
         manifest = self._owner.remote.manifest
@@ -176,7 +177,7 @@ class CopySteps:
             .with_segment(entry, marked_ms=self._tools.clock.now_ms())
         )
         crash_point(COPY_BEFORE_COMMIT)
-        await self._owner.commit(new)
+        await self._owner.commit(new)  # 6
         crash_point(COPY_AFTER_COMMIT)
         self._counters.copied_bytes.add(entry.size_bytes)
         self._counters.copied_segments.add()
@@ -219,7 +220,7 @@ class CopySteps:
             # It was closed meanwhile, and is copied as a whole: the part is an orphan.
             return True
         now_ms = self._tools.clock.now_ms()
-        await self._owner.commit(
+        await self._owner.commit(  # 3
             self._owner.owned(self._owner.manifest()).with_tail(parts, marked_ms=now_ms)
         )
         crash_point(TAIL_AFTER_COMMIT)

@@ -114,28 +114,27 @@ class ManifestOwner:
     async def load_if_needed(self) -> None:
         """Reads the manifest if it is not known, or in doubt; takes it over, or only reads by it.
 
-            1 read it, and the folder, if this disk is behind it   2 no further while it is not
-            known to be ours   3 set aside what this disk took under its offsets   4 claim it
-            5 adopt it   6 go on behind it   7 the archive has said what it has: the mark that asks
-            for that goes
+        What this disk took under the manifest's offsets is set aside before the claim and comes
+        back after it: steps 1 to 7 of `divergence.py`. When the archive has said what it has, the
+        mark that asks for that goes.
 
         Raises StorageError: then nothing was taken over that is not durable.
         """
         if not self.life.must_load:
             return
         stored = await self._read()
-        await self._refuse_older(stored)  # 1
-        if stored is not None and self._must_hold_off(stored):  # 2
+        await self._refuse_older(stored)
+        if stored is not None and self._must_hold_off(stored):
             return
-        await self._set_own_aside(stored)  # 3
-        stored = await self._claim(stored)  # 4
-        self._adopt(stored)  # 5
-        await self._restart_local_if_behind()  # 6
+        await self._set_own_aside(stored)
+        stored = await self._claim(stored)
+        self._adopt(stored)
+        await self._restart_local_if_behind()
         if not self.life.is_detached():
             self.log.adopt_remote_log_start()
         self._end_load()
         if self._is_marked:
-            await self._tools.run(partial(unknown_past.forget, self.log.local.directory))  # 7
+            await self._tools.run(partial(unknown_past.forget, self.log.local.directory))
             self._is_marked = False
 
     async def adopt_newest(self) -> None:

@@ -1,7 +1,6 @@
 """Merging: one archived segment in the place of several small ones, a run at a time.
 
-    choose a run (`merging.py`) ─> one new object ─> commit: the new one in, the old ones marked
-                                      crash points merge.before-commit, merge.after-commit
+    choose a run ─> steps 1 to 5 of merging.py: one new object ─> 6: commit it, mark the old ones
 
 What was merged is deleted by `expiration_steps.py`, when the grace time of its readers is over. An
 object whose run is gone when it is done is an orphan.
@@ -92,7 +91,7 @@ class MergeSteps:
             return False
         crash_point(MERGE_BEFORE_COMMIT)
         now_ms = self._tools.clock.now_ms()
-        await self._owner.commit(
+        await self._owner.commit(  # 6
             self._owner.owned(manifest).with_replacement(run, merged, marked_ms=now_ms)
         )
         crash_point(MERGE_AFTER_COMMIT)

@@ -1,23 +1,16 @@
 """The archive side of one partition: what is done next, in which order, and what a crash leaves.
 
-One step, under the partition's lock:
+One step, under the partition's lock; each file numbers the steps of its own work:
 
-    load the manifest, once; claim it if this disk has no more         manifest_owner.py
-                                                             log start := the higher of both
-    0 write topic.json, and a manifest that names nothing, before anything else of them
-    1 move the log start in the manifest        crash point delete.after-log-start
-    2 copy one segment, commit it               copy_steps.py
-    3 mark entries below the log start          crash point delete.after-mark
-      ... grace time: readers with an older manifest finish ...
-    4 delete the marked objects                 crash point delete.after-objects
-    5 drop the marks                            3 to 5: expiration_steps.py
-    6 merge small segments, or compact          merge_steps.py, compaction_steps.py
+    load       the manifest, if it must be read; log start := the higher of both   manifest_owner.py
+    copy       the log start into the manifest, then a closed segment, or what is
+               new in the open one                                                 copy_steps.py
+    expire     what lies below the log start                                  expiration_steps.py
+    merge      small segments                                                      merge_steps.py
+    compact    the archive of a compacted topic                               compaction_steps.py
 
-1 is durable before 3, so nothing is deleted that a restarted broker would still offer. After 3 no
-reader finds the entry. A crash between 4 and 5 deletes absent objects once more, which is fine.
-
-Each kind of work fails by itself and is tried again by itself (`failures.py`): what cannot be
-deleted does not hold up what is copied.
+Each kind of work fails by itself and is tried again by itself (`retry.py`): what cannot be deleted
+does not hold up what is copied.
 """
 
 from __future__ import annotations
