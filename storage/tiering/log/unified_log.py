@@ -213,7 +213,8 @@ class UnifiedLog:
         It is empty on a disk that has not its past, and may be long in the archive. Who were told
         that it is empty would take what he has read of it for lost, and begin anew.
         """
-        if self.remote is None or not self.remote.life.is_past_unknown:
+        remote = self.remote
+        if remote is None or not remote.life.is_past_unknown:
             return False
         return self.local.end_offset == self.local.start_offset
 

@@ -12,11 +12,9 @@ replica's logs grow this way too.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import TypeVar
 
 from strandline.storage.local.log.log import LocalLog
 from strandline.storage.model import EpochStart, Offset
@@ -37,8 +35,6 @@ from strandline.storage.tiering.log.unified_log import UnifiedLog
 from strandline.storage.tiering.partition.tiering_tools import TieringTools
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 
 async def restart_behind(
@@ -86,7 +82,7 @@ async def _begin_anew(
     epochs: Sequence[EpochStart] = ()
     last = await remote.find_entry(offset - 1)
     if last is not None:
-        snapshot, epochs = await _run(tools, partial(_read_state_at_end, tools.store, last))
+        snapshot, epochs = await tools.run(partial(_read_state_at_end, tools.store, last))
     if not remote.life.is_detached():
         unified_log.restart_at(offset, producer_snapshot=snapshot, leader_epochs=epochs)
 
@@ -101,12 +97,12 @@ async def _append_tail(
         return
     if local.end_offset >= tail[-1].end_offset:
         return
-    if not tools.follows and not await _run(tools, partial(_begins_like, local, tail)):
+    if not tools.follows and not await tools.run(partial(_begins_like, local, tail)):
         _warn_of_another_past(unified_log, tail[-1].end_offset)
         return
     for part in tail:
         if part.end_offset > local.end_offset:
-            content = await _run(tools, partial(read_part, tools.store, part))
+            content = await tools.run(partial(read_part, tools.store, part))
             if remote.life.is_detached():
                 return
             if part.base_offset < local.end_offset and not _has_head_of(local, part, content):
@@ -163,7 +159,3 @@ def _read_state_at_end(
         if epochs is None
         else segment_meta.decode_leader_epochs(epochs, source=entry.meta_key),
     )
-
-
-async def _run(tools: TieringTools, call: Callable[[], T]) -> T:
-    return await asyncio.get_running_loop().run_in_executor(tools.executor, call)

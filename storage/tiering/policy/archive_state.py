@@ -1,33 +1,30 @@
 """The life of one partition's archive, as this broker sees it, and what may be done in each state.
 
-                     ┌─────────────────────────────────────────────────────────┐
-                     │ load: read the manifest, claim it if it must be, adopt it │
-                     └─────────────────────────────────────────────────────────┘
-                        UNKNOWN, READ_ONLY, BLOCKED and IN_DOUBT begin it; one of
-                        RESTARTING, SETTING_ASIDE and GIVING_BACK that failed begins it again
+    load      begins in UNKNOWN, READ_ONLY, BLOCKED or IN_DOUBT, and again where it failed
 
-    UNKNOWN ──┬─ disk and archive do not fit, or whose it is cannot be told ──> BLOCKED
-              ├─ cannot be claimed yet; the disk has all of it ───────────────> READ_ONLY
-              ├─ the disk took records under the archive's offsets ───────────> SETTING_ASIDE
-              ├─ there is no manifest ────────────────────────────────────────> OWNED
-              └─ adopted ──> RESTARTING ──┬──────────────────────┬────────────> OWNED
-                                          └──> GIVING_BACK ──────┴────────────> FENCED
+              disk and manifest do not fit, or nobody can tell whose it is ──> BLOCKED
+              it has to be claimed and cannot be, and the disk has it all ───> READ_ONLY
+              there is no manifest ──────────────────────────────────────────> OWNED
+              else  [ SETTING_ASIDE ]──> RESTARTING ──[ GIVING_BACK ]──┬─────> OWNED
+                    [ ]: if the disk took records under                └─────> FENCED
+                         offsets that the archive has
 
-    OWNED ────┬─ a commit is begun, or a new leader epoch ──> IN_DOUBT ── done ──> OWNED
-    FENCED ───┘  (a new leader epoch alone)                      └─ any failure: load again
-    any ──────── topic deleted or no longer tiered ──> DETACHED, for good
+    commit    OWNED ──> IN_DOUBT ── done ──> OWNED
+                           └── any failure ──> load
+    new epoch OWNED, FENCED ──> IN_DOUBT ──> load
+    detach    any ──> DETACHED, for good: the topic is deleted, or no longer tiered
 
                     append   free   commit
     UNKNOWN          yes      -       -      as if the store were away; see `is_past_unknown`
     READ_ONLY        yes     yes      -      the manifest is held, and not claimed
-    BLOCKED           -       -       -      a load has to settle what the disk may go on with
+    BLOCKED           -       -       -      until a load shows how the disk may go on
     SETTING_ASIDE     -       -       -      steps 1 and 2 of divergence.py
     RESTARTING        -       -       -      local_restart.py
     GIVING_BACK       -       -       -      steps 4 to 7 of divergence.py
     OWNED            yes     yes     yes
     IN_DOUBT         yes     yes      -      the bucket may have another manifest than is held
     FENCED           yes      -       -      a higher leader epoch owns the manifest
-    DETACHED          -       -       -      the log does not ask any more
+    DETACHED          -       -       -      the log has no archive, and does not ask
 
 "Free" is to free local segments because the archive has them. To free and to commit, the broker
 must own the archive besides (`ownership.py`), which is one fact for all partitions.
@@ -151,7 +148,7 @@ class ArchiveLife:
 
     @property
     def is_claimed(self) -> bool:
-        """Whether a manifest was adopted under a leader epoch of this broker, or above it."""
+        """Whether the manifest that is held was adopted to be written, not only to be read."""
         return self._state in _CLAIMED
 
     @property
