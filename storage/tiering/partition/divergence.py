@@ -21,10 +21,12 @@ and there was another past if the archive ends above that.
     6 flush                                            give-back.after-append
     7 remove what was set aside
 
-From 1 to 7 nobody else appends, over crashes too. After a crash in 5 the log is compared with what
-was to come at that place, batch by batch, and goes on with the first that is not there. Keys,
-values, times, producers and sequences stay as they were sent: a producer that goes on is answered
-as if nothing had been. Sequences are not checked: these batches were accepted once.
+From 1 to 7 nobody else appends, over crashes too, unless the topic leaves the archive; then 2 is
+not done any more, and 1 is done again when it is tiered again. After a crash in 5 the log is
+compared with what was to come at that place, batch by batch, and goes on with the first that is
+not there.
+Keys, values, times, producers and sequences stay as they were sent: a producer that goes on is
+answered as if nothing had been. Sequences are not checked: these batches were accepted once.
 """
 
 from __future__ import annotations
@@ -76,9 +78,9 @@ def own_start(local: LocalLog, manifest: Manifest) -> EpochStart | None:
 
 
 async def take_away_own(
-    unified_log: UnifiedLog, manifest: Manifest | None, tools: TieringTools
+    unified_log: UnifiedLog, manifest: Manifest | None, *, tools: TieringTools, life: ArchiveLife
 ) -> None:
-    """Steps 1 and 2, or 2 alone if 1 was done before a crash. Nobody may append meanwhile.
+    """Steps 1 and 2, unless they were done before a crash. Nobody else may append meanwhile.
 
     Raises StorageError, to be tried again.
     """
@@ -86,28 +88,39 @@ async def take_away_own(
     note = await tools.run(partial(set_aside.read_note, local))
     if note is None:
         own = None if manifest is None else own_start(local, manifest)
-        if manifest is None or own is None:
-            return
-        note = SetAside(
-            start_offset=own.start_offset, end_offset=local.end_offset, leader_epoch=own.epoch
-        )
-        log.warning(
-            "the archive is ahead of this disk, what it took since its start is given new offsets",
-            extra={
-                "fields": {
-                    "partition": str(unified_log.topic_partition),
-                    "start_offset": note.start_offset,
-                    "end_offset": note.end_offset,
-                    "archive_end_offset": bucket_end(manifest),
-                }
-            },
-        )
-        segments = [one for one in local.segments if one.end_offset > note.start_offset]
-        await tools.run(partial(set_aside.set_aside, local, note, segments))  # 1
-        crash_point(GIVE_BACK_AFTER_NOTE)
-    if note.target_offset == NOT_KNOWN and _is_uncut(local, note):
-        _cut(local, note.start_offset)  # 2
-        crash_point(GIVE_BACK_AFTER_CUT)
+    elif note.target_offset == NOT_KNOWN and _is_uncut(local, note):
+        # 1 is done again: a log that was not tiered for a while has taken more since.
+        own = EpochStart(note.leader_epoch, note.start_offset)
+    else:
+        return
+    if own is None or life.is_detached():
+        return
+    note = SetAside(
+        start_offset=own.start_offset, end_offset=local.end_offset, leader_epoch=own.epoch
+    )
+    _warn_of_own(unified_log, note, manifest)
+    segments = [one for one in local.segments if one.end_offset > note.start_offset]
+    await tools.run(partial(set_aside.set_aside, local, note, segments))  # 1
+    crash_point(GIVE_BACK_AFTER_NOTE)
+    if life.is_detached():
+        # Others append from now on, and would be cut off.
+        return
+    _cut(local, note.start_offset)  # 2
+    crash_point(GIVE_BACK_AFTER_CUT)
+
+
+def _warn_of_own(unified_log: UnifiedLog, note: SetAside, manifest: Manifest | None) -> None:
+    log.warning(
+        "the archive is ahead of this disk, what it took since its start is given new offsets",
+        extra={
+            "fields": {
+                "partition": str(unified_log.topic_partition),
+                "start_offset": note.start_offset,
+                "end_offset": note.end_offset,
+                "archive_end_offset": -1 if manifest is None else bucket_end(manifest),
+            }
+        },
+    )
 
 
 def _is_uncut(local: LocalLog, note: SetAside) -> bool:

@@ -195,7 +195,7 @@ class ManifestOwner:
         if self._is_set_aside or (manifest is not None and self._has_own_past(manifest)):
             self._is_set_aside = True
             self.life.move(ArchiveState.SETTING_ASIDE)
-            await take_away_own(self.log, manifest, self._tools)
+            await take_away_own(self.log, manifest, tools=self._tools, life=self.life)
 
     async def _claim(self, stored: StoredManifest | None) -> StoredManifest | None:
         """The manifest under this broker's epoch, if it has to be; else as it is."""

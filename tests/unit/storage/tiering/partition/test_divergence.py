@@ -6,10 +6,12 @@ image     [ 0 .. 20 ) own own own      what was acknowledged since, under the sa
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -387,3 +389,48 @@ async def test_what_is_set_aside_comes_back_when_the_topic_was_purged_and_is_tie
         assert not set_aside.folder_of(rig.log.local).exists()
         assert (await contents(rig))[-7:] == sent_values(own)
         rig.produce(1)
+
+
+@pytest.mark.parametrize("is_crash", [False, True])
+@asynchronous
+async def test_what_is_taken_after_a_topic_left_the_archive_is_not_cut_off_with_what_was_set_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_crash: bool
+) -> None:
+    """It left while its records were set aside: from then on anybody may append."""
+    loop = asyncio.get_running_loop()
+    original = set_aside.set_aside
+    async with Rig(tmp_path) as rig:
+        await put_back_an_older_image(rig, archived_after=2)
+        rig.produce(7)
+        own = rig.sent[-1:]
+
+        async def leave() -> None:
+            rig.manager.disable_topic(rig.topic_info)
+            rig.produce(3)
+
+        def leaving(log: SegmentedLog, *args: Any) -> None:
+            original(log, *args)
+            monkeypatch.setattr(set_aside, "set_aside", original)
+            asyncio.run_coroutine_threadsafe(leave(), loop).result()
+
+        if is_crash:
+            with simulated_crash(GIVE_BACK_AFTER_NOTE), pytest.raises(SimulatedCrash):
+                await settle(rig)
+            rig.memory.add_fault(Fault(error=TierUnavailable, times=-1))
+            await rig.crash()
+            rig.memory.clear_faults()
+            await leave()
+        else:
+            monkeypatch.setattr(set_aside, "set_aside", leaving)
+        await settle(rig)
+        rig.manager.attach(rig.log, rig.topic_info, leader_epoch=rig.leader_epoch, is_new=True)
+        await settle(rig)
+        batches = await rig.read_all(rig.log.log_start_offset)
+        values = [
+            bytes(record.value or b"")
+            for batch in iter_batches(batches)
+            for record in iter_records(batches, batch.header, batch.position)
+        ]
+        wanted = sent_values([*own, *rig.sent[-1:]])
+        assert values[-len(wanted) :] == wanted
+        assert not set_aside.folder_of(rig.log.local).exists()
