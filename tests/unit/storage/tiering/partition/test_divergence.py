@@ -408,7 +408,7 @@ async def test_what_is_taken_after_a_topic_left_the_archive_is_not_cut_off_with_
             rig.manager.disable_topic(rig.topic_info)
             rig.produce(3)
 
-        def leaving(log: SegmentedLog, *args: Any) -> None:
+        def leaving(log: LocalLog, *args: Any) -> None:
             original(log, *args)
             monkeypatch.setattr(set_aside, "set_aside", original)
             asyncio.run_coroutine_threadsafe(leave(), loop).result()
