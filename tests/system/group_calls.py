@@ -48,6 +48,7 @@ from strandline.broker.protocol.messages.sync_group import (
     SyncGroupRequestAssignment,
     SyncGroupResponse,
 )
+from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.model import ZERO_TOPIC_ID
 from tests.support.broker import eventually
 from tests.support.wire import WireClient
@@ -208,7 +209,14 @@ def committed(
         group_id=group_id,
         topics=[OffsetFetchRequestTopic(name=topic, partition_indexes=[partition])],
     )
-    answer = client.ask(request, OffsetFetchResponse, version)
+
+    def loaded() -> OffsetFetchResponse | None:
+        answer = client.ask(request, OffsetFetchResponse, version)
+        # A broker that has just started reads its groups first; clients ask again.
+        return None if answer.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else answer
+
+    answer = eventually(loaded)
+    assert isinstance(answer, OffsetFetchResponse)
     assert answer.error_code == 0, answer
     (found,) = answer.topics[0].partitions
     assert found.error_code == 0, answer

@@ -154,7 +154,8 @@ def behind(reached: int, end: int) -> str:
 
 def check_tidy(world: World) -> None:
     archive = world.archive
-    kept = {OrphanReason.OTHER_RECORDS} if world.lost_records else set()
+    # Uploads of a lost disk that no manifest came to name; also of the probe's records.
+    kept = {OrphanReason.OTHER_RECORDS} if world.is_disk_lost else set()
 
     def untidy() -> str:
         found = archive.compare()

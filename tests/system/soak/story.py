@@ -314,6 +314,7 @@ class Story:
         time.sleep(0.2)
         bounds = {model.name: self.in_bucket(model) for model in world.models.values()}
         world.broker.lose_disks()
+        world.is_disk_lost = True
         world.set_rules([])
         world.restore(step.point)
         lost = {model.name: model.cut(*bounds[model.name]) for model in world.models.values()}

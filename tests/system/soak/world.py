@@ -105,6 +105,7 @@ class World:
         self.counts: Counter[str] = Counter()
         self.fault_hits: Counter[str] = Counter()
         self.lost_records = 0
+        self.is_disk_lost = False
         self.models: dict[tuple[str, int], PartitionModel] = {
             (topic, number): (TableModel if topic == TABLE else PartitionModel)(
                 topic=topic, number=number, violations=violations

@@ -65,7 +65,8 @@ def test_a_frozen_segment_is_neither_missing_nor_corrupt(make_broker: MakeBroker
         refused = eventually(lambda: client.fetch(0).error_code)
         assert refused == KAFKA_STORAGE_ERROR
         # The log says what can be done about it.
-        (line,) = broker.warnings("InvalidObjectState")
-        assert "have S3 restore it (RestoreObject)" in line
+        lines = broker.warnings("InvalidObjectState")
+        assert lines
+        assert all("have S3 restore it (RestoreObject)" in line for line in lines)
         hot = [batch for batch in BATCHES if end_of([batch]) > border]
         assert client.read(border, end_of(BATCHES)) == hot
