@@ -13,14 +13,12 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from strandline.spark_lake.archive.ranged_get import SIGNED_S, RangedGets
-from strandline.spark_lake.archive.signed_urls import signed_urls
 from strandline.spark_lake.options.options import S3Options
 from strandline.storage.errors import (
     AccessDenied,
@@ -34,6 +32,7 @@ from strandline.storage.errors import (
 )
 from strandline.storage.extras import how_to_install
 from strandline.storage.remote.object_store.local_names import CONTINUATION, key_of, path_of
+from strandline.storage.remote.s3.signing import urls_like
 
 # s3fs tries each call this often, botocore below it once. The defaults of both multiply to 125
 # attempts, which makes a server that is away look like a hanging query.
@@ -107,7 +106,6 @@ class ObjectReader:
         self._lock = threading.Lock()
         self._process: int | None = None
         self._file_system: FileSystem | None = None
-        self._ranged: RangedGets | None = None
         self._signer: FileSystem | None = None
         self._request_count = 0
         self._bytes_read = 0
@@ -116,10 +114,10 @@ class ObjectReader:
         """The whole object. Raises a TierError."""
         return self._read(key, 0, None)
 
-    def get_range(self, key: str, start: int, end: int) -> bytes | bytearray:
+    def get_range(self, key: str, start: int, end: int) -> bytes:
         """Exactly the bytes [start, end). Raises a TierError; ObjectCorrupt if they are fewer."""
         assert 0 <= start < end, (key, start, end)
-        content = self._straight(key, start, end) or self._read(key, start, end)
+        content = self._read(key, start, end)
         if len(content) != end - start:
             raise ObjectCorrupt(
                 f"{self.url}/{key}",
@@ -159,28 +157,17 @@ class ObjectReader:
             found = [name for name in found if _holds_a_file(self._place(f"{prefix}{name}"))]
         return found
 
-    def address(self, key: str, valid_s: int) -> str:
-        """What reads an object without this package: the path of a file, or a signed URL.
-
-        Raises a TierError if it cannot be signed.
-        """
-        if self._is_local:
-            return self._place(key)
-        try:
-            return self._signing().url(self._place(key), expires=valid_s)
-        except Exception as error:
-            raise self._translated(key, "sign", error) from error
-
     def addresses(self, keys: Iterable[str], valid_s: int) -> dict[str, str]:
-        """`address` of each key, in a bucket in a tenth of the time that one by one would take.
+        """What reads each object without this package: the path of a file, or a signed URL.
 
         Raises a TierError if they cannot be signed.
         """
         wanted = list(dict.fromkeys(keys))
+        places = [self._place(key) for key in wanted]
         if not wanted or self._is_local:
-            return {key: self.address(key, valid_s) for key in wanted}
+            return dict(zip(wanted, places, strict=True))
         try:
-            signed = signed_urls(self._signing(), [self._place(key) for key in wanted], valid_s)
+            signed = _signed_urls(self._signing(), places, valid_s)
         except Exception as error:
             raise self._translated(wanted[0], "sign", error) from error
         return dict(zip(wanted, signed, strict=True))
@@ -192,16 +179,6 @@ class ObjectReader:
     def _place(self, key: str) -> str:
         """Where an object lies; the broker's folders have other names for some."""
         return f"{self._root}/{path_of(key) if self._is_local else key}"
-
-    def _straight(self, key: str, start: int, end: int) -> bytearray | None:
-        """The short way to bytes in a bucket; None where s3fs has to go."""
-        self._open()
-        if self._ranged is None:
-            return None
-        content = self._ranged.get(self._place(key), start, end)
-        if content is not None:
-            self._count(len(content))
-        return content
 
     def _read(self, key: str, start: int, end: int | None) -> bytes:
         try:
@@ -222,7 +199,6 @@ class ObjectReader:
                 self._process = os.getpid()
                 self._signer = None
                 self._file_system = _open_file_system(self.url, self._s3)
-                self._ranged = _ranged_gets(self.url, self._s3, self._file_system)
             return self._file_system
 
     def _signing(self) -> FileSystem:
@@ -356,15 +332,20 @@ def _region_in_use(file_system: Any) -> str | None:
     return region
 
 
-def _ranged_gets(url: str, s3: S3Options, file_system: FileSystem) -> RangedGets | None:
-    # The payer would have to be in the signature.
-    if url.startswith("file://") or s3.requester_pays:
-        return None
-    return RangedGets(
-        lambda path: file_system.url(path, expires=SIGNED_S),
-        connect_timeout_s=CONNECT_TIMEOUT_S,
-        read_timeout_s=READ_TIMEOUT_S,
-    )
+def _signed_urls(file_system: Any, paths: Sequence[str], valid_s: int) -> list[str]:
+    """URLs of objects of one bucket, in the order of `paths`; raises what s3fs raises.
+
+    s3fs makes the first, and the others too where it signs with something of the bucket's own.
+    """
+    from fsspec.asyn import sync
+
+    first = str(file_system.url(paths[0], expires=valid_s))
+    credentials = file_system.s3._request_signer._credentials  # noqa: SLF001  # has no public name
+    frozen = credentials and sync(file_system.loop, credentials.get_frozen_credentials)
+    keys = [file_system.split_path(path)[1] for path in paths]
+    return urls_like(first, keys, frozen, valid_s=valid_s) or [
+        str(file_system.url(path, expires=valid_s)) for path in paths
+    ]
 
 
 def _s3_arguments(s3: S3Options) -> dict[str, Any]:

@@ -63,7 +63,7 @@ def old_partitions(splits: Iterable[Split], reader: ObjectReader) -> frozenset[T
     return frozenset(one for one, name in names.items() if is_old_by_name.get(name, False))
 
 
-def _begin(entry: SegmentEntry, reader: ObjectReader) -> bytes | bytearray | None:
+def _begin(entry: SegmentEntry, reader: ObjectReader) -> bytes | None:
     try:
         return reader.get_range(entry.log_key, 0, min(entry.size_bytes, MAGIC_POSITION + 1))
     except ObjectNotFound:

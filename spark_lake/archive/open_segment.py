@@ -222,7 +222,7 @@ def _scanned(reader: ObjectReader, part: TailPart) -> _Scan:
     )
 
 
-def _events(content: bytes | bytearray) -> Iterator[_Event]:
+def _events(content: bytes) -> Iterator[_Event]:
     """Of the batches that a producer wrote in a row only the first counts."""
     writing: set[int] = set()
     for batch in iter_batches(content):
@@ -240,7 +240,7 @@ def _events(content: bytes | bytearray) -> Iterator[_Event]:
             yield _Event(_What.WROTE, producer_id, header.base_offset)
 
 
-def _ended(content: bytes | bytearray, batch: PositionedBatch) -> _What | None:
+def _ended(content: bytes, batch: PositionedBatch) -> _What | None:
     """What the marker in a control batch says; None for control records of other kinds, or gone.
 
     As the broker reads it. Raises CorruptRecords if it is no control record at all.
@@ -257,7 +257,7 @@ def _ended(content: bytes | bytearray, batch: PositionedBatch) -> _What | None:
     return _ENDS.get(record.key[2:_CONTROL_KEY_BYTES])
 
 
-def _content(reader: ObjectReader, part: TailPart) -> bytes | bytearray:
+def _content(reader: ObjectReader, part: TailPart) -> bytes:
     """The whole piece. Raises ObjectCorrupt unless it is what the manifest says."""
     if part.size_bytes > PIECE_BYTES_MAX:
         raise _corrupt(reader, part, f"{part.size_bytes} bytes are more than a piece can have")

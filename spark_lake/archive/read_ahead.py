@@ -31,7 +31,7 @@ class LogRange:
     aborted: Sequence[AbortedTransaction]
     # Of the first range of a segment: how many chunks of it are read.
     chunks: int | None
-    first: Future[bytes | bytearray] | None = None
+    first: Future[bytes] | None = None
 
 
 class ReadAhead:

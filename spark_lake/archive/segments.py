@@ -58,7 +58,7 @@ def offsets_of(entry: SegmentEntry) -> str:
 
 def _range_of(
     reader: ObjectReader, entry: SegmentEntry, key: str, start: Position, end: Position
-) -> bytes | bytearray:
+) -> bytes:
     """Bytes of an object of `entry`. Raises as `get_range`; what is lost is said with offsets."""
     try:
         return reader.get_range(key, start, end)
@@ -269,7 +269,7 @@ class LogReader:
         self._ahead = ahead
         self._window_bytes = window_bytes
 
-    def first_window(self, part: ChunkRange) -> Future[bytes | bytearray] | None:
+    def first_window(self, part: ChunkRange) -> Future[bytes] | None:
         """Has the first window of a range fetched ahead, for `blocks`."""
         if self._ahead is None:
             return None
@@ -280,7 +280,7 @@ class LogReader:
         self,
         part: ChunkRange,
         *,
-        first: Future[bytes | bytearray] | None = None,
+        first: Future[bytes] | None = None,
         then: Callable[[], None] | None = None,
     ) -> Iterator[Block]:
         """The whole range in order. Raises ObjectCorrupt unless it is exactly what was promised.
@@ -319,9 +319,9 @@ class LogReader:
     def _windows(
         self,
         part: ChunkRange,
-        first: Future[bytes | bytearray] | None,
+        first: Future[bytes] | None,
         then: Callable[[], None] | None,
-    ) -> Iterator[bytes | bytearray]:
+    ) -> Iterator[bytes]:
         edges = [*range(part.start_position, part.end_position, self._window_bytes)]
         edges.append(part.end_position)
         waiting = first
@@ -334,10 +334,10 @@ class LogReader:
                 then()
             yield window
 
-    def _fetch(self, start: Position, end: Position) -> bytes | bytearray:
+    def _fetch(self, start: Position, end: Position) -> bytes:
         return _range_of(self._reader, self._entry, self._entry.log_key, start, end)
 
-    def _checked(self, content: bytes | bytearray, expected: _Expected) -> Block:
+    def _checked(self, content: bytes, expected: _Expected) -> Block:
         try:
             return _verified(content, expected)
         except CorruptRecords:
@@ -417,7 +417,7 @@ class _Checksums:
         return None
 
 
-def _verified(content: bytes | bytearray, expected: _Expected) -> Block:
+def _verified(content: bytes, expected: _Expected) -> Block:
     """Raises CorruptRecords unless these bytes can be what follows."""
     view = memoryview(content)
     batches = list(scan_batches(view))

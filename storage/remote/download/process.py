@@ -76,7 +76,7 @@ CHECK_S_MAX = 30.0
 # Each is a thread in the child and two descriptors.
 CHANNELS_MAX = 16
 # How long the loop goes by what a worker was told of where an object lies. Less than the time by
-# which a signed URL outlives its use (`s3_presigned`).
+# which a signed URL outlives its use (`S3Store`).
 SOURCE_KNOWN_S = 60.0
 # As many segments as are read at the same time, with room to spare.
 SOURCES_MAX = 512

@@ -47,6 +47,7 @@ from strandline.storage.remote.object_store.interface import (
     check_key,
     checksum,
 )
+from strandline.storage.remote.object_store.known_sources import KnownSources
 from strandline.storage.remote.s3.access import (
     S3Access,
     check_listed,
@@ -58,14 +59,11 @@ from strandline.storage.remote.s3.answers import bound_answers
 from strandline.storage.remote.s3.attempts import AgainError, Attempts, DeadlineError, Failure
 from strandline.storage.remote.s3.failures import failure_of_code
 from strandline.storage.remote.s3.lifecycle import S3Lifecycle
-from strandline.storage.remote.s3.presigned import VALID_S, PresignedReads
 from strandline.storage.remote.s3.receive import receive_some
-from strandline.storage.remote.s3.signing import Secrets
 from strandline.storage.remote.s3.uploads import S3Uploads
 from strandline.storage.remote.s3.usage import S3Usage
 
 if TYPE_CHECKING:
-    from botocore.credentials import Credentials
     from botocore.exceptions import ClientError
     from types_boto3_s3 import S3Client
     from types_boto3_s3.type_defs import (
@@ -89,6 +87,14 @@ RECEIVE_BYTES = 1024 * 1024
 PAGE_KEYS_MAX = 1000
 # More threads than this waiting for one store are a mistake elsewhere.
 CONNECTIONS_MAX = 64
+
+# How long a signed URL is good. It outlives its use here by the time that any request may take.
+SIGNED_S = 900
+# How long it is used. Temporary credentials are renewed ten minutes before they end, and a URL ends
+# with what it was signed with.
+SIGNED_REUSED_S = 300.0
+# Two URLs for each segment that is read at the same time, with room to spare.
+SIGNED_URLS_MAX = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,9 +137,7 @@ class S3Store:
             clock=clock,
         )
         self._uploads = S3Uploads(self._access)
-        self._direct = PresignedReads(self._sign, self._secrets, self._access.full_key, clock)
-        # The SDK's own, which it renews before they end.
-        self._credentials: Credentials | None = None
+        self._signed = KnownSources(known_s=SIGNED_REUSED_S, count_max=SIGNED_URLS_MAX)
         self._lazy_client: S3Client | None = None
         self._read_bytes = 0
 
@@ -263,7 +267,15 @@ class S3Store:
             self._read_bytes += done
 
     def direct_read(self, key: str) -> DirectRead | None:
-        return self._direct.source(key)
+        """A signed URL: only the host is signed, so it serves every range of its object."""
+        now_s = self._clock.monotonic_s()
+        with self._lock:
+            is_known, source = self._signed.find(key, now_s)
+        if not is_known:
+            source = self._sign(key)
+            with self._lock:
+                self._signed.note(key, source, now_s)
+        return source
 
     def _sign(self, key: str) -> DirectRead | None:
         """A URL for `key`; None if that is not all: without credentials, or through a proxy."""
@@ -274,7 +286,7 @@ class S3Store:
         wanted = {"Bucket": self._bucket, "Key": self._access.full_key(key)}
         try:
             url = self._client().generate_presigned_url(
-                "get_object", Params=wanted, ExpiresIn=VALID_S
+                "get_object", Params=wanted, ExpiresIn=SIGNED_S
             )
         except BotoCoreError:
             return None
@@ -287,15 +299,6 @@ class S3Store:
             read_s=self._deadlines.read_s,
             request_s=self._deadlines.request_s,
         )
-
-    def _secrets(self) -> Secrets | None:
-        """What requests are signed with now; None without credentials. May fetch them."""
-        from botocore.exceptions import BotoCoreError
-
-        try:
-            return None if self._credentials is None else self._credentials.get_frozen_credentials()
-        except BotoCoreError:
-            return None
 
     def note_direct_read(self, size_bytes: int) -> None:
         self._attempts.count("get")
@@ -492,6 +495,5 @@ class S3Store:
         client: S3Client = session.client(
             "s3", region_name=region, endpoint_url=self._endpoint_url, config=config
         )
-        self._credentials = session.get_credentials()
         bound_answers(client, seconds=self._deadlines.request_s, clock=self._clock)
         return client

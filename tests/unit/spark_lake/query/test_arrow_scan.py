@@ -378,5 +378,5 @@ def test_topics_of_any_length_are_found_in_a_folder(tmp_path: Path) -> None:
     every = scan(archive.url, columns=["topic"], options={"subscribePattern": ".*"}).read_all()
     assert set(every.column("topic").to_pylist()) == set(names)
     log_key = archive.manifest("b" * 249).segments[0].log_key
-    address = ObjectReader(archive.url, S3Options()).address(log_key, 60)
+    (address,) = ObjectReader(archive.url, S3Options()).addresses([log_key], 60).values()
     assert Path(address).read_bytes() == archive.store.get(log_key)
