@@ -110,15 +110,18 @@ class ObjectReader:
         self._request_count = 0
         self._bytes_read = 0
 
-    def get(self, key: str) -> bytes:
-        """The whole object. Raises a TierError."""
-        return self._read(key, 0, None)
+    def get(self, key: str, *, start: int = 0, end: int | None = None) -> bytes:
+        """Exactly the bytes [start, end), to the end of the object without `end`.
 
-    def get_range(self, key: str, start: int, end: int) -> bytes:
-        """Exactly the bytes [start, end). Raises a TierError; ObjectCorrupt if they are fewer."""
-        assert 0 <= start < end, (key, start, end)
-        content = self._read(key, start, end)
-        if len(content) != end - start:
+        Raises a TierError; ObjectCorrupt if they are fewer.
+        """
+        assert 0 <= start < (start + 1 if end is None else end), (key, start, end)
+        try:
+            content = self._open().cat_file(self._place(key), start=start, end=end)
+        except Exception as error:  # fsspec, botocore and aiohttp have no common root
+            raise self._translated(key, "read", error) from error
+        self._count(len(content))
+        if end is not None and len(content) != end - start:
             raise ObjectCorrupt(
                 f"{self.url}/{key}",
                 "read",
@@ -179,14 +182,6 @@ class ObjectReader:
     def _place(self, key: str) -> str:
         """Where an object lies; the broker's folders have other names for some."""
         return f"{self._root}/{path_of(key) if self._is_local else key}"
-
-    def _read(self, key: str, start: int, end: int | None) -> bytes:
-        try:
-            content = bytes(self._open().cat_file(self._place(key), start=start, end=end))
-        except Exception as error:  # fsspec, botocore and aiohttp have no common root
-            raise self._translated(key, "read", error) from error
-        self._count(len(content))
-        return content
 
     def _count(self, bytes_read: int) -> None:
         with self._lock:

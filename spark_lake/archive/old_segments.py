@@ -36,7 +36,7 @@ def old_partitions(splits: Iterable[Split], reader: ObjectReader) -> frozenset[T
 
     A segment that is gone counts as new: the task that reads it tells what became of it, if one
     ever does. What an object begins with is asked for once in a process, because objects are never
-    written again. Raises as `ObjectReader.get_range` does for all else.
+    written again. Raises as `ObjectReader.get` does for all else.
     """
     first: dict[TopicPartition, SegmentSlice] = {}
     for split in splits:
@@ -65,6 +65,6 @@ def old_partitions(splits: Iterable[Split], reader: ObjectReader) -> frozenset[T
 
 def _begin(entry: SegmentEntry, reader: ObjectReader) -> bytes | None:
     try:
-        return reader.get_range(entry.log_key, 0, min(entry.size_bytes, MAGIC_POSITION + 1))
+        return reader.get(entry.log_key, end=min(entry.size_bytes, MAGIC_POSITION + 1))
     except ObjectNotFound:
         return None

@@ -263,7 +263,7 @@ def _content(reader: ObjectReader, part: TailPart) -> bytes:
         raise _corrupt(reader, part, f"{part.size_bytes} bytes are more than a piece can have")
     # Bytes are sometimes damaged on their way: they are asked for once more.
     for _ in range(2):
-        content = reader.get_range(part.key, 0, part.size_bytes)
+        content = reader.get(part.key, end=part.size_bytes)
         if crc32c.crc32c(content) == part.crc32c:
             return content
     raise _corrupt(reader, part, "checksum differs from the manifest's")

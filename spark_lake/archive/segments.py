@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -36,12 +37,11 @@ from strandline.storage.records.batch.batch import CRC_START, LOG_OVERHEAD, LOG_
 from strandline.storage.records.columns.key_filter import KeyFilter
 from strandline.storage.records.columns.vectorised import BatchRow, check_crc, scan_batches
 from strandline.storage.remote.manifest.entries import SegmentEntry
-from strandline.storage.remote.segment import meta as segment_meta
 from strandline.storage.remote.segment.meta import (
-    DirectoryOutsideTail,
+    MetaReader,
     Section,
-    SectionRange,
     SegmentStatistics,
+    decode_txn_index,
 )
 from strandline.storage.system import crc32c
 
@@ -56,15 +56,34 @@ def offsets_of(entry: SegmentEntry) -> str:
     return f"it has the offsets {entry.base_offset} to {entry.end_offset - 1}"
 
 
-def _range_of(
-    reader: ObjectReader, entry: SegmentEntry, key: str, start: Position, end: Position
-) -> bytes:
-    """Bytes of an object of `entry`. Raises as `get_range`; what is lost is said with offsets."""
-    try:
-        return reader.get_range(key, start, end)
-    except (ObjectCorrupt, ObjectNotFound) as error:
-        detail = f"{error.detail}; {offsets_of(entry)}"
-        raise type(error)(error.key, error.operation, detail) from error
+class _SegmentObjects:
+    """The objects of one segment; errors about them say which offsets it has."""
+
+    def __init__(self, reader: ObjectReader, entry: SegmentEntry) -> None:
+        self._reader = reader
+        self._offsets = offsets_of(entry)
+
+    def get(self, key: str, *, start: Position, end: Position) -> bytes:
+        """As `ObjectReader.get`."""
+        try:
+            return self._reader.get(key, start=start, end=end)
+        except (ObjectCorrupt, ObjectNotFound) as error:
+            detail = f"{error.detail}; {self._offsets}"
+            raise type(error)(error.key, error.operation, detail) from error
+
+    def corrupt(self, key: str, detail: str) -> ObjectCorrupt:
+        """What to raise of an object that is not what was archived."""
+        detail = f"{detail}; {CORRUPT_REMEDY}; {self._offsets}"
+        return ObjectCorrupt(f"{self._reader.url}/{key}", "read", detail)
+
+    @contextmanager
+    def naming_damage(self, key: str) -> Iterator[None]:
+        """What decoding an object raises, as errors of that object."""
+        try:
+            with naming_later_formats(self._reader.url):
+                yield
+        except CorruptFile as error:
+            raise self.corrupt(key, str(error)) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,129 +96,56 @@ class Block:
 
 
 class SegmentMeta:
-    """The `.meta` of one segment; sections are fetched when they are asked for."""
+    """The `.meta` of one segment; each method raises ObjectCorrupt if it is damaged or another's.
+
+    Sections are fetched when they are asked for.
+    """
 
     def __init__(self, reader: ObjectReader, entry: SegmentEntry) -> None:
-        self._reader = reader
         self._entry = entry
-        self._tail = b""
-        self._sections: dict[Section, SectionRange] | None = None
-        self._is_ours = False
+        self._objects = _SegmentObjects(reader, entry)
+        # What another's says of chunks, keys and transactions would cost rows, or add some.
+        self._meta = MetaReader(
+            self._objects, entry.meta_key, entry.meta_size_bytes, entry.meta_crc32c
+        )
 
     def statistics(self) -> SegmentStatistics:
-        """Raises ObjectCorrupt if they are damaged, missing, or of another segment."""
-        content = self._read(Section.STATISTICS)
-        if content is None:
-            raise self._corrupt("has no statistics")
-        try:
-            with naming_later_formats(self._reader.url):
-                statistics = SegmentStatistics.decode(content, source=self._entry.meta_key)
-        except CorruptFile as error:
-            raise self._corrupt(str(error)) from error
-        chunks = statistics.chunks
-        if (
-            not chunks
-            or statistics.record_count != self._entry.record_count
-            or sum(chunk.record_count for chunk in chunks) != self._entry.record_count
-            or chunks[0].base_offset < self._entry.base_offset
-            or chunks[-1].base_offset >= self._entry.end_offset
-            or chunks[-1].position >= self._entry.size_bytes
-        ):
-            raise self._corrupt("has statistics that do not fit the manifest")
+        """They must be there, and fit the manifest."""
+        entry = self._entry
+        with self._objects.naming_damage(entry.meta_key):
+            content = self._meta.section(Section.STATISTICS)
+            if content is None:
+                raise CorruptFile("has no statistics")
+            statistics = SegmentStatistics.decode(content, source=entry.meta_key)
+            chunks = statistics.chunks
+            if (
+                not chunks
+                or statistics.record_count != entry.record_count
+                or sum(chunk.record_count for chunk in chunks) != entry.record_count
+                or chunks[0].base_offset < entry.base_offset
+                or chunks[-1].base_offset >= entry.end_offset
+                or chunks[-1].position >= entry.size_bytes
+            ):
+                raise CorruptFile("has statistics that do not fit the manifest")
         return statistics
 
     def key_filter(self) -> KeyFilter | None:
-        """None where it was left out, for it would spare nothing. Raises ObjectCorrupt."""
-        content = self._read(Section.KEY_FILTER)
-        if content is None:
-            return None
-        try:
-            return KeyFilter.decode(content, source=self._entry.meta_key)
-        except CorruptFile as error:
-            raise self._corrupt(str(error)) from error
-        except UnsupportedFormat:
-            # A filter only spares work; one of a later release is as good as none.
-            return None
+        """None where it was left out, for it would spare nothing."""
+        with self._objects.naming_damage(self._entry.meta_key):
+            content = self._meta.section(Section.KEY_FILTER)
+            if content is None:
+                return None
+            try:
+                return KeyFilter.decode(content, source=self._entry.meta_key)
+            except UnsupportedFormat:
+                # A filter only spares work; one of a later release is as good as none.
+                return None
 
     def aborted_transactions(self) -> tuple[AbortedTransaction, ...]:
-        """Every aborted transaction that has records in the segment. Raises ObjectCorrupt."""
-        content = self._read(Section.TXN_INDEX)
-        if content is None:
-            return ()
-        try:
-            return segment_meta.decode_txn_index(content, source=self._entry.meta_key)
-        except CorruptFile as error:
-            raise self._corrupt(str(error)) from error
-
-    def _read(self, section: Section) -> bytes | None:
-        try:
-            if self._sections is None:
-                with naming_later_formats(self._reader.url):
-                    self._sections = self._load_directory()
-            found = self._sections.get(section)
-            content = None
-            if found is not None:
-                content = found.check(self._section_bytes(found), source=self._entry.meta_key)
-            if not self._is_ours:
-                self._check_whole()
-                self._is_ours = True
-            return content
-        except CorruptFile as error:
-            raise self._corrupt(str(error)) from error
-
-    def _load_directory(self) -> dict[Section, SectionRange]:
-        self._read_tail(segment_meta.TAIL_BYTES)
-        try:
-            directory = self._decode_directory()
-        except DirectoryOutsideTail as error:
-            self._read_tail(error.needed_bytes)
-            directory = self._decode_directory()
-        return dict(directory.sections)
-
-    def _check_whole(self) -> None:
-        """Raises CorruptFile unless it is the object that the manifest tells of.
-
-        That of another segment may be as long, and whole in itself: what it says of chunks, keys
-        and transactions would cost rows, or add some.
-        """
-        entry = self._entry
-        found = segment_meta.object_checksum(
-            self._tail, size_bytes=entry.meta_size_bytes, source=entry.meta_key
-        )
-        if found != entry.meta_crc32c:
-            raise CorruptFile(
-                f"{entry.meta_key}: checksum of the whole object differs from the manifest's"
-            )
-
-    def _decode_directory(self) -> segment_meta.MetaDirectory:
-        return segment_meta.decode_directory(
-            self._tail, size_bytes=self._entry.meta_size_bytes, source=self._entry.meta_key
-        )
-
-    def _read_tail(self, tail_bytes: int) -> None:
-        size_bytes = self._entry.meta_size_bytes
-        start = max(0, size_bytes - tail_bytes)
-        self._tail = self._range(start, size_bytes)
-
-    def _section_bytes(self, found: SectionRange) -> bytes:
-        tail_position = self._entry.meta_size_bytes - len(self._tail)
-        if found.position >= tail_position:
-            start = found.position - tail_position
-            return self._tail[start : start + found.length]
-        if not found.length:
-            return b""
-        start, end = found.position, found.position + found.length
-        return self._range(start, end)
-
-    def _range(self, start: Position, end: Position) -> bytes:
-        return bytes(_range_of(self._reader, self._entry, self._entry.meta_key, start, end))
-
-    def _corrupt(self, detail: str) -> ObjectCorrupt:
-        return ObjectCorrupt(
-            f"{self._reader.url}/{self._entry.meta_key}",
-            "read",
-            f"{detail}; {CORRUPT_REMEDY}; {offsets_of(self._entry)}",
-        )
+        """Every aborted transaction that has records in the segment."""
+        with self._objects.naming_damage(self._entry.meta_key):
+            content = self._meta.section(Section.TXN_INDEX)
+            return decode_txn_index(content or b"", source=self._entry.meta_key)
 
 
 def whole_segment(entry: SegmentEntry) -> ChunkRange:
@@ -264,8 +210,8 @@ class LogReader:
         window_bytes: int = WINDOW_BYTES,
     ) -> None:
         """`ahead` fetches the next window while the caller works; without it nothing is ahead."""
-        self._reader = reader
         self._entry = entry
+        self._objects = _SegmentObjects(reader, entry)
         self._ahead = ahead
         self._window_bytes = window_bytes
 
@@ -335,7 +281,7 @@ class LogReader:
             yield window
 
     def _fetch(self, start: Position, end: Position) -> bytes:
-        return _range_of(self._reader, self._entry, self._entry.log_key, start, end)
+        return self._objects.get(self._entry.log_key, start=start, end=end)
 
     def _checked(self, content: bytes, expected: _Expected) -> Block:
         try:
@@ -349,11 +295,7 @@ class LogReader:
             raise self._corrupt(expected.position, str(error)) from error
 
     def _corrupt(self, position: Position, detail: str) -> ObjectCorrupt:
-        return ObjectCorrupt(
-            f"{self._reader.url}/{self._entry.log_key}",
-            "read",
-            f"from byte {position}: {detail}; {CORRUPT_REMEDY}; {offsets_of(self._entry)}",
-        )
+        return self._objects.corrupt(self._entry.log_key, f"from byte {position}: {detail}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

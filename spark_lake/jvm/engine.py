@@ -183,7 +183,7 @@ def divided(plan: ScanPlan, reader: ObjectReader) -> tuple[list[Split], list[Spl
 
     Of the latter are pieces of an open segment, which may be replaced meanwhile, and messages of
     the formats before Kafka 0.11. Asks for the first bytes of a partition's first segment where
-    they may be of that age. Raises as `ObjectReader.get_range` does.
+    they may be of that age. Raises as `ObjectReader.get` does.
     """
     old = old_partitions(plan.splits, reader)
     inside: list[Split] = []

@@ -302,25 +302,47 @@ def decode(content: Buffer, *, source: str = "") -> dict[Section, bytes]:
 class MetaReader:
     """Sections of one object, with the tail kept: blocking, not shared between threads.
 
-    Every way of being damaged is an ObjectCorrupt that names the object.
+    With `meta_crc32c`, which the manifest has, it must be that very object: that of another segment
+    may be as long, and whole in itself.
     """
 
-    def __init__(self, store: GetsRanges, meta_key: str, meta_size_bytes: int) -> None:
+    def __init__(
+        self,
+        store: GetsRanges,
+        meta_key: str,
+        meta_size_bytes: int,
+        meta_crc32c: int | None = None,
+    ) -> None:
         self._store = store
         self._key = meta_key
         self._size_bytes = meta_size_bytes
+        self._unchecked_crc32c = meta_crc32c
         self._tail = b""
         self._directory: MetaDirectory | None = None
 
     def read(self, section: Section) -> bytes | None:
-        """The section's bytes; None if the object has no such section."""
+        """As `section`; every way of being damaged is an ObjectCorrupt that names the object."""
         try:
-            found = self._load_directory().find(section)
-            if found is None:
-                return None
-            return found.check(self._section_bytes(found), source=self._key)
+            return self.section(section)
         except CorruptFile as error:
             raise ObjectCorrupt(self._key, "get", str(error)) from error
+
+    def section(self, section: Section) -> bytes | None:
+        """The section's bytes; None if the object has no such section. Raises CorruptFile."""
+        found = self._load_directory().find(section)
+        content = None
+        if found is not None:
+            content = found.check(self._section_bytes(found), source=self._key)
+        if self._unchecked_crc32c is not None:
+            self._check_whole(self._unchecked_crc32c)
+            self._unchecked_crc32c = None
+        return content
+
+    def _check_whole(self, crc32c: int) -> None:
+        if object_checksum(self._tail, size_bytes=self._size_bytes, source=self._key) != crc32c:
+            raise CorruptFile(
+                f"{self._key}: checksum of the whole object differs from the manifest's"
+            )
 
     def _load_directory(self) -> MetaDirectory:
         if self._directory is None:
@@ -344,6 +366,8 @@ class MetaReader:
         if found.position >= tail_position:
             start = found.position - tail_position
             return memoryview(self._tail)[start : start + found.length]
+        if not found.length:
+            return b""
         return self._store.get(self._key, start=found.position, end=found.position + found.length)
 
 

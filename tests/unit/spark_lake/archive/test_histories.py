@@ -216,7 +216,9 @@ class LyingStore:
         self._get = ObjectReader.get
         self._list = ObjectReader.list_folders
 
-        def get(reader: ObjectReader, key: str) -> bytes:
+        def get(reader: ObjectReader, key: str, *, start: int = 0, end: int | None = None) -> bytes:
+            if end is not None:
+                return self._get(reader, key, start=start, end=end)
             return self.get(reader, key)
 
         def list_folders(reader: ObjectReader, prefix: str) -> list[str]:

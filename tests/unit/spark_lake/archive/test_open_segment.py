@@ -262,13 +262,14 @@ def test_a_plain_piece_costs_the_planner_no_request(
     archive: ArchiveBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    get_range = ObjectReader.get_range
+    get = ObjectReader.get
 
-    def noted(self: ObjectReader, key: str, start: int, end: int) -> bytes | bytearray:
-        asked.append(key)
-        return get_range(self, key, start, end)
+    def noted(self: ObjectReader, key: str, *, start: int = 0, end: int | None = None) -> bytes:
+        if end is not None:
+            asked.append(key)
+        return get(self, key, start=start, end=end)
 
-    monkeypatch.setattr(ObjectReader, "get_range", noted)
+    monkeypatch.setattr(ObjectReader, "get", noted)
     planned(archive)
     assert asked == []
 

@@ -228,10 +228,10 @@ def test_a_range_beyond_the_object_is_corrupt(options: dict[str, str]) -> None:
     s3 = S3Options(endpoint_url=options["s3.endpoint.url"], key="test", secret="test")
     reader = ObjectReader(options["path"], s3)
     size_bytes = len(reader.get("cluster.json"))
-    assert len(reader.get_range("cluster.json", 1, size_bytes)) == size_bytes - 1
+    assert len(reader.get("cluster.json", start=1, end=size_bytes)) == size_bytes - 1
     for start in (size_bytes - 1, size_bytes + 5):
         with pytest.raises(ObjectCorrupt, match="shorter"):
-            reader.get_range("cluster.json", start, size_bytes + 10)
+            reader.get("cluster.json", start=start, end=size_bytes + 10)
     statistics = reader.statistics()
     assert statistics.request_count >= 3
     assert statistics.bytes_read >= 2 * size_bytes - 1

@@ -120,16 +120,16 @@ def test_the_next_segment_is_on_its_way_while_the_last_window_of_one_is_decoded(
     archive: ArchiveBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: dict[str, threading.Event] = {}
-    get_range = ObjectReader.get_range
+    get = ObjectReader.get
     keys = [entry.log_key for entry in archive.manifest("t").segments]
 
-    def noted(self: ObjectReader, key: str, start: int, end: int) -> bytes | bytearray:
+    def noted(self: ObjectReader, key: str, *, start: int = 0, end: int | None = None) -> bytes:
         asked.setdefault(key, threading.Event()).set()
-        return get_range(self, key, start, end)
+        return get(self, key, start=start, end=end)
 
     for key in keys:
         asked[key] = threading.Event()
-    monkeypatch.setattr(ObjectReader, "get_range", noted)
+    monkeypatch.setattr(ObjectReader, "get", noted)
     query, plan = planned(archive)
     (split,) = plan.splits
     rows = query.read(split, query.open())

@@ -38,13 +38,14 @@ def archive(tmp_path: Path) -> ArchiveBuilder:
 def bytes_read(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """What was read of logs and metas: name and length of every range."""
     seen: list[tuple[str, int]] = []
-    get_range = ObjectReader.get_range
+    get = ObjectReader.get
 
-    def counted(self: ObjectReader, key: str, start: int, end: int) -> bytes:
-        seen.append((key.rsplit(".", 1)[-1], end - start))
-        return get_range(self, key, start, end)
+    def counted(self: ObjectReader, key: str, *, start: int = 0, end: int | None = None) -> bytes:
+        if end is not None:
+            seen.append((key.rsplit(".", 1)[-1], end - start))
+        return get(self, key, start=start, end=end)
 
-    monkeypatch.setattr(ObjectReader, "get_range", counted)
+    monkeypatch.setattr(ObjectReader, "get", counted)
     return seen
 
 

@@ -35,14 +35,14 @@ def archive(tmp_path: Path) -> ArchiveBuilder:
 
 def logs_read(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     seen: set[str] = set()
-    get_range = ObjectReader.get_range
+    get = ObjectReader.get
 
-    def noted(self: ObjectReader, key: str, start: int, end: int) -> bytes:
+    def noted(self: ObjectReader, key: str, *, start: int = 0, end: int | None = None) -> bytes:
         if key.endswith(".log"):
             seen.add(key)
-        return get_range(self, key, start, end)
+        return get(self, key, start=start, end=end)
 
-    monkeypatch.setattr(ObjectReader, "get_range", noted)
+    monkeypatch.setattr(ObjectReader, "get", noted)
     return seen
 
 

@@ -205,11 +205,11 @@ def stale_once(
     left = dict.fromkeys(old, times)
     get = ObjectReader.get
 
-    def stale(reader: ObjectReader, key: str) -> bytes:
+    def stale(reader: ObjectReader, key: str, *, start: int = 0, end: int | None = None) -> bytes:
         if left.get(key, 0):
             left[key] -= 1
             return old[key]
-        return get(reader, key)
+        return get(reader, key, start=start, end=end)
 
     monkeypatch.setattr(ObjectReader, "get", stale)
 
