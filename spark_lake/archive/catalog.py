@@ -8,15 +8,16 @@ A partition without a manifest has no rows, a folder without `topic.json` is no 
 believed on a 404 alone: both objects are written before what they describe and deleted after it, so
 a LIST of the topic's folder must show nothing that needs them (docs/decisions, 23).
 
-Nothing here lists data. Formats are decoded by the pure parts of `storage.remote`.
+Nothing here lists data. Each object is loaded by `storage.remote.manifest`, as in the broker.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -30,24 +31,32 @@ from strandline.spark_lake.options.selection_options import (
     SubscribePattern,
 )
 from strandline.spark_lake.plan.planner import OffsetRange
-from strandline.storage.errors import CorruptFile, InvalidConfig, ObjectNotFound, UnknownTopic
+from strandline.storage.errors import (
+    CorruptFile,
+    InvalidConfig,
+    ObjectCorrupt,
+    ObjectNotFound,
+    UnknownTopic,
+    UnsupportedFormat,
+)
 from strandline.storage.model import Isolation, TopicIdPartition, TopicPartition
 from strandline.storage.remote.keys import (
     CLUSTER_KEY,
     TOPIC_FILE,
-    TOPICS_PREFIX,
     TopicFolder,
     manifest_key,
-    parse_topic_folder,
     topic_folder,
     topic_key,
 )
-from strandline.storage.remote.manifest.cluster_info import ClusterInfo
+from strandline.storage.remote.manifest.cluster_info import ClusterInfo, load_cluster_info
 from strandline.storage.remote.manifest.entries import PageRef, SegmentEntry
 from strandline.storage.remote.manifest.manifest import Manifest
-from strandline.storage.remote.manifest.page import decode_page
-from strandline.storage.remote.manifest.topic_info import TopicInfo
-from strandline.storage.system import crc32c
+from strandline.storage.remote.manifest.store import load_manifest, read_page
+from strandline.storage.remote.manifest.topic_info import (
+    TopicInfo,
+    list_topic_folders,
+    load_topic_info,
+)
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -82,17 +91,16 @@ class Catalog:
 
     def load_cluster(self) -> ClusterInfo:
         """Raises ObjectNotFound if there is no archive, UnsupportedFormat if it is a newer one."""
-        try:
-            content = self._reader.get(CLUSTER_KEY)
-        except ObjectNotFound as error:
+        with self._naming_objects():
+            found = load_cluster_info(self._reader)
+        if found is None:
             raise ObjectNotFound(
-                error.key,
+                f"{self._reader.url}/{CLUSTER_KEY}",
                 "read",
                 f"there is no strandline archive at {self._reader.url}: option path must be the"
                 " broker's strandline.remote.url",
-            ) from error
-        with naming_later_formats(self._reader.url):
-            return ClusterInfo.decode(content)
+            )
+        return found
 
     def topic_names(self, selection: Selection | None = None) -> list[str]:
         """The selected topics, or all that are not being deleted, in order of their names.
@@ -224,11 +232,7 @@ class Catalog:
     # --- topics ------------------------------------------------------------------------------
 
     def _load_topics(self, selection: Selection, topics_min: int = 1) -> list[TopicInfo]:
-        folders = [
-            folder
-            for name in self._reader.list_folders(TOPICS_PREFIX)
-            if (folder := parse_topic_folder(name)) is not None
-        ]
+        folders = list_topic_folders(self._reader)
         wanted = _wants(selection)
         chosen = [folder for folder in folders if wanted(folder.topic)]
         loaded = self._in_parallel(self._load_topic, chosen)
@@ -287,20 +291,8 @@ class Catalog:
                 )
 
     def _load_topic(self, folder: TopicFolder) -> TopicInfo | None:
-        key = topic_key(folder.topic, folder.topic_id)
-        try:
-            content = self._reader.get(key)
-        except ObjectNotFound:
-            return None
-        source = f"{self._reader.url}/{key}"
-        with naming_later_formats(self._reader.url):
-            found = TopicInfo.decode(content, source=source)
-        if (found.topic, found.topic_id) != (folder.topic, folder.topic_id):
-            raise CorruptFile(
-                f"{source} describes topic {found.topic} ({found.topic_id}), not {folder.topic}"
-                f" ({folder.topic_id}): put the right one back, a bucket with versioning has it"
-            )
-        return found
+        with self._naming_objects():
+            return load_topic_info(self._reader, folder.topic, folder.topic_id)
 
     def _unless_purged(self, folder: TopicFolder) -> TopicInfo | None:
         """Of a folder whose `topic.json` was not found: it after all, or None where a purge ended.
@@ -326,28 +318,24 @@ class Catalog:
     # --- manifests ---------------------------------------------------------------------------
 
     def _load_manifest(self, partition: TopicIdPartition) -> Manifest | None:
-        key = manifest_key(partition)
-        try:
-            content = self._reader.get(key)
-        except ObjectNotFound:
-            return None
-        with naming_later_formats(self._reader.url):
-            manifest = Manifest.decode(content, source=f"{self._reader.url}/{key}")
-        if manifest.topic_id_partition != partition:
-            raise CorruptFile(
-                f"{self._reader.url}/{key} is the manifest of {manifest.topic_id_partition}"
-                f" ({manifest.topic_id}), not of {partition}"
-            )
-        return manifest
+        with self._naming_objects():
+            return load_manifest(self._reader, partition)
 
     def _load_page(self, page: PageRef) -> tuple[SegmentEntry, ...]:
-        content = self._reader.get(page.key)
-        if crc32c.crc32c(content) != page.crc32c:
-            raise CorruptFile(
-                f"{self._reader.url}/{page.key}: checksum differs from the manifest's"
-            )
+        with self._naming_objects():
+            try:
+                return read_page(self._reader, page)
+            except ObjectCorrupt as error:
+                raise CorruptFile(f"{page.key}: {error.detail}") from error
+
+    @contextmanager
+    def _naming_objects(self) -> Iterator[None]:
+        """Damaged objects and those of later releases are told with the archive they lie in."""
         with naming_later_formats(self._reader.url):
-            return decode_page(content, page)
+            try:
+                yield
+            except (CorruptFile, UnsupportedFormat) as error:
+                raise type(error)(f"{self._reader.url}/{error}") from error
 
     def _in_parallel(
         self, load: Callable[[T], R], wanted: Iterable[T], *, threads: int = PARALLEL_READS

@@ -12,7 +12,11 @@ from strandline.storage.errors import ObjectNotFound, PreconditionFailed
 from strandline.storage.model import Buffer
 from strandline.storage.remote.keys import CLUSTER_KEY
 from strandline.storage.remote.manifest.json_document import decode_document, encode_document
-from strandline.storage.remote.object_store.interface import IfAbsent, ObjectStore
+from strandline.storage.remote.object_store.interface import (
+    IfAbsent,
+    ObjectStore,
+    ReadsArchive,
+)
 
 FORMAT_NAME = "strandline-cluster"
 FORMAT_VERSION = 1
@@ -38,7 +42,7 @@ class ClusterInfo:
         return cls(cluster_id=fields.text("cluster_id"), format_version=fields.integer("version"))
 
 
-def load_cluster_info(store: ObjectStore) -> ClusterInfo | None:
+def load_cluster_info(store: ReadsArchive) -> ClusterInfo | None:
     """The archive's owner; None for an archive that nobody has begun yet."""
     try:
         return ClusterInfo.decode(store.get(CLUSTER_KEY))

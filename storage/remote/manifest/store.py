@@ -33,7 +33,7 @@ from strandline.storage.errors import (
     StorageError,
     TierUnavailable,
 )
-from strandline.storage.model import Offset, TimestampMs, TopicIdPartition
+from strandline.storage.model import Buffer, Offset, TimestampMs, TopicIdPartition
 from strandline.storage.remote.keys import (
     manifest_key,
     manifest_page_key,
@@ -57,7 +57,7 @@ from strandline.storage.remote.object_store.interface import (
     IfAbsent,
     IfMatches,
     ObjectStore,
-    StoredObject,
+    ReadsArchive,
     checksum,
 )
 
@@ -94,7 +94,16 @@ def load(store: ObjectStore, partition: TopicIdPartition) -> StoredManifest | No
         stored = store.get_object(key)
     except ObjectNotFound:
         return None
-    return _decode(key, stored, partition)
+    return StoredManifest(manifest=_decode(key, stored.body, partition), etag=stored.info.etag)
+
+
+def load_manifest(store: ReadsArchive, partition: TopicIdPartition) -> Manifest | None:
+    """As `load`, for readers, who commit nothing."""
+    key = manifest_key(partition)
+    try:
+        return _decode(key, store.get(key), partition)
+    except ObjectNotFound:
+        return None
 
 
 def load_or_refuse(store: ObjectStore, partition: TopicIdPartition) -> StoredManifest | None:
@@ -257,7 +266,7 @@ def mergeable_pages(
     return last if is_one_run else ()
 
 
-def read_page(store: ObjectStore, page: PageRef) -> tuple[SegmentEntry, ...]:
+def read_page(store: ReadsArchive, page: PageRef) -> tuple[SegmentEntry, ...]:
     """The page's entries that are not deleted. Raises ObjectCorrupt, and as the store does."""
     content = store.get(page.key)
     if checksum(content) != page.crc32c:
@@ -324,14 +333,14 @@ def page_mark(page: PageRef, *, marked_ms: TimestampMs) -> DeletedEntry:
     return DeletedEntry(log_key=page.key, meta_key=page.key, marked_ms=marked_ms)
 
 
-def _decode(key: str, stored: StoredObject, partition: TopicIdPartition) -> StoredManifest:
-    manifest = Manifest.decode(stored.body, source=key)
+def _decode(key: str, content: Buffer, partition: TopicIdPartition) -> Manifest:
+    manifest = Manifest.decode(content, source=key)
     if manifest.topic_id_partition != partition:
         raise CorruptFile(
             f"{key}: is the manifest of {manifest.topic_id_partition} "
             f"({manifest.topic_id}), not of {partition} ({partition.topic_id})"
         )
-    return StoredManifest(manifest=manifest, etag=stored.info.etag)
+    return manifest
 
 
 class ManifestPages:

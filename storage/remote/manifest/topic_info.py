@@ -34,6 +34,7 @@ from strandline.storage.remote.object_store.interface import (
     ObjectInfo,
     ObjectStore,
     PutCondition,
+    ReadsArchive,
 )
 
 log = logging.getLogger(__name__)
@@ -103,22 +104,23 @@ class DamagedTopic:
     reason: str
 
 
-def load_topic_info(store: ObjectStore, topic: str, topic_id: TopicId) -> TopicInfo | None:
+def load_topic_info(store: ReadsArchive, topic: str, topic_id: TopicId) -> TopicInfo | None:
     """The topic's description; None if there is none. Raises as `ObjectStore.get` and `decode`."""
     key = topic_key(topic, topic_id)
     try:
-        return _decode_of(key, store.get(key))
+        return _decode_of(topic, topic_id, store.get(key))
     except ObjectNotFound:
         return None
 
 
-def _decode_of(key: str, content: Buffer) -> TopicInfo:
-    """The description that lies under `key`. Raises CorruptFile if it is another topic's, too."""
+def _decode_of(topic: str, topic_id: TopicId, content: Buffer) -> TopicInfo:
+    """What lies in the topic's folder. Raises CorruptFile if it is another topic's, too."""
+    key = topic_key(topic, topic_id)
     info = TopicInfo.decode(content, source=key)
     if info.key != key:
         raise CorruptFile(
-            f"{key} describes topic {info.topic} ({info.topic_id}): put the right one back, a"
-            " bucket with versioning has it"
+            f"{key} describes topic {info.topic} ({info.topic_id}), not {topic} ({topic_id}): put"
+            " the right one back, a bucket with versioning has it"
         )
     return info
 
@@ -142,7 +144,7 @@ def change_topic_info(
     else:
         condition = IfMatches(stored.info.etag)
         try:
-            known = _decode_of(wanted.key, stored.body)
+            known = _decode_of(wanted.topic, wanted.topic_id, stored.body)
         except CorruptFile as error:
             log.warning(
                 "damaged topic.json is written anew",
@@ -166,6 +168,12 @@ def delete_topic_info(store: ObjectStore, info: TopicInfo) -> None:
     store.delete([info.key])
 
 
+def list_topic_folders(store: ReadsArchive) -> list[TopicFolder]:
+    """The folders that are a topic's by their names; some may have no `topic.json`."""
+    found = map(parse_topic_folder, store.list_folders(TOPICS_PREFIX))
+    return [folder for folder in found if folder is not None]
+
+
 def list_topics(
     store: ObjectStore,
     *,
@@ -180,11 +188,7 @@ def list_topics(
     without `topic.json`, are left out; the latter are logged. What cannot be read is added to
     `damaged`; without such a list, raises CorruptFile or UnsupportedFormat.
     """
-    folders = [
-        folder
-        for name in store.list_folders(TOPICS_PREFIX)
-        if (folder := parse_topic_folder(name)) is not None and topic in (None, folder.topic)
-    ]
+    folders = [one for one in list_topic_folders(store) if topic in (None, one.topic)]
 
     def load(folder: TopicFolder) -> TopicInfo | DamagedTopic | None:
         try:

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol, TypeAlias
@@ -162,6 +162,18 @@ class GetsRanges(Protocol):
 
     def get(self, key: str, *, start: int, end: int) -> bytes:
         """As `ObjectStore.get`."""
+        ...
+
+
+class ReadsArchive(Protocol):
+    """As much of a store as is needed to load what an archive says of itself."""
+
+    def get(self, key: str, *, start: int = 0, end: int | None = None) -> bytes:
+        """As `ObjectStore.get`."""
+        ...
+
+    def list_folders(self, prefix: str) -> Iterable[str]:
+        """As `ObjectStore.list_folders`."""
         ...
 
 
