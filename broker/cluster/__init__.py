@@ -1,1 +1,1 @@
-"""Metadata as an ordered log of immutable objects, images of it, and this broker's partitions."""
+"""Cluster metadata (an ordered log of immutable objects and its images) and local partitions."""

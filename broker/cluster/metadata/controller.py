@@ -1,11 +1,11 @@
-"""Decides what happens to topics: purely, on an image.
+"""The controller: pure decisions about topics and producer ids, made on a metadata image.
 
-    image + request  ->  Decision: records for the metadata log, one result per thing asked
+    image + request  ->  Decision: records for the metadata log, one result per item of the request
 
 Nothing here writes, waits or looks at a clock; the caller appends the records and answers after
 they are durable. Every fault of a request is a result with Kafka's code and, where Kafka has one,
-Kafka's text. The parts of one request are independent: what is right is done, what is wrong is
-refused. Where Kafka's controller reports several faults of one topic, the first found is told here.
+Kafka's text. The items of one request are independent: valid ones are carried out, invalid ones are
+refused. Where Kafka's controller reports several faults of one topic, this one reports the first.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from strandline.storage.config.log_config import LONG_MAX, LogConfig, check_thro
 from strandline.storage.errors import InvalidConfig, StorageError
 from strandline.storage.model import ZERO_TOPIC_ID, TopicId
 
-# Kafka's bound as well: more than this in one request is a mistake, and a long stop for everybody.
+# Kafka's bound as well: more than this in one request is a mistake, and stalls all other requests.
 PARTITIONS_PER_REQUEST_MAX = 10_000
 # Producers of one broker share a block; at 1000 per entry the metadata log stays short.
 PRODUCER_IDS_PER_BLOCK = 1000
@@ -71,7 +71,7 @@ def create_topics(
     intent: Intent = Intent.APPLY,
     new_topic_id: Callable[[], TopicId] = uuid.uuid4,
 ) -> Decision[TopicResult]:
-    """One result per name, in order. `node_ids` are the brokers that can hold replicas."""
+    """Returns one result per name, in order. `node_ids` are the brokers that can hold replicas."""
     creator = _Creator(image, node_ids, defaults, new_topic_id)
     name_counts = Counter(topic.name for topic in topics)
     results: list[TopicResult] = []
@@ -97,7 +97,7 @@ def create_topics(
 
 
 class _Creator:
-    """The checks of one CreateTopics request, which see the topics created before them in it."""
+    """The checks of one CreateTopics request; they include the topics created earlier in it."""
 
     def __init__(
         self,
@@ -161,7 +161,7 @@ class _Creator:
         return checked
 
     def _assigned(self, topic: NewTopic) -> tuple[Replicas, ...]:
-        """The client's own assignment: partitions 0 and up, each once, with known brokers."""
+        """The client's manual assignment: partitions 0 and up, each once, on known brokers."""
         for what, number in (
             ("replication factor", topic.replication_factor),
             ("numPartitions", topic.partition_count),
@@ -190,7 +190,7 @@ class _Creator:
         return tuple(replicas[partition] for partition in range(len(replicas)))
 
     def _placed(self, topic: NewTopic) -> tuple[Replicas, ...]:
-        """Our own assignment, for a count of partitions and of replicas."""
+        """The automatic assignment for a partition count and a replication factor."""
         count, factor = topic.partition_count, topic.replication_factor
         if count == 0 or count < USE_DEFAULT:
             raise Refusal(
@@ -217,7 +217,7 @@ class _Creator:
 
     def _unused_id(self) -> TopicId:
         topic_id = self._new_topic_id()
-        # A zero id means "no id" on the wire; every other one is as good as unique.
+        # A zero id means "no id" on the wire; every other random id is as good as unique.
         assert topic_id != ZERO_TOPIC_ID
         assert topic_id not in self._image.topics_by_id, topic_id
         return topic_id
@@ -229,10 +229,10 @@ class _Creator:
 def delete_topics(
     image: MetadataImage, references: Sequence[TopicReference], *, defaults: TopicDefaults
 ) -> Decision[DeleteResult]:
-    """One result per different reference, in order. A topic named twice is not deleted at all.
+    """Returns one result per distinct reference, in order. A topic named twice is not deleted.
 
-    With deletion turned off every result is TOPIC_DELETION_DISABLED; before v3 of the request a
-    client does not know that code and is told INVALID_REQUEST by the handler.
+    If deletion is off, results are TOPIC_DELETION_DISABLED; clients before v3 of the request do
+    not know that code, and the handler answers them with INVALID_REQUEST.
     """
     reference_counts = Counter(references)
     found = {reference: _find_topic(image, reference) for reference in reference_counts}
@@ -292,13 +292,13 @@ def _find_topic(image: MetadataImage, reference: TopicReference) -> TopicImage |
 
 
 def deletion_cost(image: MetadataImage, reference: TopicReference) -> int:
-    """How many partitions would go; 0 if nothing is meant by it."""
+    """Returns how many partitions a deletion would remove; 0 if the reference names no topic."""
     topic = _find_topic(image, reference)
     return 0 if topic is None else topic.partition_count
 
 
 def finish_purges(image: MetadataImage, topic_ids: Iterable[TopicId]) -> Decision[None]:
-    """Notes that nothing is left of deleted topics; no record of one that is known already."""
+    """Records that deleted topics are purged completely; skips those already recorded."""
     waiting = [topic_id for topic_id in topic_ids if topic_id in image.pending_purges]
     return Decision(
         records=tuple(TopicPurged(topic_id=topic_id) for topic_id in waiting), results=()
@@ -315,7 +315,7 @@ def create_partitions(
     node_ids: Sequence[NodeId],
     intent: Intent = Intent.APPLY,
 ) -> Decision[TopicResult]:
-    """One result per name, in order; `partition_count` of a result is the new total."""
+    """Returns one result per name, in order; `partition_count` of a result is the new total."""
     name_counts = Counter(topic.name for topic in topics)
     records: list[PartitionsAdded] = []
     results: list[TopicResult] = []
@@ -346,7 +346,7 @@ def _add_partitions(
     if topic is None:
         raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     if topic.name in INTERNAL_TOPICS:
-        # Its partition is how a group finds its coordinator; with more of them none would.
+        # The partition count decides a group's coordinator: with more, no group would find it.
         raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, "The topic is internal.")
     present, wanted = topic.partition_count, asked.partition_count
     if wanted == present:
@@ -385,7 +385,7 @@ def set_topic_properties(
     defaults: TopicDefaults,
     intent: Intent = Intent.APPLY,
 ) -> Decision[TopicResult]:
-    """One result per name, in order; what is set already needs no record."""
+    """Returns one result per name, in order; unchanged properties need no record."""
     name_counts = Counter(change.name for change in changes)
     records: list[TopicConfigsSet] = []
     results: list[TopicResult] = []
@@ -448,7 +448,7 @@ def _check_tiering_change(topic: TopicImage, properties: Mapping[str, str]) -> N
 
 
 def _is_true(properties: Mapping[str, str], name: str) -> bool:
-    """As the configuration reads it: blanks and case do not matter."""
+    """Parses a boolean as the configuration does: blanks and case do not matter."""
     return properties.get(name, "").strip().lower() == "true"
 
 
@@ -457,14 +457,14 @@ def _is_true(properties: Mapping[str, str], name: str) -> bool:
 
 def start_broker(image: MetadataImage, node_id: NodeId) -> Decision[None]:
     """Bumps the leader epoch of everything the broker leads, so that clients notice the restart."""
-    del image  # Every start is recorded, whatever the image says.
+    del image  # Every start is recorded, whatever the image holds.
     return Decision(records=(BrokerStarted(node_id=node_id),), results=())
 
 
 def allocate_producer_ids(
     image: MetadataImage, count: int = PRODUCER_IDS_PER_BLOCK
 ) -> ProducerIdDecision:
-    """A block of ids that nobody has. Raises StorageError if the 2^63 ids are used up."""
+    """Allocates a block of unused ids. Raises StorageError if all 2^63 ids are used up."""
     first = image.next_producer_id
     if first > LONG_MAX - count:
         raise StorageError(f"all producer ids up to {first} are given away")
@@ -484,7 +484,7 @@ NamedT = TypeVar("NamedT", bound=_Named)
 
 
 def _first_of_each_name(asked: Sequence[NamedT]) -> list[NamedT]:
-    """What a client named twice it is answered once, as Kafka does."""
+    """Drops duplicates: Kafka, too, answers an item that a client names twice only once."""
     firsts: dict[str, NamedT] = {}
     for one in asked:
         firsts.setdefault(one.name, one)

@@ -1,7 +1,7 @@
-"""What the controller is asked, and what it answers: values only.
+"""Requests to the controller and its decisions (plain values).
 
-A `Decision` holds the records that make it true and one result for each thing asked. Inside the
-controller a fault travels as a `Refusal`; outside it is an error code and a text in a result.
+A `Decision` holds the records that carry it out and one result for each item of the request. Inside
+the controller a fault is raised as a `Refusal`; outside, it is an error code and text in a result.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ USE_DEFAULT = -1
 
 
 class Intent(Enum):
-    """Whether a request is to be carried out, or only checked (`validate_only`)."""
+    """Whether a request is carried out or only checked (`validate_only`)."""
 
     APPLY = "apply"
     VALIDATE = "validate"
@@ -29,7 +29,7 @@ class Intent(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDefaults:
-    """What topics get that do not say otherwise, and who may create and delete them."""
+    """Defaults for topics without own settings, and whether topics may be created and deleted."""
 
     partition_count: int = key(
         "num.partitions",
@@ -65,7 +65,7 @@ ResultT = TypeVar("ResultT")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision(Generic[ResultT]):
-    """`records` go into the log as one entry (none: nothing changes); results are in order."""
+    """The records of one log entry (empty: nothing changes) and the results, in request order."""
 
     records: tuple[MetadataRecord, ...]
     results: tuple[ResultT, ...]
@@ -73,7 +73,7 @@ class Decision(Generic[ResultT]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaAssignment:
-    """The replicas that a client wants for one partition."""
+    """The replicas that a client requests for one partition."""
 
     partition: int
     replicas: Replicas
@@ -92,9 +92,9 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicResult:
-    """What became of one topic; counts, id and properties only if `error_code` is NONE.
+    """The outcome for one topic; counts, id and properties are set only if `error_code` is NONE.
 
-    The id stays zero when the request only asked to validate: no such topic will ever exist.
+    The id stays zero if the request only validates: no such topic is created.
     """
 
     name: str
@@ -116,7 +116,7 @@ class TopicReference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteResult:
-    """What became of one reference; `name` is None if it was by an id that nobody has."""
+    """The outcome for one reference; `name` is None if the reference is an unknown topic id."""
 
     name: str | None
     topic_id: TopicId = ZERO_TOPIC_ID
@@ -126,7 +126,7 @@ class DeleteResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewPartitions:
-    """One topic of CreatePartitions: the count it shall have, and who gets each new partition."""
+    """One topic of CreatePartitions: the new total, and the replicas of each new partition."""
 
     name: str
     partition_count: int
@@ -135,7 +135,7 @@ class NewPartitions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewProperties:
-    """All properties that a topic shall have set from now on."""
+    """The complete set of properties that a topic has from now on."""
 
     name: str
     properties: Mapping[str, str]
@@ -143,7 +143,7 @@ class NewProperties:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerIdDecision:
-    """The ids `[first_producer_id, first_producer_id + count)` are the caller's."""
+    """An allocated block of producer ids: `[first_producer_id, first_producer_id + count)`."""
 
     records: tuple[MetadataRecord, ...]
     first_producer_id: int
@@ -151,7 +151,7 @@ class ProducerIdDecision:
 
 
 class Refusal(Exception):
-    """One topic cannot be had as asked; the controller turns it into a result."""
+    """The request for one topic is refused; the controller turns this into a result."""
 
     def __init__(self, error_code: ErrorCode, message: str | None = None) -> None:
         super().__init__(message)

@@ -45,7 +45,7 @@ VERSIONS = range(1, 2)
 SNAPSHOT_VERSION = 3
 SNAPSHOT_VERSIONS = range(3, 4)
 
-# What the first entry has for `previous`.
+# Value of `previous` in the first entry.
 NO_ENTRY_CHECKSUM = "00000000"
 
 
@@ -66,14 +66,14 @@ class Snapshot:
 
 
 def entry_checksum(content: bytes) -> str:
-    """What the next entry names as `previous`."""
+    """Returns the checksum that the next entry stores as `previous`."""
     return f"{crc32c.crc32c(content):08x}"
 
 
 def encode_entry(
     records: Sequence[MetadataRecord], *, index: int, cluster_id: str, previous: str, writer: str
 ) -> bytes:
-    """The object of entry `index`."""
+    """Encodes entry `index` as an object."""
     return encode_document(
         ENTRY_FORMAT,
         VERSION,
@@ -88,7 +88,7 @@ def encode_entry(
 
 
 def decode_entry(content: bytes, *, key: str, index: int) -> Entry:
-    """The entry `index`. Raises CorruptFile or UnsupportedFormat, naming `key`."""
+    """Decodes entry `index`. Raises CorruptFile or UnsupportedFormat, naming `key`."""
     fields = decode_document(content, format_name=ENTRY_FORMAT, versions=VERSIONS, source=key)
     _check_index(fields, key, index)
     try:
@@ -103,7 +103,7 @@ def decode_entry(content: bytes, *, key: str, index: int) -> Entry:
 
 
 def encode_snapshot(image: MetadataImage, *, head_checksum: str) -> bytes:
-    """The object of the snapshot after entry `image.version`."""
+    """Encodes the snapshot after entry `image.version`."""
     return encode_document(
         SNAPSHOT_FORMAT,
         SNAPSHOT_VERSION,
@@ -135,7 +135,7 @@ def encode_snapshot(image: MetadataImage, *, head_checksum: str) -> bytes:
 
 
 def decode_snapshot(content: bytes, *, key: str, index: int) -> Snapshot:
-    """The snapshot after entry `index`. Raises CorruptFile or UnsupportedFormat, naming `key`."""
+    """Decodes the snapshot after entry `index`. Raises as `decode_entry`."""
     fields = decode_document(
         content, format_name=SNAPSHOT_FORMAT, versions=SNAPSHOT_VERSIONS, source=key
     )
@@ -159,7 +159,7 @@ def decode_snapshot(content: bytes, *, key: str, index: int) -> Snapshot:
 
 
 def check_document(content: bytes, *, key: str) -> None:
-    """Raises CorruptFile or UnsupportedFormat unless `content` is what `key` names, and whole."""
+    """Raises CorruptFile or UnsupportedFormat unless `content` is an intact object for `key`."""
     index = parse_metadata_key(key)
     assert index is not None, key
     if key.startswith(METADATA_SNAPSHOT_PREFIX):
@@ -169,7 +169,7 @@ def check_document(content: bytes, *, key: str) -> None:
 
 
 def cluster_id_of(content: bytes, *, key: str) -> str:
-    """Whose entry or snapshot this is. Raises CorruptFile or UnsupportedFormat, naming `key`."""
+    """Returns the cluster id of an entry or snapshot. Raises CorruptFile or UnsupportedFormat."""
     is_snapshot = key.startswith(METADATA_SNAPSHOT_PREFIX)
     fields = decode_document(
         content,

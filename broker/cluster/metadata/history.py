@@ -1,14 +1,14 @@
-"""What one store holds of the metadata log: reading it, and letting go of what is superfluous.
+"""Reads, salvages and prunes the metadata log that one store holds.
 
-The newest whole snapshot, and all entries after it; metadata_log.py says what they are. The log and
-its mirror are read alike.
+A history is the newest complete snapshot and all entries after it (see metadata_log.py). The log
+and its mirror are read alike.
 
-Of a mirror that is damaged, or has lost objects, a restore takes what comes before that:
+If a mirror is damaged or has lost objects, a restore takes what precedes the damage:
 
-    1  2  3  4  5  .  .  8  9        the image after 5, which is called 9 from then on
+    1  2  3  4  5  .  .  8  9        the image after 5, numbered 9 from then on
 
-What goes on behind it begins with 10 and names the 9 that is there as the one before: no name is
-taken twice, and a broker that has 6 and 7 on its disk finds that it is not the only one.
+The next entry is 10 and names the existing 9 as its predecessor: no name is used twice, and a
+broker that has 6 and 7 on its disk detects that the log has a second writer.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ from strandline.storage.remote.object_store.interface import ObjectStore
 
 log = logging.getLogger(__name__)
 
-# The newest and one in reserve, should the newest turn out damaged.
+# The newest, and one in reserve in case the newest is damaged.
 SNAPSHOTS_KEPT = 2
-# More entries than any cluster makes: a list of changes that tells of more is not believed.
+# More entries than any cluster writes: a list of changes that claims more is not trusted.
 ENTRIES_MAX = 10**15
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A history up to its newest entry."""
+    """A history up to its newest entry: the image and the checksum of that entry."""
 
     image: MetadataImage
     head_checksum: str
@@ -66,7 +66,7 @@ class Loaded:
 
 
 def read_history(store: ObjectStore, *, cluster_id: str) -> Loaded:
-    """The newest image in `store`; version 0 if there is none.
+    """Returns the newest image in `store`; version 0 if there is none.
 
     Raises CorruptFile (damaged, missing, or another cluster's), UnsupportedFormat, or TierError.
     """
@@ -86,19 +86,19 @@ def _check_cluster(store: ObjectStore, image: MetadataImage, cluster_id: str) ->
 
 @dataclass(frozen=True, slots=True)
 class Salvaged:
-    """What a mirror still has. `damage` says what is wrong with it; empty: it is whole."""
+    """The usable part of a mirror. `damage` describes its damage; empty if it is intact."""
 
     loaded: Loaded
     damage: str
-    # The entry whose image it is; `loaded` may have a higher number.
+    # The entry that the image belongs to; `loaded` may have a higher number.
     entry: int
 
 
 def whose_is(store: ObjectStore) -> tuple[str, str]:
-    """The cluster whose archive this is, empty if nobody has begun one; and what is wrong with
-    `cluster.json`: without it the metadata say whose.
+    """Returns the cluster id of the archive (empty for a new one) and the fault of `cluster.json`.
 
-    Raises UnsupportedFormat, TierError, and CorruptFile if neither can tell.
+    Without a readable `cluster.json` the metadata tell the id. Raises UnsupportedFormat, TierError,
+    and CorruptFile if neither is readable.
     """
     try:
         info = load_cluster_info(store)
@@ -114,7 +114,7 @@ def whose_is(store: ObjectStore) -> tuple[str, str]:
 
 
 def salvage_history(store: ObjectStore, *, cluster_id: str) -> Salvaged:
-    """A mirror, or as much of it as comes before what is lost.
+    """Reads a mirror, or the part of it that precedes the first damaged or lost object.
 
     Raises CorruptFile if it is another cluster's, UnsupportedFormat, or TierError.
     """
@@ -132,7 +132,7 @@ def salvage_history(store: ObjectStore, *, cluster_id: str) -> Salvaged:
 
 
 def _told_version(store: ObjectStore) -> int:
-    """The entry that the mirror had when the list of changes was written; 0: nobody knows."""
+    """Returns the mirror's newest entry as noted in the list of changes; 0 if it is unknown."""
     with contextlib.suppress(CorruptFile, ObjectCorrupt, ObjectNotFound, UnsupportedFormat):
         told = change_list.load(store).changes.metadata_version
         return told if told <= ENTRIES_MAX else 0
@@ -140,7 +140,7 @@ def _told_version(store: ObjectStore) -> int:
 
 
 def _shortness(store: ObjectStore, version: int, told: int) -> str:
-    """What is missing at the end; an archive that was just begun has nothing yet."""
+    """Describes the entries missing at the end; a new archive has none yet."""
     if not version and (told or any(_has_any(store, p) for p in (TOPICS_PREFIX, GROUPS_PREFIX))):
         return f"{METADATA_PREFIX} holds no metadata of the cluster: they were deleted"
     if version < told:
@@ -167,7 +167,7 @@ def _before_damage(store: ObjectStore) -> Loaded:
 
 
 def _numbered(store: ObjectStore, loaded: Loaded, cluster_id: str, version: int) -> Loaded:
-    """The same under the number of the newest object there is, or was."""
+    """Renumbers the history to the newest object that exists, or existed."""
     if not version:
         return loaded
     image = replace(loaded.image, version=version, cluster_id=cluster_id)
@@ -180,7 +180,7 @@ def _newest(store: ObjectStore) -> int:
 
 
 def cluster_of(store: ObjectStore) -> str:
-    """The cluster that the newest readable object of the metadata names; empty if there is none.
+    """Returns the cluster id in the newest readable metadata object; empty if there is none.
 
     Raises UnsupportedFormat, TierError.
     """
@@ -200,7 +200,7 @@ def _read_snapshot(store: ObjectStore) -> Loaded:
         try:
             snapshot = decode_snapshot(store.get(key), key=key, index=version)
         except ObjectNotFound as error:
-            # Pruned, and still listed.
+            # Pruned since the listing.
             damage = damage or error
             continue
         except CorruptFile as error:
@@ -219,9 +219,9 @@ def _read_snapshot(store: ObjectStore) -> Loaded:
 
 
 def read_entries(store: ObjectStore, start: Loaded) -> Loaded:
-    """What follows `start`.
+    """Reads the entries after `start`.
 
-    By their names: a listing may lag, and only says whether one is missing between.
+    Reads them by name: a listing may lag, and only shows whether an entry in between is missing.
     """
     entries = list(_entries_after(store, start))
     head_checksum = entries[-1][1] if entries else start.head_checksum
@@ -232,7 +232,7 @@ def read_entries(store: ObjectStore, start: Loaded) -> Loaded:
 def _entries_after(
     store: ObjectStore, start: Loaded
 ) -> Iterator[tuple[tuple[MetadataRecord, ...], str]]:
-    """Records and checksum of each. Raises CorruptFile at what is damaged or missing."""
+    """Yields records and checksum of each entry. Raises CorruptFile at a damaged or missing one."""
     head_checksum = start.head_checksum
     index = start.image.version
     while (content := _read_entry(store, index + 1)) is not None:
@@ -248,14 +248,14 @@ def _entries_after(
 
 
 def _read_entry(store: ObjectStore, index: int) -> bytes | None:
-    """None behind the end of the log. Raises CorruptFile if it is lost before the end."""
+    """Returns None behind the end of the log. Raises CorruptFile if an earlier entry is lost."""
     key = metadata_log_key(index)
     with contextlib.suppress(ObjectNotFound):
         return store.get(key)
     later = next(iter(indexes(store, METADATA_LOG_PREFIX, after=index - 1, limit=1)), None)
     if later is None:
         return None
-    # It may have come after the look at it.
+    # The entry may have been written after the first read.
     with contextlib.suppress(ObjectNotFound):
         return store.get(key)
     raise CorruptFile(
@@ -265,7 +265,7 @@ def _read_entry(store: ObjectStore, index: int) -> bytes | None:
 
 
 def checksum_at(store: ObjectStore, version: int) -> str:
-    """That of an entry, which may be pruned; empty if a snapshot does not tell it either."""
+    """Returns the checksum of an entry, also of a pruned one if a snapshot has it; else empty."""
     with contextlib.suppress(ObjectNotFound):
         return entry_checksum(store.get(metadata_log_key(version)))
     key = metadata_snapshot_key(version)
@@ -275,14 +275,14 @@ def checksum_at(store: ObjectStore, version: int) -> str:
 
 
 def readable_checksum_at(store: ObjectStore, version: int) -> str:
-    """As `checksum_at`; empty also if what would tell it is damaged."""
+    """As `checksum_at`; empty also if the object with the checksum is damaged."""
     with contextlib.suppress(CorruptFile, ObjectCorrupt):
         return checksum_at(store, version)
     return ""
 
 
 def is_empty(store: ObjectStore) -> bool:
-    """Whether a store has nothing of a metadata log, entry or snapshot. Raises StorageError."""
+    """Whether a store holds no entry and no snapshot of a metadata log. Raises StorageError."""
     return not any(
         indexes(store, prefix, limit=1)
         for prefix in (METADATA_LOG_PREFIX, METADATA_SNAPSHOT_PREFIX)
@@ -292,7 +292,7 @@ def is_empty(store: ObjectStore) -> bool:
 def indexes(
     store: ObjectStore, prefix: str, *, after: int = -1, limit: int | None = None
 ) -> list[int]:
-    """Numbers of the objects under `prefix`, ascending; names that are not ours left out."""
+    """Returns the numbers of the objects under `prefix`, ascending; skips foreign names."""
     start_after = f"{prefix}{after:020d}.json" if after >= 0 else ""
     found = (
         parse_metadata_key(info.key)
@@ -314,7 +314,7 @@ def prune(store: ObjectStore) -> None:
 
 
 def first_kept(snapshots: Sequence[int]) -> int:
-    """The first entry that is of use beside these snapshots.
+    """Returns the first entry that is needed beside these snapshots.
 
     The entry that a snapshot ends with stays: the mirror check compares it.
     """

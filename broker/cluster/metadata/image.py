@@ -3,7 +3,7 @@
     image 0 (empty)  --entry 1-->  image 1  --entry 2-->  image 2 ...
 
 Version n is the state after log entry n. The same entries always give the same image, on every
-broker; nothing in an image comes from anywhere else. Readers keep the image they began with.
+broker; nothing in an image comes from anywhere else. A reader keeps the image it began with.
 
 Invariant: a topic is reachable by name and by id, partitions are numbered from 0 without a gap,
 and a leader epoch never goes back. A record that does not fit (a second topic of one name) means
@@ -47,7 +47,7 @@ ValueT = TypeVar("ValueT")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionImage:
-    """Who has a partition. `replicas` begin with the preferred leader; `isr` are those in sync."""
+    """The replicas of a partition: `replicas` begin with the preferred leader; `isr`: in sync."""
 
     partition: int
     leader: NodeId
@@ -58,7 +58,7 @@ class PartitionImage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicImage:
-    """A topic; `partitions[p]` is partition p, `properties` are those set by hand."""
+    """A topic; `partitions[p]` is partition p, `properties` are those set explicitly."""
 
     name: str
     topic_id: TopicId
@@ -76,7 +76,7 @@ class TopicImage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletedTopic:
-    """A topic that clients no longer see and whose data is still to be purged."""
+    """A topic that clients no longer see and whose data still has to be purged."""
 
     name: str
     topic_id: TopicId
@@ -86,7 +86,7 @@ class DeletedTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataImage:
-    """Everything that brokers of a cluster agree on; `cluster_id` is empty only in version 0."""
+    """The metadata that all brokers of a cluster share; `cluster_id` is empty only in version 0."""
 
     version: int = 0
     cluster_id: str = ""
@@ -96,7 +96,7 @@ class MetadataImage:
         default_factory=lambda: MappingProxyType({})
     )
     next_producer_id: int = 0
-    # Keys set while the brokers run, by node; None has what is set for all of them.
+    # Dynamic keys by node; None has the cluster-wide ones.
     broker_properties: Mapping[NodeId | None, Mapping[str, str]] = field(
         default_factory=lambda: MappingProxyType({})
     )
@@ -112,18 +112,18 @@ class MetadataImage:
     )
 
     def partition(self, topic_partition: TopicPartition) -> PartitionImage | None:
-        """The partition, or None if there is no such topic or number."""
+        """Returns the partition, or None if there is no such topic or number."""
         topic = self.topics.get(topic_partition.topic)
         if topic is None or not 0 <= topic_partition.partition < len(topic.partitions):
             return None
         return topic.partitions[topic_partition.partition]
 
     def apply(self, record: MetadataRecord) -> MetadataImage:
-        """The image after one more entry that holds `record` alone. Raises CorruptFile."""
+        """Returns the image after one more entry that holds only `record`. Raises CorruptFile."""
         return self.apply_entry((record,))
 
     def apply_entry(self, records: Iterable[MetadataRecord]) -> MetadataImage:
-        """The image after one more entry. Raises CorruptFile if a record does not fit."""
+        """Returns the image after one more entry. Raises CorruptFile if a record does not fit."""
         return replay(self, (records,))
 
     def __repr__(self) -> str:
@@ -145,7 +145,7 @@ def image_of(
     group_properties: Mapping[str, Mapping[str, str]],
     scram_credentials: Mapping[str, Mapping[str, str]],
 ) -> MetadataImage:
-    """An image from its parts, as snapshots hold them."""
+    """Builds an image from the parts that a snapshot holds."""
     by_name = {topic.name: topic for topic in topics}
     return MetadataImage(
         version=version,
@@ -162,7 +162,7 @@ def image_of(
 
 
 def replay(image: MetadataImage, entries: Iterable[Iterable[MetadataRecord]]) -> MetadataImage:
-    """The image after these entries: each raises the version by one. Raises CorruptFile."""
+    """Returns the image after these entries, each raising the version by 1. Raises CorruptFile."""
     draft = _Draft(image)
     for records in entries:
         draft.version += 1
@@ -316,7 +316,7 @@ class _Draft:
 def _set_or_drop(
     settings: MutableMapping[KeyT, Mapping[str, ValueT]], key: KeyT, values: Mapping[str, ValueT]
 ) -> None:
-    """What has nothing set any more is not kept."""
+    """Sets `values`, or drops the key if there are none."""
     if values:
         settings[key] = MappingProxyType(dict(values))
     else:

@@ -4,7 +4,7 @@
     3 take over the new image      4 make this broker's partitions follow it   5 answer
 
 A crash after 2 loses the answer, not the change: start-up makes the partitions follow the image.
-Changes are made one at a time; readers use `image` without waiting.
+Changes are serialised; readers use `image` without waiting.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from strandline.broker.cluster.metadata.records import MetadataRecord, NodeId
 from strandline.storage.errors import StorageError
 from strandline.storage.model import TopicId
 
-# Losing the race this often in a row means that somebody appends in a loop.
+# Losing the race this often in a row means that another writer appends in a loop.
 RACES_MAX = 10
 
 
 class _Decision(Protocol):
-    """What a controller function returns: records to append, and whatever the caller wants."""
+    """The result of a controller function: records to append, and results for the caller."""
 
     @property
     def records(self) -> Sequence[MetadataRecord]: ...
@@ -37,13 +37,13 @@ DecisionT = TypeVar("DecisionT", bound=_Decision)
 
 
 class ImageFollower(Protocol):
-    """Makes the world as the image says."""
+    """Applies a new image to this broker's partitions."""
 
     async def follow(self, image: MetadataImage) -> None: ...
 
 
 class Metadata:
-    """Owner of the image on this broker."""
+    """Owner of the metadata image on this broker."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Metadata:
         self._follower = follower
         self._executor = executor
         self._changing = asyncio.Lock()
-        # The outcome of the last append is not known.
+        # The outcome of the last append is unknown.
         self._unsure = False
 
     @property
@@ -67,15 +67,15 @@ class Metadata:
         return self._image
 
     def topic_name(self, topic_id: TopicId | None) -> str | None:
-        """What the topic of that id is called; None if there is none."""
+        """Returns the name of the topic with that id; None if there is none."""
         topic = None if topic_id is None else self._image.topics_by_id.get(topic_id)
         return None if topic is None else topic.name
 
     async def change(self, decide: Callable[[MetadataImage], DecisionT]) -> DecisionT:
         """Decides on the newest image and carries the decision out.
 
-        Raises StorageError if the metadata log cannot be written. Whether the entry is durable is
-        open then, so the log is read again before the next change; what it holds is followed.
+        Raises StorageError if the metadata log cannot be written. The outcome of the append is then
+        unknown, so the next change reads the log again first and applies what it holds.
         """
         async with self._changing:
             loop = asyncio.get_running_loop()
@@ -90,7 +90,7 @@ class Metadata:
                         self._executor, self._metadata_log.append, decision.records
                     )
                 except MetadataRaced:
-                    # Another broker appended first: its change is in the image that we now have.
+                    # Another broker appended first: the image now includes its change.
                     self._image = self._metadata_log.image
                     continue
                 except StorageError:
@@ -101,8 +101,8 @@ class Metadata:
             raise StorageError(f"the metadata log was changed by others {RACES_MAX} times in a row")
 
     async def lead_anew(self, node_id: NodeId) -> None:
-        """A new epoch for all that the node leads, for offsets are given a second time, and readers
-        must be able to tell (KIP-320). What found no folder is made. Raises as `change`.
+        """Bumps the epochs of all that the node leads: it reuses offsets, which readers must notice
+        (KIP-320). Creates missing folders. Raises as `change`.
         """
         await self.change(partial(controller.start_broker, node_id=node_id))
 

@@ -1,33 +1,32 @@
 """The ordered log of metadata, as immutable objects in an object store.
 
-    metadata/log/00000000000000000041.json        one entry: records that happen together
+    metadata/log/00000000000000000041.json        one entry: records applied together
     metadata/log/00000000000000000042.json
     metadata/snapshot/00000000000000000040.json   the whole image after entry 40
 
     entry     {"format", "version", "cluster_id", "index", "previous", "writer", "records": [...]}
     snapshot  {"format", "version", "cluster_id", "index", "previous", ...the image...}
 
-`previous` is the checksum of the entry before (in a snapshot: of the entry it ends with), so
-entries of two histories cannot be mixed unnoticed. `writer` is new for every attempt to append:
-two brokers never write the same bytes, and a lost answer is recognised by it.
+`previous` is the checksum of the entry before (in a snapshot: of the entry it ends with), so a mix
+of two histories is detected. `writer` is new for every attempt to append: two brokers never write
+the same bytes, and a writer recognises its own entry after a lost answer.
 
-An append creates the next name if absent. Whoever finds it taken has lost the race, learns what
-the winner wrote, and decides again (`MetadataRaced`): this is the whole consensus.
+An append creates the next name if absent. A broker that finds the name taken has lost the race,
+reads the winner's entry, and decides again (`MetadataRaced`): this is the whole consensus.
 
     1 create entry n   2 image n is current   3 every SNAPSHOT_INTERVAL entries: write a snapshot
-    4 delete what two snapshots have made superfluous
+    4 delete what two snapshots cover
 
-A crash after 1 loses the answer, not the entry. 3 and 4 only save time: their failure is logged
-and made up for by a later one. Loading reads the newest whole snapshot and all entries after it;
-a missing or damaged entry is an error, because every image after it would be wrong
-(history.py).
+A crash after 1 loses the answer, not the entry. 3 and 4 only save time: their failure is logged,
+and a later round repeats them. Loading reads the newest whole snapshot and all entries after it; a
+missing or damaged entry is an error, because every image after it would be wrong (history.py).
 
 The mirror is a second store (the bucket, when the log itself lies on the local disk) that follows
-at its own pace (mirror.py). An empty log is restored from a mirror that is not, by a
-snapshot of what the mirror has: one object, so a crash leaves all of it or nothing.
+at its own pace (mirror.py). An empty log is restored from a non-empty mirror, by one snapshot of
+the mirror's image: a crash leaves all of it or nothing.
 
-Blocking calls throughout: run them in an executor. `append` may run beside `mirror_once`, but no
-call beside itself.
+All calls block: run them in an executor. `append` may run beside `mirror_once`, but no call beside
+itself.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ log = logging.getLogger(__name__)
 # Loading reads at most twice this many entries one by one: well under a second from a disk, a few
 # seconds from a bucket.
 SNAPSHOT_INTERVAL = 256
-# How often a reader starts over because pruning removed what it had just listed.
+# How often a reader starts over because pruning removed objects that it had just listed.
 LISTING_ATTEMPTS_MAX = 3
 
 
@@ -79,9 +78,9 @@ class MetadataRaced(StorageError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataLogStatistics:
-    """Versions are entry numbers; -1 for a mirror that was not yet reached.
+    """State of the log and its mirror. Versions are entry numbers; -1: mirror not yet reached.
 
-    `mirror_deleted_count` are objects that were deleted in the mirror, and found to be.
+    `mirror_deleted_count` counts objects that were found deleted in the mirror.
     """
 
     version: int
@@ -91,12 +90,12 @@ class MetadataLogStatistics:
 
     @property
     def mirror_lag(self) -> int:
-        """Entries that would be lost with the local disk."""
+        """Returns how many entries would be lost with the local disk."""
         return self.version - max(self.mirror_version, 0)
 
 
 class MetadataLog:
-    """Owner of the log: the current image, and the one way to make the next."""
+    """Owner of the metadata log: the current image, and the only way to append the next entry."""
 
     def __init__(
         self,
@@ -107,10 +106,10 @@ class MetadataLog:
         snapshot_interval: int = SNAPSHOT_INTERVAL,
         check_store: Callable[[], None] = lambda: None,
     ) -> None:
-        """`cluster_id` is what an empty log is created with, and what any other must belong to.
+        """`cluster_id` is given to an empty log; any other log must belong to that cluster.
 
-        `check_store` is called before anything is appended, and raises StorageError if the store
-        may be somebody else's by now.
+        `check_store` is called before each append; it raises StorageError if another broker may own
+        the store by now.
         """
         self._store = store
         self._mirror_store = mirror
@@ -123,12 +122,12 @@ class MetadataLog:
         self._image = MetadataImage()
         self._head_checksum = NO_ENTRY_CHECKSUM
         self._snapshot_version = 0
-        # One at a time: a caller may have given up waiting for the one before.
+        # Serialises mirroring: a caller may have given up waiting for the previous one.
         self._mirroring = threading.Lock()
 
     @property
     def image(self) -> MetadataImage:
-        """The newest image that this process knows."""
+        """The newest image that this process has read or written."""
         return self._image
 
     def statistics(self) -> MetadataLogStatistics:
@@ -144,7 +143,7 @@ class MetadataLog:
 
     @property
     def is_unbegun(self) -> bool:
-        """Whether the log is known to be empty: only then its mirror is asked. Blocks."""
+        """Whether the log is known to be empty: only then the mirror is read. Blocks."""
         try:
             return is_empty(self._store)
         except TierError:
@@ -154,8 +153,8 @@ class MetadataLog:
         """Reads the log, creating it if neither it nor the mirror has anything yet.
 
         Raises CorruptFile (an object is damaged or missing, or the log is another cluster's),
-        UnsupportedFormat, or TierError if a store cannot be read. A mirror is only needed, and
-        only asked, while the log is empty.
+        UnsupportedFormat, or TierError if a store cannot be read. A mirror is only read while the
+        log is empty.
         """
         if self._mirror_store is not None and is_empty(self._store):
             self.restore(
@@ -163,13 +162,13 @@ class MetadataLog:
                 self._mirror_store.url,
             )
         if self.refresh().version == 0:
-            # A lost race is fine: `append` has then read what the winner created.
+            # A lost race is fine: `append` has then read the winner's entry.
             with contextlib.suppress(MetadataRaced):
                 self.append([ClusterCreated(cluster_id=self._cluster_id)])
         return self._image
 
     def restore(self, found: Loaded, url: str) -> None:
-        """Gives the empty log what was found in its mirror at `url`, as one snapshot."""
+        """Restores the empty log from the history in its mirror at `url`, as one snapshot."""
         version = found.image.version
         if version == 0:
             return
@@ -181,7 +180,7 @@ class MetadataLog:
         )
 
     def refresh(self) -> MetadataImage:
-        """Reads the log again: for what others wrote, or after an append whose outcome is open.
+        """Reads the log again: for entries of others, or after an append with unknown outcome.
 
         Raises as `load` does.
         """
@@ -189,14 +188,14 @@ class MetadataLog:
         return self._image
 
     def catch_up(self) -> MetadataImage:
-        """As `refresh`, for a log that somebody else writes: reads only what is new."""
+        """As `refresh`, for a log with another writer: reads only new entries."""
         if self._image.version == 0:
             return self.refresh()
         known = Loaded(self._image, self._head_checksum, self._snapshot_version)
         try:
             self._take_over(read_entries(self._store, known))
         except CorruptFile:
-            # Pruning has overtaken us, or it is damaged: the whole log says which.
+            # The next entry was pruned, or is damaged: reading the whole log tells which.
             return self.refresh()
         return self._image
 
@@ -206,15 +205,15 @@ class MetadataLog:
         self._snapshot_version = loaded.snapshot_version
 
     def append(self, records: Sequence[MetadataRecord]) -> MetadataImage:
-        """Makes the records durable as one entry, and returns the image after it.
+        """Writes the records durably as one entry, and returns the image after it.
 
         Raises MetadataRaced if the image they were decided on is no longer the newest. After any
-        other StorageError the outcome is open; the next append finds out, by then losing the race
-        to this one.
+        other StorageError the outcome is unknown; the next append finds out, because it then loses
+        the race to this one.
         """
         assert records, "an entry holds at least one record"
         self._check_store()
-        # Fails before anything is written if the records do not fit: then we are wrong.
+        # Fails before the write if the records do not fit: that is a bug of ours.
         image = self._image.apply_entry(records)
         content = encode_entry(
             records,
@@ -237,11 +236,11 @@ class MetadataLog:
         return image
 
     def mirror_once(self) -> int:
-        """Copies what the mirror lacks; the entries it still lacks after that (appended meanwhile).
+        """Copies missing objects to the mirror; returns how many entries it still lacks.
 
-        Costs no request while nothing has changed. Raises MirrorDiverged, CorruptFile (the log is
+        Sends no request while nothing has changed. Raises MirrorDiverged, CorruptFile (the log is
         damaged, which must not spread), or TierError if a store cannot be reached. Without a mirror
-        nothing happens.
+        it does nothing.
         """
         mirror = self._mirror
         if mirror is None:
@@ -254,7 +253,7 @@ class MetadataLog:
             return max(0, self._image.version - mirror.version)
 
     def mend_mirror(self) -> None:
-        """Writes again what was deleted in the mirror, of which nobody is told.
+        """Restores objects that were deleted in the mirror by a third party.
 
         Raises as `mirror_once`.
         """
@@ -263,9 +262,9 @@ class MetadataLog:
                 self._bring(self._mirror)
 
     def claim_mirror(self) -> None:
-        """Brings to the mirror what it lacks, after a look at its newest entry alone.
+        """Copies missing objects to the mirror, after checking only its newest entry.
 
-        The first `mirror_once` reads all of it, for it has to be of use. Raises as `mirror_once`.
+        The first `mirror_once` checks the whole mirror. Raises as `mirror_once`.
         """
         mirror = self._mirror
         if mirror is None:
@@ -280,7 +279,7 @@ class MetadataLog:
                 mirror.bring(self._image.version)
                 break
             except ObjectNotFound:
-                # A snapshot came in between and what was listed has been pruned: look again.
+                # A new snapshot has pruned some of the listed objects: list again.
                 if attempt == LISTING_ATTEMPTS_MAX:
                     raise
 

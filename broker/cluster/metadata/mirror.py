@@ -1,15 +1,15 @@
-"""The mirror of the metadata log: what a restore has of the cluster when every disk is lost.
+"""The mirror of the metadata log: a restore reads it when every disk is lost.
 
     log (this disk)     1  2  3  4  5  6  7        snapshot 4
-    mirror (bucket)     1  2  .  4  5              ->  3, 6, 7 and the snapshot are brought to it
+    mirror (bucket)     1  2  .  4  5              ->  3, 6, 7 and the snapshot are copied to it
 
-It follows the log at its own pace, and it only ever receives what the log has: if it has more, or
-something else, it belongs to another history and is left alone. What somebody deleted there is
-found by listing it, and written again; what is damaged is replaced. A store of the log's size is
-listed with one request, so it is listed for each change, and now and then without one.
+The mirror follows the log at its own pace and receives only objects of the log: a mirror with more
+or other objects belongs to another history and is left alone. A listing finds deleted objects,
+which are written again; damaged ones are replaced. One request lists a store of this size, so each
+change lists it, and a timer does so now and then.
 
 Entries are written before snapshots, in order, and never over a whole one. So two brokers that
-bring the same mirror different entries notice it at the first name that both of them want.
+write different entries to the same mirror notice it at the first name that both use.
 """
 
 from __future__ import annotations
@@ -60,24 +60,24 @@ class MirrorDiverged(StorageError):
 
 
 class MirrorTaken(MirrorDiverged):
-    """It goes on with what another broker wrote, of the same identity or after a backup of this."""
+    """The mirror continues with entries of another broker of this identity, or of a backup."""
 
 
 class MetadataMirror:
-    """Brings a mirror what the log has. Blocking; no call beside another."""
+    """Copies the log to its mirror. Blocking; calls must not overlap."""
 
     def __init__(self, store: ObjectStore, mirror: ObjectStore, *, cluster_id: str) -> None:
         self._store = store
         self._mirror = mirror
         self._cluster_id = cluster_id
-        # The last entry that it has without a gap; -1: nobody has looked yet.
+        # The last entry in the mirror without a gap; -1: not yet read.
         self.version = -1
         self.snapshot_version = -1
-        # Objects that this process knew there, and that were gone.
+        # Objects that this process had seen in the mirror, and that were deleted.
         self.deleted_count = 0
 
     def bring(self, version: int) -> None:
-        """Brings it all that the log has and it has not; the log's image is at `version`.
+        """Copies all objects that the mirror lacks; the log's image is at `version`.
 
         Raises MirrorDiverged, CorruptFile if the log is damaged, and TierError.
         """
@@ -90,7 +90,7 @@ class MetadataMirror:
         self._check_newest(max(map(_index, listed), default=0), max(version, kept.newest))
         if not is_first:
             self._note_deleted(kept, listed)
-        # What comes after what is known may be another broker's: it is compared.
+        # Later objects may be another broker's: they are compared.
         known = {key for key in listed if _index(key) <= self.version}
         for key in kept.entries_without_gap(self._store.url):
             self._copy(key, known)
@@ -99,9 +99,9 @@ class MetadataMirror:
         self.snapshot_version = max(kept.snapshots, default=0)
 
     def claim(self, version: int, snapshot_version: int) -> bool:
-        """The same after a look at its newest entry alone; False: that look was not enough.
+        """As `bring`, after checking only the newest entry; returns False if that was not enough.
 
-        Entries name the one before, so that one tells whose history it is.
+        Each entry names its predecessor, so the newest one identifies the history.
         """
         first = self._first_to_claim(version, snapshot_version)
         if first is None:
@@ -111,13 +111,13 @@ class MetadataMirror:
         return True
 
     def _first_to_claim(self, version: int, snapshot_version: int) -> int | None:
-        """The first of our entries that it has to have, or to take; None: look closely."""
+        """The first of our entries that the mirror must hold or get; None: check all of it."""
         found = indexes(self._mirror, METADATA_LOG_PREFIX, after=snapshot_version)
         if found:
             return found[-1] if found[-1] <= version else None
         if not snapshot_version:
             return None
-        # A log that was restored begins with a snapshot, at the mirror's newest entry.
+        # A restored log begins with a snapshot, at the mirror's newest entry.
         with contextlib.suppress(ObjectNotFound):
             newest = self._mirror.get(metadata_log_key(snapshot_version))
             if entry_checksum(newest) == checksum_at(self._store, snapshot_version):
@@ -127,7 +127,7 @@ class MetadataMirror:
     # --- whose it is -------------------------------------------------------------------------
 
     def _check(self, version: int) -> int:
-        """The version that it has. Raises MirrorDiverged unless it is a part of ours."""
+        """Returns the mirror's version. Raises MirrorDiverged unless its history is ours."""
         try:
             theirs = read_history(self._mirror, cluster_id=self._cluster_id)
         except (CorruptFile, ObjectCorrupt) as error:
@@ -136,7 +136,7 @@ class MetadataMirror:
         found = theirs.image.version
         self._check_newest(found, version)
         ours = checksum_at(self._store, found) if found else ""
-        # Pruned here, and in no snapshot: the cluster id is all there is to compare.
+        # The entry is pruned here and in no snapshot: only the cluster id can be compared.
         if ours not in ("", theirs.head_checksum):
             raise MirrorTaken(
                 f"the metadata in {self._mirror.url} has another entry {found} than the"
@@ -153,10 +153,10 @@ class MetadataMirror:
             )
 
     def _check_damaged(self, error: StorageError) -> None:
-        """Raises MirrorDiverged unless what is left is of this history.
+        """Raises MirrorDiverged unless the remaining objects are of this history.
 
-        All of it is compared before anything is written: what is missing may be missing from
-        another history.
+        All of them are compared before anything is written: the missing ones may belong to another
+        history.
         """
         if cluster_of(self._mirror) not in ("", self._cluster_id):
             raise MirrorDiverged(f"the mirror of the metadata log is not usable: {error}")
@@ -170,7 +170,7 @@ class MetadataMirror:
         )
 
     def _note_deleted(self, kept: _Kept, listed: Collection[str]) -> None:
-        """What it had, and has no more: it is behind as long as that is so."""
+        """Notes deleted objects of the mirror: it is behind until they are written again."""
         had = [key for key in kept.entry_keys if _index(key) <= self.version]
         had += [key for key in kept.snapshot_keys if _index(key) <= self.snapshot_version]
         gone = [key for key in had if key not in listed and not self._has(key)]
@@ -184,7 +184,7 @@ class MetadataMirror:
         )
 
     def _has(self, key: str) -> bool:
-        """A listing may lag; asked by its name it is there."""
+        """Whether the mirror has the object; asked by name, because a listing may lag."""
         with contextlib.suppress(ObjectNotFound):
             self._mirror.head(key)
             return True
@@ -193,10 +193,10 @@ class MetadataMirror:
     # --- copying -----------------------------------------------------------------------------
 
     def _copy(self, key: str, known: Collection[str] = ()) -> bool:
-        """Brings one whole object, if it is not known to be there; whether it was not.
+        """Copies one intact object unless it is known to be there; returns whether it was missing.
 
-        Raises CorruptFile if it is damaged here, or MirrorDiverged if another whole one lies there
-        under that name: MirrorTaken for an entry, which is written once and never changed.
+        Raises CorruptFile if it is damaged here, or MirrorDiverged if a different intact one has
+        that name: MirrorTaken for an entry, which is written once and never changed.
         """
         if key in known:
             return False
@@ -210,19 +210,19 @@ class MetadataMirror:
         return True
 
     def _replace_damaged(self, key: str, content: bytes, error: StorageError) -> None:
-        """Writes over what is no whole object; what is ours stays."""
+        """Overwrites a damaged object; one that is intact and ours stays."""
         try:
             if self._is_same(key, content):
                 return
             etag = self._mirror.head(key).etag
         except ObjectNotFound:
-            # A store that takes no writes refuses before it looks what is there.
+            # A store that refuses writes does so before it checks the precondition.
             raise error from None
         log.warning("damaged metadata are replaced", extra={"fields": {"key": key}})
         self._mirror.put(key, content, condition=IfMatches(etag))
 
     def _is_same(self, key: str, content: bytes) -> bool:
-        """False: it is damaged. Raises MirrorDiverged if it is whole, and something else."""
+        """Returns False if the object is damaged. Raises MirrorDiverged if it is another one."""
         try:
             theirs = self._mirror.get(key)
             if theirs == content or _is_same_snapshot(key, theirs, content):
@@ -238,7 +238,7 @@ class MetadataMirror:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kept:
-    """What a store has of the log and is not to be pruned: numbers, ascending."""
+    """The objects of a store that are not to be pruned: numbers, ascending."""
 
     entries: tuple[int, ...]
     snapshots: tuple[int, ...]
@@ -262,7 +262,7 @@ class _Kept:
         return tuple(map(metadata_snapshot_key, self.snapshots))
 
     def entries_without_gap(self, url: str) -> Iterator[str]:
-        """Their keys, one after the other. Raises CorruptFile where one is missing."""
+        """Yields the keys of the entries in order. Raises CorruptFile where one is missing."""
         begins = {0, *self.snapshots}
         before = {*begins, *self.entries}
         for index in self.entries:
@@ -274,7 +274,7 @@ class _Kept:
 
 
 def _is_same_snapshot(key: str, theirs: bytes, ours: bytes) -> bool:
-    """Whether both end with the same entry; their bytes may be another release's."""
+    """Whether both end with the same entry; another release may encode them differently."""
     if not key.startswith(METADATA_SNAPSHOT_PREFIX):
         return False
     found, wanted = (
@@ -284,5 +284,5 @@ def _is_same_snapshot(key: str, theirs: bytes, ours: bytes) -> bool:
 
 
 def _index(key: str) -> int:
-    """Of what somebody else put there it is 0."""
+    """Returns 0 for foreign names."""
     return parse_metadata_key(key) or 0

@@ -1,4 +1,4 @@
-"""Which brokers hold the replicas of a partition: ours to choose, or the client's to name."""
+"""Placement of replicas on brokers: automatic, or checked if the client assigns them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from strandline.broker.protocol.schema.errors import ErrorCode
 def place(
     first_partition: int, count: int, replication_factor: int, node_ids: Sequence[NodeId]
 ) -> tuple[Replicas, ...]:
-    """Replicas for partitions `first_partition` and up, leaders going round the brokers."""
+    """Places the replicas of `count` partitions, leaders round-robin over the brokers."""
     if replication_factor > len(node_ids):
         raise Refusal(
             ErrorCode.INVALID_REPLICATION_FACTOR,
@@ -34,7 +34,7 @@ def check_assignments(
     *,
     replication_factor: int | None = None,
 ) -> None:
-    """All non-empty, of known brokers, each once, and equally many."""
+    """Raises Refusal unless all are non-empty, equally long, and name known brokers once each."""
     for replicas in assignments:
         if not replicas:
             fault = "The manual partition assignment includes an empty replica list."

@@ -1,22 +1,22 @@
-"""What can happen to a cluster, as records of the metadata log.
+"""The record types of the metadata log.
 
     cluster-created          the first record of every log: whose metadata this is
     broker-started           a broker came up: its partitions get a new leader epoch
-    topic-created            name, id, replicas of each partition, properties set by hand
-    partitions-added         further partitions, numbered on from those that exist
-    topic-configs-set        all properties set by hand, replacing those before
+    topic-created            name, id, replicas of each partition, explicit properties
+    partitions-added         more partitions, numbered after the existing ones
+    topic-configs-set        all explicit properties, replacing the former ones
     topic-deleted            the topic is gone for clients; its data waits for the purge
     topic-purged             the data of a deleted topic is gone as well
-    producer-ids-allocated   ids below `next_producer_id` will never be handed out again
+    producer-ids-allocated   ids below `next_producer_id` are never allocated again
     leader-epochs-raised     a restore found higher epochs in the archive than in the metadata
-    broker-configs-set       all dynamic keys of one broker, or the cluster's defaults of them
+    broker-configs-set       all dynamic keys of one broker, or the cluster-wide ones
     client-quotas-set        all quotas of one user, client id, pair of both, address or default
     group-configs-set        all properties of one group
     scram-credentials-set    all SCRAM credentials of one user, by mechanism
 
-A record is a fact, not a wish: the controller has checked it. `image.py` says what each changes.
-As JSON each is one object whose `type` is the name above. Replicas are pairs [partition, node]
-in order, the preferred leader first:
+A record is a fact, not a wish: the controller has checked it. `image.py` applies it. As JSON each
+is one object whose `type` is the name above. Replicas are pairs [partition, node] in order, the
+preferred leader first:
 
     {"type": "partitions-added", "topic_id": "...", "first_partition": 2, "replicas": [[2,1],[3,1]]}
 """
@@ -37,21 +37,21 @@ Replicas: TypeAlias = tuple[NodeId, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterCreated:
-    """The first record of a log."""
+    """The first record of a log; it holds the cluster id."""
 
     cluster_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerStarted:
-    """Written by each broker before it serves: what it leads, it leads under a new epoch."""
+    """A broker starts: each partition that it leads gets a new leader epoch. Precedes serving."""
 
     node_id: NodeId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicCreated:
-    """`replicas[p]` are the nodes of partition p, its first leader first."""
+    """A topic was created. `replicas[p]` are the nodes of partition p, its first leader first."""
 
     topic: str
     topic_id: TopicId
@@ -61,7 +61,7 @@ class TopicCreated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionsAdded:
-    """Partitions `first_partition` and up; the topic had exactly the lower ones."""
+    """Partitions `first_partition` and up were added; the topic had exactly the lower ones."""
 
     topic_id: TopicId
     first_partition: int
@@ -70,7 +70,7 @@ class PartitionsAdded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfigsSet:
-    """From now on exactly these properties are set on the topic."""
+    """The complete set of properties that the topic has from now on."""
 
     topic_id: TopicId
     properties: Mapping[str, str]
@@ -78,28 +78,28 @@ class TopicConfigsSet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDeleted:
-    """The name is free again; the data of this id is to be purged."""
+    """A topic was deleted: its name is free again, the data of this id is to be purged."""
 
     topic_id: TopicId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicPurged:
-    """Nothing is left of a deleted topic, in either tier."""
+    """The data of a deleted topic is purged in both tiers."""
 
     topic_id: TopicId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerIdsAllocated:
-    """Producer ids below `next_producer_id` belong to somebody."""
+    """Producer ids below `next_producer_id` are allocated."""
 
     next_producer_id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderEpochsRaised:
-    """Epochs by partition that the archive of the topic has seen: the next one is above them."""
+    """Highest leader epochs in a topic's archive, by partition: the next ones must be above."""
 
     topic_id: TopicId
     leader_epochs: tuple[tuple[int, int], ...]
@@ -107,7 +107,7 @@ class LeaderEpochsRaised:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfigsSet:
-    """From now on exactly these keys are set dynamically; `node_id` None: for every broker."""
+    """The complete set of dynamic keys of a broker; `node_id` None: the cluster-wide defaults."""
 
     node_id: NodeId | None
     properties: Mapping[str, str]
@@ -115,7 +115,7 @@ class BrokerConfigsSet:
 
 @dataclass(frozen=True, slots=True, order=True)
 class QuotaEntity:
-    """Whom a quota is for: a name per type (`user`, `client-id`, `ip`), sorted by type.
+    """The entity of a quota: a name per type (`user`, `client-id`, `ip`), sorted by type.
 
     The empty name is the default of its type; no client can have it.
     """
@@ -129,7 +129,7 @@ class QuotaEntity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientQuotasSet:
-    """From now on exactly these quotas are set for the entity; none: it has no quota."""
+    """The complete set of quotas of an entity; empty removes them."""
 
     entity: QuotaEntity
     quotas: Mapping[str, float]
@@ -137,7 +137,7 @@ class ClientQuotasSet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupConfigsSet:
-    """From now on exactly these properties are set for the group, which need not exist."""
+    """The complete set of properties of a group, which need not exist."""
 
     group_id: str
     properties: Mapping[str, str]
@@ -145,9 +145,9 @@ class GroupConfigsSet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScramCredentialsSet:
-    """From now on the user has exactly these; none: he cannot log in by SCRAM any more.
+    """The complete set of SCRAM credentials of a user; empty disables SCRAM login.
 
-    What stands under a mechanism is salted and hashed, in the form of `security/scram.py`.
+    The values are salted and hashed, in the form of `security/scram.py`.
     """
 
     user: str
@@ -172,7 +172,7 @@ MetadataRecord: TypeAlias = (
 
 
 def encode_record(record: MetadataRecord) -> dict[str, Json]:
-    """The record as a JSON object."""
+    """Encodes the record as a JSON object."""
     match record:
         case ClusterCreated():
             return {"type": "cluster-created", "cluster_id": record.cluster_id}
@@ -238,10 +238,10 @@ def encode_record(record: MetadataRecord) -> dict[str, Json]:
 
 
 def decode_record(fields: Fields) -> MetadataRecord:
-    """The record in a JSON object.
+    """Decodes the record in a JSON object.
 
-    Raises CorruptFile for a field that is not what it should be, UnsupportedFormat for a type that
-    only a newer strandline knows: to skip it would be to derive a wrong image.
+    Raises CorruptFile for an invalid field, and UnsupportedFormat for a type that only a newer
+    strandline knows: skipping it would derive a wrong image.
     """
     type_name = fields.text("type")
     decode = _DECODERS.get(type_name)
@@ -300,12 +300,12 @@ _DECODERS: Mapping[str, Callable[[Fields], MetadataRecord]] = {
 
 
 def encode_quotas(quotas: Mapping[str, float]) -> dict[str, Json]:
-    """Quotas as texts: the shortest that stands for the same number everywhere."""
+    """Encodes quotas as the shortest texts that parse to the same numbers everywhere."""
     return {key: repr(float(value)) for key, value in quotas.items()}
 
 
 def decode_quotas(fields: Fields, name: str) -> dict[str, float]:
-    """Raises CorruptFile for what is no number."""
+    """Decodes quotas. Raises CorruptFile for a value that is not a number."""
     texts = fields.texts_by_name(name)
     try:
         return {key: float(text) for key, text in texts.items()}
@@ -314,12 +314,12 @@ def decode_quotas(fields: Fields, name: str) -> dict[str, float]:
 
 
 def encode_replicas(partitions: Iterable[tuple[int, Replicas]]) -> list[Json]:
-    """Pairs [partition, node]."""
+    """Encodes replicas as pairs [partition, node]."""
     return [[partition, node] for partition, nodes in partitions for node in nodes]
 
 
 def decode_replicas(fields: Fields, name: str, *, first_partition: int) -> tuple[Replicas, ...]:
-    """Nodes by partition from `first_partition` on. Raises CorruptFile if one is left out."""
+    """Decodes nodes by partition from `first_partition` on. Raises CorruptFile for a gap."""
     nodes: list[list[NodeId]] = []
     for partition, node in fields.integer_pairs(name):
         position = partition - first_partition

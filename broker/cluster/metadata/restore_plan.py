@@ -1,16 +1,16 @@
-"""What a restored broker's metadata has to say: the mirror, put right by the archive.
+"""Corrects restored metadata: the mirrored image is reconciled with the archive.
 
-The mirror follows the metadata log with a delay of seconds, and each manifest goes by itself, so
-after the loss of a machine they may disagree. Then the archive is right about what it holds:
+The mirror follows the metadata log with a delay of seconds, and manifests are written separately,
+so after the loss of a machine they may disagree. The archive is then authoritative:
 
     topic.json without a topic            created after the mirror's last entry: created again
     topic.json with more partitions       added after it: added again
     tombstone, but the topic lives        deleted after it: deleted
-    a manifest with a higher epoch        the next start must be above it, or it would be fenced
-    producers above the allocated ids     no id may be given away twice
+    a manifest with a higher epoch        the next epoch must be above it, or it is fenced
+    producers above the allocated ids     no id may be allocated twice
 
-Pure: images and facts in, records out. Two live topics of one name cannot both be had: the one
-that the mirror knows wins, the other is a problem that an operator has to look at.
+Pure: images and facts in, records out. Of two live topics with one name, the one in the mirror
+wins; the other is reported to the operator.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from strandline.broker.cluster.metadata.records import (
 from strandline.storage.model import Epoch, TopicId, TopicIdPartition
 from strandline.storage.remote.manifest.topic_info import TopicInfo
 
-# Blocks of 1000 ids that may have been given away after the mirror's last entry: it lags by
-# seconds, this many cannot be used up in them. There are 2^63 ids.
+# Blocks of 1000 ids may have been allocated after the mirror's last entry: the mirror lags by
+# seconds, in which this many cannot be used up. There are 2^63 ids.
 PRODUCER_IDS_SKIPPED = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataCorrections:
-    """Records to append to the mirrored metadata, in order, and what could not be put right."""
+    """Records to append to the mirrored metadata, in order, and problems left to the operator."""
 
     records: tuple[MetadataRecord, ...]
     problems: tuple[str, ...]
@@ -47,7 +47,7 @@ class MetadataCorrections:
 def correct_topics(
     image: MetadataImage, topics: Sequence[TopicInfo], *, node_id: NodeId
 ) -> MetadataCorrections:
-    """Topics as the bucket's topic.json say."""
+    """Reconciles the topics with the bucket's topic.json objects."""
     records: list[MetadataRecord] = []
     problems: list[str] = []
     names = {name: topic.topic_id for name, topic in image.topics.items()}
@@ -90,7 +90,7 @@ def correct_topics(
 def correct_numbers(
     image: MetadataImage, epochs: Mapping[TopicIdPartition, Epoch], *, producer_id_max: int
 ) -> tuple[MetadataRecord, ...]:
-    """Leader epochs and producer ids that go on above everything that was used."""
+    """Raises leader epochs and producer ids above all that were used."""
     raised: dict[TopicId, list[tuple[int, int]]] = {}
     for partition, epoch in sorted(epochs.items()):
         topic = image.topics_by_id.get(partition.topic_id)
@@ -108,7 +108,7 @@ def correct_numbers(
 
 
 def foreign_nodes(image: MetadataImage, node_id: NodeId) -> set[NodeId]:
-    """Other brokers that lead something: one broker restores what one broker had."""
+    """Returns other brokers that lead partitions: a restore handles the data of one broker only."""
     return {
         partition.leader
         for topic in image.topics.values()

@@ -1,10 +1,10 @@
-"""Which tiers a partition has, and what the metadata image means for the remote one.
+"""The tiers of a partition, and how metadata changes reach the remote one.
 
     LocalTier    no object store: logs live on disk alone
     BothTiers    topics with remote.storage.enable are attached to the tiering manager
 
-A deleted topic stays in the image as a pending purge until nothing of it is left. The remote tier
-reports that; a topic that was never tiered has nothing there and is done at once.
+A deleted topic stays in the image as a pending purge until all its data is purged. The remote tier
+reports that; a topic that was never tiered is purged at once.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ DELETE_ON_DISABLE = "remote.log.delete.on.disable"
 
 
 class Tiers(Protocol):
-    """What the replica manager asks."""
+    """The tiers, as the replica manager uses them."""
 
     def join(
         self, local: LocalLog, topic: TopicImage, partition: PartitionImage, *, is_new: bool
     ) -> UnifiedLog:
-        """The partition's log over its tiers. `is_new`: the partition itself began just now."""
+        """Builds the partition's log over its tiers. `is_new`: the partition was just created."""
         ...
 
     def lead(self, unified_log: UnifiedLog, leader_epoch: Epoch) -> None:
@@ -48,26 +48,26 @@ class Tiers(Protocol):
         ...
 
     def leave(self, unified_log: UnifiedLog) -> None:
-        """The partition is gone from this broker."""
+        """The partition was removed from this broker."""
         ...
 
     def change(self, topic: TopicImage, served: Sequence[tuple[UnifiedLog, Epoch]]) -> bool:
-        """The topic's properties have changed; True if a log start moved and must be made durable
+        """Applies changed properties; returns True if a log start moved, which must be made durable
         before `changed` is called.
         """
         ...
 
     def changed(self, topic: TopicImage) -> None:
-        """The log starts that `change` moved are durable."""
+        """Called when the log starts that `change` moved are durable."""
         ...
 
     def follow(self, image: MetadataImage) -> None:
-        """Topics were created, changed or deleted."""
+        """Applies created, changed and deleted topics."""
         ...
 
 
 class LocalTier:
-    """Logs on disk alone."""
+    """The local tier alone: logs on disk, no object store."""
 
     def __init__(
         self,
@@ -76,8 +76,8 @@ class LocalTier:
         lookups: Executor,
         on_purged: Callable[[TopicId], None],
     ) -> None:
-        """`log_starts` are the checkpointed ones; `lookups` runs what decompresses batches, as
-        ListOffsets by time does; `on_purged` is told of finished purges.
+        """`log_starts` are the checkpointed ones; `lookups` runs lookups that decompress batches,
+        such as ListOffsets by time; `on_purged` is called for finished purges.
         """
         self._lookups = lookups
         self._log_starts = log_starts
@@ -91,17 +91,17 @@ class LocalTier:
         return UnifiedLog(local, log_start_offset=start, executor=self._lookups)
 
     def lead(self, unified_log: UnifiedLog, leader_epoch: Epoch) -> None:
-        """Nobody else has to know."""
+        """Does nothing: there is no remote tier."""
 
     def leave(self, unified_log: UnifiedLog) -> None:
-        """Nothing else knows of it."""
+        """Does nothing: there is no remote tier."""
 
     def change(self, topic: TopicImage, served: Sequence[tuple[UnifiedLog, Epoch]]) -> bool:
-        """There is one tier, whatever the topic says."""
+        """Does nothing: there is one tier, whatever the topic's properties are."""
         return False
 
     def changed(self, topic: TopicImage) -> None:
-        """There is nothing to do."""
+        """Does nothing."""
 
     def follow(self, image: MetadataImage) -> None:
         for topic_id, deleted in image.pending_purges.items():
@@ -110,7 +110,7 @@ class LocalTier:
 
 
 class BothTiers:
-    """Logs on disk, tiered ones attached to the manager."""
+    """Both tiers: logs on disk, those of tiered topics attached to the tiering manager."""
 
     def __init__(self, local: LocalTier, manager: TieringManager) -> None:
         self._local = local
@@ -134,13 +134,13 @@ class BothTiers:
         self._manager.detach(unified_log.topic_partition)
 
     def change(self, topic: TopicImage, served: Sequence[tuple[UnifiedLog, Epoch]]) -> bool:
-        """Attaches logs whose topic is tiered now. Where it is tiered no more, the log begins on
-        this disk from now on; what lies in the bucket goes once that is durable (KIP-950).
+        """Attaches logs of topics that are tiered now. If tiering was disabled, the log starts with
+        the local files from now on, and the bucket is purged once that is durable (KIP-950).
         """
         if is_tiered(topic):
             for unified_log, leader_epoch in served:
                 if unified_log.remote is None:
-                    # It was served without an archive until now, so there is none to wait for.
+                    # The log had no archive until now, so there is none to wait for.
                     self._manager.attach(
                         unified_log, describe(topic), leader_epoch=leader_epoch, is_new=True
                     )
@@ -171,18 +171,18 @@ class BothTiers:
 
 
 def is_tiered(topic: TopicImage | DeletedTopic) -> bool:
-    """Whether the topic has (or had) segments in the remote tier."""
+    """Whether the topic is or was tiered, so that the remote tier may hold segments of it."""
     return topic.properties.get(REMOTE_ENABLED, "").strip().lower() == "true"
 
 
 def may_be_archived(deleted: DeletedTopic) -> bool:
-    """Whether the bucket may have something of it: it was tiered, or was until it was disabled."""
+    """Whether the bucket may hold data of it: it was tiered, or had tiering disabled before."""
     disabled = deleted.properties.get(DELETE_ON_DISABLE, "").strip().lower() == "true"
     return disabled or is_tiered(deleted)
 
 
 def describe(topic: TopicImage | DeletedTopic) -> TopicInfo:
-    """What the bucket is told of a topic."""
+    """The topic's facts that the bucket stores (topic.json)."""
     return TopicInfo(
         topic=topic.name,
         topic_id=topic.topic_id,

@@ -1,4 +1,4 @@
-"""Which names a topic may have, by Kafka's rules and in Kafka's words.
+"""Validation of topic names, by Kafka's rules and with Kafka's texts.
 
 A name becomes part of folder names and of metric names. Metric names cannot tell `.` from `_`, so
 `a.b` and `a_b` cannot both exist.
@@ -10,11 +10,11 @@ import re
 
 from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
 
-# They belong to the broker: clients may read them, but not write, grow or delete them.
+# Internal topics belong to the broker: clients may read, but not write, grow or delete them.
 INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC})
 
-# Kafka's controllers keep their log under this name. A topic's folder of this name would be taken
-# for it, should Kafka ever get the disk.
+# Kafka's controllers keep their log under this name. A Kafka that gets this disk later would take
+# a topic's folder of this name for that log.
 METADATA_TOPIC = "__cluster_metadata"
 
 # With `-<partition>` behind it, a name of this length still fits a file name of 255 bytes.
@@ -24,7 +24,7 @@ _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def topic_name_fault(name: str) -> str | None:
-    """What is wrong with a name; None for a legal one."""
+    """Returns the fault of a topic name; None for a legal one."""
     if not name:
         return "Topic name is invalid: the empty string is not allowed"
     if name in (".", ".."):
@@ -43,5 +43,5 @@ def topic_name_fault(name: str) -> str | None:
 
 
 def collision_key(name: str) -> str:
-    """Names with the same key collide."""
+    """Returns the key that colliding names share."""
     return name.replace(".", "_")

@@ -1,1 +1,1 @@
-"""Partitions of this broker: appends, high watermark, moves between folders."""
+"""The partitions of this broker: appends, high watermarks, moves between log folders."""

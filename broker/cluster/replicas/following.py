@@ -1,14 +1,13 @@
-"""Metadata and logs of a read-only replica: another broker's, as its bucket shows them.
+"""Metadata and logs of a read-only replica, read from the origin broker's bucket.
 
     bucket                                        this broker
     metadata/  mirror of the origin's log   --->  image: its tiered topics, led by this node
     topics/    manifests                    --->  logs that end where the archives end
                                             plus  __consumer_offsets of this broker's own groups
 
-The replica asks the bucket every few seconds. A topic that is new there appears, one that is gone
-disappears; a partition ends where its archive did when it was last looked at. Nothing is written to
-the bucket, and nothing but the groups can be changed here: whoever tries is told POLICY_VIOLATION,
-which no client repeats.
+The replica polls the bucket every few seconds and follows created and deleted topics; a partition
+ends where its archive ended at the last poll. The replica writes nothing to the bucket and allows
+changes to groups only: others are refused with POLICY_VIOLATION, which no client retries.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ REFUSAL = "this broker is a read-only replica of another one's archive"
 
 
 class ReplicaRefuses(StorageError):
-    """Something that has no result of its own cannot be changed here."""
+    """A change that a replica refuses, for requests without a result that could carry the error."""
 
     kafka_code = ErrorCode.POLICY_VIOLATION
 
@@ -69,7 +68,7 @@ class FollowedLog(UnifiedLog):
 
 
 class FollowedTiers:
-    """Attaches followed logs to a manager that only reads."""
+    """The tiers of a replica: followed logs attached to a read-only tiering manager."""
 
     def __init__(
         self,
@@ -93,24 +92,24 @@ class FollowedTiers:
         return followed
 
     def lead(self, unified_log: UnifiedLog, leader_epoch: Epoch) -> None:
-        """Its leader is another broker, whatever clients are told."""
+        """Does nothing: the leader is the origin broker, although clients are sent here."""
 
     def leave(self, unified_log: UnifiedLog) -> None:
         self._manager.detach(unified_log.topic_partition)
 
     def change(self, topic: TopicImage, served: Sequence[tuple[UnifiedLog, Epoch]]) -> bool:
-        """A topic that is tiered no more is no more in the image."""
+        """Does nothing: a topic without tiering is not in the image."""
         return False
 
     def changed(self, topic: TopicImage) -> None:
-        """There is nothing to do."""
+        """Does nothing."""
 
     def follow(self, image: MetadataImage) -> None:
-        """The archive is its owner's."""
+        """Does nothing: the archive belongs to the origin."""
 
 
 class FollowingMetadata(Metadata):
-    """The image of the origin, and the internal topics of this broker."""
+    """The image of the origin, merged with the internal topics of this broker."""
 
     def __init__(
         self,
@@ -121,7 +120,7 @@ class FollowingMetadata(Metadata):
         follower: ImageFollower,
         executor: Executor,
     ) -> None:
-        """`origin` lies in the bucket and is only read; `own` on this disk."""
+        """`origin` is read from the bucket, never written; `own` is on this disk."""
         super().__init__(
             merged_image(origin.image, own.image, node_id),
             own,
@@ -138,7 +137,7 @@ class FollowingMetadata(Metadata):
         return self._origin.image.version
 
     async def change(self, decide: Callable[[MetadataImage], DecisionT]) -> DecisionT:
-        """Carries out what concerns internal topics alone, and refuses everything else.
+        """Carries out changes to internal topics and refuses all others.
 
         Raises StorageError if the log of this broker cannot be written.
         """
@@ -154,12 +153,12 @@ class FollowingMetadata(Metadata):
             return decision
 
     async def lead_anew(self, node_id: NodeId) -> None:
-        """Partitions that found no folder are made. The epochs are the origin's."""
+        """Creates missing partitions. The epochs are the origin's."""
         async with self._changing:
             await self._follower.follow(self._image)
 
     async def refresh(self) -> None:
-        """Asks the bucket what the origin has changed. Raises StorageError if it cannot be read."""
+        """Reads the origin's changes from the bucket. Raises StorageError if it cannot be read."""
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._executor, self._origin.catch_up)
         async with self._changing:
@@ -173,7 +172,7 @@ class FollowingMetadata(Metadata):
 
 
 def merged_image(origin: MetadataImage, own: MetadataImage, node_id: NodeId) -> MetadataImage:
-    """The tiered topics of `origin`, led by this node, and the internal ones of `own`."""
+    """Merges the tiered topics of `origin`, led by this node, with the internal ones of `own`."""
     followed = [
         replace(
             topic,
@@ -203,14 +202,14 @@ def _is_internal(record: MetadataRecord) -> bool:
 
 
 def _refused(decision: DecisionT) -> DecisionT:
-    """The decision with nothing to do, and every result that would have been a success refused."""
+    """Returns the decision without records, with every successful result turned into a refusal."""
     if not isinstance(decision, Decision):
         raise ReplicaRefuses(REFUSAL)
     refused = tuple(_refused_result(result) for result in decision.results)
     return replace(decision, records=(), results=refused)
 
 
-# The results of different decisions share two fields and no class.
+# The results of different decisions share two fields but no class.
 def _refused_result(result: Any) -> Any:
     names = {field.name for field in fields(result)}
     if "error_code" not in names or result.error_code is not ErrorCode.NONE:

@@ -1,8 +1,8 @@
-"""One partition that this broker leads: its log, its leader epoch, and who waits for more of it.
+"""A partition led by this broker: its log, its leader epoch, and the fetches waiting for appends.
 
-A fetch that found too little leaves a waiter here. An append tells the waiters how many bytes came;
-they decide whether that is enough. Waiters are woken after the producer's answer is on its way,
-not in the middle of the append.
+A fetch that found too little data registers a waiter. An append reports its size to the waiters,
+which decide whether that is enough. They are woken after the producer's answer is sent, not during
+the append.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from strandline.storage.tiering.log.unified_log import UnifiedLog
 
 
 class PartitionGone(RecordsRejected):
-    """The partition was deleted while records for it were prepared."""
+    """The partition was deleted while an append to it was prepared."""
 
     kafka_code = 3  # UNKNOWN_TOPIC_OR_PARTITION
 
 
 class AppendWaiter(Protocol):
-    """Somebody who waits for bytes, an error or the end of the partition."""
+    """Waits for appended bytes, an error, or the removal of the partition."""
 
     def on_append(self, size_bytes: int) -> None:
         """Called synchronously inside an append; must only take note and return."""
@@ -73,10 +73,10 @@ class Partition:
         syncs: Executor,
         traffic: TopicTraffic,
     ) -> None:
-        """`syncs` runs the flushes; `traffic` is that of the topic."""
+        """`syncs` runs the flushes; `traffic` counts for the whole topic."""
         self._syncs = syncs
         self._flushing: asyncio.Future[None] | None = None
-        # The append that was asked for last among those that are still being prepared.
+        # The newest append whose records are still being prepared.
         self._last_prepared: asyncio.Future[None] | None = None
         self._is_gone = False
         self.is_internal = topic_partition.topic in INTERNAL_TOPICS
@@ -86,7 +86,7 @@ class Partition:
         self.traffic = traffic
         self.leader_epoch = leader_epoch
         self._waiters: set[AppendWaiter] = set()
-        # What consumers were told last who got no records; see `partition_answers.passed_over`.
+        # The last answer to consumers that got no records; see `partition_answers.passed_over`.
         self.said_in_passing: FetchResponsePartition | None = None
 
     def __repr__(self) -> str:
@@ -94,12 +94,12 @@ class Partition:
 
     @property
     def high_watermark(self) -> int:
-        """Exclusive end of what every in-sync replica has: with one replica, the log's end."""
+        """Exclusive end of the records on all in-sync replicas: with one replica, the log's end."""
         return self.log.local.end_offset
 
     @property
     def is_offline(self) -> bool:
-        """Whether its log folder failed: nothing it says now would survive a restart."""
+        """Whether the log folder failed: no state of this partition would survive a restart."""
         return self.log.local.failure is not None
 
     @property
@@ -122,17 +122,17 @@ class Partition:
         )
 
     def epoch_for(self, offset: int) -> int:
-        """The leader epoch that wrote `offset`, or that will; -1 if it lies before the lineage."""
+        """Returns the leader epoch of `offset`, which may lie ahead; -1 if before the lineage."""
         if offset >= self.log.end_offset:
             return self.leader_epoch
         return self.log.local.leader_epochs.epoch_for(offset)
 
     def epoch_end(self, epoch: int) -> EpochStart:
-        """The largest epoch <= `epoch` and where it ended; (-1, -1) if nobody had it yet.
+        """Returns the largest epoch <= `epoch` and its end offset; (-1, -1) if there is none.
 
         The log knows an epoch from its first record on. Clients know it before: those that began
         at the end of the log ask for it after the next start, and would take "unknown" for lost
-        records. So the epoch that leads counts from the end of the log on, as in Kafka's
+        records. So the current epoch starts at the end of the log, as in Kafka's
         Partition.makeLeader.
         """
         end_offset = self.log.end_offset
@@ -167,11 +167,11 @@ class Partition:
         return info
 
     async def append_prepared(self, preparing: Awaitable[memoryview]) -> AppendInfo:
-        """Appends the batch that `preparing` ends with, in the order of the calls.
+        """Appends the batch that `preparing` returns, in the order of the calls.
 
-        Preparations run side by side; whoever is ready early waits for those who came before, so a
-        producer's batches reach the log as they were sent. Raises what `preparing` and `append`
-        raise, and PartitionGone if the partition was deleted meanwhile.
+        Preparations run concurrently, but appends keep the order of the calls, so a producer's
+        batches reach the log in the order sent. Raises what `preparing` and `append` raise, and
+        PartitionGone if the partition was deleted meanwhile.
         """
         before = self._last_prepared
         mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -198,20 +198,20 @@ class Partition:
 
     @property
     def must_flush(self) -> bool:
-        """True if `flush.messages` asks for an fsync before the last append is answered."""
+        """Whether `flush.messages` demands an fsync before the last append is answered."""
         local = self.log.local
         return local.unflushed_record_count >= local.config.flush_messages
 
     async def flush(self) -> None:
         """Returns when everything appended before the call is on the device.
 
-        Group commit: whoever comes while an fsync runs waits for the next one, together with all
-        others who came. Raises StorageError to each of them if it fails.
+        Group commit: callers that come during an fsync share the next one. Raises StorageError to
+        each of them if it fails.
         """
         wanted_end = self.log.end_offset
         while (local := self.log.local).recovery_point < wanted_end:
             if self.log.end_offset < wanted_end:
-                # Nobody can say what became of it, and others may get its offsets.
+                # The outcome of these records is unknown, and others may get their offsets.
                 raise DiskError(f"{self.topic_partition} was cut below {wanted_end}")
             is_mine = self._flushing is None
             if self._flushing is None:
@@ -220,7 +220,7 @@ class Partition:
             try:
                 await result_of(self._flushing)
             except DiskError:
-                # A move took the folder away under the flush: its copy was synced before.
+                # A move replaced the folder during the flush: its copy was synced before.
                 if self.log.local is local:
                     raise
             finally:
@@ -234,7 +234,7 @@ class Partition:
         self._waiters.discard(waiter)
 
     def gone(self) -> None:
-        """Wakes everybody for good: the partition is deleted or offline."""
+        """Wakes all waiters for good: the partition is deleted or offline."""
         self._is_gone = True
         waiters, self._waiters = self._waiters, set()
         for waiter in waiters:

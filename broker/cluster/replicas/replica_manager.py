@@ -1,4 +1,4 @@
-"""The partitions of this broker: made, changed and removed as the metadata image says.
+"""Creates, changes and removes the partitions of this broker as the metadata image demands.
 
 Reads of the tables are synchronous and cheap. Changes come from one place, `follow`, called with
 one image after the other. Creating and deleting folders blocks on fsync, so that runs in the disk
@@ -8,8 +8,8 @@ worker; the tables change on the loop, after it.
     topic changes      configs to the log, new partitions as above; tiering begins or ends
     topic disappears   stop serving          detach, remove folders; tiering empties the bucket
 
-A partition that is in nobody's folder at start-up while a log folder is offline is taken to lie
-there: it is answered with KAFKA_STORAGE_ERROR, and not begun anew in another folder.
+If a partition is in no folder at start-up while a log folder is offline, it is assumed to be there:
+requests get KAFKA_STORAGE_ERROR, and it is not created again in another folder.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 
 class ReplicaManager:
-    """Tables of partitions by name and by id."""
+    """Owner of this broker's partitions: tables of them by name and by id."""
 
     def __init__(
         self,
@@ -51,9 +51,9 @@ class ReplicaManager:
         disk: Executor,
         syncs: Executor,
     ) -> None:
-        """`disk` has one worker: it owns the log folders. `syncs` runs the flushes of logs.
+        """`disk` has one worker, which owns the log folders. `syncs` runs the flushes of logs.
 
-        `topic_defaults` may be altered.
+        `topic_defaults` is read again each time: it may be altered.
         """
         self._syncs = syncs
         self._log_dirs = log_dirs
@@ -64,19 +64,19 @@ class ReplicaManager:
         self._by_name: dict[str, dict[int, Partition]] = {}
         self._by_id: dict[TopicId, dict[int, Partition]] = {}
         self._configs: dict[TopicId, LogConfig] = {}
-        # What was followed, and under which defaults: what is still so is not looked at again.
+        # The last image and its defaults: topics that did not change since are skipped.
         self._followed: Mapping[TopicId, TopicImage] = {}
         self._followed_defaults: Mapping[str, str] = {}
         self._traffic: dict[TopicId, TopicTraffic] = {}
-        # That of topics that were deleted, so that totals never go back.
+        # Traffic of deleted topics, kept so that totals never decrease.
         self._departed = TopicTraffic()
         # Until the image of start-up is followed, a missing folder may be a lost disk.
         self._is_starting = True
         # Partitions that were in no folder at start-up, while some folder was offline.
         self._offline: set[TopicPartition] = set()
-        # Partitions whose folder could not be made since.
+        # Partitions whose folder could not be created since the start.
         self._uncreated: set[TopicPartition] = set()
-        # Those of a topic that the log told of.
+        # Partitions by topic whose failed creation was logged.
         self._told_uncreated: dict[str, set[int]] = {}
         # The topic ids of both.
         self._unserved_ids: dict[str, TopicId] = {}
@@ -88,7 +88,7 @@ class ReplicaManager:
         return None if partitions is None else partitions.get(index)
 
     def topic_names(self) -> tuple[str, ...]:
-        """Of the topics with a partition that is served here."""
+        """Names of the topics with a partition on this broker."""
         return tuple(self._by_name)
 
     def partition_by_id(self, topic_id: uuid.UUID | None, index: int) -> Partition | None:
@@ -100,33 +100,33 @@ class ReplicaManager:
     def partitions_of(
         self, topic: str | None, topic_id: uuid.UUID | None
     ) -> Mapping[int, Partition]:
-        """Those of a topic that is named by its name or, without one, by its id."""
+        """Returns the partitions of a topic by its name or, without one, by its id."""
         if topic is not None:
             return self._by_name.get(topic, {})
         return {} if topic_id is None else self._by_id.get(topic_id, {})
 
     def has_topic_id(self, topic_id: uuid.UUID | None) -> bool:
-        """Whether a topic of that id is served here, with whatever partitions."""
+        """Whether a topic of that id has partitions on this broker."""
         return topic_id in self._by_id
 
     def is_offline(self, topic: str, index: int) -> bool:
-        """Whether a partition that `partition` does not find lies in a folder that is offline."""
+        """Whether a partition missing from the tables lies in an offline folder."""
         key = TopicPartition(topic, index)
         return key in self._offline or key in self._uncreated
 
     def code_of_missing(self, topic: str, index: int) -> ErrorCode:
-        """What a client is told of a partition that `partition` does not find."""
+        """Returns the error code for a partition that `partition` does not find."""
         if self.is_offline(topic, index):
             return ErrorCode.KAFKA_STORAGE_ERROR
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     @property
     def has_uncreated(self) -> bool:
-        """Whether partitions wait for a folder that can be written; `follow` tries again."""
+        """Whether partitions wait for a writable folder; `follow` retries."""
         return bool(self._uncreated)
 
     def is_offline_by_id(self, topic_id: uuid.UUID | None, index: int) -> bool:
-        """The same for a partition named by its topic's id."""
+        """As `is_offline`, for a partition named by its topic's id."""
         return any(
             key.partition == index and self._unserved_ids.get(key.topic) == topic_id
             for key in (*self._offline, *self._uncreated)
@@ -136,12 +136,12 @@ class ReplicaManager:
         return tuple(self._partitions.values())
 
     def traffic_of(self, topic: str) -> TopicTraffic | None:
-        """What went in and out of a topic, None if none of its partitions is served here."""
+        """Returns the traffic of a topic; None if none of its partitions is on this broker."""
         partitions = self._by_name.get(topic)
         return None if not partitions else next(iter(partitions.values())).traffic
 
     def all_traffic(self) -> tuple[TopicTraffic, ...]:
-        """What went in and out since the start: of every topic, and of all that were deleted."""
+        """Returns the traffic since the start, of every topic and of all deleted ones."""
         return (self._departed, *self._traffic.values())
 
     def config_of(self, topic: TopicImage) -> LogConfig:
@@ -151,7 +151,7 @@ class ReplicaManager:
     # --- following the metadata --------------------------------------------------------------
 
     def take_over(self, logs: Mapping[TopicPartition, LocalLog], image: MetadataImage) -> None:
-        """Start-up: serves the logs that were found on disk; `follow` creates what is missing."""
+        """Start-up: serves the logs that were found on disk; `follow` creates the missing ones."""
         for topic in image.topics.values():
             for partition in topic.partitions:
                 local = logs.get(TopicPartition(topic.name, partition.partition))
@@ -159,7 +159,7 @@ class ReplicaManager:
                     self._serve(topic, partition, local, is_new=False)
 
     async def follow(self, image: MetadataImage) -> None:
-        """Makes folders, tables and tiers as `image` says.
+        """Brings folders, tables and tiers in line with `image`.
 
         The first call is start-up's. A folder that is missing then belonged to a partition that may
         have an archive, so it must not be taken for a new one and begin at offset 0 again.
@@ -223,7 +223,7 @@ class ReplicaManager:
             await self._change_tiers(topic)
 
     async def _change_tiers(self, topic: TopicImage) -> None:
-        # None at all, if there was no folder for any of its partitions.
+        # Empty if none of its partitions got a folder.
         served = self._by_id.get(topic.topic_id, {}).values()
         logs = [(partition.log, partition.leader_epoch) for partition in served]
         if self._tiers.change(topic, logs):
@@ -244,7 +244,7 @@ class ReplicaManager:
         )
 
     def replace_logs(self, revived: Iterable[RevivedLog]) -> None:
-        """Serves again what was stopped with its folder; see LogDirs.revive."""
+        """Serves logs again that stopped with their folder; see LogDirs.revive."""
         for pair in revived:
             served = self._partitions.get(pair.new.topic_partition)
             if served is not None and served.log.local is pair.old:
@@ -253,7 +253,7 @@ class ReplicaManager:
     def _create_logs(
         self, topic: TopicImage, missing: list[PartitionImage], config: LogConfig
     ) -> list[LocalLog | None]:
-        """A new log for each; None where no folder can be written: `follow` tries again."""
+        """Creates a log for each; None where no folder is writable: `follow` retries."""
         keys = [TopicPartition(topic.name, partition.partition) for partition in missing]
         outcomes = self._log_dirs.create_logs(
             keys,
@@ -272,7 +272,7 @@ class ReplicaManager:
         return [None if isinstance(outcome, DiskError) else outcome for outcome in outcomes]
 
     def _note_uncreated(self, topic: str, failed: Mapping[int, DiskError]) -> None:
-        """Says so once per topic until all of it is there: it is tried again and again."""
+        """Logs failed creations once per topic until all succeed: `follow` retries them."""
         if not failed:
             self._told_uncreated.pop(topic, None)
             return
@@ -313,7 +313,7 @@ class ReplicaManager:
         self._configs.pop(topic_id, None)
         self._departed.add(self._traffic.pop(topic_id, TopicTraffic()))
         gone = tuple(self._by_id.pop(topic_id).values())
-        # All at once, whatever becomes of their folders: nobody may write to what is deleted.
+        # All at once, whatever happens to their folders: a deleted partition takes no writes.
         for served in gone:
             del self._partitions[served.topic_partition]
             by_name = self._by_name[served.topic_partition.topic]
@@ -339,9 +339,9 @@ class ReplicaManager:
     # --- durability --------------------------------------------------------------------------
 
     async def checkpoint_log_starts(self) -> frozenset[Path]:
-        """Makes log starts and high watermarks durable; returns when they are.
+        """Checkpoints log starts and high watermarks; returns when they are durable.
 
-        The result are the folders where they are not: offline ones, and full ones.
+        The result is the set of folders where that failed: offline and full ones.
         """
         log_starts = {p.topic_partition: p.log.log_start_offset for p in self.partitions()}
         high_watermarks = {p.topic_partition: p.high_watermark for p in self.partitions()}

@@ -1,16 +1,16 @@
 """Moves of partitions between the log folders of this broker, one at a time (KIP-113).
 
     asked -> copying -> taken over            `storage/local/log_dirs/move.py` has the steps on disk
-               |  \\-> begun again             a segment was replaced under the copy
+               |  \\-> restarted               a segment was replaced under the copy
                \\----> dropped                 asked for another folder, topic deleted, disk error
 
-The copy is made in a worker of its own while the partition is served; the loop hands it one piece
-of the tail after the other. Near the end, where every piece is small, the copy is synced, and if
-nothing was appended meanwhile it takes over then and there. A partition that never pauses gets that
-one sync on the loop instead: a stall of milliseconds rather than a hole in what was promised.
+A worker thread makes the copy while the partition is served; the loop hands it the tail piece by
+piece. Near the end, where pieces are small, the copy is synced and, if nothing was appended
+meanwhile, takes over at once. A partition that never pauses gets that one sync on the loop instead:
+a stall of milliseconds rather than a gap in durability.
 
-What is asked for is noted in the folder that is to have the partition before it is answered, and
-goes on after a restart, from the segments that were copied.
+A requested move is noted in the target folder before the answer, and resumes after a restart from
+the segments already copied.
 """
 
 from __future__ import annotations
@@ -46,28 +46,28 @@ from strandline.storage.quiet_log import QuietLog
 
 log = logging.getLogger(__name__)
 
-# A log that is changed again and again under the copy is given up on; each try reads all of it.
+# A log that keeps changing under the copy is given up; each try reads all of it.
 TRIES_MAX = 5
-# So often the copy is synced in the hope that nothing comes meanwhile.
+# How often the copy is synced off the loop, in the hope that no append comes meanwhile.
 SYNCS_MAX = 10
 
 T = TypeVar("T")
 
 
 class LogDirNotFound(StorageError):
-    """A folder that is none of `log.dirs`."""
+    """The requested folder is not in `log.dirs`."""
 
     kafka_code = 57  # LOG_DIR_NOT_FOUND
 
 
 class _Dropped(Exception):
-    """Nobody wants this move any longer."""
+    """The move is obsolete."""
 
 
 class ReplicaMoves:
-    """Which partitions are to lie where, and the copy that is being made.
+    """Owner of the requested moves between log folders and of the running copy.
 
-    `ask` and then `note` before the answer goes out.
+    Call `ask` and then `note` before answering.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class ReplicaMoves:
         clock: Clock,
         cleaning_paused: Callable[[TopicPartition], AbstractContextManager[None]],
     ) -> None:
-        """`worker` makes copies; it is its own, so that nobody waits behind a gigabyte.
+        """`worker` makes the copies; it has no other work, which would wait behind gigabytes.
 
         A log is not compacted while it is copied, as in Kafka.
         """
@@ -88,20 +88,20 @@ class ReplicaMoves:
         self._log_dirs = log_dirs
         self._worker = worker
         self._clock = clock
-        # In the order asked for; bounded by the partitions there are.
+        # In the order requested; bounded by the number of partitions.
         self._wanted: dict[TopicPartition, Path] = {}
         self._current: LogMove | None = None
         self._asked = asyncio.Event()
-        # What may be left of copies that were begun before the start.
+        # Copies begun before the start that may have left files.
         self._leftovers: set[tuple[TopicPartition, Path]] = set()
-        # What is noted by folder. One writer at a time, and none that waits behind a copy.
+        # Noted moves by folder. One writer at a time, which does not wait for a copy.
         self._noted: dict[Path, Mapping[TopicPartition, TopicId]] = {}
         self._noting = asyncio.Lock()
         self._quiet_log = QuietLog(log, clock)
         self._resume()
 
     def _resume(self) -> None:
-        """Takes up again what was wanted before the start, where the partition is still the one."""
+        """Resumes moves requested before the start, if the partition is still the same."""
         for (key, folder), topic_id in self._log_dirs.wanted_moves.items():
             self._leftovers.add((key, folder))
             self._noted[folder] = {**self._noted.get(folder, {}), key: topic_id}
@@ -115,7 +115,7 @@ class ReplicaMoves:
     # --- asking ------------------------------------------------------------------------------
 
     def ask(self, served: Partition, path: Path) -> None:
-        """The partition is to lie in this folder; the one it lies in cancels a move.
+        """Requests that the partition moves to this folder; its current folder cancels a move.
 
         Raises LogDirNotFound, and DiskError for a folder that is offline.
         """
@@ -137,9 +137,9 @@ class ReplicaMoves:
             self._wanted[key] = target.path
 
     async def note(self) -> frozenset[Path]:
-        """Makes durable what is wanted, and begins with it.
+        """Makes the requested moves durable, and starts them.
 
-        Returns the folders where that failed, into which nothing moves.
+        Returns the folders where that failed; nothing moves into them.
         """
         failed: set[Path] = set()
         async with self._noting:
@@ -180,17 +180,17 @@ class ReplicaMoves:
         return {current.source.topic_partition: current.target.parent, **self._wanted}
 
     def current(self) -> LogMove | None:
-        """The copy that is being made, for those who describe log folders."""
+        """The running copy, for DescribeLogDirs."""
         return self._current
 
     def waiting(self) -> Mapping[TopicPartition, Path]:
-        """The folders of partitions that will move later."""
+        """The target folders of pending moves."""
         return self._wanted
 
     # --- moving ------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Makes one move after the other, for ever."""
+        """Runs the moves one after the other, for ever."""
         while True:
             while self._wanted:
                 key, folder = next(iter(self._wanted.items()))
@@ -208,7 +208,7 @@ class ReplicaMoves:
                 await self._asked.wait()
 
     async def _remove_leftovers(self) -> None:
-        """Copies of before the start that nobody wants any more."""
+        """Removes obsolete copies from before the start."""
         while self._leftovers:
             key, folder = self._leftovers.pop()
             copy = folder / str(key)
@@ -232,7 +232,7 @@ class ReplicaMoves:
                 await self._abandon(move)
                 continue
             except asyncio.CancelledError:
-                # The broker stops: its worker is not to copy on, and a start takes it up again.
+                # The broker stops: the worker must stop copying, and a start resumes the move.
                 move.cancelled = True
                 raise
             except _Dropped:
@@ -255,10 +255,10 @@ class ReplicaMoves:
         )
 
     async def _copy(self, served: Partition, move: LogMove) -> None:
-        """Steps 1 to 7 of `log_move`."""
+        """Carries out steps 1 to 7 of `log_move`."""
         source = move.source
         await self._replicas.checkpoint_log_starts()
-        # Marks of an earlier move say that this folder wins over another, which ends now.
+        # Marks of an earlier move say that this folder wins over another; that ends now.
         await self._in_worker(partial(log_move.remove_marks, source.directory))
         await self._in_worker(move.prepare)  # 1
         crash_point(MOVE_AFTER_MARK)
@@ -276,8 +276,8 @@ class ReplicaMoves:
         served.log.replace_local(taken_over)
         crash_point(MOVE_AFTER_SWAP)
         self._log_dirs.replace_log(source, taken_over)
-        # The mark before the old name goes: without either a start would find no log at all. They
-        # are on two file systems, of which each makes names durable when it likes.
+        # The mark must be durable before the old name goes: without either, a start finds no log.
+        # They are on two file systems, each of which persists names at its own time.
         await self._in_worker(partial(files.sync_directory, move.target))
         crash_point(MOVE_AFTER_SYNC)
         await self._in_worker(partial(self._log_dirs.put_aside, source))  # 6
@@ -285,7 +285,7 @@ class ReplicaMoves:
         await self._in_worker(partial(log_move.remove_marks, move.target))  # 7
 
     async def _catch_up(self, served: Partition, move: LogMove) -> bool:
-        """Copies the tail until it is short; whether the copy has everything, synced."""
+        """Copies the tail until it is short; returns whether the copy is complete and synced."""
         for _ in range(SYNCS_MAX):
             while (piece := move.next_piece()) is not None:
                 await self._in_worker(partial(move.append, piece))
@@ -302,9 +302,9 @@ class ReplicaMoves:
         return False
 
     def _check(self, served: Partition, move: LogMove) -> None:
-        """Raises _Dropped if the partition or the wish for this move is gone, and SourceChanged if
-        its log was opened anew meanwhile: what was appended to that one is not in the copy. Raises
-        DiskError if the log has stopped, and may have been opened anew before anybody serves that.
+        """Raises _Dropped if the partition is gone or the move cancelled, SourceChanged if its log
+        was reopened meanwhile (the copy lacks what was appended then), and DiskError if the log
+        has stopped: it may be reopened before it is served again.
         """
         key = served.topic_partition
         if move.cancelled or self._replicas.partition(key.topic, key.partition) is not served:
@@ -316,7 +316,7 @@ class ReplicaMoves:
 
     async def _abandon(self, move: LogMove) -> None:
         if log_move.has_taken_over(move.target):
-            return  # It failed behind the swap: the copy is the log, a start finishes the rest.
+            return  # A failure after the swap: the copy is the log, a start finishes the rest.
         try:
             await self._in_worker(move.abandon)
         except StorageError as error:

@@ -1,7 +1,7 @@
-"""What goes in and out of a topic, counted where it happens; an exporter reads it.
+"""Traffic counters of topics, updated by the data path and read by an exporter.
 
-One object is shared by all partitions of a topic. A topic that is deleted takes its counts along
-into the total, and one of the same name begins at zero, which Prometheus takes for a restart.
+One object is shared by all partitions of a topic. The counts of a deleted topic move into the
+total; a new topic of the same name begins at zero, which Prometheus takes for a restart.
 """
 
 from __future__ import annotations
