@@ -1,1 +1,1 @@
-"""Groups and transactions."""
+"""Group coordinators: classic groups, KIP-848 groups, and committed offsets."""

@@ -1,34 +1,34 @@
-"""One classic group as a state machine: events and the time in, answers and records out.
+"""One classic group as a state machine: takes events and the time, returns answers and records.
 
               join of the first member                       the leader's assignment is written
     EMPTY ---------------------------> PREPARING_REBALANCE      +-----------------------> STABLE
       ^                                  |     ^   |            |                           |
-      |      everybody has left          |     |   | all have   |                           |
+      |      all members left            |     |   | all have   |                           |
       +----------------------------------+     |   v joined     |                           |
                                                |  COMPLETING_REBALANCE                      |
                                                |            |                               |
                                                +------------+-------------------------------+
-                              join, leave or silence of a member; the leader joins again
+                              join, leave or timeout of a member; the leader rejoins
 
                           any state --- the group is unloaded ---> DEAD
 
 PREPARING waits for the joins of all members, COMPLETING for the assignment of the leader. Both are
-bounded by the longest rebalance timeout of the members. The first rebalance of an empty group
-waits a little longer than it must, since members of a new application come in a bunch.
+bounded by the longest rebalance timeout of the members. The first rebalance of an empty group waits
+a little longer than necessary, because members of a new application start together.
 
-Every event goes through the same frame: `_begin` takes the time, the event changes the state and
-collects answers and at most one record to write, `_end` hands them out.
+Every event runs in the same frame: `_begin` takes the time, the event changes the state and
+collects answers and at most one record to write, `_end` returns them.
 
-A generation counts once its assignment is in the log: then the group is STABLE, and each member
-gets its part. If the record cannot be written, the members are told and join again; a returning
-static member keeps its former id.
+A generation is valid once its assignment is in the log: the group is then STABLE, and each member
+gets its assignment. If the write fails, the members get an error and rejoin; a returning static
+member keeps its former id.
 
 Three kinds of deadline drive it: one per member (session), one for the joins, one for the syncs.
-`next_deadline_ms` is never later than the earliest of them; `tick` does what is due. A heartbeat
-only moves a deadline back, which leaves `next_deadline_ms` as it is, so it costs nothing.
+`next_deadline_ms` is never later than the earliest of them; `tick` handles expired ones. A
+heartbeat only moves a deadline back, which leaves `next_deadline_ms` as it is, so it costs nothing.
 
-Invariants: a ticket is answered exactly once; a generation number never comes twice; the leader is
-a member; nobody learns an assignment before it is written (`AssignmentWrite`).
+Invariants: a ticket is answered exactly once; a generation number is never reused; the leader is a
+member; no assignment is answered before it is written (`AssignmentWrite`).
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ _MAY_FOLLOW = {
     DEAD: {DEAD},
 }
 
-# A client id may have 32,767 bytes; member ids begin with it so that people know whose they are.
+# A client id may have 32,767 bytes; member ids begin with its head so that operators recognise it.
 MEMBER_ID_PREFIX_MAX = 255
 
 
@@ -106,7 +106,7 @@ class Group:
         rules: GroupRules,
         make_id: Callable[[], str],
     ) -> None:
-        """An empty group. `make_id` gives the unique part of member ids."""
+        """Creates an empty group. `make_id` returns the unique part of member ids."""
         self.group_id = group_id
         self.state = EMPTY
         self.state_since_ms = now.wall_ms
@@ -122,7 +122,7 @@ class Group:
         self._now = now
         self._answers: list[Answer] = []
         self._write: GroupWrite | None = None
-        # The rebalance under way began with an empty group: it waits its delay out.
+        # The current rebalance began with an empty group: it waits for its full delay.
         self._is_initial = False
         self._initial_remaining_ms = 0
         self._initial_has_newcomers = False
@@ -139,7 +139,7 @@ class Group:
         rules: GroupRules,
         make_id: Callable[[], str],
     ) -> Group:
-        """The group as it was written; `loaded` must follow once all records are read."""
+        """Restores the group of a record; call `loaded` once all records are read."""
         group = cls(group_id, now, rules=rules, make_id=make_id)
         group.generation = snapshot.generation
         group.protocol_type = snapshot.protocol_type or None
@@ -181,11 +181,11 @@ class Group:
 
     @property
     def counts_from_commit(self) -> bool:
-        """Whether offsets expire by their own age: only if nobody ever joined."""
+        """Whether offsets expire by their own age: only in groups that never had members."""
         return self.protocol_type is None
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Whether members read this topic; of consumers that cannot be read, all is assumed."""
+        """Whether members read this topic; True if a member's subscription cannot be decoded."""
         if self.subscribed_topics is not None:
             return topic in self.subscribed_topics
         return self.uses_consumer_protocol
@@ -211,7 +211,7 @@ class Group:
         )
 
     def creation_snapshot(self) -> GroupSnapshot:
-        """What is written of a group that was just made: that it exists."""
+        """The record of a newly created group."""
         return GroupSnapshot(
             protocol_type="",
             generation=0,
@@ -227,7 +227,7 @@ class Group:
         if self.state is DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         if generation < 0 and self.state is EMPTY:
-            # A consumer that assigns its partitions itself, or an administrator.
+            # A consumer with manual assignment, or an administrator.
             return ErrorCode.NONE
         if generation < 0 and member_id == NO_MEMBER_ID and group_instance_id is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
@@ -237,14 +237,14 @@ class Group:
         if not self._is_generation_of(member_id, generation):
             return ErrorCode.ILLEGAL_GENERATION
         if self.state is COMPLETING:
-            # The member knows the new generation, but not yet what is its own in it.
+            # The member knows the new generation, but not yet its assignment in it.
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
 
     def _is_generation_of(self, member_id: str, generation: int) -> bool:
-        """Whether the member may go by this generation now.
+        """Whether this generation is valid for the member now.
 
-        One that comes from a KIP-848 group has what it had there until it has joined here.
+        A member from a KIP-848 group keeps its former epoch until it has joined here.
         """
         if generation == self.generation:
             return True
@@ -253,7 +253,7 @@ class Group:
     # --- joining -----------------------------------------------------------------------------
 
     def join(self, request: JoinRequest, ticket: Ticket, now: Moment) -> Effects:
-        """A member wants to be in the next generation; it may have to wait for the others."""
+        """A member joins the next generation; it may have to wait for the others."""
         self._begin(now)
         member_id = request.member_id
         if self.state is DEAD:
@@ -269,7 +269,7 @@ class Group:
             self._join_new(request, ticket)
         elif member_id in self._members.pending:
             if request.group_instance_id is not None:
-                # Ids are kept ready for dynamic members only.
+                # Only dynamic members have pending ids.
                 self._refuse_join(ticket, member_id, ErrorCode.INVALID_REQUEST)
             else:
                 self._add(member_id, request, ticket)
@@ -282,8 +282,8 @@ class Group:
             return True
         member = self._members.get(member_id)
         if self.state is PREPARING:
-            # Those who wait count, not those who are members: when the limit was lowered, the
-            # last to come back are the ones who lose their place.
+            # The limit counts waiting members, not all: when it was lowered, the last to rejoin
+            # lose their place.
             if member is not None and member.is_awaiting_join:
                 return True
             return self._members.awaiting_join_count < self._rules.size_max
@@ -299,7 +299,7 @@ class Group:
         self._complete_join_if_ready()
 
     def _lack_of_bytes(self, request: JoinRequest) -> Lack | None:
-        """What has no room for all that this request brings."""
+        """Returns the limit that this request would exceed, if any."""
         known_id = request.member_id
         if known_id == NO_MEMBER_ID and request.group_instance_id is not None:
             known_id = self._members.static_member_id(request.group_instance_id) or NO_MEMBER_ID
@@ -336,7 +336,7 @@ class Group:
 
     def _join_new(self, request: JoinRequest, ticket: Ticket) -> None:
         instance_id = request.group_instance_id
-        # Cut: with the rest behind it, it has to fit a string of the protocol, as it is kept.
+        # Truncated: the whole id has to fit a string of the protocol.
         prefix = (request.client_id if instance_id is None else instance_id)[:MEMBER_ID_PREFIX_MAX]
         member_id = f"{prefix}-{self._make_id()}"
         if instance_id is not None:
@@ -346,8 +346,8 @@ class Group:
             else:
                 self._add(member_id, request, ticket)
         elif request.needs_member_id:
-            # KIP-394: a client whose first answer is lost would otherwise leave a member behind
-            # each time it tries again.
+            # KIP-394: otherwise each retry of a client whose first answer is lost would leave a
+            # member behind.
             self._members.expect(
                 member_id,
                 self._due_in(request.session_timeout_ms),
@@ -380,8 +380,8 @@ class Group:
             return
         member = self._members[member_id]
         is_unchanged = member.protocols == request.protocols
-        # A stable leader joins again when something changed that only it sees, such as the
-        # partitions of a topic. Followers without news only lost our answer.
+        # A stable leader rejoins when something changed that only it sees, such as the
+        # partitions of a topic. Followers without changes only lost our answer.
         if (
             self.state is PREPARING
             or not is_unchanged
@@ -401,14 +401,14 @@ class Group:
         )
         displaced = self._members.park_join(member, ticket)
         if displaced is not None:
-            # The same member asked on another connection before; whoever still listens there
-            # must not wait for ever.
+            # The same member joined on another connection before; that request must not wait
+            # for ever.
             self._refuse_join(displaced, member.member_id, ErrorCode.REBALANCE_IN_PROGRESS)
 
     def _replace(
         self, member: Member, member_id: str, request: JoinRequest, ticket: Ticket
     ) -> None:
-        """A static member is back without its member id: the new one takes the old one's place."""
+        """A static member rejoins without its member id: the new id replaces the old one."""
         previous = PreviousMember(
             member_id=member.member_id,
             protocols=member.protocols,
@@ -426,7 +426,7 @@ class Group:
         if self.state is STABLE and self._members.select_protocol() == self.protocol_name:
             self._write_replacement(member, previous, leader_before, request, ticket)
         elif self.state in (STABLE, COMPLETING):
-            # COMPLETING: the leader may be assigning to the old member id at this moment.
+            # COMPLETING: the leader may be assigning to the old member id right now.
             self._prepare_rebalance(f"static member {member_id} is back")
         else:
             self._complete_join_if_ready()
@@ -439,14 +439,14 @@ class Group:
         request: JoinRequest,
         ticket: Ticket,
     ) -> None:
-        """The member keeps its assignment: no rebalance, only a record of its new id."""
+        """Keeps the member's assignment: no rebalance, only a record of its new id."""
         answer = self._join_answer(member, ticket)
         is_leader = member.member_id == self.leader
         if request.can_skip_assignment:
             answer = replace(answer, skip_assignment=is_leader)
         else:
-            # Clients before v9 cannot be told to keep the assignment. They are told the old
-            # leader's id, so that a returning leader takes itself for a follower.
+            # Clients before v9 cannot be told to keep the assignment. They get the old leader's
+            # id, so that a returning leader considers itself a follower.
             answer = replace(answer, leader=leader_before or "", members=())
         self._set_write(
             ReplacementWrite(
@@ -497,13 +497,13 @@ class Group:
             self._complete_join()
 
     def _complete_if_all_joined(self) -> None:
-        """As `_complete_join_if_ready`, but does not wait for others in a first rebalance."""
+        """As `_complete_join_if_ready`, but without the delay of a first rebalance."""
         if self.state is PREPARING and self._members.all_joined:
             self._complete_join()
 
     def _on_join_deadline(self) -> None:
         if self._is_initial and self._initial_has_newcomers and self._initial_remaining_ms:
-            # Members are still coming: wait once more, within what they all allow.
+            # Members are still joining: wait once more, within the rebalance timeout.
             self._initial_has_newcomers = False
             delay_ms = min(self._rules.initial_rebalance_delay_ms, self._initial_remaining_ms)
             self._initial_remaining_ms -= delay_ms
@@ -512,14 +512,14 @@ class Group:
             self._complete_join()
 
     def _complete_join(self) -> None:
-        """The members that came are the next generation."""
+        """Forms the next generation from the members that joined."""
         self._join_deadline_ms = None
-        # A static member that did not come keeps its place until its session ends.
+        # A static member that did not rejoin keeps its place until its session ends.
         for member in tuple(self._members):
             if not member.is_awaiting_join and not member.is_static:
                 self._remove(member)
         if len(self._members) and not self._elect_leader():
-            # Only static members are left, and none of them came. Their sessions will end.
+            # Only static members are left, and none of them rejoined. Their sessions will end.
             self._join_deadline_ms = self._due_in(self._members.rebalance_timeout_ms)
             return
         self.generation += 1
@@ -544,7 +544,7 @@ class Group:
         self._sync_deadline_ms = self._due_in(self._members.rebalance_timeout_ms)
 
     def _elect_leader(self) -> bool:
-        """Keeps the leader if it came, else takes the first who did; False if nobody came."""
+        """Keeps the leader if it rejoined, else elects the first that did; False if none did."""
         assert self.leader is not None, self
         if self._members[self.leader].is_awaiting_join:
             return True
@@ -570,7 +570,7 @@ class Group:
     # --- syncing -----------------------------------------------------------------------------
 
     def sync(self, request: SyncRequest, ticket: Ticket, now: Moment) -> Effects:
-        """A member asks for its assignment; the leader brings everybody's."""
+        """A member requests its assignment; the leader sends the assignments of all."""
         self._begin(now)
         fault = self._sync_fault(request)
         if fault is not ErrorCode.NONE:
@@ -589,7 +589,7 @@ class Group:
             )
         member.sync_ticket = ticket
         if member.member_id == self.leader:
-            # Members that the leader forgot get nothing, and what it made up is dropped.
+            # Members that the leader left out get nothing, and unknown ids are dropped.
             assignments = {
                 known.member_id: request.assignments.get(known.member_id, b"")
                 for known in self._members
@@ -609,7 +609,7 @@ class Group:
             return fault
         if not self._is_generation_of(request.member_id, request.generation):
             return ErrorCode.ILLEGAL_GENERATION
-        # Clients before v5 do not say what they believe was chosen.
+        # Clients before v5 do not send the protocol that they expect.
         if request.protocol_type not in (None, self.protocol_type) or (
             request.protocol_name not in (None, self.protocol_name)
         ):
@@ -621,7 +621,7 @@ class Group:
     def heartbeat(
         self, *, member_id: str, group_instance_id: str | None, generation: int, now: Moment
     ) -> ErrorCode:
-        """A sign of life; the answer tells the member whether it must join again."""
+        """Extends the session; the returned code tells the member whether it must rejoin."""
         if self.state is DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         fault = self._members.identity_fault(member_id, group_instance_id)
@@ -634,7 +634,7 @@ class Group:
         return ErrorCode.REBALANCE_IN_PROGRESS if self.state is PREPARING else ErrorCode.NONE
 
     def note_commit(self, member_id: str, now: Moment) -> None:
-        """A member that commits is alive."""
+        """A commit extends the member's session."""
         member = self._members.get(member_id)
         if member is not None and self.state in (STABLE, PREPARING):
             self._now = now
@@ -643,7 +643,7 @@ class Group:
     def leave(
         self, leaving: Sequence[LeavingMember], now: Moment
     ) -> tuple[tuple[LeaveResult, ...], Effects]:
-        """Members go, or are sent by an administrator."""
+        """Members leave, or an administrator removes them."""
         self._begin(now)
         results = tuple(
             LeaveResult(
@@ -681,7 +681,7 @@ class Group:
     # --- time --------------------------------------------------------------------------------
 
     def tick(self, now: Moment) -> Effects:
-        """Does what is due; safe to call at any time."""
+        """Handles expired deadlines; safe to call at any time."""
         if self.next_deadline_ms is None or now.monotonic_ms < self.next_deadline_ms:
             return NO_EFFECTS
         self._begin(now)
@@ -721,7 +721,7 @@ class Group:
     # --- loading and unloading ---------------------------------------------------------------
 
     def loaded(self, now: Moment) -> Effects:
-        """The log is read: sessions begin, and a group that is too large by now shrinks."""
+        """The log is read: starts the sessions, and shrinks a group that exceeds the limits."""
         self._begin(now)
         for member in self._members:
             self._extend_session(member)
@@ -732,9 +732,9 @@ class Group:
     def taken_over(
         self, now: Moment, *, generations: Mapping[str, int], must_rejoin: bool
     ) -> Effects:
-        """These were the classic members of a KIP-848 group that is no more: sessions begin.
+        """Takes over the classic members of a former KIP-848 group: starts their sessions.
 
-        `generations` are the epochs that the members know; they go by them until they have joined.
+        `generations` are their known epochs, which stay valid until they have joined.
         """
         self._begin(now)
         for member in self._members:
@@ -745,7 +745,7 @@ class Group:
         return self._end()
 
     def unload(self, error_code: ErrorCode, now: Moment) -> Effects:
-        """The group ends here: everybody who waits is told `error_code`."""
+        """Unloads the group: all waiting requests are answered with `error_code`."""
         self._begin(now)
         for member in self._members:
             self._release(member, error_code)
@@ -756,10 +756,10 @@ class Group:
     # --- records -----------------------------------------------------------------------------
 
     def written(self, write: GroupWrite, now: Moment) -> Effects:
-        """The record is durable: whoever waited for it is told."""
+        """The record is durable: sends the answers that waited for it."""
         self._begin(now)
         if isinstance(write, AssignmentWrite):
-            # The group may have moved on while the record was on its way.
+            # The group may have changed while the record was being written.
             if self.state is COMPLETING and self.generation == write.snapshot.generation:
                 for member in self._members:
                     member.assignment = write.assignments.get(member.member_id, b"")
@@ -770,7 +770,7 @@ class Group:
         return self._end()
 
     def write_failed(self, write: GroupWrite, error_code: ErrorCode, now: Moment) -> Effects:
-        """The record is not in the log: nobody may go on as if it were."""
+        """The record is not in the log: reverts the change and answers with the error."""
         self._begin(now)
         if isinstance(write, AssignmentWrite):
             if self.state is COMPLETING and self.generation == write.snapshot.generation:
@@ -785,8 +785,8 @@ class Group:
             )
             self._undo_replacement(write)
         else:
-            # An empty generation that is not in the log harms nobody: it has no members, and
-            # what the log says instead times out after a restart.
+            # An empty generation that is missing in the log does no harm: it has no members, and
+            # the generation in the log times out after a restart.
             assert isinstance(write, EmptyWrite | CreationWrite), write
         return self._end()
 
@@ -854,14 +854,14 @@ class Group:
     # --- parts --------------------------------------------------------------------------------
 
     def _remove(self, member: Member) -> None:
-        """Takes a member out. Should it be alive after all, it joins again as a new one."""
+        """Removes a member. If it is still alive, it rejoins as a new one."""
         self._release(member, ErrorCode.UNKNOWN_MEMBER_ID)
         self._members.remove(member)
         if self.leader == member.member_id:
             self.leader = next((known.member_id for known in self._members), None)
 
     def _release(self, member: Member, error_code: ErrorCode) -> None:
-        """Answers what the member waits for with an error."""
+        """Answers the member's waiting requests with an error."""
         ticket = self._members.take_join(member)
         if ticket is not None:
             is_fenced = error_code is ErrorCode.FENCED_INSTANCE_ID
@@ -946,5 +946,5 @@ class Group:
                 self._answers.append(self._sync_answer(member, ticket))
             else:
                 self._answers.append(SyncAnswer(ticket=ticket, error_code=error_code))
-            # Sessions that ended while we waited were not looked at; they begin anew.
+            # Sessions that ended during the wait were ignored; they restart.
             self._extend_session(member)

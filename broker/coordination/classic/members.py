@@ -1,14 +1,14 @@
-"""The members of one classic group: who they are, who waits, and what all of them support.
+"""The members of one classic group: identities, waiting requests, and common protocols.
 
-A member is *pending* from the answer "come back with this id" until it does; it counts for whether
-everybody has joined, and for nothing else. Their number has a bound: the oldest makes room for the
-newest, and its client, should it come after all, is told UNKNOWN_MEMBER_ID and asks anew.
+A member is *pending* from the answer MEMBER_ID_REQUIRED until it joins with that id; it only counts
+for whether all members have joined. Their number is bounded: the newest replaces the oldest, whose
+client gets UNKNOWN_MEMBER_ID if it joins after all, and starts over.
 
 A *static* member has an instance id that outlives its member id; exactly one member id is bound to
 it, and any other that claims it is fenced.
 
-The counts (waiting joins, members per protocol) are kept as members come and go, so that a storm
-of joins costs each of them the same.
+The counts (waiting joins, members per protocol) are kept as members come and go, so that each join
+of a storm costs the same.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from strandline.broker.protocol.schema.errors import ErrorCode
 
 
 class Member:
-    """One member. `deadline_ms` is when its session ends; None while nobody looks."""
+    """One member. `deadline_ms` is when its session ends; None while no session runs."""
 
     __slots__ = (
         "assignment",
@@ -70,7 +70,7 @@ class Member:
         self.join_ticket: Ticket | None = None
         self.sync_ticket: Ticket | None = None
         self.deadline_ms: int | None = None
-        # The epoch that the member was in when its KIP-848 group became this one.
+        # The member's epoch in the KIP-848 group that this group was.
         self.former_generation: int | None = None
 
     @classmethod
@@ -113,8 +113,8 @@ class Member:
 
     @property
     def satisfies_session(self) -> bool:
-        """Whether the end of its session does not matter: it waits for us, not we for it."""
-        # A new member may be gone while it waits, and nobody would notice; so it can expire.
+        """Whether its session cannot expire now, because the member waits for us."""
+        # A new member may disappear unnoticed while it waits; so it can expire.
         return not self.is_new and (self.join_ticket is not None or self.sync_ticket is not None)
 
     @property
@@ -128,7 +128,7 @@ class Member:
         return b""
 
     def vote(self, candidates: set[str]) -> str:
-        """The first protocol of this member that everybody else has, too."""
+        """Returns the first protocol of this member that all members support."""
         return next(name for name, _ in self.protocols if name in candidates)
 
     def snapshot(self, protocol_name: str | None, assignment: bytes) -> MemberSnapshot:
@@ -145,7 +145,7 @@ class Member:
 
 
 class Members:
-    """The members in the order in which they came, and the sums over them."""
+    """The members in the order of their joins, and aggregates over them."""
 
     def __init__(self, room: Room) -> None:
         self.share = Share(room)
@@ -153,9 +153,9 @@ class Members:
         self._static: dict[str, str] = {}
         self._support: Counter[str] = Counter()
         self._awaiting_join_count = 0
-        # Member ids that were handed out and not used yet, and until when they are good.
+        # Member ids that were returned and not used yet, and when they expire.
         self.pending: dict[str, int] = {}
-        # Members of this generation that have not asked for their assignment yet.
+        # Members of this generation that have not sent SyncGroup yet.
         self.pending_sync: set[str] = set()
 
     def __len__(self) -> int:
@@ -183,14 +183,14 @@ class Members:
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """The longest of all: nobody is thrown out before the time that it asked for."""
+        """The longest of all members, so that none is removed before the time that it requested."""
         return max((member.rebalance_timeout_ms for member in self), default=0)
 
     def static_member_id(self, group_instance_id: str) -> str | None:
         return self._static.get(group_instance_id)
 
     def identity_fault(self, member_id: str, group_instance_id: str | None) -> ErrorCode:
-        """NONE if this is a member under its own name; else what the client is told."""
+        """Returns NONE if this is a member under its own name; else the error for the client."""
         if group_instance_id is not None:
             bound = self._static.get(group_instance_id)
             if bound is None:
@@ -199,7 +199,7 @@ class Members:
                 return ErrorCode.FENCED_INSTANCE_ID
         return ErrorCode.NONE if member_id in self._by_id else ErrorCode.UNKNOWN_MEMBER_ID
 
-    # --- coming and going --------------------------------------------------------------------
+    # --- joining and leaving -----------------------------------------------------------------
 
     def add(self, member: Member) -> None:
         assert member.member_id not in self._by_id, member
@@ -212,7 +212,7 @@ class Members:
         self.pending.pop(member.member_id, None)
 
     def remove(self, member: Member) -> None:
-        """Takes out a member that nobody waits for any more."""
+        """Removes a member without waiting requests."""
         assert member.join_ticket is None, member
         assert member.sync_ticket is None, member
         del self._by_id[member.member_id]
@@ -255,7 +255,7 @@ class Members:
                 del self._support[name]
 
     def expect(self, member_id: str, deadline_ms: int, *, pending_max: int) -> None:
-        """Notes an id that was given out; the oldest ones are forgotten above `pending_max`."""
+        """Adds a pending id; drops the oldest ones above `pending_max`."""
         while len(self.pending) >= pending_max:
             del self.pending[next(iter(self.pending))]
         self.pending[member_id] = deadline_ms
@@ -263,14 +263,14 @@ class Members:
     # --- waiting -----------------------------------------------------------------------------
 
     def park_join(self, member: Member, ticket: Ticket) -> Ticket | None:
-        """Lets the member wait; returns the ticket that it waited with before, if it did."""
+        """Parks the member's join; returns the ticket of a join that it replaces, if any."""
         displaced = self.take_join(member)
         member.join_ticket = ticket
         self._awaiting_join_count += 1
         return displaced
 
     def take_join(self, member: Member) -> Ticket | None:
-        """The ticket of a waiting join, which waits no more."""
+        """Returns the ticket of a waiting join, which is no longer parked."""
         ticket, member.join_ticket = member.join_ticket, None
         if ticket is not None:
             self._awaiting_join_count -= 1
@@ -283,7 +283,7 @@ class Members:
         return any(self._support[name] == len(self._by_id) for name, _ in protocols)
 
     def select_protocol(self) -> str:
-        """The protocol that most members like best, among those that all of them have."""
+        """Returns the protocol that most members prefer, among those that all support."""
         candidates = {name for name, count in self._support.items() if count == len(self._by_id)}
         votes = Counter(member.vote(candidates) for member in self)
         return votes.most_common(1)[0][0]

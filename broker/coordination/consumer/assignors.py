@@ -1,8 +1,8 @@
-"""The server-side assignors `uniform` and `range`: who is to read which partition.
+"""The server-side assignors `uniform` and `range`.
 
-    uniform    as equal as the subscriptions allow, and few moves for it
-    range      each topic for itself in runs of neighbours: partition n of all topics goes to the
-               same member; nothing is kept on purpose
+    uniform    as even as the subscriptions allow, with few moves
+    range      each topic separately, in contiguous runs: partition n of all topics goes to the
+               same member; not sticky
 
 Both are functions of the members in order and of the partition counts. As in Kafka's
 UniformAssignor and RangeAssignor, static members come first in `range`, by instance id, so that a
@@ -51,7 +51,7 @@ def assign_uniform(
 def _assign_equals(
     members: Sequence[AssignedMember], topic_ids: frozenset[TopicId], counts: PartitionCounts
 ) -> dict[str, Partitions]:
-    """All read the same topics: everybody gets the same number, or one more."""
+    """All members read the same topics: each gets the same number, or one more."""
     owned = {
         (topic_id, partition)
         for member in members
@@ -89,7 +89,7 @@ def _assign_equals(
 
 @dataclass(slots=True, kw_only=True)
 class _Holding:
-    """Partitions of one topic with one member; those that it has not read before go first."""
+    """Partitions of one topic held by one member; the ones it has not read before move first."""
 
     kept: list[int] = field(default_factory=list)
     gained: list[int] = field(default_factory=list)
@@ -102,13 +102,13 @@ class _Holding:
 
 
 class _Balance:
-    """Members that read different topics: begins with what they had, then evens out.
+    """Balances members with different subscriptions, starting from their previous assignment.
 
-    A partition goes from a member to one that has at least two less, or along a chain of members
-    that reaches such a one: the first gives to the second of one topic, the second to the third of
-    another. The shortest chain is taken, so that no more moves than must. Each makes the sum of the
-    squares of the loads smaller, so this ends; when there is none left, no other assignment is more
-    even. (Kafka's looks for chains of one step alone.)
+    A partition moves from a member to one that has at least two less, directly or along a chain of
+    members: the first gives a partition of one topic to the second, the second one of another topic
+    to the third. The shortest chain is taken, to minimise moves. Each chain reduces the sum of the
+    squares of the loads, so this ends; when no chain is left, no other assignment is more even.
+    (Kafka's assignor only looks for chains of one step.)
     """
 
     def __init__(self, members: Sequence[AssignedMember], counts: PartitionCounts) -> None:
@@ -134,7 +134,7 @@ class _Balance:
             self._load[member_id] += len(kept)
 
     def settle(self) -> dict[str, Partitions]:
-        # Topics that few can read come first: the others can still make up for them.
+        # Topics with few readers come first: members with other topics can still compensate.
         topics = sorted(
             self._readers, key=lambda topic_id: (len(self._readers[topic_id]), topic_id)
         )
@@ -171,10 +171,11 @@ class _Balance:
                 self._give(topic_id, partition, receiver)
 
     def _shortest_chain(self, donor: str, settled: set[str]) -> list[tuple[str, TopicId, str]]:
-        """Steps (giver, topic, receiver) from `donor` to who has at least two less; may be none.
+        """Steps (giver, topic, receiver) from `donor` to a member with at least two less.
 
-        Then everybody that can be reached from there has as much as the donor, or one less: they
-        are settled, as nothing that moves later concerns them.
+        If there is none, all members that can be reached have as many as the donor, or one less:
+        they
+        are settled, as no later move concerns them.
         """
         came_from: dict[str, tuple[str, TopicId, str] | None] = {donor: None}
         seen_topics: set[TopicId] = set()
@@ -199,7 +200,7 @@ class _Balance:
 def _steps(
     came_from: Mapping[str, tuple[str, TopicId, str] | None], receiver: str
 ) -> list[tuple[str, TopicId, str]]:
-    """The way back from `receiver`; the order of the steps does not matter."""
+    """The chain back from `receiver`; the order of the steps does not matter."""
     steps = []
     while (step := came_from[receiver]) is not None:
         steps.append(step)

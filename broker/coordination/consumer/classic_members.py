@@ -1,12 +1,12 @@
-"""Members that speak the classic protocol in a KIP-848 group: its four requests, served from there.
+"""The four requests of the classic protocol, for classic members of a KIP-848 group.
 
-    JoinGroup    is a heartbeat that brings the subscription, and what the member still has
-    SyncGroup    tells it what it has now
-    Heartbeat    says "join again" while the group is ahead of the member
-    LeaveGroup   fences it; members of the new protocol too, whom administrators take out with it
+    JoinGroup    is a heartbeat with the subscription and the partitions that the member owns
+    SyncGroup    returns its current assignment
+    Heartbeat    returns REBALANCE_IN_PROGRESS while the group is ahead of the member
+    LeaveGroup   fences it, and also members of the new protocol that an administrator removes
 
-Nobody leads and nobody waits: the server assigns, and a join is answered at once. A cooperative
-member gives partitions back between two joins, an eager one comes without any.
+There is no leader and no waiting: the server assigns, and answers a join at once. A cooperative
+member revokes partitions between two joins, an eager one joins without any.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ from strandline.broker.protocol.schema.errors import ErrorCode, MalformedRequest
 
 
 def check_join(roster: Roster, request: JoinRequest, size_max: int) -> None:
-    """Raises CoordinatorFault for a member that cannot be in this group."""
+    """Raises CoordinatorFault for a member that cannot join this group."""
     check_room(roster, request.member_id, size_max)
     if request.protocol_type != CONSUMER_PROTOCOL_TYPE or not _is_supported(roster, request):
         raise CoordinatorFault(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
 
 
 def _is_supported(roster: Roster, request: JoinRequest) -> bool:
-    """Whether all classic members have one protocol of the request, should they be left alone."""
+    """Whether all classic members share a protocol of the request, in case only they remain."""
     lists = [
         {name for name, _ in member.classic.protocols}
         for member in roster.subscriptions.values()
@@ -63,7 +63,7 @@ def _is_supported(roster: Roster, request: JoinRequest) -> bool:
 def join(
     draft: Draft, request: JoinRequest, member_id: str, occasion: Occasion
 ) -> CurrentAssignment:
-    """What the member has now. `check_join` came before. Raises CoordinatorFault."""
+    """Returns the member's assignment. Call `check_join` first. Raises CoordinatorFault."""
     wanted = _decode(request)
     instance_id = request.group_instance_id
     bound = draft.roster.static_member_id(instance_id)
@@ -96,7 +96,7 @@ def join(
 
 
 def _decode(request: JoinRequest) -> ConsumerProtocolSubscription:
-    """All protocols of a consumer say the same of its topics; the first one is as good as any."""
+    """All protocols of a consumer carry the same topics; the first one is as good as any."""
     try:
         return decode_subscription(request.protocols[0].metadata)
     except MalformedRequest as error:
@@ -106,7 +106,7 @@ def _decode(request: JoinRequest) -> ConsumerProtocolSubscription:
 def classic_membership(
     roster: Roster, member_id: str, instance_id: str | None, generation: int
 ) -> ClassicMembership:
-    """What a member that speaks the classic protocol said of it. Raises CoordinatorFault."""
+    """Returns the classic metadata of a member. Raises CoordinatorFault."""
     check_identity(roster, member_id, instance_id)
     membership = roster.subscriptions[member_id].classic
     if membership is None:
@@ -117,7 +117,7 @@ def classic_membership(
 
 
 def protocol_name(membership: ClassicMembership) -> str:
-    """What a member is told was chosen: nobody has to agree on it."""
+    """Returns the protocol name for the member's answer; members need not agree on it."""
     return membership.protocols[0].name
 
 
@@ -131,7 +131,7 @@ def sync(roster: Roster, request: SyncRequest, image: MetadataImage) -> bytes:
     ):
         raise CoordinatorFault(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     current = roster.current_of(request.member_id)
-    # A member that gives partitions back has joined already; it is told to join again afterwards.
+    # A member that revokes partitions has joined already; it is told to rejoin afterwards.
     if roster.epoch > current.epoch and current.state is not MemberState.UNREVOKED:
         raise CoordinatorFault(ErrorCode.REBALANCE_IN_PROGRESS)
     assigned = without_epochs(current.assigned)
@@ -149,7 +149,7 @@ def must_join_again(roster: Roster, member_id: str) -> bool:
 
 
 def leaving_member_id(roster: Roster, leaving: LeavingMember) -> str:
-    """Who is meant; an administrator names the instance alone. Raises CoordinatorFault."""
+    """The id of a leaving member; administrators may name its instance. Raises CoordinatorFault."""
     member_id, instance_id = leaving.member_id, leaving.group_instance_id
     if member_id == NO_MEMBER_ID:
         member_id = roster.static_member_id(instance_id) or NO_MEMBER_ID

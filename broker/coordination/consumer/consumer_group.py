@@ -1,12 +1,12 @@
-"""One KIP-848 group: what its records say, and the clocks that run beside them.
+"""One KIP-848 group: the state from its records, and the timers beside it.
 
-    session      begins anew with every sign of life; a silent member is fenced when it ends
-    rebalance    runs while the member is to give partitions back
-    join, sync   of members that speak the classic protocol: from "join again" to the join, and
+    session      restarted by every heartbeat; a silent member is fenced when it ends
+    rebalance    runs while the member has partitions to revoke
+    join, sync   of classic members: from REBALANCE_IN_PROGRESS to the join, and
                  from the join to the sync
 
-The clocks are not in the log: they begin anew when a log is loaded. `due` names who is to be
-fenced; `next_deadline_ms` is never later than the earliest clock.
+The timers are not in the log: they restart when a log is loaded. `due` returns the members to
+fence; `next_deadline_ms` is never later than the earliest timer.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from strandline.broker.coordination.values.group_offsets import NO_STATE_TIMESTA
 from strandline.broker.coordination.values.group_values import GroupState, Moment
 from strandline.broker.protocol.formats.consumer_protocol import CONSUMER_PROTOCOL_TYPE
 
-# Regular expressions are looked at again after this at the earliest, as in Kafka: topics that are
-# created one after the other make one rebalance.
+# Regular expressions are re-evaluated after this at the earliest, as in Kafka: topics created in a
+# row cause one rebalance.
 REGEX_REFRESH_MIN_MS = 10_000
-# Members of a decision: their tombstones are one batch, which must stay below max.message.bytes.
+# Members fenced in one decision: their tombstones are one batch, below max.message.bytes.
 FENCED_AT_ONCE_MAX = 500
 
 
 class _Clocks:
-    """The deadlines of one member, in monotonic milliseconds; None does not run."""
+    """The deadlines of one member, in monotonic milliseconds; None: the timer does not run."""
 
     __slots__ = ("join_ms", "rebalance_ms", "session_ms", "sync_ms")
 
@@ -56,7 +56,7 @@ class _Clocks:
 
 
 class ConsumerGroup:
-    """See the top of this file. Not thread-safe, never waits."""
+    """A KIP-848 group with its timers. Not thread-safe, never waits."""
 
     kind: Final = "consumer"
 
@@ -66,12 +66,12 @@ class ConsumerGroup:
         self.next_deadline_ms: int | None = None
         self._rules = rules
         self._clocks: dict[str, _Clocks] = {}
-        # What all members read together, until one of them says something else.
+        # The topics that all members read; None after a subscription changed.
         self._subscribed: frozenset[str] | None = None
         self._regexes: frozenset[str] | None = None
-        # The topics that the members' assignments were last compared with.
+        # The topics in the last image that assignments were checked against.
         self._seen: MetadataImage | None = None
-        # The topics in which the regular expressions were last looked for.
+        # The topics in the last image that the regular expressions were evaluated on.
         self._searched: MetadataImage | None = None
         self._searched_ms: int | None = None
         self._is_searching = False
@@ -95,7 +95,7 @@ class ConsumerGroup:
 
     @property
     def state_since_ms(self) -> int:
-        """Not known: offsets of such a group count from their commit, also when it is empty."""
+        """Unknown: offsets of such a group expire from their commit, also when it is empty."""
         return NO_STATE_TIMESTAMP
 
     @property
@@ -146,7 +146,7 @@ class ConsumerGroup:
     # --- changing ----------------------------------------------------------------------------
 
     def apply(self, record: ConsumerRecord, now: Moment) -> None:
-        """Takes over one record that is in the log."""
+        """Applies one record that is in the log."""
         self.roster.apply(record)
         if isinstance(record, MemberRecord):
             self._subscribed = self._regexes = None
@@ -160,20 +160,20 @@ class ConsumerGroup:
             self._time_revocation(record.member_id, now)
 
     def loaded(self, now: Moment) -> None:
-        """The log is read: all clocks begin anew."""
+        """The log is read: restarts all timers."""
         self.next_deadline_ms = None
         for member_id in self.roster.subscriptions:
             self.touch(member_id, now)
             self._time_revocation(member_id, now)
 
     def saw(self, image: MetadataImage) -> None:
-        """The group took these topics into account."""
+        """Notes that the group has taken the topics of `image` into account."""
         self._seen = image
 
     # --- clocks ------------------------------------------------------------------------------
 
     def touch(self, member_id: str, now: Moment) -> None:
-        """A sign of life."""
+        """Restarts the member's session."""
         subscription = self.roster.subscriptions.get(member_id)
         if subscription is None:
             return
@@ -196,19 +196,19 @@ class ConsumerGroup:
             clocks.rebalance_ms = self._due_in(subscription.rebalance_timeout_ms, now)
 
     def await_join(self, member_id: str, now: Moment) -> None:
-        """A classic member was told to join again."""
+        """Starts the join timer: a classic member was told to rejoin."""
         clocks = self._clocks_of(member_id)
         if clocks.join_ms is None:
             clocks.join_ms = self._due_in(self._rebalance_timeout_ms(member_id), now)
 
     def await_sync(self, member_id: str, now: Moment) -> None:
-        """A classic member joined."""
+        """Starts the sync timer: a classic member has joined."""
         clocks = self._clocks_of(member_id)
         clocks.join_ms = None
         clocks.sync_ms = self._due_in(self._rebalance_timeout_ms(member_id), now)
 
     def synced(self, member_id: str) -> None:
-        """A classic member asked for its assignment."""
+        """Stops the sync timer."""
         self._clocks_of(member_id).sync_ms = None
 
     def _rebalance_timeout_ms(self, member_id: str) -> int:
@@ -227,9 +227,9 @@ class ConsumerGroup:
         return deadline_ms
 
     def due(self, now: Moment) -> list[str]:
-        """Members whose time is over; the caller fences them. Safe to call at any time.
+        """Returns the members whose deadlines passed, for the caller to fence. Safe at any time.
 
-        Of very many some come first and the others with the next call, which is due at once.
+        If there are very many, the next call, which is due at once, returns the others.
         """
         if self.next_deadline_ms is None or now.monotonic_ms < self.next_deadline_ms:
             return []
@@ -250,13 +250,13 @@ class ConsumerGroup:
         return over[:FENCED_AT_ONCE_MAX]
 
     def try_again_in(self, delay_ms: int, now: Moment) -> None:
-        """The fencing could not be written."""
+        """Retries the fencing later, because its records could not be written."""
         self._due_in(delay_ms, now)
 
     # --- regular expressions -----------------------------------------------------------------
 
     def begin_search(self, image: MetadataImage, now: Moment) -> frozenset[str]:
-        """The expressions to be looked for in `image` now; empty if there is nothing to do."""
+        """Returns the expressions to evaluate on `image` now; empty if there is nothing to do."""
         if self._regexes is None:
             self._regexes = frozenset(self.roster.regex_readers())
         regexes = self._regexes

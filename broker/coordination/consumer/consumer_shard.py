@@ -1,10 +1,10 @@
-"""The KIP-848 groups of one partition of `__consumer_offsets`, and how they come and go.
+"""The KIP-848 groups of one partition of `__consumer_offsets`.
 
     decision = groups.heartbeat(...)     records and an answer; nothing has changed yet
     groups.replay(record)                while the log is read, and after records were written
 
-A decision may turn a group into one of the other kind (`consumer_migration`); then its records are
-those of both kinds, and the caller looks after whoever still waits in the classic one.
+A decision may convert a group to the other protocol (`migration.py`); its records are then of both
+kinds, and the caller answers requests still waiting in the classic group.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerDecision:
-    """Records to write, and what is answered once they are.
+    """Records to write, and the answer to send once they are written.
 
-    If the group is a classic one after that: `generations` are what its members know, by id, and
-    `must_rejoin` says that they are to join again.
+    If the group becomes a classic one: `generations` are those that its members know, by id, and
+    `must_rejoin` tells whether they have to rejoin.
     """
 
     records: tuple[CoordinatorRecord, ...] = ()
@@ -76,7 +76,7 @@ class ConsumerDecision:
 
 
 class ConsumerGroups:
-    """See the top of this file. Not thread-safe, never waits."""
+    """The KIP-848 groups of one partition. Not thread-safe, never waits."""
 
     def __init__(self, rules: ConsumerRules, make_id: Callable[[], str]) -> None:
         self.rules = rules
@@ -104,7 +104,7 @@ class ConsumerGroups:
     # --- replaying ---------------------------------------------------------------------------
 
     def replay(self, record: ConsumerRecord, now: Moment) -> None:
-        """Takes over one record of the log."""
+        """Applies one record of the log."""
         group = self._groups.get(record.group_id)
         if isinstance(record, EpochRecord) and record.epoch is None:
             self._groups.pop(record.group_id, None)
@@ -124,9 +124,9 @@ class ConsumerGroups:
     def heartbeat(
         self, request: HeartbeatRequest, other: Group | None, image: MetadataImage, now: Moment
     ) -> ConsumerDecision:
-        """ConsumerGroupHeartbeat; `other` is a classic group of the same name.
+        """Handles ConsumerGroupHeartbeat; `other` is a classic group of the same name.
 
-        `check_heartbeat` came before. Raises CoordinatorFault.
+        Call `check_heartbeat` first. Raises CoordinatorFault.
         """
         if request.member_epoch < JOIN_EPOCH:
             return self._leave(request, image, now)
@@ -175,7 +175,7 @@ class ConsumerGroups:
     def fence(
         self, group: ConsumerGroup, member_ids: Sequence[str], image: MetadataImage, now: Moment
     ) -> ConsumerDecision:
-        """Takes members out; a group of classic members only is a classic group from then on."""
+        """Fences members; if only classic members remain, the group becomes a classic group."""
         draft = Draft(group.roster)
         decisions.fence(draft, member_ids, image)
         if _has_new_protocol(group.roster) and may_downgrade(draft.roster, self.rules):
@@ -195,8 +195,8 @@ class ConsumerGroups:
             "consumer group becomes a classic group",
             extra={"fields": {"group": group.group_id, "members": len(remaining.subscriptions)}},
         )
-        # Members that are to join again know no such generation. So they do that also after a
-        # restart, which forgets that they must.
+        # No member knows this generation, so members that must rejoin do so also after a
+        # restart, which does not keep `must_rejoin`.
         generation = group.roster.epoch + 1 if must_rejoin else group.roster.epoch
         snapshot = classic_snapshot(remaining, image, generation=generation, now_ms=now.wall_ms)
         return ConsumerDecision(
@@ -209,7 +209,7 @@ class ConsumerGroups:
         )
 
     def tombstones(self, group: ConsumerGroup) -> tuple[CoordinatorRecord, ...]:
-        """Records that forget the group, but not what it committed."""
+        """Returns the records that delete the group, but not its offsets."""
         draft = Draft(group.roster)
         draft.forget_group()
         return tuple(draft.records)
@@ -221,7 +221,7 @@ class ConsumerGroups:
         image: MetadataImage,
         now: Moment,
     ) -> ConsumerDecision:
-        """What the group's regular expressions found in `image`."""
+        """Applies the topics that the group's regular expressions match in `image`."""
         draft = Draft(group.roster)
         decisions.take_over_regexes(draft, found, image, now.wall_ms)
         return ConsumerDecision(records=tuple(draft.records))
@@ -236,7 +236,7 @@ class ConsumerGroups:
         image: MetadataImage,
         now: Moment,
     ) -> ConsumerDecision:
-        """JoinGroup in a group with members of the new protocol. Raises CoordinatorFault."""
+        """Handles JoinGroup of a classic member in a KIP-848 group. Raises CoordinatorFault."""
         classic.check_join(group.roster, request, self.rules.size_max)
         member_id = request.member_id or self._make_id()
         if (
@@ -258,8 +258,8 @@ class ConsumerGroups:
             protocol_name=request.protocols[0].name,
         )
         if _has_new_protocol(group.roster) and may_downgrade(draft.roster, self.rules):
-            # A static member came back with the classic protocol, and was the last of the new one.
-            # As long as somebody is still to give partitions back, targets are promises.
+            # A static member, the last one of the new protocol, rejoined with the classic one.
+            # While any member has partitions to revoke, targets are not assignments yet.
             is_settled = draft.roster.state is GroupState.STABLE
             has_changed = draft.roster.epoch != group.roster.epoch
             decision = self._downgrade(
@@ -275,10 +275,10 @@ class ConsumerGroups:
         image: MetadataImage,
         now: Moment,
     ) -> ConsumerDecision:
-        """LeaveGroup, of a member of either protocol.
+        """Handles LeaveGroup, for members of either protocol.
 
-        A result for each of them, in order and named as it was: Java's admin finds its members in
-        the answer by what it called them, and calls static ones by their instance alone.
+        Returns a result for each of them, in order and named as in the request: Java's admin client
+        matches them by these names, and names static members by their instance alone.
         """
         results, gone = [], []
         for member in leaving:
@@ -307,8 +307,8 @@ class ConsumerGroups:
     ) -> ErrorCode:
         """Whether this member may commit these offsets of its request now: all of them or none.
 
-        A member whose epoch went up may not have heard of it. So it may commit in an older epoch
-        what it has had since then (KIP-1251).
+        A member may not know yet that its epoch was raised. So it may commit in an older epoch
+        partitions that it has owned since then (KIP-1251).
         """
         epoch, member_id = request.generation, request.member_id
         if epoch < 0 and group.is_empty:
@@ -317,7 +317,7 @@ class ConsumerGroups:
         if member is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
         if member.classic is None and not request.knows_member_epochs:
-            # Such a request means a generation; a member of the new protocol never sends it.
+            # Such a request carries a generation; a member of the new protocol never sends it.
             return ErrorCode.UNSUPPORTED_VERSION
         current = group.roster.current_of(member_id)
         if epoch < current.epoch and all(_has_had(current, offset, epoch) for offset in offsets):
@@ -327,7 +327,7 @@ class ConsumerGroups:
     def check_fetch(
         self, group: ConsumerGroup, *, member_id: str | None, member_epoch: int
     ) -> ErrorCode:
-        """Whether this member may see the offsets; whoever is none says so."""
+        """Whether this member may read the offsets; a client that is no member sends no id."""
         if member_id is None and member_epoch < 0:
             return ErrorCode.NONE
         if member_id is None or member_id not in group.roster.subscriptions:
@@ -336,7 +336,7 @@ class ConsumerGroups:
 
 
 def _has_had(current: CurrentAssignment, offset: OffsetToCommit, epoch: int) -> bool:
-    """Whether the partition has been the member's since this epoch."""
+    """Whether the member has owned the partition since this epoch."""
     if offset.topic_id is None:
         return False
     since = current.assignment_epoch(offset.topic_id, offset.partition)

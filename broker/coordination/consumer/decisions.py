@@ -1,15 +1,15 @@
-"""What becomes of a heartbeat in a KIP-848 group: decisions over a roster, without effects.
+"""Heartbeats in KIP-848 groups: pure decisions on a roster.
 
-    1 who is it?             a new member, a known one in its epoch, a static one that is back
-    2 what does it want?     another subscription or other topics: the group's epoch goes up
-    3 who is to have what?   if the epoch went up, the assignor makes the target of that epoch
-    4 what has it now?       one step of this member towards its target (`consumer_reconcile`)
+    1 identity               a new member, a known one in its epoch, a returning static one
+    2 subscription           a new subscription or changed topics raise the group's epoch
+    3 target assignment      if the epoch was raised, the assignor computes the target of that epoch
+    4 reconciliation         one step of this member towards its target (`reconciliation.py`)
 
-Every member learns of a new target with its own next heartbeat; nobody waits for anybody, except
-for partitions that another one has not given back.
+Every member learns of a new target with its own next heartbeat; members wait only for partitions
+that another one has not revoked yet.
 
-Each step adds records to a draft. As in Kafka's GroupMetadataManager, except that a member which
-was fenced and comes back with epoch 0 under its old id starts anew at once; Kafka fences it again
+Each step adds records to a draft. The rules are those of Kafka's GroupMetadataManager, except that
+a fenced member that returns with epoch 0 under its old id rejoins at once; Kafka fences it again
 until its session ends.
 """
 
@@ -60,9 +60,9 @@ from strandline.storage.model import TopicId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Occasion:
-    """What a decision depends on beside the group and the request.
+    """The context of a decision, beside the group and the request.
 
-    `is_metadata_new`: the topics may have changed since the group last looked.
+    `is_metadata_new`: the topics may have changed since the group was last checked.
     """
 
     image: MetadataImage
@@ -72,7 +72,7 @@ class Occasion:
 
 
 def check_heartbeat(request: HeartbeatRequest, rules: ConsumerRules) -> None:
-    """Raises CoordinatorFault for what no group would accept."""
+    """Raises CoordinatorFault for a request that is invalid in any group."""
     epoch = request.member_epoch
     if not request.group_id:
         _invalid("GroupId can't be empty.")
@@ -91,7 +91,7 @@ def check_heartbeat(request: HeartbeatRequest, rules: ConsumerRules) -> None:
             _invalid("RebalanceTimeoutMs must be provided in first request.")
         if request.owned is None or request.owned:
             _invalid("TopicPartitions must be empty when (re-)joining.")
-        # An empty list or expression is fine: a member that wants nothing yet.
+        # An empty list or expression is fine: a member without a subscription yet.
         if request.topic_names is None and request.topic_regex is None:
             _invalid(
                 "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when"
@@ -109,7 +109,7 @@ def _invalid(message: str) -> None:
     raise CoordinatorFault(ErrorCode.INVALID_REQUEST, message)
 
 
-# --- 1 who is it? ----------------------------------------------------------------------------
+# --- 1 identity ------------------------------------------------------------------------------
 
 
 def check_room(roster: Roster, member_id: str, size_max: int) -> None:
@@ -122,7 +122,7 @@ def check_room(roster: Roster, member_id: str, size_max: int) -> None:
 
 
 def identify(draft: Draft, request: HeartbeatRequest) -> None:
-    """Lets a static member take its old place, a fenced one start anew. Raises CoordinatorFault."""
+    """Rebinds a static member, or resets a fenced one. Raises CoordinatorFault."""
     roster, member_id, instance_id = draft.roster, request.member_id, request.instance_id
     bound = roster.static_member_id(instance_id)
     if request.member_epoch != JOIN_EPOCH:
@@ -157,7 +157,7 @@ def check_identity(roster: Roster, member_id: str, instance_id: str | None) -> N
 
 
 def _check_released(roster: Roster, bound: str, request: HeartbeatRequest) -> None:
-    """A static member that is still there, in the new protocol, keeps its instance id."""
+    """Raises unless the instance id is free: an active member of the new protocol keeps it."""
     is_classic = roster.subscriptions[bound].classic is not None
     if not is_classic and roster.current_of(bound).epoch != LEAVE_FOR_A_WHILE_EPOCH:
         raise CoordinatorFault(
@@ -171,8 +171,8 @@ def _check_epoch(current: CurrentAssignment, request: HeartbeatRequest) -> None:
     epoch = request.member_epoch
     if epoch == current.epoch:
         return
-    # The answer with the newer epoch may have been lost. What the member has then must be part of
-    # what it was given there, or else it has been away for longer.
+    # The answer with the newer epoch may have been lost. Then the member must own a part of what it
+    # had been assigned there, or else it has been away for longer.
     if (
         epoch < current.epoch
         and epoch == current.previous_epoch
@@ -192,13 +192,13 @@ def _check_epoch(current: CurrentAssignment, request: HeartbeatRequest) -> None:
     )
 
 
-# --- 2 what does it want? --------------------------------------------------------------------
+# --- 2 subscription --------------------------------------------------------------------------
 
 
 def updated_subscription(
     before: MemberSubscription | None, request: HeartbeatRequest
 ) -> MemberSubscription:
-    """The subscription with what the request says anew."""
+    """Returns the subscription updated with the fields that the request sets."""
     known = before or MemberSubscription()
     timeout_ms = request.rebalance_timeout_ms
     return replace(
@@ -228,9 +228,9 @@ def _newer(said: str | None, known: str | None) -> str | None:
 def update_member(
     draft: Draft, member_id: str, subscription: MemberSubscription, occasion: Occasion
 ) -> bool:
-    """Steps 2 and 3: records what the member wants, and assigns anew if that or the topics changed.
+    """Steps 2 and 3: records the subscription, and reassigns if it or the topics changed.
 
-    True if the member subscribes to something else than before. Raises CoordinatorFault.
+    Returns True if the subscription changed. Raises CoordinatorFault.
     """
     roster = draft.roster
     before = roster.subscriptions.get(member_id)
@@ -243,7 +243,7 @@ def update_member(
     names_before = () if before is None else before.topic_names
     has_new_names = subscription.topic_names != names_before
     has_new_regex = subscription.topic_regex != regex_before
-    # An expression that nobody has resolved yet will raise the epoch once it is.
+    # An expression that is not evaluated yet raises the epoch once it is.
     is_resolved = not subscription.topic_regex or subscription.topic_regex in draft.roster.regexes
     must_bump = roster.epoch == 0 or has_new_names or (has_new_regex and is_resolved)
     if must_bump or occasion.is_metadata_new:
@@ -254,7 +254,7 @@ def update_member(
 
 
 def forget_unread_regexes(draft: Draft) -> None:
-    """Expressions without a reader go."""
+    """Removes expressions that no member subscribes to."""
     readers = draft.roster.regex_readers()
     for regex in tuple(draft.roster.regexes):
         if regex not in readers:
@@ -262,7 +262,7 @@ def forget_unread_regexes(draft: Draft) -> None:
 
 
 def bump_epoch(draft: Draft, image: MetadataImage, *, is_forced: bool) -> None:
-    """Raises the group's epoch if it must be, or if its topics are not what they were."""
+    """Raises the group's epoch if forced, or if its topics changed."""
     roster = draft.roster
     found = metadata_hash(roster.subscribed_topics(), image)
     if is_forced or found != roster.metadata_hash:
@@ -271,11 +271,11 @@ def bump_epoch(draft: Draft, image: MetadataImage, *, is_forced: bool) -> None:
         draft.emit(TopicMetadataRecord(roster.group_id, False))
 
 
-# --- 3 who is to have what? ------------------------------------------------------------------
+# --- 3 target assignment ---------------------------------------------------------------------
 
 
 def preferred_assignor(roster: Roster, rules: ConsumerRules) -> str:
-    """The one that most members ask for; the first of the configured ones if none does."""
+    """Returns the assignor that most members request; the first configured one if none does."""
     votes = Counter(
         assignor
         for subscription in roster.subscriptions.values()
@@ -285,9 +285,9 @@ def preferred_assignor(roster: Roster, rules: ConsumerRules) -> str:
 
 
 def assign(draft: Draft, occasion: Occasion) -> None:
-    """Makes the target of the group's epoch; only what changed is written."""
+    """Computes the target of the group's epoch; writes only changes."""
     roster = draft.roster
-    # Most members want the same; their topics are looked up once.
+    # Most members have the same subscription; its topics are looked up once.
     ids: dict[tuple[tuple[str, ...], str], frozenset[TopicId]] = {}
     members = []
     for member_id, subscription in roster.subscriptions.items():
@@ -310,7 +310,7 @@ def assign(draft: Draft, occasion: Occasion) -> None:
     draft.emit(TargetEpochRecord(roster.group_id, roster.epoch))
 
 
-# --- 4 what has it now? ----------------------------------------------------------------------
+# --- 4 reconciliation ------------------------------------------------------------------------
 
 
 def reconcile_member(
@@ -321,7 +321,7 @@ def reconcile_member(
     *,
     has_new_subscription: bool,
 ) -> CurrentAssignment:
-    """One step of the member towards its target."""
+    """Moves the member one step towards its target."""
     roster = draft.roster
     current = roster.current_of(member_id)
     moved = reconcile(
@@ -341,7 +341,7 @@ def reconcile_member(
 
 
 def heartbeat(draft: Draft, request: HeartbeatRequest, occasion: Occasion) -> HeartbeatAnswer:
-    """All four steps. The request is checked and has a member id. Raises CoordinatorFault."""
+    """Runs all four steps. The request is checked and has a member id. Raises CoordinatorFault."""
     rules, member_id = occasion.rules, request.member_id
     check_room(draft.roster, member_id, rules.size_max)
     had = draft.roster.current_of(member_id).assigned
@@ -355,7 +355,7 @@ def heartbeat(draft: Draft, request: HeartbeatRequest, occasion: Occasion) -> He
         request.owned,
         has_new_subscription=has_new_subscription,
     )
-    # A full request comes from a member that joins, or that does not know what its last one did.
+    # A full request comes from a member that joins, or that got no answer to its last request.
     is_full = (
         request.rebalance_timeout_ms != NO_TIMEOUT
         and (request.topic_names is not None or request.topic_regex is not None)
@@ -374,9 +374,9 @@ def heartbeat(draft: Draft, request: HeartbeatRequest, occasion: Occasion) -> He
 
 
 def leave_for_a_while(draft: Draft, member_id: str) -> None:
-    """A static member goes and will be back: it keeps its target until its session ends.
+    """A static member leaves temporarily: it keeps its target until its session ends.
 
-    Whoever comes back has another id and begins with epoch 0, and has had all of it since then.
+    When it returns, it has another id and epoch 0, and owns nothing.
     """
     current = draft.roster.current_of(member_id)
     gone = replace(
@@ -389,7 +389,7 @@ def leave_for_a_while(draft: Draft, member_id: str) -> None:
 
 
 def fence(draft: Draft, member_ids: Iterable[str], image: MetadataImage) -> None:
-    """Takes members out; whoever comes next has them assigned anew."""
+    """Removes members; the next heartbeat of another member reassigns their partitions."""
     for member_id in member_ids:
         draft.remove(member_id)
     forget_unread_regexes(draft)
@@ -402,7 +402,7 @@ def fence(draft: Draft, member_ids: Iterable[str], image: MetadataImage) -> None
 def take_over_regexes(
     draft: Draft, found: dict[str, frozenset[str]], image: MetadataImage, now_ms: int
 ) -> None:
-    """What the expressions of the group found in `image`; members learn of it as ever."""
+    """Applies the topics matched in `image`; members learn of them with their heartbeats."""
     roster = draft.roster
     readers = roster.regex_readers()
     has_changed = False
@@ -423,6 +423,6 @@ def take_over_regexes(
 
 
 def leave_answer(member_id: str, epoch: int) -> HeartbeatAnswer:
-    """What a member that goes is told."""
+    """The answer to a leaving member."""
     assert epoch in (LEAVE_EPOCH, LEAVE_FOR_A_WHILE_EPOCH), epoch
     return HeartbeatAnswer(member_id=member_id, member_epoch=epoch)

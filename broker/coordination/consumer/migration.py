@@ -1,11 +1,11 @@
-"""Changing the protocol of a group while it works.
+"""Online migration of a group between the classic and the consumer protocol.
 
     classic  ->  consumer    a member of the new protocol joins a classic group of consumers: its
-                             members stay as *classic members* of a new group, with what they have
-    consumer ->  classic     the last member of the new protocol is gone, and classic ones are left
+                             members become *classic members* of a new group, with their assignments
+    consumer ->  classic     the last member of the new protocol has left, and classic ones remain
 
-Both are records: tombstones of the one group, then the other one. Offsets belong to the group id
-and do not notice.
+Both are written as records: tombstones of one group, then the other. Offsets belong to the group id
+and stay.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ from strandline.broker.protocol.formats.consumer_protocol import (
 from strandline.broker.protocol.formats.versioned import read_version
 from strandline.broker.protocol.schema.errors import ErrorCode, MalformedRequest
 
-# --- up --------------------------------------------------------------------------------------
+# --- upgrade ---------------------------------------------------------------------------------
 
 
 def may_upgrade(group: Group, rules: ConsumerRules) -> bool:
-    """Whether this classic group, which has members, may go on as one of the new protocol."""
+    """Whether this classic group, which has members, may be upgraded to the new protocol."""
     return (
         rules.migration.may_upgrade
         and group.uses_consumer_protocol
@@ -60,9 +60,9 @@ def may_upgrade(group: Group, rules: ConsumerRules) -> bool:
 
 
 def upgrade(draft: Draft, group: Group, image: MetadataImage) -> None:
-    """Records that make the members of a classic group members of the (empty) draft's group.
+    """Adds the members of a classic group to the (empty) draft's group.
 
-    Raises CoordinatorFault if what they told each other cannot be read.
+    Raises CoordinatorFault if their metadata cannot be decoded.
     """
     group_id, epoch = group.group_id, group.generation
     try:
@@ -106,14 +106,14 @@ def _subscription_of(member: Member, protocol_name: str | None) -> MemberSubscri
 
 
 def _held(member: Member, image: MetadataImage) -> Partitions:
-    """What the member was assigned, of topics that there are."""
+    """The member's assignment, reduced to existing topics."""
     if not member.assignment:
         return {}
     return partitions_by_id(decode_assignment(member.assignment).assigned_partitions, image)
 
 
 def partitions_by_id(named: Iterable[ConsumerTopicPartitions], image: MetadataImage) -> Partitions:
-    """The partitions of topics that there are, by topic id."""
+    """Converts to topic ids; drops topics that do not exist."""
     return {
         topic.topic_id: frozenset(entry.partitions)
         for entry in named
@@ -121,11 +121,11 @@ def partitions_by_id(named: Iterable[ConsumerTopicPartitions], image: MetadataIm
     }
 
 
-# --- down ------------------------------------------------------------------------------------
+# --- downgrade -------------------------------------------------------------------------------
 
 
 def may_downgrade(roster: Roster, rules: ConsumerRules) -> bool:
-    """Whether what is left of this group may go on as a classic group."""
+    """Whether the remaining members of this group may continue as a classic group."""
     members = roster.subscriptions.values()
     return (
         bool(members)
@@ -138,7 +138,7 @@ def may_downgrade(roster: Roster, rules: ConsumerRules) -> bool:
 def classic_snapshot(
     roster: Roster, image: MetadataImage, *, generation: int, now_ms: int
 ) -> GroupSnapshot:
-    """The classic members of a group as a classic group, with their targets for assignments."""
+    """Returns the classic members as a classic group, with their targets as assignments."""
     protocol_name = _elected_protocol(roster)
     members = []
     for member_id, member in roster.subscriptions.items():
@@ -167,7 +167,7 @@ def classic_snapshot(
 
 
 def _elected_protocol(roster: Roster) -> str:
-    """What most classic members like best, among what all of them have."""
+    """Returns the protocol that most classic members prefer, among those that all support."""
     lists = [
         [name for name, _ in member.classic.protocols]
         for member in roster.subscriptions.values()
@@ -179,7 +179,7 @@ def _elected_protocol(roster: Roster) -> str:
 
 
 def encode_partitions(partitions: Partitions, metadata: bytes, image: MetadataImage) -> bytes:
-    """An assignment as a classic member reads it, in the version of its own metadata."""
+    """Encodes an assignment for a classic member, in the version of its own metadata."""
     try:
         version = min(max(read_version(memoryview(metadata)), 0), CONSUMER_PROTOCOL_VERSION_MAX)
     except MalformedRequest:

@@ -1,19 +1,19 @@
-"""One step of one member from what it has towards what it is to have (CurrentAssignmentBuilder).
+"""Reconciles one member's assignment with its target, step by step (CurrentAssignmentBuilder).
 
-                 has partitions to give back                 says that it gave them back
+                 has partitions to revoke                    confirms the revocation
     STABLE  ----------------------------------> UNREVOKED  ---------------------------+
       ^                                          in its old epoch                     |
       |                                                                               v
-      +------------- everything it is to have is free, or nothing is missing ------ target epoch
+      +------------- the whole target is free, or owned already ------------------- target epoch
       |                                                                               |
-      +--- the last of it became free ---  UNRELEASED  <--- some is still others' ----+
+      +--- the last of it became free ---  UNRELEASED  <--- some is still owned ------+
 
-A partition is never assigned while another member has it or has not given it back: that is why no
-record is read twice across a clean rebalance.
+A partition is never assigned while another member owns it or has not revoked it: so no record is
+read twice across a clean rebalance.
 
-A partition that the member keeps keeps its assignment epoch, also while it is to be given back; one
-that comes, or comes back, has that of the target. So a commit in an older epoch tells whether the
-member has had the partition ever since (`CurrentAssignment.assignment_epoch`).
+A partition keeps its assignment epoch while the member owns it, also during revocation; a newly
+assigned one gets the target's epoch. So a commit in an older epoch shows whether the member has
+owned the partition ever since (`CurrentAssignment.assignment_epoch`).
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ from strandline.broker.coordination.values.consumer_values import (
 )
 from strandline.storage.model import TopicId
 
-# Whether nobody has the partition.
+# Whether no member owns the partition.
 IsFree: TypeAlias = Callable[[TopicId, int], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """Where the member is to go. `topic_ids` are those it subscribes to now."""
+    """A member's target. `topic_ids` are its current subscription."""
 
     epoch: int
     target: Partitions
     topic_ids: Set[TopicId]
     is_free: IsFree
-    # The topics it subscribes to changed with this request.
+    # This request changed the topics that the member subscribes to.
     has_new_subscription: bool = False
 
 
 def reconcile(
     current: CurrentAssignment, goal: Goal, owned: Partitions | None
 ) -> CurrentAssignment:
-    """The next step, or `current` itself if it cannot move.
+    """Returns the next step, or `current` itself if there is none.
 
-    `owned` is what the member says it has; None if it does not say.
+    `owned` are the partitions that the member reports; None if it does not report them.
     """
     if current.state is MemberState.STABLE:
         if current.epoch != goal.epoch:
@@ -65,14 +65,14 @@ def reconcile(
 
 
 def _has_any(owned: Partitions | None, wanted: HeldPartitions) -> bool:
-    """Whether the member still has one of these; as long as it does not say, it may."""
+    """Whether the member may still own one of these; True if it does not report them."""
     if owned is None:
         return True
     return any(not found.isdisjoint(wanted.get(topic_id, ())) for topic_id, found in owned.items())
 
 
 def _shrink(current: CurrentAssignment, goal: Goal, owned: Partitions | None) -> CurrentAssignment:
-    """Takes away topics that the member does not subscribe to any more, without a new target."""
+    """Revokes topics that the member has unsubscribed from, without a new target."""
     gone = {t: epochs for t, epochs in current.assigned.items() if t not in goal.topic_ids}
     if not gone:
         return current
@@ -111,7 +111,7 @@ def _step(current: CurrentAssignment, goal: Goal, owned: Partitions | None) -> C
 
 
 def _united(some: HeldPartitions, others: HeldPartitions) -> HeldPartitions:
-    """What is in either of them; no partition is in both."""
+    """The union of both; no partition is in both."""
     return {t: {**some.get(t, {}), **others.get(t, {})} for t in {**some, **others}}
 
 
@@ -122,6 +122,6 @@ def _moved(
     assigned: HeldPartitions,
     revoking: HeldPartitions,
 ) -> CurrentAssignment:
-    """`current` itself if nothing would change: then there is nothing to write either."""
+    """Returns `current` itself if nothing would change: then nothing needs to be written."""
     moved = replace(current, epoch=epoch, state=state, assigned=assigned, revoking=revoking)
     return current if moved == current else replace(moved, previous_epoch=current.epoch)

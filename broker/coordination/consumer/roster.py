@@ -1,13 +1,13 @@
-"""What the records of one KIP-848 group say: members, targets, epochs, and who has what.
+"""The state of one KIP-848 group, from its records: members, targets, epochs, assignments.
 
     roster.apply(record)         the only way in which it changes
 
 A decision works on a copy that sees its own records; when they are written, they are applied to
 the roster itself. Replaying the log does the same, so a restart ends where the group was.
 
-Compaction keeps the last record of each key, so a record may come before another that it once
-followed. Nothing here depends on that: a record for a member that is not known makes the member,
-and a partition belongs to the member whose record came last.
+Compaction keeps the last record of each key, so records may arrive out of their original order.
+Nothing here depends on it: a record for an unknown member creates it, and a partition belongs to
+the member whose record came last.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _GONE = CurrentAssignment(epoch=LEAVE_EPOCH)
 
 
 class Roster:
-    """See the top of this file."""
+    """The state of one KIP-848 group; changed by records only."""
 
     __slots__ = (
         "_owners",
@@ -79,7 +79,7 @@ class Roster:
         )
 
     def copy(self) -> Roster:
-        """One that can change without this one; its values are shared."""
+        """Returns an independent copy; its values are shared."""
         twin = Roster(self.group_id)
         twin.epoch = self.epoch
         twin.target_epoch = self.target_epoch
@@ -119,21 +119,21 @@ class Roster:
         return None if instance_id is None else self._static.get(instance_id)
 
     def is_free(self, topic_id: TopicId, partition: int) -> bool:
-        """Whether no member has the partition, or still has to give it back."""
+        """Whether no member owns the partition or still has to revoke it."""
         return (topic_id, partition) not in self._owners
 
     def regex_readers(self) -> Counter[str]:
-        """How many members subscribe to each regular expression."""
+        """Counts the members that subscribe to each regular expression."""
         return Counter(s.topic_regex for s in self.subscriptions.values() if s.topic_regex)
 
     def topics_of(self, subscription: MemberSubscription) -> frozenset[str]:
-        """The names that a member reads; an expression that is not resolved finds none."""
+        """Returns the topics of a subscription; an expression not evaluated yet matches none."""
         names = frozenset(subscription.topic_names)
         resolved = self.regexes.get(subscription.topic_regex)
         return names if resolved is None else names | resolved.topics
 
     def subscribed_topics(self) -> frozenset[str]:
-        """The names that any member reads."""
+        """Returns the topics that any member reads."""
         names: set[str] = set()
         for subscription in self.subscriptions.values():
             names.update(subscription.topic_names)
@@ -143,7 +143,7 @@ class Roster:
         return frozenset(names)
 
     def is_waiting_for_others(self, member_id: str) -> bool:
-        """Whether something that the member is to have is still another one's."""
+        """Whether another member still owns a partition of this member's target."""
         assigned = self.current_of(member_id).assigned
         return any(
             (topic_id, partition) in self._owners
@@ -154,7 +154,7 @@ class Roster:
     # --- changing ----------------------------------------------------------------------------
 
     def apply(self, record: ConsumerRecord) -> None:
-        """Takes over one record."""
+        """Applies one record."""
         if isinstance(record, EpochRecord):
             self.epoch, self.metadata_hash = record.epoch or 0, record.metadata_hash
         elif isinstance(record, MemberRecord):
@@ -212,7 +212,7 @@ class Roster:
 
 
 class Draft:
-    """A decision in the making: a copy of a roster, and the records that changed it."""
+    """A decision under construction: a copy of a roster, and the records that changed it."""
 
     def __init__(self, roster: Roster) -> None:
         self._origin = roster
@@ -221,7 +221,7 @@ class Draft:
 
     @property
     def roster(self) -> Roster:
-        """The group with the records so far; copied when the first of them comes."""
+        """The group including the draft's records; copied on the first record."""
         return self._origin if self._roster is None else self._roster
 
     def emit(self, record: ConsumerRecord) -> None:
@@ -231,14 +231,14 @@ class Draft:
         self._roster.apply(record)
 
     def remove(self, member_id: str) -> None:
-        """Tombstones of a member, in the order that Kafka's own loader insists on."""
+        """Adds a member's tombstones, in the order that Kafka's own loader requires."""
         group_id = self._origin.group_id
         self.emit(CurrentRecord(group_id, member_id, None))
         self.emit(TargetRecord(group_id, member_id, None))
         self.emit(MemberRecord(group_id, member_id, None))
 
     def replace_member(self, old_id: str, new_id: str) -> None:
-        """A static member is back under a new id: it takes the old one's target."""
+        """A static member returns under a new id: it takes over the old one's target."""
         roster, group_id = self.roster, self._origin.group_id
         subscription, target = roster.subscriptions[old_id], roster.target_of(old_id)
         current = replace(roster.current_of(old_id), epoch=0, previous_epoch=0)
@@ -248,7 +248,7 @@ class Draft:
         self.emit(CurrentRecord(group_id, new_id, current))
 
     def forget_group(self) -> None:
-        """Tombstones of everything, in the order that Kafka's own loader insists on."""
+        """Adds tombstones of the whole group, in the order that Kafka's own loader requires."""
         roster, group_id = self.roster, self._origin.group_id
         members = tuple(roster.subscriptions)
         for member_id in members:
@@ -266,15 +266,15 @@ class Draft:
 
 
 def metadata_hash(topics: Iterable[str], image: MetadataImage) -> int:
-    """One number for what the group must know of its topics: another one means: assign anew.
+    """Returns a hash of the group's topics: a different one triggers a new assignment.
 
-    The number is ours. Kafka makes another one of the same topics, so a group that changes its
-    broker is assigned once more, and nothing worse.
+    The hash is our own. Kafka computes a different one, so a group that changes its broker is
+    assigned once more, and nothing worse.
     """
     known = sorted(name for name in topics if name in image.topics)
     if not known:
         return 0
-    # OpenSSL comes with it, which a broker without such groups has no other use for.
+    # It loads OpenSSL, which a broker without such groups does not need otherwise.
     import hashlib
 
     digest = hashlib.blake2b(digest_size=8)
@@ -285,12 +285,12 @@ def metadata_hash(topics: Iterable[str], image: MetadataImage) -> int:
 
 
 def topic_ids(names: Iterable[str], image: MetadataImage) -> frozenset[TopicId]:
-    """The ids of the topics that there are."""
+    """Returns the ids of the topics that exist."""
     found = (image.topics.get(name) for name in names)
     return frozenset(topic.topic_id for topic in found if topic is not None)
 
 
 def partition_counts(names: Iterable[str], image: MetadataImage) -> Mapping[TopicId, int]:
-    """Partitions of these topics by topic id; names that the image lacks are left out."""
+    """Returns partition counts by topic id; skips names that the image lacks."""
     found = (image.topics.get(name) for name in names)
     return {topic.topic_id: topic.partition_count for topic in found if topic is not None}

@@ -1,1 +1,1 @@
-"""Records of groups and offsets, as `__consumer_offsets` holds them."""
+"""Encoding and decoding of the group and offset records in `__consumer_offsets`."""

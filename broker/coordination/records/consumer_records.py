@@ -1,4 +1,4 @@
-"""Between what a KIP-848 group means and its records in Kafka's formats."""
+"""Converts the records of KIP-848 groups to and from Kafka's formats."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ from strandline.storage.model import TopicId
 
 
 def encode_consumer_record(record: ConsumerRecord) -> tuple[bytes, bytes | None]:
-    """Key and value."""
+    """Encodes key and value."""
     value = _value_of(record)
     return (
         encode_consumer_key(_key_of(record)),
@@ -169,7 +169,7 @@ def _assigned(partitions: Partitions) -> list[AssignedPartitions]:
 
 
 def decode_consumer_record(key_bytes: Buffer, raw: Buffer | None) -> ConsumerRecord:
-    """A record of one of `CONSUMER_GROUP_TYPES`. Raises MalformedRequest."""
+    """Decodes a record of one of `CONSUMER_GROUP_TYPES`. Raises MalformedRequest."""
     key = decode_consumer_key(key_bytes)
     group, name = key.group, key.name
     value = None if raw is None else decode_consumer_value(key.record_type, raw)
@@ -235,9 +235,9 @@ def _current(value: CurrentAssignmentValue) -> CurrentAssignment:
 
 
 def _held_partitions(rows: Iterable[CurrentPartitions], epoch: int) -> HeldPartitions:
-    """As in Kafka, partitions that come without their epochs were given in the member's.
+    """As in Kafka, partitions without epochs take the member's epoch.
 
-    That of a static member that is away is none that anything was given in.
+    The negative epoch of a member that is away is no assignment epoch.
     """
     held: dict[TopicId, dict[int, int]] = {}
     for row in rows:

@@ -1,10 +1,9 @@
-"""Between what the coordinator means and the records of `__consumer_offsets`.
+"""Converts the coordinator's records to and from batches of `__consumer_offsets`.
 
     CoordinatorRecord   <->   key and value in Kafka's formats   <->   one record batch
 
-`read_chunk` is how a partition is loaded: a run of batches, decoded. It blocks on the disk and is
-meant for a worker thread. Commits that belong to a transaction come back marked with their
-producer, and so does the marker that ends it.
+`read_chunk` loads a partition: it decodes a run of batches. It blocks on the disk and belongs in a
+worker thread. Commits of a transaction, and the marker that ends it, carry their producer.
 """
 
 from __future__ import annotations
@@ -48,8 +47,8 @@ from strandline.storage.records.batch.batch import iter_batches
 from strandline.storage.records.batch.record import Record, encode_batch, iter_records
 from strandline.storage.tiering.log.unified_log import UnifiedLog
 
-# Some thousand offsets: enough for a loader not to go to and fro for each, little enough not to
-# keep the interpreter from the loop for long.
+# Some thousand offsets: enough to make few round trips to the worker, little enough not to keep
+# the interpreter from the loop for long.
 CHUNK_BYTES = 256 * 1024
 
 _CONTROL_KEY = struct.Struct(">hh")
@@ -64,7 +63,7 @@ class TransactionEnd(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TransactionalRecord:
-    """A record that counts once its producer's transaction is committed."""
+    """A record that takes effect once its producer's transaction is committed."""
 
     producer_id: int
     record: CoordinatorRecord
@@ -72,7 +71,7 @@ class TransactionalRecord:
 
 @dataclass(frozen=True, slots=True)
 class TransactionMarker:
-    """The transaction of a producer ended here."""
+    """The end of a producer's transaction."""
 
     producer_id: int
     end: TransactionEnd
@@ -91,7 +90,7 @@ class Chunk:
 
 
 def encode_records(records: Sequence[CoordinatorRecord], now_ms: int) -> bytearray:
-    """One batch of these records, ready to be appended."""
+    """Encodes these records as one batch, ready to be appended."""
     return bytearray(
         encode_batch(
             [
@@ -138,7 +137,7 @@ def read_chunk(log: UnifiedLog, offset: int, end_offset: int) -> Chunk:
 
 
 def _marker(producer_id: int, record: Record) -> TransactionMarker | None:
-    """The end of a transaction; other control records are none of ours."""
+    """Returns the end of a transaction; None for other control records."""
     if record.key is None or len(record.key) < _CONTROL_KEY.size:
         return None
     _, kind = _CONTROL_KEY.unpack_from(record.key)
@@ -148,7 +147,7 @@ def _marker(producer_id: int, record: Record) -> TransactionMarker | None:
 
 
 def _decode(log: UnifiedLog, record: Record) -> CoordinatorRecord | None:
-    """None for what belongs to group kinds that are not served."""
+    """Returns None for records of group kinds that are not served."""
     if record.key is None:
         return None
     try:
@@ -158,7 +157,7 @@ def _decode(log: UnifiedLog, record: Record) -> CoordinatorRecord | None:
 
 
 def decode_record(key_bytes: bytes, value: bytes | None) -> CoordinatorRecord | None:
-    """One record, None if it belongs to a kind of group that is not served.
+    """Decodes one record; None if it belongs to a group kind that is not served.
 
     Raises UnreadableRecord.
     """
@@ -179,7 +178,7 @@ def decode_record(key_bytes: bytes, value: bytes | None) -> CoordinatorRecord | 
 
 
 def _encode(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
-    """Key and value."""
+    """Encodes key and value."""
     if isinstance(record, GroupRecord):
         key = encode_key(GroupMetadataKey(group=record.group_id))
         return key, None if record.snapshot is None else _group_value(record.snapshot)

@@ -1,1 +1,1 @@
-"""Runs the coordinators: shards, journal, expiry, and the archive of groups."""
+"""The coordinators' runtime: shards, journal, expiry, and the archive of groups."""

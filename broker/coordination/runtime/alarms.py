@@ -1,8 +1,8 @@
-"""One alarm clock for all groups: a heap of when to look at which.
+"""One timer queue for all groups: a heap of deadlines.
 
-Each group has at most one alarm that counts. Setting an earlier one leaves the later one in the
-heap, where it is passed over when its time comes; a later one is not even set, since looking early
-costs little and tells when to look next.
+Each group has at most one valid deadline. Setting an earlier one leaves the later one in the heap,
+which is skipped when it is due; a later one is not even set, since an early check costs little and
+yields the next deadline.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class Alarms:
 
     @property
     def next_ms(self) -> int | None:
-        """No alarm rings before this."""
+        """The earliest possible deadline."""
         return self._heap[0].deadline_ms if self._heap else None
 
     def arm(self, group_id: str, deadline_ms: int) -> bool:
-        """Sets the alarm unless it rings earlier anyway; True if it is the next of all."""
+        """Sets the deadline unless an earlier one is set; True if it is now the earliest of all."""
         armed_ms = self._armed.get(group_id)
         if armed_ms is not None and armed_ms <= deadline_ms:
             return False
@@ -42,7 +42,7 @@ class Alarms:
         return self._heap[0].deadline_ms == deadline_ms
 
     def ring(self, now_ms: int) -> list[str]:
-        """The groups whose time has come; their alarms are off now."""
+        """Returns the groups that are due; clears their deadlines."""
         ringing = []
         while self._heap and self._heap[0].deadline_ms <= now_ms:
             alarm = heapq.heappop(self._heap)

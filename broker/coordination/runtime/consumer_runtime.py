@@ -1,10 +1,10 @@
-"""The shell around KIP-848 groups: decide, write, replay, answer; clocks and regular expressions.
+"""The runtime of KIP-848 groups: decides, writes, replays, answers; runs timers and regexes.
 
     request --> ConsumerGroups (pure) --> records --> one batch in the log --> replay --> answer
 
-Nothing waits: a heartbeat is answered with what the member is to do now. Regular expressions are
-looked for in a worker thread, however many topics there are; what they found is written when it
-is known, and members learn of it with their next heartbeats.
+No request waits: a heartbeat is answered with the member's current assignment. A worker thread
+evaluates regular expressions, however many topics there are; the result is written afterwards, and
+members learn of it with their next heartbeats.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ from strandline.storage.errors import OutOfResources
 
 log = logging.getLogger(__name__)
 
-# Members whose fencing could not be written are fenced again after this.
+# Delay until members whose fencing could not be written are fenced again.
 FENCE_RETRY_MS = 1000
 
 
 class Surroundings(Protocol):
-    """What the coordinator does for every kind of group."""
+    """The part of the coordinator that is common to all kinds of groups."""
 
     @property
     def image(self) -> MetadataImage: ...
@@ -62,17 +62,17 @@ class Surroundings(Protocol):
     def now(self) -> Moment: ...
 
     def arm(self, group: Group | ConsumerGroup) -> None:
-        """Sees to it that the group is looked at in time."""
+        """Arms the timer with the group's next deadline."""
 
     def carry_out(self, slot: Slot, step: GroupEffects) -> None:
-        """Writes and answers what came of an event in a classic group."""
+        """Writes and answers the effects of an event in a classic group."""
 
 
 class ConsumerCoordinator:
-    """See the top of this file. Used on the event loop only."""
+    """Runs the KIP-848 groups. Used on the event loop only."""
 
     def __init__(self, surroundings: Surroundings, reads: Executor) -> None:
-        """`reads` looks for topics."""
+        """`reads` evaluates regular expressions."""
         self._surroundings = surroundings
         self._reads = reads
 
@@ -149,7 +149,7 @@ class ConsumerCoordinator:
         group_instance_id: str | None,
         generation: int,
     ) -> ErrorCode:
-        """Whether the member is to join again. Raises CoordinatorFault."""
+        """Returns whether the member must rejoin. Raises CoordinatorFault."""
         now = self._surroundings.now()
         classic.classic_membership(group.roster, member_id, group_instance_id, generation)
         group.touch(member_id, now)
@@ -172,7 +172,7 @@ class ConsumerCoordinator:
         return decision.leave
 
     def clear_empty(self, slot: Slot, group: ConsumerGroup) -> None:
-        """A group without members makes room for a classic one. Raises CoordinatorFault."""
+        """Deletes an empty group to make room for a classic one. Raises CoordinatorFault."""
         assert group.is_empty, group
         now = self._surroundings.now()
         for records in in_batches(slot.shard.consumers.tombstones(group)):
@@ -181,7 +181,7 @@ class ConsumerCoordinator:
     # --- time --------------------------------------------------------------------------------
 
     def tick(self, slot: Slot, group: ConsumerGroup) -> None:
-        """Fences whose time is over."""
+        """Fences members whose deadlines passed."""
         now = self._surroundings.now()
         over = group.due(now)
         if over:
@@ -216,7 +216,7 @@ class ConsumerCoordinator:
         if after is before:
             return
         if before is not None:
-            # It is a group of the new protocol now; whoever waits is to come back and see.
+            # The group now has the new protocol; waiting requests are sent back to retry.
             effects = before.unload(ErrorCode.REBALANCE_IN_PROGRESS, now)
             self._surroundings.carry_out(slot, GroupEffects(group=None, effects=effects))
         if after is not None:
@@ -236,7 +236,7 @@ class ConsumerCoordinator:
                 self._reads, find_topics, regexes, tuple(image.topics)
             )
         except (OutOfResources, RuntimeError, MemoryError):
-            # There is no thread for it: it is tried again, as one that found nothing.
+            # No thread is available: retried later, as if it had matched nothing.
             group.end_search()
         else:
             searching.add_done_callback(partial(self._found, slot, group, image))
@@ -256,13 +256,13 @@ class ConsumerCoordinator:
             decision = slot.shard.consumers.found_topics(group, searching.result(), image, now)
             self._carry_out(slot, group.group_id, decision, now)
         except CoordinatorFault:
-            # It is tried again: an expression without a record is looked for after a while.
+            # Retried later: an expression without a record is evaluated again after a while.
             return
         group.saw(image)
 
 
 def _log_epoch(decision: ConsumerDecision) -> None:
-    """A rebalance began; of several epochs in one decision the last one counts."""
+    """Logs the start of a rebalance: the last of several epochs in one decision."""
     for record in reversed(decision.records):
         if isinstance(record, EpochRecord) and record.epoch is not None:
             log.info(

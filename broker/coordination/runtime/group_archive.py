@@ -1,23 +1,22 @@
 """The groups' offsets in the bucket, so that they survive the loss of every local disk.
 
-    groups/<partition>.log      what `__consumer_offsets-<partition>` holds at one moment: the last
+    groups/<partition>.log      a snapshot of `__consumer_offsets-<partition>`: the last
                                 record of each key, in Kafka's own batches, and a batch without
-                                records that is another one each time; replaced as a whole
+                                records that differs each time; replaced as a whole
 
-`__consumer_offsets` is not tiered: it is compacted, small, and only its latest state is worth
-anything. So its state is written beside the archive instead, now and then for the partitions
-that have changed. Losing the machine loses the commits of that time: consumers read some records
-again, and none is skipped.
+`__consumer_offsets` is not tiered: it is compacted, small, and only its latest state matters. So
+the state of changed partitions is written beside the archive at intervals. Losing the machine loses
+the commits since then: consumers read some records again, and skip none.
 
-The log is read once, and then only what was appended since; keys and values of what is live stay in
-memory (as the coordinator has them). Keys and values are taken as bytes, so that every type of
-record is kept, whoever wrote it. Records of a transaction count once it is committed.
+The log is read once, and then only its new records; live keys and values stay in memory (shared
+with the coordinator). They are kept as bytes, so that every type of record survives, whatever wrote
+it. Records of a transaction count once it is committed.
 
-The first write of a process finds out what lies there and replaces exactly that. A request that was
-given up, this broker's or a dead one's, may be done in between: then it looks again. It cannot be
-done after a write of this process, for no content comes twice and so no etag does: if somebody else
-writes the same object then, this broker is not the only one, and stops. What somebody deleted is
-written again, with the next write or when a look finds it gone.
+The first write of a process reads the etag of the object and replaces exactly that version. An
+abandoned request, of this broker or a dead one, may take effect in between: then it reads again. It
+cannot take effect after a write of this process, because no content and so no etag repeats: if
+another writer replaces the object then, this broker is not the only one, and stops. A deleted
+object is written again, with the next write or when a listing finds it missing.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ from strandline.storage.tiering.policy.retry import RetryPolicy, RetryState
 log = logging.getLogger(__name__)
 
 CHUNK_BYTES = 256 * 1024
-# Batches of the object: well below max.message.bytes, which a restore appends them under.
+# Batches of the object: well below max.message.bytes, because a restore appends them.
 BATCH_BYTES = 128 * 1024
 
 
@@ -81,7 +80,7 @@ class LiveRecord:
 
 
 class LiveRecords:
-    """The records of one partition that count: the last of each key, without tombstones."""
+    """The live records of one partition: the last of each key, without tombstones."""
 
     def __init__(self) -> None:
         self._live: dict[bytes, LiveRecord] = {}
@@ -94,7 +93,7 @@ class LiveRecords:
         return iter(self._live.values())
 
     def take(self, buffer: Buffer, offset: Offset) -> Offset:
-        """Adds the batches of `buffer` from `offset` on; where they end.
+        """Adds the batches of `buffer` from `offset` on; returns their end offset.
 
         Raises CorruptRecords.
         """
@@ -124,14 +123,14 @@ class LiveRecords:
         return next_offset
 
     def _put(self, key: bytes, value: bytes | None, timestamp_ms: int) -> None:
-        # Taken out first, so that the order is that of the last writes.
+        # Removed first, so that the order is that of the last writes.
         self._live.pop(key, None)
         if value is not None:
             self._live[key] = LiveRecord(key=key, value=value, timestamp_ms=timestamp_ms)
 
 
 def encode_live(records: Iterable[LiveRecord]) -> bytes:
-    """The object: batches from offset 0 on."""
+    """Encodes the object: batches from offset 0 on."""
     batches: list[bytes] = []
     run: list[Record] = []
     run_bytes = 0
@@ -152,7 +151,7 @@ def encode_live(records: Iterable[LiveRecord]) -> bytes:
 
 
 def read_group_state(store: ObjectStore, partition: int) -> LiveRecords | None:
-    """What the bucket has of one partition of `__consumer_offsets`; None if nothing. Blocks.
+    """Reads one partition of `__consumer_offsets` from the bucket; None if absent. Blocks.
 
     Raises CorruptRecords and what the store raises.
     """
@@ -161,7 +160,7 @@ def read_group_state(store: ObjectStore, partition: int) -> LiveRecords | None:
     except ObjectNotFound:
         return None
     if not content:
-        # Where nothing counts, there is the batch without records still.
+        # Without live records the object still has the empty batch.
         raise CorruptRecords(f"{group_state_key(partition)} is empty")
     end = 0
     for batch in iter_batches(content):
@@ -177,10 +176,10 @@ def read_group_state(store: ObjectStore, partition: int) -> LiveRecords | None:
 def clamped(
     records: Iterable[LiveRecord], end_of: Callable[[TopicPartition], Offset | None]
 ) -> Iterator[LiveRecord]:
-    """The records, with no offset above the end of its restored log.
+    """Yields the records, with no offset above the end of its restored log.
 
-    Records above it are lost, and their offsets will be given to others: a consumer that went on
-    at its old offset would skip those. `end_of` answers None for a partition that is not there.
+    Records above it are lost and their offsets will be reused: a consumer that continued at its
+    old offset would skip the new ones. `end_of` returns None for an unknown partition.
     """
     for live in records:
         yield _clamped(live, end_of)
@@ -212,31 +211,31 @@ def write_group_state(local: LocalLog, records: Iterable[LiveRecord]) -> None:
 
 
 class _GroupsFenced(TierError):
-    """Somebody wrote over what this process wrote."""
+    """Another writer replaced an object of this process."""
 
 
 class _Shadow:
-    """One partition as the bucket has it, or will."""
+    """The state of one partition in the bucket, and its pending changes."""
 
     def __init__(self) -> None:
         self.live = LiveRecords()
         self.next_offset: Offset | None = None
-        # Since when nothing was left to be read.
+        # When the log was last read to its end.
         self.read_s = 0.0
         self.written_offset: Offset = -1
         self.etag: str | None = None
         self.is_known = False
-        # Whether what lies there is this process's last write.
+        # Whether the object in the bucket is this process's last write.
         self.is_ours = False
 
     def forget(self) -> None:
-        """The bucket has nothing of it any more."""
+        """The object was deleted in the bucket."""
         self.is_known = self.is_ours = False
         self.written_offset = -1
 
 
 class GroupArchive:
-    """Writes what has changed; see the top of this file. Used on the event loop only."""
+    """Writes changed groups to the bucket. Used on the event loop only."""
 
     def __init__(
         self,
@@ -246,7 +245,7 @@ class GroupArchive:
         executor: Executor,
         clock: Clock,
     ) -> None:
-        """`logs` gives those of `__consumer_offsets` that this broker leads now."""
+        """`logs` returns the logs of `__consumer_offsets` that this broker leads now."""
         self._store = store
         self._logs = logs
         self._executor = executor
@@ -254,15 +253,15 @@ class GroupArchive:
         self._shadows: dict[tuple[object, int], _Shadow] = {}
         self._state = RetryState("groups", "__consumer_offsets", policy=RetryPolicy(), clock=clock)
         self._is_fenced = False
-        # Objects that this process wrote, and that were gone.
+        # Objects of this process that were found deleted.
         self.deleted_count = 0
-        # What a thread does for this, though nobody may wait for it any more.
+        # A task in a thread, which may have outlived its caller.
         self._under_way: asyncio.Future[None] | None = None
-        # Partitions for the last write, each read to its end: half of one would bury the rest.
+        # Partitions for the last write, each read to its end: a partial one would lose the rest.
         self._rest: dict[int, _Shadow] = {}
 
     async def run_once(self) -> int:
-        """Writes the partitions that have changed; how many. What failed is tried again."""
+        """Writes the changed partitions; returns how many. Failures are retried by the next run."""
         written = 0
         for unified_log in tuple(self._logs()):
             if self._is_fenced or not self._state.may_try:
@@ -282,7 +281,7 @@ class GroupArchive:
         return written
 
     async def look(self) -> None:
-        """What was deleted in the bucket is written again by the next run. Raises StorageError."""
+        """Finds objects deleted in the bucket; the next run writes them. Raises StorageError."""
         loop = asyncio.get_running_loop()
         written = [(key[1], shadow) for key, shadow in self._shadows.items() if shadow.is_ours]
         gone = await loop.run_in_executor(
@@ -299,7 +298,7 @@ class GroupArchive:
             )
 
     async def read_rest(self) -> None:
-        """Before the logs are closed: reads what `write_rest` is to write, and asks no store.
+        """Before the logs are closed: reads the data for `write_rest`; sends no request.
 
         Raises StorageError, RecordsRejected.
         """
@@ -310,10 +309,10 @@ class GroupArchive:
                 self._rest[unified_log.topic_partition.partition] = shadow
 
     async def write_rest(self) -> int:
-        """Writes what `read_rest` read to its end, side by side; how many partitions.
+        """Writes the data of `read_rest` concurrently; returns how many partitions.
 
-        `run_once` may have been cancelled before, but nobody runs it any more. What cannot be
-        written is left out.
+        `run_once` may have been cancelled before, but it is not running any more. Failed writes are
+        left out.
         """
         await self._settle()
         if self._is_fenced:
@@ -334,9 +333,9 @@ class GroupArchive:
         return outcomes.count(None)
 
     async def _settle(self) -> None:
-        """Waits for what was begun for somebody who was cancelled.
+        """Waits for the task of a cancelled caller.
 
-        Two writes of one partition at a time would take each other for another broker's.
+        Two concurrent writes of one partition would take each other for another broker's.
         """
         if self._under_way is not None:
             await asyncio.wait((self._under_way,))
@@ -356,7 +355,7 @@ class GroupArchive:
         return True
 
     async def _read_on(self, unified_log: UnifiedLog) -> _Shadow | None:
-        """Reads what was appended since the last time; None if the bucket has all of it."""
+        """Reads the records appended since the last run; None if the bucket has all of them."""
         number = unified_log.topic_partition.partition
         shadow = self._shadows.setdefault((unified_log.topic_id, number), _Shadow())
         stable_offset = unified_log.last_stable_offset
@@ -367,8 +366,8 @@ class GroupArchive:
             shadow.read_s = now_s
             return None
         if now_s - shadow.read_s >= unified_log.local.config.delete_retention_ms / 1000:
-            # Compaction may have taken tombstones away that were not read: who goes on from here
-            # keeps, and restores, groups that are gone.
+            # Compaction may have removed tombstones that were not read: reading on from here would
+            # keep, and restore, deleted groups.
             shadow.live, shadow.next_offset = LiveRecords(), unified_log.log_start_offset
         while shadow.next_offset < stable_offset:
             await self._in_thread(partial(_take_chunk, unified_log, shadow))
@@ -377,13 +376,13 @@ class GroupArchive:
 
 
 def _look_at_failure(under_way: asyncio.Future[None]) -> None:
-    """Nobody may wait for it, and then nobody is to be warned of that."""
+    """Retrieves the exception: asyncio would log it as never retrieved if no caller waits."""
     if not under_way.cancelled():
         under_way.exception()
 
 
 def _take_chunk(unified_log: UnifiedLog, shadow: _Shadow) -> None:
-    """Reads on from where it came to. Blocks."""
+    """Reads the next chunk. Blocks."""
     offset = max(shadow.next_offset or 0, unified_log.log_start_offset)
     found = unified_log.read(offset, bytes_max=CHUNK_BYTES, isolation=Isolation.READ_COMMITTED)
     if found is None or found.range is None:
@@ -410,7 +409,7 @@ def _write(store: ObjectStore, number: int, shadow: _Shadow) -> None:
         is_changed = shadow.is_ours and isinstance(error, PreconditionFailed)
         if is_changed and not _gone(store, {number}):
             raise _GroupsFenced(key, "put", "somebody wrote over this broker's groups") from error
-        # It may be there or not: look again before the next attempt.
+        # The outcome is unknown: read the object again before the next attempt.
         shadow.is_known = shadow.is_ours = False
         raise
     shadow.is_ours = True
@@ -418,10 +417,10 @@ def _write(store: ObjectStore, number: int, shadow: _Shadow) -> None:
 
 
 def _gone(store: ObjectStore, numbers: Collection[int]) -> frozenset[int]:
-    """Those of the objects that are not there. Blocks. Raises StorageError."""
+    """Returns the objects that are missing. Blocks. Raises StorageError."""
     listed = {info.key for info in store.list(GROUPS_PREFIX)} if numbers else set()
     unlisted = [number for number in numbers if group_state_key(number) not in listed]
-    # A listing may lag; asked by its name it is there.
+    # A listing may lag; a request by name does not.
     return frozenset(number for number in unlisted if not _is_there(store, group_state_key(number)))
 
 
@@ -434,6 +433,6 @@ def _is_there(store: ObjectStore, key: str) -> bool:
 
 
 def _unlike_all_others() -> bytes:
-    """A batch without records and with a producer that nobody is."""
+    """Returns an empty batch with a random producer, so that no two objects are equal."""
     record = Record(offset=0, timestamp_ms=0, key=None, value=None)
     return empty_batch(encode_batch([record], producer_id=secrets.randbits(63)))

@@ -1,11 +1,10 @@
-"""What came of an event in a classic group: its state into the log, the answers to the members.
+"""Carries out the effects of an event in a classic group: writes its state, answers its members.
 
-    a new group      write, then answer: a member must not be told of a group that is not there
-    all else         answer, then write: these answers do not speak of what is written; those that
-                     do (an assignment) come from the group once it is told `written`
+    a new group      write, then answer: members must not see a group that is not in the log
+    all else         answer, then write: these answers do not depend on the write; those that
+                     do (an assignment) come from the group's `written`
 
-A group that could not be written tells its members so itself (`write_failed`); a new one that
-could not be written never was.
+After a failed write the group answers its members itself (`write_failed`); a new group is removed.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ def carry_out(
     answer: Callable[[Sequence[Answer]], None],
     now: Callable[[], Moment],
 ) -> None:
-    """Writes what is to be written, and answers who is to be answered."""
+    """Writes the record of the effects, and sends the answers."""
     group, effects = step.group, step.effects
     if group is None:
         answer(effects.answers)
@@ -64,7 +63,7 @@ def carry_out(
 def _undo_creation(
     slot: Slot, group: Group, effects: Effects, error_code: ErrorCode, now: Moment
 ) -> tuple[Sequence[Answer], Sequence[Answer]]:
-    """A group that is not in the log never was: whoever joined it is told so."""
+    """Removes a group whose creation could not be written; its joins are answered with an error."""
     slot.shard.forget(group.group_id)
     refused = [
         JoinAnswer(ticket=answer.ticket, error_code=error_code) for answer in effects.answers

@@ -1,4 +1,4 @@
-"""Records into the log of a slot: appended, then replayed, then durable as the topic demands."""
+"""Writes records to the log of a slot: appends, replays, and flushes as the topic demands."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def append(slot: Slot, records: Sequence[CoordinatorRecord], now: Moment) -> Non
 
 
 def write_offsets(slot: Slot, records: Sequence[CoordinatorRecord], now: Moment) -> None:
-    """Appends and replays. Raises CoordinatorFault with what a committing client is told."""
+    """Appends and replays. Raises CoordinatorFault with the code for a committing client."""
     try:
         append(slot, records, now)
     except (MessageTooLarge, RecordListTooLarge) as error:
@@ -43,7 +43,7 @@ def write_offsets(slot: Slot, records: Sequence[CoordinatorRecord], now: Moment)
 
 
 def write_members(slot: Slot, records: Sequence[CoordinatorRecord], now: Moment) -> None:
-    """Appends and replays. Raises CoordinatorFault with what a member is told."""
+    """Appends and replays. Raises CoordinatorFault with the code for a member."""
     try:
         append(slot, records, now)
     except (RecordsRejected, StorageError) as error:
@@ -53,20 +53,20 @@ def write_members(slot: Slot, records: Sequence[CoordinatorRecord], now: Moment)
 
 
 def replay(slot: Slot, records: Sequence[CoordinatorRecord], now: Moment) -> None:
-    """Takes records that were written, in their order, into the state of their slot."""
+    """Applies written records, in their order, to the state of their slot."""
     for record in records:
         slot.shard.replay(record, now)
 
 
 def member_code(error: StrandlineError) -> ErrorCode:
-    """What members are told when their group could not be written."""
+    """Returns the error code for members of a group that could not be written."""
     if isinstance(error, RecordsRejected):
         return ErrorCode.UNKNOWN_SERVER_ERROR
     return ErrorCode.NOT_COORDINATOR
 
 
 def log_failed_write(slot: Slot, error: StrandlineError) -> None:
-    """Says so once a minute: who was refused comes again at once."""
+    """Logs it once a minute: refused clients retry at once."""
     where = slot.partition.topic_partition
     slot.quiet_log.say(
         logging.WARNING,
@@ -77,7 +77,7 @@ def log_failed_write(slot: Slot, error: StrandlineError) -> None:
 
 
 async def settle(slot: Slot) -> None:
-    """Returns when what was written may be told. Raises CoordinatorFault."""
+    """Returns when the written records may be answered. Raises CoordinatorFault."""
     if slot.partition.must_flush:
         try:
             await slot.partition.flush()
@@ -86,6 +86,6 @@ async def settle(slot: Slot) -> None:
 
 
 def in_batches(records: Sequence[CoordinatorRecord]) -> list[Sequence[CoordinatorRecord]]:
-    """The records cut into runs of TOMBSTONES_PER_BATCH_MAX, which a batch holds."""
+    """Splits the records into batches of at most TOMBSTONES_PER_BATCH_MAX."""
     size = TOMBSTONES_PER_BATCH_MAX
     return [records[start : start + size] for start in range(0, len(records), size)]

@@ -1,11 +1,11 @@
-"""Committed offsets that nobody needs any more: expired ones, and those of deleted topics.
+"""Deletes committed offsets that expired, and those of deleted topics.
 
-What could not be written is not forgotten; the next look at expiry tries again. A partition that is
-still being loaded when a topic is deleted forgets it once it is loaded, and with it what a broker
-that died right after a deletion had no time to forget: no name may bring back the offsets of the
-topic that had it before. Whatever has no topic by then is forgotten for that; a name that was made
-meanwhile, and perhaps had a topic before, is remembered as long as it has one. So what is kept for
-a partition that cannot be loaded is bounded by the topics that there are.
+If the tombstones cannot be written, the offsets stay and the next expiry check retries. A new topic
+must not inherit the offsets of a deleted one with its name. So a partition that is loading while a
+topic is deleted drops that topic's offsets once it is loaded, and all others without a topic too: a
+broker may have crashed right after a deletion. Names of topics created during the loading, which
+may reuse a name, are noted until all partitions are loaded or the topic is deleted; the existing
+topics bound their number.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class OffsetForgetting:
-    """Writes the tombstones of every loaded partition."""
+    """Writes tombstones of expired and deleted offsets in every loaded partition."""
 
     def __init__(
         self,
@@ -33,16 +33,16 @@ class OffsetForgetting:
         now: Moment,
         believed_ms: Callable[[], TimestampMs],
     ) -> None:
-        """`believed_ms` is the time to expire by: a clock may have jumped."""
+        """`believed_ms` is the time used for expiry: the wall clock may have jumped."""
         self._slots = slots
         self._believed_ms = believed_ms
         self._interval_ms = interval_ms
         self._next_expiry_ms = now.monotonic_ms + interval_ms
-        # Names of topics that there are, made while a partition was not loaded; until all are.
+        # Names of existing topics created while a partition was not loaded; cleared when all are.
         self._made_while_loading: set[str] = set()
 
     def expire_if_due(self, now: Moment) -> None:
-        """Forgets what is past `offsets.retention.minutes`, once per interval."""
+        """Deletes offsets older than `offsets.retention.minutes`, once per interval."""
         if now.monotonic_ms < self._next_expiry_ms:
             return
         self._next_expiry_ms = now.monotonic_ms + self._interval_ms
@@ -57,14 +57,15 @@ class OffsetForgetting:
 
     @property
     def remembered_count(self) -> int:
-        """Names that are kept for partitions that are not loaded."""
+        """Number of names kept for partitions that are not loaded."""
         return len(self._made_while_loading)
 
     def follow(
         self, topics: Container[str], *, gone: set[str], made: set[str], now: Moment
     ) -> None:
-        """Forgets every offset of the topics that are `gone`; of those there are, some were `made`
-        since the last look, and may be in both.
+        """Deletes all offsets of the topics in `gone`; `made` are topics created since the last
+        call,
+        whose names may be in `gone` too.
         """
         is_every_loaded = True
         for slot in self._slots.all():
@@ -77,10 +78,10 @@ class OffsetForgetting:
         self._made_while_loading = {name for name in self._made_while_loading if name in topics}
 
     def note_loaded(self, slot: Slot, topics: Container[str], now: Moment) -> None:
-        """Forgets what was deleted meanwhile; `topics` are those that there are.
+        """Deletes offsets of topics deleted meanwhile; `topics` are the existing ones.
 
-        Whatever was committed for a name in that log was committed before the name was deleted:
-        nobody can commit to a partition that is not loaded.
+        Every commit in that log precedes the deletion of its topic: a partition that is not loaded
+        accepts no commits.
         """
         known = slot.shard.committed_topics()
         gone = {

@@ -1,20 +1,19 @@
-"""The group coordinator: the shell around the groups, with the log, the clock and the callers.
+"""The group coordinator: connects the groups with the log, the clock and the requests.
 
     request --> shard (pure) --> records --> append to the partition --> replay --> answer
 
 Each partition of `__consumer_offsets` is a *slot* (`slots.py`): the log, and a `GroupShard` with
-what the log says. An append is synchronous and in memory of the machine when it returns; with
-`flush.messages` on the topic the answer waits for the disk. An append that fails leaves everything
-as it was.
+the state replayed from it. An append is synchronous and in the page cache when it returns; with
+`flush.messages` on the topic the answer waits for the disk. A failed append changes nothing.
 
 Groups of the new protocol (KIP-848) are in `consumer_runtime`; requests of the classic protocol
 that name such a group are passed on to it.
 
 There is one loop for all timers (`run`), woken by the earliest deadline of all groups. It also
-notices deleted topics by comparing images, as each change does before it looks at a group; the
-offsets of their partitions go then.
+detects deleted topics by comparing images, as each change does before it reads a group, and deletes
+their offsets.
 
-Transactional commits are understood when a log is loaded; nobody can write them yet.
+Transactional commits are understood when a log is loaded; no request writes them yet.
 """
 
 from __future__ import annotations
@@ -79,13 +78,13 @@ from strandline.storage.model import TimestampMs, TopicId
 
 log = logging.getLogger(__name__)
 
-# The loop looks at the metadata this often even if no group has a deadline.
+# The loop checks the metadata this often even if no group has a deadline.
 POLL_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorStatistics:
-    """What the coordinator holds; for operators and tests."""
+    """Counts of groups and offsets; for operators and tests."""
 
     groups_by_state: Mapping[GroupState, int]
     offset_count: int
@@ -95,7 +94,7 @@ class CoordinatorStatistics:
 
 
 class GroupCoordinator:
-    """See the top of this file. Used on the event loop only."""
+    """The group coordinator of this broker. Used on the event loop only."""
 
     def __init__(
         self,
@@ -112,9 +111,9 @@ class GroupCoordinator:
     ) -> None:
         """`reads` runs the blocking part of loading.
 
-        `believed_ms` is the time by which offsets expire, the clock's if it is not given.
+        `believed_ms` is the time used for offset expiry, by default the clock's.
 
-        `times_of` says what holds for the members of a group of the new protocol.
+        `times_of` returns the timeouts for the members of a group of the new protocol.
         """
         self._config = config
         self._metadata = metadata
@@ -131,7 +130,7 @@ class GroupCoordinator:
             on_found=self._wake.set,
             times_of=times_of,
         )
-        # The incarnation of the topic that the slots belong to.
+        # The id of the topic that the slots belong to.
         self._topic_id: TopicId | None = None
         self._seen: MetadataImage | None = None
         self._waiting = WaitingRequests()
@@ -210,7 +209,7 @@ class GroupCoordinator:
     def heartbeat(
         self, group_id: str, *, member_id: str, group_instance_id: str | None, generation: int
     ) -> ErrorCode:
-        """What a member's sign of life is answered."""
+        """Returns the error code that answers a member's heartbeat."""
         try:
             _check_group_id(group_id)
             slot = self._slot_with(group_id)
@@ -223,7 +222,7 @@ class GroupCoordinator:
                     generation=generation,
                 )
         except CoordinatorFault as fault:
-            # The session begins only when the group is loaded, so all is well until then.
+            # Sessions start only when the group is loaded, so until then all is well.
             if fault.error_code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
                 return ErrorCode.NONE
             return fault.error_code
@@ -242,7 +241,7 @@ class GroupCoordinator:
     async def leave(
         self, group_id: str, leaving: Sequence[LeavingMember]
     ) -> tuple[LeaveResult, ...]:
-        """A result for each member in order. Raises CoordinatorFault."""
+        """Returns a result for each member in order. Raises CoordinatorFault."""
         _check_group_id(group_id)
         slot = self._slot_with(group_id)
         consumers = None if slot is None else slot.shard.consumers.get(group_id)
@@ -264,7 +263,7 @@ class GroupCoordinator:
         return results
 
     async def consumer_heartbeat(self, request: HeartbeatRequest) -> HeartbeatAnswer:
-        """The new protocol's only request of members. Raises CoordinatorFault."""
+        """Handles the only member request of the new protocol. Raises CoordinatorFault."""
         check_heartbeat(request, self._slots.consumer_rules)
         if request.member_epoch == JOIN_EPOCH:
             slot: Slot | None = await self._slot_for_writing(request.group_id)
@@ -277,7 +276,7 @@ class GroupCoordinator:
     # --- offsets -----------------------------------------------------------------------------
 
     async def commit(self, group_id: str, request: CommitRequest) -> tuple[ErrorCode, ...]:
-        """A code for each offset in order. Raises CoordinatorFault."""
+        """Returns a code for each offset in order. Raises CoordinatorFault."""
         slot = await self._slot_for_writing(group_id)
         now = self.now()
         decision = slot.shard.commit(group_id, request, now)
@@ -292,9 +291,9 @@ class GroupCoordinator:
     def offsets_of(
         self, group_id: str, *, member_id: str | None = None, member_epoch: int = -1
     ) -> GroupOffsets | None:
-        """What the group has committed, None if nothing. Raises CoordinatorFault.
+        """Returns the group's committed offsets, None if there are none. Raises CoordinatorFault.
 
-        A member of a group of the new protocol that says its epoch must be in it.
+        A member of the new protocol that sends its epoch must be in that epoch.
         """
         slot = self._slot_with(group_id)
         if slot is None:
@@ -311,7 +310,7 @@ class GroupCoordinator:
     async def delete_offsets(
         self, group_id: str, wanted: Sequence[OffsetToDelete]
     ) -> OffsetDeletion:
-        """Forgets offsets. Raises CoordinatorFault."""
+        """Deletes offsets. Raises CoordinatorFault."""
         _check_group_id(group_id)
         slot = self._slot_with(group_id)
         if slot is None:
@@ -325,7 +324,7 @@ class GroupCoordinator:
     # --- groups ------------------------------------------------------------------------------
 
     def describe(self, group_id: str) -> GroupDescription | None:
-        """The classic group, None if there is none. Raises CoordinatorFault."""
+        """Returns the classic group, None if there is none. Raises CoordinatorFault."""
         slot = self._slot_with(group_id)
         if slot is None:
             return None
@@ -337,7 +336,7 @@ class GroupCoordinator:
         return None if group is None else group.describe()
 
     def describe_consumers(self, group_id: str) -> ConsumerGroupDescription:
-        """The group of the new protocol. Raises CoordinatorFault."""
+        """Returns the group of the new protocol. Raises CoordinatorFault."""
         _check_group_id(group_id)
         slot = self._slot_with(group_id)
         group = None if slot is None else slot.shard.consumers.get(group_id)
@@ -348,7 +347,7 @@ class GroupCoordinator:
         return self._consumers.describe(group, slot)
 
     def groups(self) -> list[Group | ConsumerGroup]:
-        """Every group that this broker coordinates. Raises CoordinatorFault while it loads."""
+        """Returns all groups of this coordinator. Raises CoordinatorFault while it loads."""
         self._catch_up()
         slots = self._slots.all()
         for slot in slots:
@@ -357,7 +356,7 @@ class GroupCoordinator:
         return [group for slot in slots for group in (*slot.shard, *slot.shard.consumers)]
 
     async def delete(self, group_id: str) -> ErrorCode:
-        """Forgets a group without members, and what it committed."""
+        """Deletes a group without members, and its offsets."""
         try:
             slot = self._slot_with(group_id)
             if slot is None:
@@ -375,18 +374,18 @@ class GroupCoordinator:
     # --- writing -----------------------------------------------------------------------------
 
     def carry_out(self, slot: Slot, step: GroupEffects) -> None:
-        """Writes what is to be written, answers who is to be answered, and sets the alarm."""
+        """Writes records, sends answers, and arms the timer."""
         carry_out(slot, step, answer=self._waiting.answer, now=self.now)
         if step.group is not None:
             self.arm(step.group)
 
     def _slot_with(self, group_id: str) -> Slot | None:
-        """The loaded slot of a group, None while there is no topic. Raises CoordinatorFault."""
+        """Returns the loaded slot of a group, None without the topic. Raises CoordinatorFault."""
         self._catch_up()
         return self._slots.of(group_id)
 
     async def _slot_for_writing(self, group_id: str) -> Slot:
-        """As `_slot_with`, but creates the topic if need be."""
+        """As `_slot_with`, but creates the topic if necessary."""
         if self._slots.topic() is None:
             await self._slots.create_topic()
         slot = self._slot_with(group_id)
@@ -404,7 +403,7 @@ class GroupCoordinator:
     # --- following the metadata --------------------------------------------------------------
 
     def _catch_up(self) -> None:
-        """Forgets the offsets of topics that were deleted since the last look."""
+        """Deletes the offsets of topics that were deleted since the last call."""
         image, seen = self._metadata.image, self._seen
         if image is seen:
             return
@@ -438,7 +437,7 @@ class GroupCoordinator:
     # --- time --------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Loads what is not loaded, and keeps all deadlines; never returns."""
+        """Loads unloaded partitions and handles all deadlines; never returns."""
         while True:
             self._catch_up()
             self._ring_alarms()
@@ -464,7 +463,7 @@ class GroupCoordinator:
         return Moment(self._clock.now_ms(), int(self._clock.monotonic_s() * 1000))
 
     def arm(self, group: Group | ConsumerGroup) -> None:
-        """Sees to it that the group is looked at in time."""
+        """Arms the timer with the group's next deadline."""
         deadline_ms = group.next_deadline_ms
         if deadline_ms is not None and self._alarms.arm(group.group_id, deadline_ms):
             self._wake.set()
@@ -475,7 +474,7 @@ class GroupCoordinator:
             try:
                 slot = self._slots.of(group_id)
             except CoordinatorFault:
-                # The group went with its partition.
+                # The group was unloaded with its partition.
                 continue
             group = None if slot is None else slot.shard.any_group(group_id)
             if slot is None or group is None:

@@ -1,15 +1,15 @@
-"""The groups and offsets of one partition of `__consumer_offsets`, without the partition.
+"""The groups and offsets of one partition of `__consumer_offsets`, as pure state.
 
     replay(record)                     while the log is read, and after records were written
     commit / delete... -> records      the caller writes them, then replays them: an offset is
                                        seen only when it is in the log
-    join -> group, effects             the state of members changes at once; what may be told
-                                       only after a write says so in its effects
+    join -> group, effects             the state of members changes at once; effects mark the
+                                       answers that must wait for a write
 
-Groups of the new protocol (KIP-848) are in `consumers`; a group id is in one of the two kinds.
+Groups of the new protocol (KIP-848) are in `consumers`; a group id is of one of the two kinds.
 
 A group that only commits offsets (a *simple* group) has no record of its own: it exists as long as
-one of its offsets does, and is found again by replaying those.
+one of its offsets does, and is restored by replaying those.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ from strandline.storage.config.log_config import LONG_MAX
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupEffects:
-    """What came of an event in a group. `group` is None if there is no such group."""
+    """The effects of an event in a group. `group` is None if there is no such group."""
 
     group: Group | None
     effects: Effects
 
 
 class GroupShard:
-    """See the top of this file. Not thread-safe, never waits."""
+    """The groups and offsets of one partition. Not thread-safe, never waits."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class GroupShard:
         return f"<GroupShard {len(self._groups)} groups, {self.offset_count} offsets>"
 
     def __iter__(self) -> Iterator[Group]:
-        """The classic groups."""
+        """Iterates over the classic groups."""
         return iter(self._groups.values())
 
     @property
@@ -98,25 +98,25 @@ class GroupShard:
         return sum(len(offsets) for offsets in self._offsets.values())
 
     def group(self, group_id: str) -> Group | None:
-        """The classic group of this name."""
+        """Returns the classic group of this name."""
         return self._groups.get(group_id)
 
     def any_group(self, group_id: str) -> Group | ConsumerGroup | None:
         return self._groups.get(group_id) or self.consumers.get(group_id)
 
     def offsets_of(self, group_id: str) -> GroupOffsets | None:
-        """What the group has committed; None if nothing, or if there is no such group."""
+        """Returns the group's offsets; None if it has none or does not exist."""
         return self._offsets.get(group_id)
 
     # --- replaying ---------------------------------------------------------------------------
 
     def replay(self, record: CoordinatorRecord, now: Moment) -> None:
-        """Takes over one record of the log."""
+        """Applies one record of the log."""
         if isinstance(record, OffsetRecord):
             self._replay_offset(record, now)
         elif isinstance(record, CONSUMER_RECORDS):
             if not record.is_tombstone:
-                # A simple group that an offset before this record made.
+                # Created as a simple group by an offset before this record.
                 self._groups.pop(record.group_id, None)
             self.consumers.replay(record, now)
         elif record.snapshot is None:
@@ -146,14 +146,14 @@ class GroupShard:
             self._groups[record.group_id] = self._new_group(record.group_id, now)
 
     def loaded(self, now: Moment) -> list[GroupEffects]:
-        """The log is read to its end: the sessions of all members begin."""
+        """The log is read to its end: starts the sessions of all members."""
         self.consumers.loaded(now)
         return [
             GroupEffects(group=group, effects=group.loaded(now)) for group in self._groups.values()
         ]
 
     def unload(self, error_code: ErrorCode, now: Moment) -> list[GroupEffects]:
-        """This broker does not coordinate these groups any more."""
+        """This broker stops coordinating these groups."""
         groups, self._groups, self._offsets = self._groups, {}, {}
         self.consumers.clear()
         return [
@@ -169,9 +169,9 @@ class GroupShard:
     def join(
         self, group_id: str, request: JoinRequest, ticket: Ticket, now: Moment
     ) -> GroupEffects:
-        """A join makes the group if nobody has; see `Group.join`.
+        """A join creates the group if necessary; see `Group.join`.
 
-        The answers beside a `CreationWrite` are to be sent once that is written.
+        The answers beside a `CreationWrite` must be sent only after it is written.
         """
         group = self._groups.get(group_id)
         if group is not None:
@@ -196,7 +196,7 @@ class GroupShard:
         )
 
     def forget(self, group_id: str) -> None:
-        """The group could not be written, so it never was."""
+        """Removes a group whose creation could not be written."""
         self._groups.pop(group_id, None)
 
     # --- offsets -----------------------------------------------------------------------------
@@ -205,7 +205,7 @@ class GroupShard:
         """Whether the sender may commit for this group now."""
         consumers = self.consumers.get(group_id)
         if consumers is not None:
-            # What is too large has its own fault, and is not looked at for another one.
+            # A commit that is too large has its own error, and is not checked further.
             offsets = (offset for offset in request.offsets if self._has_room_for(offset))
             return self.consumers.check_commit(consumers, request, offsets)
         group = self._groups.get(group_id)
@@ -218,7 +218,7 @@ class GroupShard:
         return ErrorCode.NONE if request.generation < 0 else request.missing_group_code
 
     def commit(self, group_id: str, request: CommitRequest, now: Moment) -> CommitDecision:
-        """The records of a commit. Nothing has changed yet, but its member is known to be alive."""
+        """Returns the records of a commit; changes nothing but the member's session."""
         fault = self.check_commit(group_id, request)
         if fault is not ErrorCode.NONE:
             return CommitDecision(records=(), error_codes=(fault,) * len(request.offsets))
@@ -228,7 +228,7 @@ class GroupShard:
         expires_ms = (
             NO_EXPIRY
             if request.retention_ms == NO_RETENTION
-            # Clients that never want to lose it say so with the longest time there is.
+            # Clients that never want it to expire send the largest retention.
             else min(now.wall_ms + request.retention_ms, LONG_MAX)
         )
         records = []
@@ -245,7 +245,7 @@ class GroupShard:
         return len(offset.metadata or "") <= self._offset_metadata_length_max
 
     def delete_offsets(self, group_id: str, wanted: Sequence[OffsetToDelete]) -> OffsetDeletion:
-        """Records that forget offsets, except of topics that members read."""
+        """Returns tombstones of offsets, except of topics that members read."""
         group = self.any_group(group_id)
         if group is None or group.state is GroupState.DEAD:
             return OffsetDeletion(group_code=ErrorCode.GROUP_ID_NOT_FOUND)
@@ -264,7 +264,7 @@ class GroupShard:
         return OffsetDeletion(records=tuple(records), error_codes=tuple(codes))
 
     def delete_group(self, group_id: str) -> GroupDeletion:
-        """Records that forget a group without members, and all that it committed."""
+        """Returns tombstones of a group without members, and of all its offsets."""
         group = self.any_group(group_id)
         if group is None or group.state is GroupState.DEAD:
             return GroupDeletion(error_code=ErrorCode.GROUP_ID_NOT_FOUND)
@@ -273,7 +273,7 @@ class GroupShard:
         return GroupDeletion(records=(*self._tombstones(group_id), *self._end_of(group)))
 
     def _end_of(self, group: Group | ConsumerGroup) -> tuple[CoordinatorRecord, ...]:
-        """Records that forget a group, but not what it committed."""
+        """Returns tombstones of a group, but not of its offsets."""
         if isinstance(group, ConsumerGroup):
             return self.consumers.tombstones(group)
         return (GroupRecord(group.group_id, None),)
@@ -283,11 +283,11 @@ class GroupShard:
             yield OffsetRecord(group_id, topic, partition, None)
 
     def committed_topics(self) -> set[str]:
-        """Topics that some group has an offset of."""
+        """Returns the topics that any group has an offset of."""
         return {topic for offsets in self._offsets.values() for topic in offsets.topics}
 
     def forget_topics(self, topics: Set[str]) -> list[CoordinatorRecord]:
-        """Records that forget the offsets of topics that are gone."""
+        """Returns tombstones of the offsets of deleted topics."""
         return [
             OffsetRecord(group_id, topic, partition, None)
             for group_id, offsets in self._offsets.items()
@@ -296,7 +296,7 @@ class GroupShard:
         ]
 
     def expire(self, now: Moment) -> list[CoordinatorRecord]:
-        """Records that forget what is too old, and groups of which nothing is left."""
+        """Returns tombstones of expired offsets, and of groups that then have none."""
         records: list[CoordinatorRecord] = []
         for group in (*self._groups.values(), *self.consumers):
             group_id = group.group_id

@@ -1,15 +1,15 @@
-"""The partitions of `__consumer_offsets` that this broker leads, and what their logs say.
+"""The partitions of `__consumer_offsets` that this broker leads, and their replayed state.
 
-    no topic          nothing is known of any group; the first join or commit creates it
+    no topic          there are no groups; the first join or commit creates it
     a slot, loading   COORDINATOR_LOAD_IN_PROGRESS until `load` has replayed its log
     a slot, loaded    served
 
 A group's slot is the partition (Java's String.hashCode of its id, without its sign bit) mod
-partition count, as in every Kafka broker. An empty log counts as loaded, so a topic that was just
-made is served at once.
+partition count, as in every Kafka broker. An empty log counts as loaded, so a new topic is served
+at once.
 
-The topic is compacted: of each group and each committed offset the latest record stays, so loading
-reads about as much as there is to know.
+The topic is compacted: it keeps the latest record of each group and committed offset, so loading
+reads little more than the live state.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ from strandline.storage.quiet_log import QuietLog
 
 log = logging.getLogger(__name__)
 
-# A partition that cannot be read is tried again after this.
+# Delay until a partition that cannot be read is retried.
 LOAD_RETRY_S = 30.0
 
 
 def coordinating_partition(group_id: str, partition_count: int) -> int:
-    """The partition that the records of this group are in."""
+    """Returns the partition that holds the records of this group."""
     return (java_hash(group_id) & 0x7FFFFFFF) % partition_count
 
 
@@ -67,14 +67,14 @@ def java_hash(text: str) -> int:
 
 
 class Slot:
-    """One partition of the topic, and what is known of it."""
+    """One partition of the topic, and the state replayed from it."""
 
     __slots__ = ("is_loaded", "partition", "quiet_log", "retry_s", "shard")
 
     def __init__(
         self, partition: Partition, shard: GroupShard, *, is_loaded: bool, quiet_log: QuietLog
     ) -> None:
-        """`quiet_log` is told of records that could not be written."""
+        """`quiet_log` logs failed writes."""
         self.partition = partition
         self.shard = shard
         self.is_loaded = is_loaded
@@ -86,7 +86,7 @@ class Slot:
 
 
 class Slots:
-    """See the top of this file. Used on the event loop only."""
+    """The slots of this broker. Used on the event loop only."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Slots:
         on_found: Callable[[], None],
         times_of: Callable[[str], MemberTimes],
     ) -> None:
-        """`reads` runs the blocking part of loading; `on_found` tells that there is some."""
+        """`reads` runs the blocking part of loading; `on_found` is called when there is any."""
         self._config = config
         self._metadata = metadata
         self._replicas = replicas
@@ -123,11 +123,11 @@ class Slots:
         return self._metadata.image.topics.get(OFFSETS_TOPIC)
 
     def present(self) -> list[Slot]:
-        """Those that were asked for already, loaded or not."""
+        """Returns the existing slots, loaded or not."""
         return list(self._slots.values())
 
     def all(self) -> list[Slot]:
-        """Those of every partition that there is."""
+        """Returns the slots of all partitions."""
         topic = self.topic()
         if topic is None:
             return []
@@ -135,7 +135,7 @@ class Slots:
         return [slot for slot in slots if slot is not None]
 
     def of(self, group_id: str) -> Slot | None:
-        """The loaded slot of a group, None while there is no topic. Raises CoordinatorFault."""
+        """Returns the loaded slot of a group, None without the topic. Raises CoordinatorFault."""
         topic = self.topic()
         if topic is None:
             return None
@@ -147,7 +147,7 @@ class Slots:
         return slot
 
     def drop(self) -> list[Slot]:
-        """Forgets all slots: the topic is another one now."""
+        """Drops all slots: the topic has been replaced."""
         slots, self._slots = self._slots, {}
         return list(slots.values())
 
@@ -179,7 +179,7 @@ class Slots:
     # --- creating ----------------------------------------------------------------------------
 
     async def create_topic(self) -> None:
-        """Makes `__consumer_offsets`. Raises CoordinatorFault."""
+        """Creates `__consumer_offsets`. Raises CoordinatorFault."""
         config = self._config
         new_topic = NewTopic(
             name=OFFSETS_TOPIC,
@@ -207,7 +207,7 @@ class Slots:
             raise CoordinatorFault(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     def _say_not_created(self, reason: str | None) -> None:
-        """Every join and commit tries it again."""
+        """Logs once: every join and commit retries the creation."""
         self._quiet_log.say(
             logging.WARNING,
             "offsets topic not created",
@@ -218,7 +218,7 @@ class Slots:
     # --- loading -----------------------------------------------------------------------------
 
     def next_to_load(self) -> Slot | None:
-        """A slot whose log is to be replayed now, None if there is none."""
+        """Returns a slot whose log is to be replayed now, None if there is none."""
         now_s = self._clock.monotonic_s()
         return next((s for s in self.all() if not s.is_loaded and s.retry_s <= now_s), None)
 
@@ -229,7 +229,7 @@ class Slots:
         try:
             await self._load_slot(slot, now, on_loaded)
         except (RecordsRejected, StorageError) as error:
-            # Its groups stay unavailable: to forget what they committed would be worse.
+            # Its groups stay unavailable: losing their offsets would be worse.
             slot.retry_s = self._clock.monotonic_s() + LOAD_RETRY_S
             slot.shard = self._new_shard()
             log.error(
@@ -278,7 +278,7 @@ class Slots:
 
 
 class _Replay:
-    """Takes records in the order of the log; those of a transaction when it is committed."""
+    """Applies records in log order; those of a transaction when it is committed."""
 
     def __init__(self, shard: GroupShard) -> None:
         self._shard = shard

@@ -1,7 +1,7 @@
-"""Requests of members that wait for others: JoinGroup and SyncGroup, from the ticket to the answer.
+"""Parked JoinGroup and SyncGroup requests, which wait for other members.
 
-A group knows only tickets; here is who holds them. Whoever gave up waiting is not told, and an
-answer for a ticket that nobody holds is dropped.
+A group knows only tickets; this module maps them to requests. An answer for a ticket without a
+request, because its client gave up, is dropped.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from strandline.broker.coordination.values.group_values import Answer, Ticket
 
 
 class Waiting:
-    """One request that is parked; use it as a context, so that it is forgotten in any case."""
+    """One parked request; a context manager, so that it is removed in any case."""
 
     def __init__(self, ticket: Ticket, parked: dict[Ticket, asyncio.Future[Answer]]) -> None:
         self.ticket = ticket
@@ -29,12 +29,12 @@ class Waiting:
         self._parked.pop(self.ticket, None)
 
     async def answer(self) -> Answer:
-        """Waits for it."""
+        """Waits for the answer."""
         return await self._answered
 
 
 class WaitingRequests:
-    """Every parked request of one coordinator. Used on the event loop only."""
+    """All parked requests of one coordinator. Used on the event loop only."""
 
     def __init__(self) -> None:
         self._tickets = itertools.count(1)
@@ -44,7 +44,7 @@ class WaitingRequests:
         return len(self._parked)
 
     def next_ticket(self) -> Ticket:
-        """A ticket for a request that is answered without waiting here."""
+        """Returns a ticket for a request that is answered without waiting."""
         return next(self._tickets)
 
     def park(self) -> Waiting:

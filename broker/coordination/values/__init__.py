@@ -1,1 +1,1 @@
-"""What the group coordinators pass around, and small rules of groups."""
+"""Plain values of the group coordinators, and small rules of groups."""

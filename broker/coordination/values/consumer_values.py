@@ -1,16 +1,16 @@
-"""What a KIP-848 group is asked, what it answers, and what it wants written: values only.
+"""Requests, responses and records of a KIP-848 group (plain values).
 
-A group of the new protocol is what its records say. A decision is a list of records and an answer;
-the records are written, then applied, and only then is the answer sent.
+The state of a KIP-848 group follows from its records. A decision is a list of records and an
+answer; the records are written, then applied, and only then the answer is sent.
 
-    EpochRecord          the group is in this epoch: its members or topics changed this often
-    MemberRecord         what a member is and subscribes to
-    TargetEpochRecord    the epoch of the group that the target assignment was made for
-    TargetRecord         what a member is to have
-    CurrentRecord        what a member has, what it gives back, and the epoch it was told last
-    RegexRecord          the topics that a regular expression finds
+    EpochRecord          the epoch of the group: how often its members or topics changed
+    MemberRecord         the identity and subscription of a member
+    TargetEpochRecord    the group epoch that the target assignment was computed for
+    TargetRecord         the target assignment of a member
+    CurrentRecord        a member's assigned and revoked partitions, and its epoch
+    RegexRecord          the topics that a regular expression matches
 
-Each of them with None says "forget it".
+Each of them with None is a tombstone.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ from strandline.storage.model import TopicId
 # Partitions by topic. Topics without partitions are left out, so equal assignments are equal.
 Partitions: TypeAlias = Mapping[TopicId, frozenset[int]]
 NO_PARTITIONS: Partitions = MappingProxyType({})
-# What a member has: its partitions, each with the member's epoch when it was given to it.
+# A member's partitions, each with the member's epoch when it was assigned.
 HeldPartitions: TypeAlias = Mapping[TopicId, Mapping[int, int]]
 NOTHING_HELD: HeldPartitions = MappingProxyType({})
 
 JOIN_EPOCH = 0
 LEAVE_EPOCH = -1
-# A static member that goes and means to come back.
+# Epoch of a static member that leaves temporarily.
 LEAVE_FOR_A_WHILE_EPOCH = -2
 NO_TIMEOUT = -1
 
 
 class MemberState(IntEnum):
-    """How far a member is from its target, by the numbers in the records."""
+    """Progress of a member towards its target, numbered as in the records."""
 
     STABLE = 0
-    # It was told to give partitions back and has not said that it did.
+    # It was told to revoke partitions and has not confirmed it.
     UNREVOKED = 1
-    # It is in the target's epoch, and waits for partitions that others have not given back.
+    # It is in the target's epoch, and waits for partitions that others have not revoked.
     UNRELEASED = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassicMembership:
-    """A member that speaks the classic protocol in a group of the new one."""
+    """The classic-protocol metadata of a member in a KIP-848 group."""
 
     session_timeout_ms: int
     protocols: tuple[MemberProtocol, ...]
@@ -60,7 +60,7 @@ class ClassicMembership:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberSubscription:
-    """What a member said of itself."""
+    """The subscription and the identity that a member sent."""
 
     instance_id: str | None = None
     rack_id: str | None = None
@@ -69,14 +69,14 @@ class MemberSubscription:
     rebalance_timeout_ms: int = NO_TIMEOUT
     server_assignor: str | None = None
     topic_names: tuple[str, ...] = ()
-    # Empty is none, as null is; a member that takes its expression back sends the empty text.
+    # Empty means none, as null does; a member clears its expression with the empty text.
     topic_regex: str = ""
     classic: ClassicMembership | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurrentAssignment:
-    """Where a member is on its way to the target.
+    """A member's current assignment, on the way to its target.
 
     `previous_epoch` is accepted in place of `epoch` from a member that missed its last answer.
     A commit may be older than both: see `assignment_epoch`.
@@ -89,7 +89,7 @@ class CurrentAssignment:
     revoking: HeldPartitions = field(default_factory=lambda: NOTHING_HELD)
 
     def assignment_epoch(self, topic_id: TopicId, partition: int) -> int | None:
-        """Since when the member has had the partition without a break; None if it has not."""
+        """Returns the epoch since which the member has owned the partition; None if it does not."""
         for held in (self.assigned, self.revoking):
             epoch = held.get(topic_id, {}).get(partition)
             if epoch is not None:
@@ -98,18 +98,18 @@ class CurrentAssignment:
 
 
 def held_since(partitions: Partitions, epoch: int) -> HeldPartitions:
-    """These partitions, all of them given in this epoch."""
+    """Returns these partitions, all with `epoch` as assignment epoch."""
     return {topic_id: dict.fromkeys(found, epoch) for topic_id, found in partitions.items()}
 
 
 def without_epochs(held: HeldPartitions) -> Partitions:
-    """What a member is told that it has."""
+    """Returns the partitions without epochs, as members receive them."""
     return {topic_id: frozenset(epochs) for topic_id, epochs in held.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedRegex:
-    """The topics that a regular expression found in metadata of this version."""
+    """The topics that a regular expression matches in metadata of this version."""
 
     topics: frozenset[str]
     version: int
@@ -121,7 +121,7 @@ class ResolvedRegex:
 
 @dataclass(frozen=True, slots=True)
 class EpochRecord:
-    """`metadata_hash` sums up the topics that the group reads."""
+    """The epoch of a group. `metadata_hash` sums up the topics that the group reads."""
 
     group_id: str
     epoch: int | None
@@ -146,7 +146,7 @@ class TopicMetadataRecord:
 
 @dataclass(frozen=True, slots=True)
 class MemberRecord:
-    """A member and what it wants; None: it left (Kafka's ConsumerGroupMemberMetadata)."""
+    """A member's subscription; None: it left (Kafka's ConsumerGroupMemberMetadata)."""
 
     group_id: str
     member_id: str
@@ -159,7 +159,7 @@ class MemberRecord:
 
 @dataclass(frozen=True, slots=True)
 class TargetEpochRecord:
-    """The epoch of the target assignment; None: the group is gone."""
+    """The epoch of the target assignment; None: the group is deleted."""
 
     group_id: str
     epoch: int | None
@@ -171,7 +171,7 @@ class TargetEpochRecord:
 
 @dataclass(frozen=True, slots=True)
 class TargetRecord:
-    """What a member is to have in the end; None: it has no target any more."""
+    """A member's target assignment; None: it has none any more."""
 
     group_id: str
     member_id: str
@@ -184,7 +184,7 @@ class TargetRecord:
 
 @dataclass(frozen=True, slots=True)
 class CurrentRecord:
-    """What a member has, and gives back, in which epoch; None: it left."""
+    """A member's current assignment and epoch; None: it left."""
 
     group_id: str
     member_id: str
@@ -197,7 +197,7 @@ class CurrentRecord:
 
 @dataclass(frozen=True, slots=True)
 class RegexRecord:
-    """The topics that a regular expression stands for; None: nobody subscribes to it."""
+    """The topics that a regular expression matches; None: no member subscribes to it."""
 
     group_id: str
     regex: str
@@ -228,7 +228,7 @@ CONSUMER_RECORDS = (
 )
 
 
-# --- asking and answering --------------------------------------------------------------------
+# --- requests and answers --------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,7 +251,7 @@ class HeartbeatRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatAnswer:
-    """`assignment` None: nothing has changed for the member."""
+    """The answer to a heartbeat; `assignment` None: unchanged for the member."""
 
     member_id: str
     member_epoch: int
@@ -261,7 +261,7 @@ class HeartbeatAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedConsumer:
-    """A member as ConsumerGroupDescribe tells it."""
+    """A member as ConsumerGroupDescribe returns it."""
 
     member_id: str
     epoch: int
@@ -272,7 +272,7 @@ class DescribedConsumer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupDescription:
-    """A group as ConsumerGroupDescribe tells it."""
+    """A group as ConsumerGroupDescribe returns it."""
 
     group_id: str
     state: str
@@ -301,7 +301,7 @@ class MigrationPolicy(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberTimes:
-    """How often a member is to send heartbeats, and after which silence it is out."""
+    """Heartbeat interval and session timeout of a group's members."""
 
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 5_000
@@ -321,7 +321,7 @@ def _assignor_names(given: tuple[str, ...]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerRules:
-    """What groups of the new protocol (KIP-848) go by."""
+    """Configuration of groups of the new protocol (KIP-848)."""
 
     session_timeout_ms: int = key(
         "group.consumer.session.timeout.ms",
@@ -399,13 +399,13 @@ class ConsumerRules:
         convert=MigrationPolicy,
     )
 
-    # By group id; may change from one question to the next.
+    # By group id; may change between calls.
     times_of: Callable[[str], MemberTimes] = lambda _group_id: DEFAULT_TIMES
-    # A group that shrinks to classic members becomes a classic group only if they fit in there.
+    # A group downgrades to a classic one only if its members fit this limit.
     classic_size_max: int = INT_MAX
 
     def check(self) -> None:
-        """Raises InvalidConfig for values that contradict each other, or an unknown assignor."""
+        """Raises InvalidConfig for contradictory values or an unknown assignor."""
         session = (
             self.session_timeout_ms_min,
             self.session_timeout_ms,

@@ -1,4 +1,4 @@
-"""What consumer groups and their offsets go by."""
+"""Configuration of consumer groups and their offsets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from strandline.storage.config.definition import INT, LONG, MIB, MINUTE_MS, key,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupConfig:
-    """What the group coordinator goes by: both kinds of groups, and the offsets they commit."""
+    """Configuration of the group coordinator: both kinds of groups, and committed offsets."""
 
     session_timeout_ms_min: int = key(
         "group.min.session.timeout.ms",

@@ -1,4 +1,4 @@
-"""The offsets that groups have committed, and when they are forgotten.
+"""Committed offsets of groups, and their expiry.
 
     group  ->  topic  ->  partition  ->  CommittedOffset
 
@@ -8,16 +8,16 @@ that its retention (`offsets.retention.minutes`) counts from:
     group                                                    counts from
     ----------------------------------------------------     ------------------------------------
     consumers that assign their partitions themselves        the commit
-    groups of the new protocol (KIP-848)                     the commit, for topics nobody reads
+    groups of the new protocol (KIP-848)                     the commit, for topics without readers
     no members any more                                      when the last one left (the commit,
-                                                             if a record of old does not tell)
-    stable, members are consumers and can be read            the commit, for topics nobody reads
+                                                             if an old record lacks that time)
+    stable, consumers with readable subscriptions            the commit, for topics without readers
     anything else (rebalancing, members of another kind)     nothing expires
 
-A commit of old (OffsetCommit v2 to v4) may say itself how long it is good for; then that counts.
-When nothing is left of a group without members, the group goes as well.
+An old commit (OffsetCommit v2 to v4) may carry its own retention, which then applies. A group
+without members and offsets is deleted as well.
 
-All of this is values and plain dicts; records are written by whoever asks.
+All of this is values and plain dicts; callers write the records.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from strandline.broker.coordination.values.group_values import GroupState
 
 NO_EXPIRY = -1
 NO_STATE_TIMESTAMP = -1
-# What OffsetFetch answers where nothing is committed.
+# The offset that OffsetFetch returns for a partition without a commit.
 NO_OFFSET = -1
 
 
 class CommittedOffset(NamedTuple):
-    """One commit: the next offset to read, and what the consumer noted beside it.
+    """One commit: the next offset to read, and the consumer's metadata.
 
-    `expires_ms` is -1 unless the commit itself said how long it is good for.
+    `expires_ms` is -1 unless the commit carried its own retention.
     """
 
     offset: int
@@ -48,7 +48,7 @@ class CommittedOffset(NamedTuple):
 
 
 class TopicOffset(NamedTuple):
-    """A commit with its place."""
+    """A commit with its topic and partition."""
 
     topic: str
     partition: int
@@ -56,7 +56,7 @@ class TopicOffset(NamedTuple):
 
 
 class GroupLife(Protocol):
-    """What expiry wants to know of a group."""
+    """The facts about a group that expiry depends on."""
 
     @property
     def state(self) -> GroupState: ...
@@ -81,7 +81,7 @@ class GroupLife(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expiry:
-    """What is to be forgotten; `leaves_nothing` if the group has no other offset."""
+    """Offsets to delete; `leaves_nothing` if the group has no other offset."""
 
     offsets: tuple[TopicOffset, ...]
     leaves_nothing: bool
@@ -121,7 +121,7 @@ class GroupOffsets:
         partitions[partition] = committed
 
     def remove(self, topic: str, partition: int) -> None:
-        """Forgets one commit; it need not be there."""
+        """Removes one commit, if present."""
         partitions = self._topics.get(topic)
         if partitions is None:
             return
@@ -133,7 +133,7 @@ class GroupOffsets:
 def find_expired(
     group: GroupLife, offsets: GroupOffsets, *, now_ms: int, retention_ms: int
 ) -> Expiry:
-    """The offsets of the group whose time is over; see the top of this file."""
+    """Returns the expired offsets of the group; the module's table has the rules."""
     nothing_left = True
     expired = []
     for entry in offsets:
@@ -148,7 +148,7 @@ def find_expired(
 
 
 def _counts_from(group: GroupLife, committed: CommittedOffset) -> int | None:
-    """When retention began for this commit; None if it has not."""
+    """Returns when retention began for this commit; None if it has not."""
     if group.counts_from_commit:
         return committed.committed_ms
     if group.state is GroupState.EMPTY:

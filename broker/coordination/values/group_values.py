@@ -1,7 +1,7 @@
-"""What a classic group is asked, what it answers, and what it wants written: values only.
+"""Requests, responses and effects of a classic group (plain values).
 
-A request that must wait carries a *ticket*, a number that the caller made up. The answer that comes
-of some later event names that ticket again; so the state machine knows nobody's socket or future.
+A request that may wait carries a *ticket*, a number chosen by the caller. The answer, from some
+later event, names that ticket again; so the state machine knows no sockets or futures.
 
     join(JoinRequest, ticket) ->  Effects(answers=(JoinAnswer(ticket) ...), write=None)
     sync(SyncRequest, ticket) ->  Effects(answers=(), write=AssignmentWrite(...))
@@ -27,8 +27,9 @@ NO_GENERATION = -1
 
 
 class CoordinatorFault(StrandlineError):
-    """The group cannot be served now; the client is told `error_code`, and `message` if there is
-    one and its protocol has a place for it."""
+    """The group cannot be served now; the client gets `error_code`, and `message` if its protocol
+    has a field for it.
+    """
 
     def __init__(self, error_code: ErrorCode, message: str | None = None) -> None:
         super().__init__(error_code.name if message is None else message)
@@ -37,14 +38,14 @@ class CoordinatorFault(StrandlineError):
 
 
 class Moment(NamedTuple):
-    """Now, twice: wall time goes into records, monotonic time drives the timeouts."""
+    """The current time, twice: wall time goes into records, monotonic time drives the timeouts."""
 
     wall_ms: int
     monotonic_ms: int
 
 
 class GroupState(Enum):
-    """The states by the names that clients are told; two are of KIP-848 groups alone."""
+    """The states of a group, by their names on the wire; two are of KIP-848 groups only."""
 
     EMPTY = "Empty"
     ASSIGNING = "Assigning"
@@ -56,7 +57,7 @@ class GroupState(Enum):
 
 
 class MemberProtocol(NamedTuple):
-    """One way of assigning that a member knows, and what it tells the leader for it."""
+    """An assignment protocol that a member supports, and its metadata for the leader."""
 
     name: str
     metadata: bytes
@@ -64,7 +65,7 @@ class MemberProtocol(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRules:
-    """What classic groups go by."""
+    """Configuration of classic groups."""
 
     initial_rebalance_delay_ms: int = key(
         "group.initial.rebalance.delay.ms",
@@ -80,19 +81,19 @@ class GroupRules:
         "Members that a group may have; further ones are refused.",
         minimum=1,
     )
-    # A member that joins for the first time cannot send heartbeats while it waits, and a client
-    # that goes away meanwhile is not noticed. Kafka gives such a member five minutes, too.
+    # A member that joins for the first time cannot send heartbeats while it waits, so a client that
+    # disappears meanwhile is not noticed. Kafka gives such a member five minutes, too.
     new_member_join_timeout_ms: int = 300_000
-    # Ids that were given out and not used yet. Nobody starts so many consumers of one group within
-    # a session timeout; who asks for ids and never comes back would fill the memory.
+    # Ids that were returned and not used yet. No application starts so many consumers of one group
+    # within a session timeout; a client that requests ids and never joins would fill the memory.
     pending_max: int = 10_000
-    # Shared by all groups that go by these rules.
+    # Shared by all groups with these rules.
     room: Room = field(default_factory=Room, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinRequest:
-    """JoinGroup; the member id is empty on the first visit."""
+    """JoinGroup; the member id is empty in the first request."""
 
     member_id: str
     group_instance_id: str | None = None
@@ -102,15 +103,15 @@ class JoinRequest:
     protocols: tuple[MemberProtocol, ...]
     session_timeout_ms: int
     rebalance_timeout_ms: int
-    # From JoinGroup v4 on a new dynamic member is given an id and told to come back with it.
+    # From JoinGroup v4 on a new dynamic member gets an id and must join again with it.
     needs_member_id: bool = True
-    # From v9 on a returning static leader can be told to keep the assignment it made.
+    # From v9 on a returning static leader can be told to keep the current assignment.
     can_skip_assignment: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncRequest:
-    """SyncGroup; `assignments` by member id come from the leader alone."""
+    """SyncGroup; only the leader sends `assignments` by member id."""
 
     member_id: str
     group_instance_id: str | None = None
@@ -122,7 +123,7 @@ class SyncRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeavingMember:
-    """One entry of LeaveGroup: an id, or an instance id alone (an administrator's way)."""
+    """One entry of LeaveGroup: a member id, or (from administrators) an instance id alone."""
 
     member_id: str
     group_instance_id: str | None = None
@@ -130,7 +131,7 @@ class LeavingMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaveResult:
-    """What became of one leaving member."""
+    """The result for one leaving member."""
 
     member_id: str
     group_instance_id: str | None
@@ -139,7 +140,7 @@ class LeaveResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinedMember:
-    """What the leader is told of a member."""
+    """A member as the leader sees it in its JoinGroup answer."""
 
     member_id: str
     group_instance_id: str | None
@@ -177,7 +178,7 @@ Answer: TypeAlias = JoinAnswer | SyncAnswer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberSnapshot:
-    """A member as `__consumer_offsets` keeps it: with the metadata of the chosen protocol only."""
+    """A member as stored in `__consumer_offsets`: with the metadata of the chosen protocol only."""
 
     member_id: str
     group_instance_id: str | None
@@ -191,7 +192,7 @@ class MemberSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSnapshot:
-    """A group as `__consumer_offsets` keeps it. `state_since_ms` is -1 in records of old."""
+    """A group as stored in `__consumer_offsets`. `state_since_ms` is -1 in old records."""
 
     protocol_type: str
     generation: int
@@ -203,21 +204,21 @@ class GroupSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreationWrite:
-    """A group came to be. If it cannot be written, there is no group."""
+    """A group was created. If it cannot be written, there is no group."""
 
     snapshot: GroupSnapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmptyWrite:
-    """The last member is gone. Nobody waits for this write."""
+    """The last member left. No answer waits for this write."""
 
     snapshot: GroupSnapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignmentWrite:
-    """The leader's assignment; the members are told once it is written."""
+    """The leader's assignment; members are answered once it is written."""
 
     snapshot: GroupSnapshot
     assignments: dict[str, bytes]
@@ -225,9 +226,9 @@ class AssignmentWrite:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplacementWrite:
-    """A static member came back under a new id; it is told once that is written.
+    """A static member returned under a new id; it is answered once that is written.
 
-    `previous` is what the member was before, in case it cannot be written.
+    `previous` is the member's former state, in case the write fails.
     """
 
     snapshot: GroupSnapshot
@@ -238,7 +239,7 @@ class ReplacementWrite:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreviousMember:
-    """What a returning static member had before it returned."""
+    """The state of a returning static member before it returned."""
 
     member_id: str
     protocols: tuple[MemberProtocol, ...]
@@ -251,7 +252,7 @@ GroupWrite: TypeAlias = CreationWrite | EmptyWrite | AssignmentWrite | Replaceme
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effects:
-    """What came of an event: answers to send now, and at most one record to write."""
+    """The effects of an event: answers to send now, and at most one record to write."""
 
     answers: tuple[Answer, ...] = ()
     write: GroupWrite | None = None
@@ -262,7 +263,7 @@ NO_EFFECTS = Effects()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedMember:
-    """A member as DescribeGroups tells it; the metadata is empty unless the group is stable."""
+    """A member as DescribeGroups returns it; without metadata unless the group is stable."""
 
     member_id: str
     group_instance_id: str | None
@@ -274,7 +275,7 @@ class DescribedMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDescription:
-    """A group as DescribeGroups and ListGroups tell it."""
+    """A group as DescribeGroups and ListGroups return it."""
 
     group_id: str
     state: GroupState

@@ -1,14 +1,13 @@
-"""Bytes that the members of classic groups hold: what they brought to JoinGroup, bounded.
+"""A memory limit for the JoinGroup metadata that members of classic groups hold.
 
-A member tells the leader what it likes in as many bytes as fit a request, and everybody's are kept
-as long as the member lives. `group.max.size` bounds their number in one group; this bounds the
-bytes, of one group and of all groups of the broker together.
+A member sends metadata for the leader, as many bytes as fit a request, which the group keeps as
+long as the member lives. `group.max.size` bounds their number in one group; this bounds the bytes,
+of one group and of all groups of the broker together.
 
-    one group       refused as too large (GROUP_MAX_SIZE_REACHED): its client is told for good
-    all together    COORDINATOR_NOT_AVAILABLE: clients try again, and there is room when others go
+    one group       refused as too large (GROUP_MAX_SIZE_REACHED), which is final for its client
+    all together    COORDINATOR_NOT_AVAILABLE: clients retry, and succeed when others have left
 
-What was written to the log is never refused: a group is loaded as it was, and nobody can join it
-until it is smaller.
+A group in the log is never refused: it is loaded as it is, and takes no joins until it is smaller.
 """
 
 from __future__ import annotations
@@ -21,24 +20,24 @@ from strandline.storage.quiet_log import QuietLog
 
 log = logging.getLogger(__name__)
 
-# The record of a group holds what its members brought for the protocol that was chosen, and may
-# have message.max.bytes, 1 MiB unless that was raised. What could not be written is worth nothing.
+# The record of a group holds its members' metadata for the chosen protocol, and may have
+# message.max.bytes, 1 MiB unless that was raised. A group that cannot be written is of no use.
 GROUP_BYTES_MAX = 64 * 1024 * 1024
-# A thousand groups whose members bring as much as a record holds are none that anybody has.
+# A thousand groups whose metadata fill a record each: more than any real broker has.
 ALL_GROUPS_BYTES_MAX = 256 * 1024 * 1024
-# What a member costs beside its strings: the objects, and its places in tables.
+# The memory of a member beside its strings: objects and table entries.
 MEMBER_BYTES = 1024
 
 
 class Lack(Enum):
-    """What there is no room in."""
+    """The limit that is exhausted."""
 
     GROUP = auto()
     BROKER = auto()
 
 
 class Room:
-    """What all groups of a broker share. Not thread-safe."""
+    """The memory budget that all groups of a broker share. Not thread-safe."""
 
     __slots__ = ("group_bytes_max", "held_bytes", "quiet_log", "total_bytes_max")
 
@@ -51,7 +50,7 @@ class Room:
         self.group_bytes_max = group_bytes_max
         self.total_bytes_max = total_bytes_max
         self.held_bytes = 0
-        # Who was refused comes again at once.
+        # Refused clients retry at once.
         self.quiet_log = QuietLog(log)
 
     def __repr__(self) -> str:
@@ -59,8 +58,8 @@ class Room:
 
 
 class Share:
-    """What one group holds of the room. It is given back when the group is gone, however it went:
-    groups are also forgotten as whole tables of them, when their partition is.
+    """One group's part of the budget, released when the object dies: groups are also dropped as
+    whole tables, with their partition.
     """
 
     __slots__ = ("_room", "held_bytes")
@@ -73,7 +72,7 @@ class Share:
         self.change(-self.held_bytes)
 
     def lack_of(self, more_bytes: int) -> Lack | None:
-        """What cannot take so many bytes more; less is always possible."""
+        """Returns the limit that so many more bytes would exceed; None also for less than now."""
         if more_bytes <= 0:
             return None
         if self.held_bytes + more_bytes > self._room.group_bytes_max:
@@ -88,6 +87,6 @@ class Share:
 
 
 def member_bytes(protocols: Iterable[tuple[str, bytes]], *names: str | None) -> int:
-    """What a member holds with these protocols and strings."""
+    """Returns the memory of a member with these protocols and strings."""
     held = sum(len(name) + len(metadata) for name, metadata in protocols)
     return MEMBER_BYTES + held + sum(len(name or "") for name in names)

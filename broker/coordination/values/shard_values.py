@@ -1,7 +1,7 @@
-"""What one partition of `__consumer_offsets` is asked, and what it wants written: values only.
+"""Requests, responses and records of one partition of `__consumer_offsets` (plain values).
 
-A record is a fact in the log: `GroupRecord` and `OffsetRecord`, each with None for "forget it";
-those of KIP-848 groups are in `consumer_values`.
+A record is a fact in the log: `GroupRecord` and `OffsetRecord`, each with None as tombstone; those
+of KIP-848 groups are in `consumer_values`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NO_RETENTION = -1
 
 @dataclass(frozen=True, slots=True)
 class GroupRecord:
-    """The members of a group, or (None) that there is no such group."""
+    """The members of a group; None: the group is deleted."""
 
     group_id: str
     snapshot: GroupSnapshot | None
@@ -28,7 +28,7 @@ class GroupRecord:
 
 @dataclass(frozen=True, slots=True)
 class OffsetRecord:
-    """A commit, or (None) that there is none."""
+    """A committed offset; None: it is deleted."""
 
     group_id: str
     topic: str
@@ -56,10 +56,10 @@ class OffsetToCommit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitRequest:
-    """OffsetCommit for one group; generation -1 comes from whoever is no member.
+    """OffsetCommit for one group; generation -1 comes from a client that is no member.
 
-    `missing_group_code` is what a member of a group that does not exist is told; it depends on the
-    version of the request.
+    `missing_group_code` answers a member of a group that does not exist; it depends on the version
+    of the request.
     """
 
     member_id: str = ""
@@ -99,7 +99,7 @@ class OffsetDeletion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDeletion:
-    """Records that make a group go, or why it may not."""
+    """Tombstones of a deleted group, or the reason why it cannot be deleted."""
 
     records: tuple[CoordinatorRecord, ...] = ()
     error_code: ErrorCode = ErrorCode.NONE

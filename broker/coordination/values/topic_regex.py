@@ -1,10 +1,10 @@
-"""Regular expressions that find topics, with RE2's syntax and RE2's promise.
+"""Regular expressions over topic names, with RE2's syntax and guarantees.
 
-An expression comes from a client. RE2 takes time in proportion to the text and memory within a
-bound, whatever the expression; an engine that tries and goes back could be made to hang for ever.
-Look-around and back references do not exist for the same reason, here as in Kafka (RE2/J).
+Expressions come from clients. RE2 takes linear time and bounded memory for any expression; a
+backtracking engine could be made to hang for ever. Look-around and back references do not exist for
+the same reason, here as in Kafka (RE2/J).
 
-An expression must match the whole name, as in Kafka. Internal topics are found like others.
+An expression must match the whole name, as in Kafka. Internal topics match like others.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from strandline.broker.coordination.values.group_values import CoordinatorFault
 from strandline.broker.protocol.schema.errors import ErrorCode
 
-# What one expression may take, compiled. RE2's own default is 8 MiB; names of topics are short.
+# Memory of one compiled expression. RE2's own default is 8 MiB; topic names are short.
 REGEX_MEMORY_BYTES_MAX = 1 << 20
 # The longest expression worth compiling on the event loop.
 REGEX_CHARACTERS_MAX = 4096
@@ -43,7 +43,7 @@ def check_regex(regex: str) -> None:
             ErrorCode.INVALID_REGULAR_EXPRESSION,
             f"The regular expression is longer than {REGEX_CHARACTERS_MAX} characters.",
         )
-    # The engine and the C++ library under it are 3 MiB, and most brokers meet no expression.
+    # The engine and its C++ library take 3 MiB, and most brokers see no expression.
     import re2
 
     try:
@@ -57,9 +57,9 @@ def check_regex(regex: str) -> None:
 
 
 def find_topics(regexes: Iterable[str], names: Iterable[str]) -> dict[str, frozenset[str]]:
-    """The names that each expression matches as a whole. For a worker thread: no time is bounded.
+    """Returns the names that each expression matches as a whole. Unbounded time: use a thread.
 
-    An expression that cannot be compiled (it came from a log of an older version) finds nothing.
+    An expression that cannot be compiled (from a log of an older version) matches nothing.
     """
     import re2
 
