@@ -1,1 +1,1 @@
-"""One file per API family: decode, ask, encode."""
+"""Request handlers, one file per API family: decode, ask, encode."""

@@ -1,7 +1,6 @@
-"""Every API that is served, with the handler that serves it, for the composition root.
+"""Maps every served API to its handler, for the composition root.
 
-Produce, Fetch and ApiVersions have ways of their own through the dispatcher; the others are a table
-by API key.
+The dispatcher calls Produce, Fetch and ApiVersions directly; the others are a table by API key.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from strandline.broker.handlers.services.services import Services
 from strandline.broker.protocol.schema.api import SPECS, ApiKey
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
 
-# The dispatcher knows these by itself.
+# The dispatcher calls these directly.
 _DISPATCHED = frozenset({ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.API_VERSIONS})
 
 
@@ -41,7 +40,7 @@ def make_dispatcher(
     advertised: Callable[[str], Listener],
     decoding: Executor,
 ) -> Dispatcher:
-    """`advertised` is where clients of a listener are sent, `decoding` runs what is large."""
+    """`advertised` has the address for clients of a listener; `decoding` runs large requests."""
     metadata = MetadataHandlers(services, advertised)
     topics = TopicHandlers(services)
     offsets = OffsetHandlers(services)

@@ -1,9 +1,9 @@
-"""DescribeAcls, CreateAcls and DeleteAcls: there is nobody who would hold anybody to them.
+"""ACL APIs: no authorizer exists, so all answer SECURITY_DISABLED.
 
     0-3   1 pattern types; 2 flexible; 3 users as resources
 
-All three answer SECURITY_DISABLED, as Kafka does without an authorizer (AclApis). Tools that copy
-ACLs along with something else, such as MirrorMaker, know that answer and go on without.
+DescribeAcls, CreateAcls and DeleteAcls answer as Kafka does without an authorizer (AclApis). Tools
+that copy ACLs beside other things, such as MirrorMaker, know that answer and continue.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ NO_AUTHORIZER = "No Authorizer is configured on the broker"
 
 
 def describe_acls(_request: DescribeAclsRequest, _context: RequestContext) -> DescribeAclsResponse:
-    """Says that there are none to be described."""
+    """Answers that ACLs are disabled."""
     return DescribeAclsResponse(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)
 
 
 def create_acls(request: CreateAclsRequest, _context: RequestContext) -> CreateAclsResponse:
-    """One refusal for each."""
+    """Refuses each creation."""
     refuse_flood(len(request.creations))
     refusal = AclCreationResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)
     return CreateAclsResponse(results=[refusal] * len(request.creations))
 
 
 def delete_acls(request: DeleteAclsRequest, _context: RequestContext) -> DeleteAclsResponse:
-    """One refusal for each."""
+    """Refuses each filter."""
     refuse_flood(len(request.filters))
     refusal = DeleteAclsFilterResult(
         error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER

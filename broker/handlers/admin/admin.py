@@ -1,4 +1,4 @@
-"""The handlers of the administrators' APIs, by API key, for the composition root."""
+"""The handlers of the admin APIs, by API key, for the composition root."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from strandline.storage.local.log_dirs.log_dirs import LogDirs
 def make_admin_handlers(
     services: Services, log_dirs: LogDirs, moves: ReplicaMoves
 ) -> Mapping[ApiKey, Handler]:
-    """What administrators alter: configurations, partitions, quotas, users, log folders."""
+    """Handlers for configurations, partitions, quotas, users and log folders."""
     configs = AlterConfigsHandlers(services)
     partitions = PartitionAdminHandlers(services)
     quotas = ClientQuotaHandlers(services)

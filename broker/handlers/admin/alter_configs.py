@@ -1,15 +1,15 @@
-"""IncrementalAlterConfigs and AlterConfigs: what topics, brokers and groups run with, changed.
+"""IncrementalAlterConfigs and AlterConfigs: changes the configuration of topics, brokers, groups.
 
 IncrementalAlterConfigs  0-1  SET, DELETE, and for lists APPEND and SUBTRACT; 1 flexible
-AlterConfigs             0-2  replaces all of them: what is not named goes back; 2 flexible
+AlterConfigs             0-2  replaces all of them: others get their default; 2 flexible
 
-Both make the set of properties that a topic shall have, on the newest image, and leave it to the
-controller, which checks every value as CreateTopics does:
+Both compute the topic's new set of properties on the newest image and pass it to the controller,
+which checks every value as CreateTopics does:
 
     current properties + request -> NewProperties -> controller -> metadata log -> running logs
 
-The answer comes when the change is durable and the running logs have it. The parts of a request
-are independent: one topic's bad value does not keep another's good one from being set.
+The answer is sent when the change is durable and the running logs use it. The resources of a
+request are independent: one topic's bad value does not prevent another's good one.
 
 A BROKER resource is this broker, or with an empty name all of them. Only keys that the table of
 configurations calls dynamic can be altered; they are in force when the answer goes out.
@@ -19,11 +19,11 @@ configurations calls dynamic can be altered; they are in force when the answer g
 A BROKER_LOGGER resource is the loggers of this broker, for IncrementalAlterConfigs alone
 (`logger_configs.py`).
 
-A GROUP resource is a group, whether it exists or not (`group_configs.py`); its members hear of it
+A GROUP resource is a group, whether it exists or not (`group_configs.py`); its members learn of it
 with their next heartbeat.
 
-Not alterable: the other keys of brokers (they are read at the start), and what keeps the offsets of
-groups where they are: `__consumer_offsets` stays compacted, and on this disk.
+Not alterable: other broker keys (they are read at the start), and the properties that keep group
+offsets safe: `__consumer_offsets` stays compacted and on the local disk.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ from strandline.broker.protocol.schema.primitives import STRING_BYTES_MAX
 from strandline.storage.config.log_config import TOPIC_CONFIGS, ConfigDef, ConfigType
 from strandline.storage.errors import StorageError
 
-# Makes the properties that a topic shall have of those it has. Raises Refusal.
+# Computes a topic's new properties from the current ones. Raises Refusal.
 Alteration: TypeAlias = Callable[[Mapping[str, str]], dict[str, str]]
 Key: TypeAlias = tuple[int, str]
 Resource: TypeAlias = AlterConfigsResource | IncrementalAlterConfigsResource
@@ -86,14 +86,14 @@ Resource: TypeAlias = AlterConfigsResource | IncrementalAlterConfigsResource
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of one resource."""
+    """The outcome for one resource."""
 
     error_code: int = ErrorCode.NONE
     message: str | None = None
 
 
 class AlterConfigsHandlers:
-    """The two APIs that change configurations."""
+    """Handlers of the two APIs that change configurations."""
 
     def __init__(self, services: Services) -> None:
         self._metadata = services.metadata
@@ -172,13 +172,13 @@ class AlterConfigsHandlers:
         intent: Intent,
         loggers: Mapping[Key, Sequence[IncrementalConfig]] = MappingProxyType({}),
     ) -> dict[Key, Outcome]:
-        """One outcome per resource, in the order of the request."""
+        """Returns one outcome per resource, in request order."""
         outcomes: dict[Key, Outcome] = {}
         topics: dict[str, Alteration] = {}
         others: dict[Key, Alteration] = {}
         known_loggers = logger_levels() if loggers else {}
         for key, alteration in wanted.items():
-            # Everything has a place from here on, so that the answers come in order.
+            # Fixes the position of each resource, so that the answers keep the order.
             outcomes[key] = Outcome()
             try:
                 if key in repeated:
@@ -213,7 +213,7 @@ class AlterConfigsHandlers:
         return outcomes
 
     def _broker_of(self, key: Key) -> int | None:
-        """Which broker is meant; None for all. Raises Refusal for another one than this."""
+        """Returns the broker's id; None for all brokers. Raises Refusal for any other broker."""
         _, name = key
         if not name:
             return None
@@ -307,7 +307,7 @@ def decide(
     defaults: TopicDefaults,
     intent: Intent,
 ) -> Decision[TopicResult]:
-    """The records for the topics that can be altered, and a result for every topic."""
+    """Returns the records for all valid topics, and a result for every topic."""
     changes: list[NewProperties] = []
     refused: list[TopicResult] = []
     for name, alteration in wanted.items():
@@ -334,9 +334,9 @@ def _changed(name: str, topic: TopicImage | None, alteration: Alteration) -> New
 
 
 def _check_internal(name: str, properties: Mapping[str, str]) -> None:
-    """Raises Refusal for what would delete the groups' offsets with age, or take them elsewhere.
+    """Raises Refusal for a change that would expire group offsets, or move them to the archive.
 
-    Kafka refuses nothing here, and forgets them.
+    Kafka refuses nothing here, and loses them.
     """
     policy = _elements(properties.get("cleanup.policy", ""))
     if policy != ["compact"]:
@@ -346,7 +346,7 @@ def _check_internal(name: str, properties: Mapping[str, str]) -> None:
 
 
 def replacement(configs: Sequence[AlterableConfig]) -> dict[str, str]:
-    """What AlterConfigs asks for. Raises Refusal."""
+    """Returns the properties that AlterConfigs sets. Raises Refusal."""
     _check_names([config.name for config in configs])
     return {config.name: _value(config.name, config.value) for config in configs}
 
@@ -358,13 +358,13 @@ def operated(
     *,
     definitions: Mapping[str, ConfigDef] = TOPIC_CONFIGS,
 ) -> dict[str, str]:
-    """`properties` after IncrementalAlterConfigs. Raises Refusal.
+    """Returns `properties` after IncrementalAlterConfigs. Raises Refusal.
 
-    A list that is not set begins as what it inherits: from `defaults` (the broker's, or what the
-    broker was started with), or from Kafka's.
+    A list without own value starts from the inherited one: from `defaults` (the broker's current or
+    static values), or from Kafka's.
     """
     _check_names([operation.name for operation in operations])
-    # None of them may be null, whatever else is wrong.
+    # None of the values may be null, whatever else is wrong.
     values = {
         operation.name: _value(operation.name, operation.value)
         for operation in operations
@@ -393,7 +393,7 @@ def operated(
 
 
 def _edited(current: str, named: str, operation: int) -> str:
-    # Keys of a dict: no element twice, in the order in which they came.
+    # Dict keys: each element once, in request order.
     elements, others = dict.fromkeys(_elements(current)), dict.fromkeys(_elements(named))
     if operation == ConfigOperation.APPEND:
         return ",".join(elements | others)
@@ -417,7 +417,7 @@ def _list_of(name: str, operation: int, definitions: Mapping[str, ConfigDef]) ->
 
 
 def _check_length(name: str, text: str) -> None:
-    # Each APPEND fits a string of the protocol, their sum may not, and has to be described.
+    # Each APPEND fits a string of the protocol; their sum may not, but must fit DescribeConfigs.
     if len(text.encode()) > STRING_BYTES_MAX:
         raise Refusal(
             ErrorCode.INVALID_CONFIG, f"{name} would be longer than {STRING_BYTES_MAX} bytes"
@@ -453,7 +453,7 @@ def _repeated(resources: Sequence[Resource]) -> frozenset[Key]:
 
 
 def _topic_of(key: Key) -> str:
-    """The name of the topic that is meant. Raises Refusal for any other resource."""
+    """Returns the topic's name. Raises Refusal for any other resource."""
     kind, name = key
     if kind != ConfigResourceType.TOPIC:
         raise Refusal(

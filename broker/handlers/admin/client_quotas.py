@@ -1,9 +1,9 @@
-"""DescribeClientQuotas and AlterClientQuotas: who may take how much (KIP-546, KIP-599, KIP-612).
+"""DescribeClientQuotas and AlterClientQuotas (KIP-546, KIP-599, KIP-612).
 
 DescribeClientQuotas  0-1   1 flexible
 AlterClientQuotas     0-1   1 flexible
 
-What is set is in the metadata log, and in force on this broker when the answer goes out.
+A new quota is in the metadata log, and in force on this broker, when the answer is sent.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ NOBODY = "\x00"
 
 
 class ClientQuotaHandlers:
-    """Decodes, asks `quotas.changes`, encodes."""
+    """Handlers of the quota APIs: decode, ask `quotas.changes`, encode."""
 
     def __init__(self, services: Services) -> None:
         self._metadata = services.metadata
@@ -123,7 +123,7 @@ def _described(entity: QuotaEntity, quotas: Mapping[str, float]) -> DescribedQuo
 
 
 def _filter(components: Sequence[QuotaComponent], *, strict: bool) -> Filter:
-    """Raises Refusal for what Kafka refuses."""
+    """Builds the filter. Raises Refusal where Kafka refuses."""
     exact: dict[str, str] = {}
     any_of: set[str] = set()
     for component in components:
@@ -143,7 +143,7 @@ def _filter(components: Sequence[QuotaComponent], *, strict: bool) -> Filter:
                     raise Refusal(
                         ErrorCode.INVALID_REQUEST, "An exact match needs a name to be matched."
                     )
-                # The empty name is nobody's, and stands for the default in what is stored.
+                # No entity has the empty name; it marks the default in stored quotas.
                 exact[kind] = component.match or NOBODY
             case QuotaMatchType.DEFAULT | QuotaMatchType.ANY:
                 if component.match is not None:

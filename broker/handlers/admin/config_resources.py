@@ -1,9 +1,9 @@
-"""ListConfigResources: what has a configuration here.
+"""ListConfigResources: lists the resources that have a configuration.
 
-    0-1   0 asks for client metrics alone, which nobody can configure here; 1 asks by type
+    0-1   0 asks for client metrics only, which are not configurable here; 1 asks by type
 
 Topics, this broker and its loggers, and groups that have properties of their own. Client metrics
-have no configuration here, so none are named.
+have no configuration here, so none are listed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FIRST_VERSION_WITH_TYPES = 1
 
 
 class ConfigResourceHandler:
-    """Names, never values."""
+    """Lists names of resources, never values."""
 
     def __init__(self, services: Services) -> None:
         self._node_id = services.config.node_id

@@ -1,9 +1,9 @@
-"""DescribeConfigs: what topics, groups and this broker run with, and where each value comes from.
+"""DescribeConfigs: the values of topics, groups and this broker, with the source of each.
 
     0-4   1 sources and synonyms; 3 types and documentation; 4 flexible
 
-Rows are made in `broker/config/rows.py` from the tables that also check and document the
-properties, so the three cannot differ. Sensitive values are null.
+`broker/config/rows.py` builds the rows from the tables that also check and document the properties,
+so the three cannot differ. Sensitive values are null.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from strandline.broker.protocol.messages.describe_configs import (
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.config.definition import as_read
 
-# Each topic of a large cluster with some ten keys of its own.
+# Enough for each topic of a large cluster with some ten own keys.
 KEYS_MAX = 100_000
-# Of what could have set a value, Kafka shows these as it reads them, and others as they were set.
+# Kafka shows synonyms from these sources as it parsed them, and others as they were set.
 OWN_SOURCES = (ConfigSource.DYNAMIC_TOPIC, ConfigSource.GROUP)
 
 
 class ConfigHandlers:
-    """Reads configurations; `alter_configs.py` changes them."""
+    """Handlers that read configurations; `alter_configs.py` changes them."""
 
     def __init__(self, services: Services) -> None:
         self._running = services.running
@@ -53,7 +53,7 @@ class ConfigHandlers:
     ) -> DescribeConfigsResponse:
         refuse_flood(len(request.resources))
         refuse_flood(sum(len(r.configuration_keys or ()) for r in request.resources), KEYS_MAX)
-        # A resource that is named twice is described once: a listing is long, its name is not.
+        # A repeated resource is described once: its name is short, its listing is long.
         once_each = {(r.resource_type, r.resource_name): r for r in request.resources}
         return DescribeConfigsResponse(
             results=[self._describe(resource, request) for resource in once_each.values()]
@@ -82,7 +82,7 @@ class ConfigHandlers:
                         ErrorCode.INVALID_REQUEST,
                         f"this is broker {node_id}, not {name!r}",
                     )
-                # An empty name asks for what was altered for every broker.
+                # An empty name asks for the cluster-wide dynamic keys.
                 rows = describe_broker(self._running) if name else describe_all(self._running)
             case ConfigResourceType.BROKER_LOGGER:
                 if name != str(self._running.static.node_id):

@@ -1,13 +1,12 @@
-"""DescribeLogDirs and AlterReplicaLogDirs: what lies in which folder, and moves between them.
+"""DescribeLogDirs and AlterReplicaLogDirs: contents of the log folders, and moves between them.
 
 DescribeLogDirs      0-5   2 flexible; 3 a top-level error; 4 size of the volume; 5 cordoned folders
                            (none are)
-AlterReplicaLogDirs  0-2   2 flexible; answers when the move is noted, not when it is done: that is
+AlterReplicaLogDirs  0-2   2 flexible; answers when the move is noted, not when it is done: it is
                            seen in DescribeLogDirs, where the copy is a future replica until then
 
-Sizes are of the local tier: what only the archive has takes no room here. What a partition has in
-the remote tier is told beside it, under a tag of ours, from version 2 on. A folder that is offline
-is named with its error and nothing else.
+Sizes are those of the local tier, without the archive. From version 2 on, a tagged field of ours
+has the size in the remote tier. For an offline folder only its error is returned.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ UNKNOWN_BYTES = -1
 
 
 class LogDirHandler:
-    """Looks at the folders and at the logs that are open in them, and asks for moves."""
+    """Handlers that describe log folders and request moves."""
 
     def __init__(self, services: Services, log_dirs: LogDirs, moves: ReplicaMoves) -> None:
         self._replicas = services.replicas
@@ -78,7 +77,7 @@ class LogDirHandler:
         )
 
     def _ask(self, topic: str, partition: int, path: str) -> int:
-        """The error code for one partition."""
+        """Requests one move; returns the error code of the partition."""
         served = self._replicas.partition(topic, partition)
         if served is None:
             return self._replicas.code_of_missing(topic, partition)
@@ -105,7 +104,7 @@ class LogDirHandler:
             for topic in request.topics:
                 wanted.setdefault(topic.topic, set()).update(topic.partitions)
         online = [d.path for d in self._log_dirs.directories if d.failure is None]
-        # Off the loop: a volume that does not answer must hold up this client alone.
+        # Off the loop: a volume that hangs must delay this client alone.
         usages = await asyncio.gather(*(asyncio.to_thread(_usage, path) for path in online))
         by_folder = self._by_folder(wanted)
         return DescribeLogDirsResponse(
@@ -129,7 +128,7 @@ class LogDirHandler:
     def _futures_in(
         self, path: Path, by_folder: Mapping[Path, Sequence[Partition]]
     ) -> dict[TopicPartition, DescribeLogDirsPartition]:
-        """What is to be in this folder and is asked for: the copy in the making, and later ones."""
+        """Returns the replicas moving to this folder: the running copy, and pending ones."""
         move, waiting = self._moves.current(), self._moves.waiting()
         futures = {}
         for served in (served for some in by_folder.values() for served in some):
@@ -172,7 +171,7 @@ def _topics(
             DescribeLogDirsPartition(
                 partition_index=key.partition,
                 partition_size=served.log.local.size_bytes,
-                # Everything in the log of a single replica is below the high watermark.
+                # With a single replica all records are below the high watermark.
                 offset_lag=served.log.end_offset - served.high_watermark,
                 remote_size=_remote_bytes(served),
             )
@@ -188,7 +187,7 @@ def _remote_bytes(served: Partition) -> int:
 
 
 def _usage(path: Path) -> tuple[int, int]:
-    """Bytes of the volume and those that we may still use; blocks."""
+    """Returns the total and the usable bytes of the volume; blocks."""
     try:
         volume = os.statvfs(path)
     except OSError:

@@ -1,17 +1,17 @@
-"""The levels of this broker's loggers, seen and set while it runs (KIP-412).
+"""Reads and sets the levels of this broker's loggers at run time (KIP-412).
 
 DescribeConfigs and IncrementalAlterConfigs of BROKER_LOGGER, whose name is the broker's id:
 
-    name     as the lines of the log show it (`broker.coordination.group`), a package of such
-             (`storage.tiering`), or `root`: everything of ours
+    name     as in the log's lines (`broker.coordination.group`), a package of these
+             (`storage.tiering`), or `root`: all loggers of strandline
     value    TRACE  DEBUG  INFO  WARN  ERROR  FATAL
 
-A name whose level is deleted takes that of the package above it; `root` always has one. A module
-that nobody needed yet has no logger. Nothing is kept over a restart, as in Kafka, and the process
+A logger whose level is deleted inherits that of its package; `root` always has one. A module that
+is not imported yet has no logger. Levels do not survive a restart, as in Kafka, and the process
 that downloads cold records keeps the level it was started with.
 
-Where we differ from Kafka: `root` leaves the loggers of libraries alone. Those of the S3 client
-write credentials of a session into what they log of a request.
+Where we differ from Kafka: `root` leaves the loggers of libraries alone. The S3 client's loggers
+write session credentials into their request logs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from strandline.broker.protocol.schema.errors import ErrorCode
 
 ROOT = "root"
 _PACKAGE = "strandline"
-# Kafka's names in order; nothing of ours is logged below DEBUG.
+# Kafka's names in order; strandline logs nothing below DEBUG.
 _LEVELS: Mapping[str, int] = {
     "TRACE": 5,
     "DEBUG": logging.DEBUG,
@@ -44,9 +44,9 @@ _NUMBERS = tuple(_LEVELS.values())
 
 
 def logger_levels() -> dict[str, str]:
-    """The level in force of every logger of this process that is ours, sorted by name."""
+    """Returns the effective level of every logger of strandline, sorted by name."""
     prefix = f"{_PACKAGE}."
-    # Packages whose own logger nobody asked for are in it too, and asking makes them one.
+    # The list includes packages without a logger of their own; getLogger creates it.
     known = sorted(name for name in logging.root.manager.loggerDict if name.startswith(prefix))
     names = {name.removeprefix(prefix): name for name in known}
     return {
@@ -62,7 +62,7 @@ def _level_of(name: str) -> int:
 def logger_changes(
     operations: Sequence[IncrementalConfig], known: Mapping[str, str]
 ) -> dict[str, str | None]:
-    """The level that each named logger shall have, None for the one above. Raises Refusal."""
+    """Returns the new level of each named logger, None to inherit. Raises Refusal."""
     if len({operation.name for operation in operations}) < len(operations):
         raise Refusal(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
     return {operation.name: _wanted(operation, known) for operation in operations}
@@ -91,14 +91,14 @@ def _wanted(operation: IncrementalConfig, known: Mapping[str, str]) -> str | Non
 
 
 def set_levels(changes: Mapping[str, str | None]) -> None:
-    """Carries out what `logger_changes` found."""
+    """Applies the result of `logger_changes`."""
     for name, level in changes.items():
         logger = logging.getLogger(_PACKAGE if name == ROOT else f"{_PACKAGE}.{name}")
         logger.setLevel(logging.NOTSET if level is None else _LEVELS[level])
 
 
 def describe_loggers(*, documented: bool) -> list[DescribeConfigsEntry]:
-    """A row for every logger; `documented` as asked for, though there is nothing to say."""
+    """Returns a row for every logger; `documented` adds an empty documentation."""
     return [
         DescribeConfigsEntry(
             name=name,

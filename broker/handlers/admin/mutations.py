@@ -1,10 +1,9 @@
-"""controller_mutation_rate: how many partitions a client may create or delete per second.
+"""Enforces controller_mutation_rate: partitions that a client may create or delete per second.
 
 
-Requests of versions that know THROTTLING_QUOTA_EXCEEDED are strict: topics that come when the
-credit is used up are refused with it, those before are done. Older ones are done whole, and wait
-afterwards.
-What is refused for another reason costs nothing, as far as that can be told beforehand.
+Requests of versions that know THROTTLING_QUOTA_EXCEEDED are strict: when the quota is used up, the
+remaining topics are refused with it. Older requests are carried out fully, and throttled
+afterwards. Items refused for other reasons cost nothing, as far as that is known beforehand.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ T = TypeVar("T")
 
 
 class Admission:
-    """What one request may do."""
+    """The quota check of one request."""
 
     def __init__(self, services: Services, context: RequestContext, *, strict_from: int) -> None:
         """`strict_from` is the first version of the API that knows the error code."""
@@ -46,7 +45,7 @@ class Admission:
         return 0 if self._quota is None else self._quota.throttle_ms
 
     def split(self, wanted: Sequence[T], cost: Callable[[T], int]) -> tuple[list[T], list[T]]:
-        """What may be done, and what is refused; `cost` counts partitions."""
+        """Splits into admitted and refused items; `cost` counts partitions."""
         if self._quota is None:
             return list(wanted), []
         admitted: list[T] = []
@@ -59,7 +58,7 @@ class Admission:
 
 
 def creation_cost(image: MetadataImage, topic: NewTopic, defaults: TopicDefaults) -> int:
-    """Partitions that creating the topic makes, for `controller_mutation_rate` (KIP-599)."""
+    """Partitions that creating the topic adds, for `controller_mutation_rate` (KIP-599)."""
     if topic.name in image.topics:
         return 0
     if topic.assignments:

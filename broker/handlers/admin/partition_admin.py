@@ -1,13 +1,13 @@
-"""What administrators ask about partitions: their replicas, their producers, who shall lead them.
+"""Admin APIs for partitions: replicas, producers, leader elections, reassignments.
 
 DescribeTopicPartitions        0    page by page, in the order of names (KIP-966)
-DescribeProducers              0    the idempotent producers that a partition remembers
+DescribeProducers              0    the idempotent producers of a partition
 ElectLeaders                   0-2  1 election type; 2 flexible
 AlterPartitionReassignments    0-1  1 a changed replication factor can be refused
-ListPartitionReassignments     0    the moves that are going on
+ListPartitionReassignments     0    the current moves
 
-With one broker, whoever leads a partition is its only replica. So no election is needed, a move to
-this broker is done before it begins, a move to another is impossible, and none is ever going on.
+With one broker, the leader of a partition is its only replica. So no election is needed, a move to
+this broker is complete at once, a move to another is impossible, and none is ever in progress.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ from strandline.storage.model import TopicPartition
 
 
 class PartitionAdminHandlers:
-    """Answers from the current image and the running logs."""
+    """Handlers that answer from the current image and the running logs."""
 
     def __init__(self, services: Services) -> None:
         self._metadata = services.metadata
@@ -77,10 +77,10 @@ class PartitionAdminHandlers:
         topics = self._metadata.image.topics
         names = {topic.name for topic in request.topics} or set(topics)
         cursor = request.cursor or Cursor(topic_name="", partition_index=0)
-        # Of topics that are named, a page begins in one: others would be left out without a word.
+        # A page may begin inside a named topic only: others would be skipped silently.
         is_elsewhere = bool(request.topics and request.cursor) and cursor.topic_name not in names
         if cursor.partition_index < 0 or is_elsewhere:
-            # A request for all topics has no other name to hang the error on.
+            # A request for all topics has no other name that could carry the error.
             named = names if request.topics else {cursor.topic_name}
             return DescribeTopicPartitionsResponse(
                 topics=[_unavailable(name, ErrorCode.INVALID_REQUEST) for name in sorted(named)]
@@ -108,7 +108,7 @@ class PartitionAdminHandlers:
         self, request: DescribeProducersRequest, _context: RequestContext
     ) -> DescribeProducersResponse:
         _refuse_partition_flood([topic.partition_indexes for topic in request.topics])
-        # What is named twice is answered once: a partition may remember very many producers.
+        # A repeated partition is answered once: it may have very many producers.
         wanted: dict[str, dict[int, None]] = {}
         for topic in request.topics:
             wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
@@ -146,7 +146,7 @@ class PartitionAdminHandlers:
         if request.election_type not in (ElectionType.PREFERRED, ElectionType.UNCLEAN):
             return ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST)
         if request.topic_partitions is None:
-            # Of all partitions only those are named whose leader changed or should have.
+            # Of a request for all partitions only those with a needed election are listed.
             return ElectLeadersResponse()
         _refuse_partition_flood([topic.partitions for topic in request.topic_partitions])
         return ElectLeadersResponse(
@@ -211,7 +211,7 @@ class PartitionAdminHandlers:
                 error_code=refusal.error_code,
                 error_message=clipped(refusal.message),
             )
-        # The one broker has every partition already.
+        # The only broker has every partition already.
         return ReassignablePartitionResponse(partition_index=asked.partition_index)
 
     def list_partition_reassignments(
@@ -258,7 +258,7 @@ def _described(topic: TopicImage, partitions: Sequence[PartitionImage]) -> Descr
                 leader_epoch=partition.leader_epoch,
                 replica_nodes=partition.replicas,
                 isr_nodes=partition.isr,
-                # Replicas that may lead without being in sync: there are none, which is known.
+                # Replicas that may be elected without being in sync: there are none.
                 eligible_leader_replicas=(),
                 last_known_elr=(),
             )

@@ -1,10 +1,10 @@
-"""Users that log in by SCRAM (KIP-554): who there is, and new passwords.
+"""Lists SCRAM users and changes their passwords (KIP-554).
 
 DescribeUserScramCredentials  0
-AlterUserScramCredentials     0   the client sends the salted password; kept is what checks it
+AlterUserScramCredentials     0   the client sends the salted password; stored are derived keys
 
-What is set is in the metadata log, and in force on this broker when the answer goes out. The users
-of a request are independent of each other; all changes of one user are made, or none.
+A change is in the metadata log, and in force on this broker, when the answer is sent. The users of
+a request are independent of each other; the changes of one user are atomic.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 # Kafka's numbers of the mechanisms.
 MECHANISMS: Mapping[int, str] = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 _NUMBERS = {name: number for number, name in MECHANISMS.items()}
-# More than one broker keeps: each is a line of a snapshot that every start reads.
+# More than one broker serves: each is a line of a snapshot that every start reads.
 USERS_MAX = 100_000
 NAME_BYTES_MAX = 1024
 SALT_BYTES_MAX = 1024
@@ -50,7 +50,7 @@ Change: TypeAlias = ScramCredentialDeletion | ScramCredentialUpsertion
 
 
 class ScramUserHandlers:
-    """Decodes, decides on the newest image, encodes."""
+    """Handlers of the SCRAM APIs: decode, decide on the newest image, encode."""
 
     def __init__(self, services: Services) -> None:
         self._metadata = services.metadata
@@ -89,7 +89,7 @@ def _changes(request: AlterUserScramCredentialsRequest) -> list[Change]:
 def alter(
     image: MetadataImage, request: AlterUserScramCredentialsRequest
 ) -> Decision[AlteredScramUser]:
-    """One result per user, in the order in which they are first named."""
+    """Returns one result per user, in the order of first mention."""
     changes: dict[str, list[Change]] = {}
     for change in _changes(request):
         changes.setdefault(change.name, []).append(change)
@@ -122,7 +122,7 @@ def _changed(
     present: Mapping[str, str],
     changes: list[Change],
 ) -> dict[str, str]:
-    """What the user has afterwards. Raises Refusal."""
+    """Returns the user's new credentials. Raises Refusal."""
     if not user:
         raise Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username must not be empty")
     if len(user.encode()) > NAME_BYTES_MAX:
@@ -150,7 +150,7 @@ def _changed(
 
 
 def _credential(change: ScramCredentialUpsertion, mechanism: str) -> ScramCredential:
-    # With it comes OpenSSL: 4 MiB that a broker without such users need not hold.
+    # It loads OpenSSL: 4 MiB that a broker without such users does not need.
     from strandline.broker.security.scram import (
         DIGESTS,
         ITERATIONS_MAX,

@@ -64,7 +64,7 @@ FIRST_STRICT_ADDITION = 3
 
 
 class TopicHandlers:
-    """The three APIs that change which topics there are."""
+    """Handlers of the three APIs that create, delete and extend topics."""
 
     def __init__(self, services: Services) -> None:
         self._metadata = services.metadata
@@ -75,7 +75,7 @@ class TopicHandlers:
         self, request: CreateTopicsRequest, context: RequestContext
     ) -> CreateTopicsResponse:
         if len(request.topics) > controller.PARTITIONS_PER_REQUEST_MAX:
-            # Each has a partition at least, so not even their configurations are looked at.
+            # Each has at least one partition, so even their configurations are not read.
             return CreateTopicsResponse(topics=[_one_of_too_many(t.name) for t in request.topics])
         admission = Admission(self._services, context, strict_from=FIRST_STRICT_CREATION)
         image, defaults = self._metadata.image, self._services.topic_defaults
@@ -225,7 +225,7 @@ class TopicHandlers:
 
 
 def _not_stored(names: Iterable[str], error: StorageError) -> tuple[TopicResult, ...]:
-    """The metadata log could not be written: nothing was done that anybody may rely on."""
+    """Results if the metadata log could not be written: no change is durable."""
     return tuple(
         TopicResult(name=name, error_code=ErrorCode(error.kafka_code), error_message=str(error))
         for name in dict.fromkeys(names)

@@ -1,4 +1,4 @@
-"""The door of a SASL listener: who comes in says who he is, and is that one from then on.
+"""SASL listeners: a client authenticates first and keeps its identity for the connection.
 
 SaslHandshake      0-1   0: the mechanism's bytes follow without headers; 1: in SaslAuthenticate
 SaslAuthenticate   0-2   1 session lifetime (KIP-368); 2 flexible
@@ -9,12 +9,12 @@ SaslAuthenticate   0-2   1 session lifetime (KIP-368); 2 flexible
                              wrong: answer, pause,  │                    ▼
                              close  ◄───────────────┴── SaslHandshake ◄─ only this is served
 
-Anything else closes the connection. A client that fails is told so after
-connection.failed.authentication.delay.ms, which is what guessing costs. Until somebody is known his
-frames may be no larger than sasl.server.max.receive.size.
+Anything else closes the connection. A failure is answered only after
+connection.failed.authentication.delay.ms, to slow down guessing. Until a client is authenticated,
+its frames are limited to sasl.server.max.receive.size.
 
-A login can be renewed on the same connection, by the same user and mechanism, if
-connections.max.reauth.ms is set; when its time is over, any other request closes the connection.
+A client can re-authenticate on the same connection, as the same user with the same mechanism, if
+connections.max.reauth.ms is set; after that time any other request closes the connection.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ _SASL = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaslSettings:
-    """What holds for one listener."""
+    """The SASL settings of one listener."""
 
-    # Makes the server's half of a login, by the name of the mechanism, in the order of preference.
+    # Creates the server's half of a login, by mechanism name, in order of preference.
     mechanisms: Mapping[str, Callable[[], Exchange]]
     # 0: a login lasts as long as its connection.
     lifetime_ms: int
@@ -72,7 +72,7 @@ class SaslSettings:
 
 
 class SaslGate(Gate):
-    """One connection of a SASL listener."""
+    """The authentication state of one connection of a SASL listener."""
 
     def __init__(
         self, dispatcher: Dispatcher, settings: SaslSettings, *, listener: str, clock: Clock
@@ -149,7 +149,7 @@ class SaslGate(Gate):
         except AuthenticationFailed as error:
             response = SaslAuthenticateResponse(
                 error_code=ErrorCode.SASL_AUTHENTICATION_FAILED,
-                # Which of both is wrong is not told.
+                # The answer does not tell which of both is wrong.
                 error_message="Authentication failed: Invalid username or password",
             )
             return self._refuse(_answer(header, response), f"{self._mechanism}: {error}")
@@ -168,7 +168,7 @@ class SaslGate(Gate):
         return with_length([answer])
 
     def _step(self, token: bytes) -> bytes:
-        """The answer to the client's bytes. Raises AuthenticationFailed."""
+        """Returns the answer to the client's token. Raises AuthenticationFailed."""
         assert self._exchange is not None
         step = self._exchange.step(token)
         if step.user is not None:
@@ -192,14 +192,14 @@ def _answer(header: RequestHeader, response: Response) -> Parts:
 
 
 def no_handshake(_request: SaslHandshakeRequest, _context: RequestContext) -> SaslHandshakeResponse:
-    """On a listener without SASL."""
+    """Answers SaslHandshake on a listener without SASL."""
     return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
 
 
 def no_authenticate(
     _request: SaslAuthenticateRequest, _context: RequestContext
 ) -> SaslAuthenticateResponse:
-    """On a listener without SASL."""
+    """Answers SaslAuthenticate on a listener without SASL."""
     return SaslAuthenticateResponse(
         error_code=ErrorCode.ILLEGAL_SASL_STATE, error_message="this listener has no SASL"
     )

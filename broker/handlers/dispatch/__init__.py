@@ -1,1 +1,1 @@
-"""From a request's header to its handler."""
+"""Dispatch of requests to their handlers."""

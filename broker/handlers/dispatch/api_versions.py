@@ -1,9 +1,9 @@
-"""ApiVersions: what this broker speaks.
+"""ApiVersions: the APIs, versions and features of this broker.
 
     0-2  plain; 3 flexible, the client names its software (KIP-511); 4 features of minimum 0
 
-A version that we do not know is answered in version 0 with UNSUPPORTED_VERSION and our range, and
-with the old response header: the one answer that every client can read (KIP-511).
+An unknown version is answered in version 0 with UNSUPPORTED_VERSION and our range, and with the old
+response header: the only answer that every client can read (KIP-511).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _RANGES = tuple(
 
 
 class ApiVersionsHandler:
-    """Answers from the table of APIs, and from the features of the cluster."""
+    """Handler that answers from the table of APIs and the features of the cluster."""
 
     def __init__(self, metadata: Metadata) -> None:
         self._metadata = metadata
@@ -43,7 +43,7 @@ class ApiVersionsHandler:
     def api_versions(
         self, request: ApiVersionsRequest, context: RequestContext
     ) -> ApiVersionsResponse:
-        """Everything that is advertised, or a refusal."""
+        """Returns all advertised APIs and features, or a refusal."""
         response = api_versions(request, context)
         if response.error_code or context.api_version < FIRST_VERSION_WITH_FEATURES:
             return response
@@ -51,14 +51,14 @@ class ApiVersionsHandler:
         return ApiVersionsResponse(
             api_keys=response.api_keys,
             supported_features=supported_features(with_zero=with_zero),
-            # Kafka takes the end of the metadata log; it grows whenever a feature could change.
+            # Kafka uses the end of the metadata log; it grows whenever a feature may have changed.
             finalized_features_epoch=self._metadata.image.version,
             finalized_features=finalized_features(),
         )
 
 
 def api_versions(request: ApiVersionsRequest, context: RequestContext) -> ApiVersionsResponse:
-    """Everything that is advertised; an unacceptable software name is refused as Kafka does."""
+    """Returns the advertised APIs; refuses an invalid software name as Kafka does."""
     if context.api_version >= FIRST_VERSION_WITH_SOFTWARE and not (
         _SOFTWARE.fullmatch(request.client_software_name)
         and _SOFTWARE.fullmatch(request.client_software_version)
@@ -68,7 +68,7 @@ def api_versions(request: ApiVersionsRequest, context: RequestContext) -> ApiVer
 
 
 def unsupported_api_versions() -> ApiVersionsResponse:
-    """To be encoded in version 0."""
+    """The answer to an unknown version; to be encoded in version 0."""
     return ApiVersionsResponse(
         error_code=ErrorCode.UNSUPPORTED_VERSION,
         api_keys=[entry for entry in _RANGES if entry.api_key == ApiKey.API_VERSIONS],

@@ -1,18 +1,18 @@
-"""From a frame to its handler and back to a frame.
+"""Dispatches request frames to handlers and encodes their responses.
 
 Produce and Fetch are called directly and may answer without a coroutine. Everything else is a
 function from request to response, plain or `async`, found by API key.
 
-An unknown API or version closes the connection: its answer's layout is what could not be agreed
-on. ApiVersions is the exception, see `api_versions.py`.
+An unknown API or version closes the connection: client and broker share no layout for its answer.
+ApiVersions is the exception, see `api_versions.py`.
 
-A large request without records is decoded in a thread: two MiB of the smallest things there are
-take a second, in which nobody else would be served. How many things it may name is then bounded by
-who answers it (`limits.py`).
+A large request without records is decoded in a thread: two MiB of the smallest elements take a
+second, in which no other client would be served. Its handler bounds the number of items
+(`limits.py`).
 
-Here is also where requests are counted, and where a client whose requests take more of the
-broker's time than its `request_percentage` is throttled. Produce and Fetch have further quotas and
-see to all of theirs themselves; a handler that finds another one exceeded sets `throttle_time_ms`.
+The dispatcher also counts requests, and throttles a client whose requests exceed its
+`request_percentage` of the broker's time. Produce and Fetch have further quotas and enforce all of
+theirs themselves; other handlers that find a quota exceeded set `throttle_time_ms`.
 """
 
 from __future__ import annotations
@@ -59,27 +59,27 @@ log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-# A handler takes the request class of its API; the table below is where the two are matched.
+# A handler takes the request class of its API; the table below matches the two.
 Handler: TypeAlias = Callable[..., Response | Awaitable[Response]]
 
 NOBODY = Caller()
-# What stands in front of a frame.
+# The length field in front of a frame.
 LENGTH_BYTES = 4
 # Decoding takes half a microsecond per byte at worst; up to here that is 16 ms of the loop.
 DECODED_AT_ONCE_BYTES_MAX = 32 * 1024
-# Others than that. A fetch of two thousand partitions takes 2 ms, and its client waits; on a busy
-# machine to hand it to a thread and take it back takes as long. Of a produce the records are not
-# decoded, and the rest is bounded by its elements.
+# Exceptions. A fetch of two thousand partitions takes 2 ms, and its client waits; on a busy machine
+# a round trip to a thread takes as long. Of a produce the records are not decoded, and the rest is
+# bounded by its elements.
 DECODED_AT_ONCE_OTHERS: Mapping[ApiKey, int] = {
     ApiKey.FETCH: 64 * 1024,
     ApiKey.PRODUCE: sys.maxsize,
 }
-# Nobody looks whether the client of a large fetch is still there, so it does not wait for days.
+# The loop does not notice that the client of a large fetch is gone, so the wait is bounded.
 LARGE_FETCH_WAIT_MS_MAX = 60_000
 
 
 class Dispatcher:
-    """Answers frames; the server's request handler."""
+    """Answers request frames; the server's request handler."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class Dispatcher:
     def handle(
         self, frame: memoryview, peer: str, received_s: float, caller: Caller = NOBODY
     ) -> Answer:
-        """See `network.connection.RequestHandler`; `caller` is who sends it, as far as known."""
+        """See `network.connection.RequestHandler`; `caller` is the sender, as far as known."""
         started_s = self._now_s()
         try:
             header = decode_request_header(frame)
@@ -188,7 +188,7 @@ class Dispatcher:
         started_s: float,
         caller: Caller,
     ) -> Parts | None:
-        """The connection is not read meanwhile, so `body` stays what it is."""
+        """The connection is not read meanwhile, so `body` stays valid."""
         loop = asyncio.get_running_loop()
         try:
             request = await loop.run_in_executor(
@@ -253,7 +253,7 @@ class Dispatcher:
     def _finish(
         self, header: RequestHeader, response: Response, local_s: float, remote_s: float
     ) -> Parts:
-        """Encodes and counts; throttles whom the time of this request was too much for."""
+        """Encodes and counts the response; throttles the client if it exceeded its time quota."""
         traffic = self._apis[header.api_key]
         throttle_ms: int = getattr(response, "throttle_time_ms", 0)
         if self._quotas.is_active:
@@ -278,7 +278,7 @@ class Dispatcher:
 
 
 class _Work:
-    """How long a coroutine kept the loop busy: its steps, without what it waited for."""
+    """Measures the loop time of a coroutine: its steps, without its waits."""
 
     __slots__ = ("_now_s", "busy_s")
 
@@ -288,7 +288,7 @@ class _Work:
 
     @coroutine
     def follow(self, awaitable: Awaitable[_T]) -> Generator[object, object, _T]:
-        """Drives `awaitable` as `await` would, with a look at the clock around each step."""
+        """Drives `awaitable` as `await` would, and measures each step."""
         steps = awaitable.__await__()
         now_s = self._now_s
         step: Callable[[], object] = partial(next, steps)

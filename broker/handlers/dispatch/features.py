@@ -1,19 +1,19 @@
-"""What the cluster speaks as a whole (KIP-584), and UpdateFeatures and UnregisterBroker.
+"""Features of the cluster (KIP-584), and the APIs UpdateFeatures and UnregisterBroker.
 
 UpdateFeatures    0-2   1 upgrade types, validate only; 2 no result per feature
 UnregisterBroker  0
 
-Features stand in ApiVersions, where `describeFeatures` of a client finds them. Each has one level
-in a release of strandline: our metadata log carries its own versions, so there is nothing to raise
-or lower. Setting a feature to the level that it has succeeds, as in Kafka; any other level is
-refused with INVALID_UPDATE_VERSION and the reason.
+ApiVersions returns the features, for `describeFeatures` of a client. Each has one level in a
+release of strandline: our metadata log carries its own versions, so there is nothing to raise or
+lower. Setting a feature to its current level succeeds, as in Kafka; any other level is refused with
+INVALID_UPDATE_VERSION and the reason.
 
 metadata.version  25 (4.0-IV3): a KRaft cluster with topic ids; tools look here for what they may
                   ask
 group.version      1, where the group protocol of KIP-848 is served
 
-A single broker is the whole cluster. It cannot be unregistered while it answers, and any other one
-is not registered.
+A single broker is the whole cluster. It cannot be unregistered while it runs, and no other broker
+is registered.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ FIRST_VERSION_WITHOUT_RESULTS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feature:
-    """One feature: the levels that this release knows, and the one that is in force."""
+    """One feature: its supported levels, and the current one."""
 
     name: str
     lowest: int
@@ -58,7 +58,7 @@ FEATURES: Sequence[Feature] = (
 
 
 def supported_features(*, with_zero: bool) -> list[SupportedFeature]:
-    """For ApiVersions; below v4 clients cannot take features whose lowest level is 0."""
+    """The supported features; clients below v4 cannot read features with minimum level 0."""
     return [
         SupportedFeature(name=f.name, min_version=f.lowest, max_version=f.level)
         for f in FEATURES
@@ -67,7 +67,7 @@ def supported_features(*, with_zero: bool) -> list[SupportedFeature]:
 
 
 def finalized_features() -> list[FinalizedFeature]:
-    """The features as ApiVersions tells them (KIP-584): each at its one level."""
+    """The finalized features (KIP-584), each at its one level."""
     return [
         FinalizedFeature(name=f.name, max_version_level=f.level, min_version_level=f.level)
         for f in FEATURES
@@ -75,7 +75,7 @@ def finalized_features() -> list[FinalizedFeature]:
 
 
 class FeatureHandlers:
-    """The answers of one broker that has one level of everything."""
+    """Handlers of the feature APIs, for one broker with one level of each feature."""
 
     def __init__(self, services: Services) -> None:
         self._node_id = services.config.node_id
@@ -95,7 +95,7 @@ class FeatureHandlers:
             seen.add(update.feature)
             fault = _fault(update, context.api_version)
             if fault is not None:
-                # The update is one: the first fault is everybody's.
+                # The update is atomic: the first fault applies to all features.
                 message = (
                     f"Invalid update version {update.max_version_level} for feature"
                     f" {update.feature}. {fault}"
@@ -127,7 +127,7 @@ class FeatureHandlers:
 
 
 def _fault(update: FeatureUpdate, version: int) -> str | None:
-    """Why a feature cannot have the level that is asked for; None if it has it."""
+    """Returns why a feature cannot be set to the requested level; None if it has it."""
     known = next((feature for feature in FEATURES if feature.name == update.feature), None)
     level = update.max_version_level
     if version >= FIRST_VERSION_WITH_UPGRADE_TYPE and update.upgrade_type not in tuple(UpgradeType):

@@ -1,1 +1,1 @@
-"""Fetch, from both tiers."""
+"""Fetch requests, from both tiers."""

@@ -1,11 +1,11 @@
-"""The part of a fetch that lies in the archive: read in parallel, and never waited for too long.
+"""Cold reads of a fetch: reads archived partitions in parallel, within a bounded wait.
 
-read ahead already          answered from memory, without a task
-else                        read within remote.fetch.max.wait.ms; what is late is answered
+prefetched                  answered from memory, without a task
+else                        read within remote.fetch.max.wait.ms; a late read is answered
                             empty, and its download goes on for the next fetch
-larger than what is left    answered empty, but for the first batch of an answer
-the archive is away         answered empty, and not before its time
-held back for live traffic  what is there already does not wait for what is late: at the floor, a
+larger than the budget left answered empty, except the first batch of an answer
+the store is unavailable    answered empty, after the full wait
+held back for live traffic  finished reads do not wait for late ones: at the lowest pace, a
                             partition's next download may be seconds away
 """
 
@@ -37,13 +37,13 @@ from strandline.storage.tiering.log.unified_log import UnifiedLog
 
 log = logging.getLogger(__name__)
 
-# A store may be away for days, and every partition that is read has its line.
+# A store may be unavailable for days, and every partition that is read logs its line.
 FAILURE_TOLD_AGAIN_S = 600.0
-# As good as at once; long enough for what is just about to come.
+# As good as at once; long enough for reads that are about to finish.
 HELD_WAIT_MS = 20
 
 _Outcome: TypeAlias = RemoteRead | RecordsRejected | StorageError
-# Where the answer stands, which partition, and the read that has begun.
+# The position in the answer, the partition, and the running read.
 _Reading: TypeAlias = tuple[int, Partition, asyncio.Future[_Outcome]]
 LookAt: TypeAlias = Callable[
     [FetchPlan, WantedPartition, Partition, FetchPass], FetchResponsePartition
@@ -51,7 +51,7 @@ LookAt: TypeAlias = Callable[
 
 
 class ColdFetches:
-    """Answers the partitions that a pass noted as remote."""
+    """Answers the partitions that a pass marked as remote."""
 
     def __init__(
         self,
@@ -62,10 +62,10 @@ class ColdFetches:
         waits: RemoteWaits,
         clock: Clock,
     ) -> None:
-        """`look_at` answers a partition from this disk; `waits` counts.
+        """`look_at` answers a partition from the local disk; `waits` counts.
 
-        `wait_ms_max` is asked for with each read: it may be altered. So is `bytes_max`, which
-        bounds what one answer has from the archive; None where it is not bounded.
+        `wait_ms_max` is read again for each fetch: it may be altered. So is `bytes_max`, the limit
+        for archived bytes in one answer; None is no limit.
         """
         self._look_at = look_at
         self._wait_ms_max = wait_ms_max
@@ -76,8 +76,8 @@ class ColdFetches:
     def read(self, plan: FetchPlan, found: FetchPass) -> Awaitable[None] | None:
         """Reads the cold partitions in parallel, within the byte budget that is left.
 
-        Those whose records were read ahead are answered at once. Returns None if that was all;
-        else what has to be awaited for the others.
+        Answers prefetched ones at once. Returns None if that was all; else an awaitable for the
+        others.
         """
         share = self._share(plan, found)
         coming: list[_Reading] = []
@@ -107,7 +107,7 @@ class ColdFetches:
         finally:
             self._waits.waiting -= 1
             for reading in readings:
-                reading.cancel()  # if it is late, or nobody waits any more; its download goes on
+                reading.cancel()  # if it is late, or the caller is gone; its download continues
         if late and not is_held:
             self._waits.expired += 1
         is_away = False
@@ -121,7 +121,7 @@ class ColdFetches:
                 self._refuse(found, position, partition, outcome)
                 is_away |= isinstance(outcome, TierUnavailable)
         if is_away:
-            # Empty, and not before its time: an error now would only make the client spin.
+            # Empty, after the full wait: an error now would only make the client spin.
             ends_s = began_s + min(plan.wait_ms_max, wait_ms) / 1000
             await asyncio.sleep(ends_s - loop.time())
 
@@ -132,7 +132,7 @@ class ColdFetches:
         partition: Partition,
         error: RecordsRejected | StorageError,
     ) -> None:
-        """Says why there are no records; of a tier that is only away for now, nothing at all."""
+        """Answers with an error, or, if the store is only unavailable for now, without any."""
         wanted = found.answers[position][0]
         if isinstance(error, StorageError):
             partition.traffic.remote_fetch_errors += 1
@@ -142,7 +142,7 @@ class ColdFetches:
             found.answers[position] = (wanted, partition, answer)
 
     def _share(self, plan: FetchPlan, found: FetchPass) -> int:
-        """Bytes for each cold partition."""
+        """Returns the byte budget of each cold partition."""
         held_bytes_max = self._bytes_max()
         bytes_max = plan.bytes_max
         if held_bytes_max is not None:
@@ -159,15 +159,15 @@ class ColdFetches:
     ) -> None:
         wanted = found.answers[position][0]
         if not read.buffers and read.next_offset > wanted.fetch_offset:
-            # Compaction left nothing of the archive behind the offset: the rest is local.
+            # Compaction removed all archived records behind the offset: the rest is local.
             behind = replace(wanted, fetch_offset=read.next_offset)
             answer = self._look_at(plan, behind, partition, FetchPass())
             found.total_bytes += answer.records_bytes
             found.answers[position] = (wanted, partition, answer)
             return
         if found.total_bytes and found.total_bytes + read.size_bytes > plan.bytes_max:
-            # A batch may be larger than a partition's share. As from the disk, only the first one
-            # goes out in any case; the next fetch finds this one in memory.
+            # A batch may exceed a partition's share. As from disk, only the first one is sent in
+            # any case; the next fetch finds this one in memory.
             return
         partition.traffic.remote_bytes_out += read.size_bytes
         found.total_bytes += read.size_bytes
@@ -179,7 +179,7 @@ class ColdFetches:
         found.answers[position] = (wanted, partition, answer)
 
     def _note_failure(self, partition: Partition, offset: Offset, error: StorageError) -> None:
-        """Says why, once for a while per kind of reason: consumers ask several times a second."""
+        """Logs the reason, at intervals per kind of reason: consumers retry constantly."""
         where = partition.topic_partition
         self._quiet_log.say(
             logging.WARNING,
@@ -195,6 +195,6 @@ async def _outcome(
     try:
         return await log.read_remote(offset, bytes_max=bytes_max, isolation=isolation)
     except (RecordsRejected, StorageError) as error:
-        # Its frames have the future that has it: a cycle, and in it all that the fetch has found.
+        # Its frames reference the future that holds it: a cycle that would keep the fetched data.
         error.__traceback__ = None
         return error

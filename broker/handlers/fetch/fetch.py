@@ -11,28 +11,28 @@
     13   topics by id
     15   replica state instead of replica id; 16 node endpoints; 17 directory id; 18 high watermark
 
-Where the answer comes from:
+Sources of the answer:
 
     every wanted offset is local, enough bytes are there,  at once, file ranges sent by sendfile
     or a partition has more than the answer may hold
-    too few bytes                                          parked until they come (purgatory.py)
+    too few bytes                                          parked until they arrive (purgatory.py)
     some offset lies below the local log                   a coroutine reads those partitions from
                                                            the object store, in parallel, for at
-                                                           most remote.fetch.max.wait.ms; one that
-                                                           is late is answered empty, and its
-                                                           download goes on for the next fetch
+                                                           most remote.fetch.max.wait.ms; a late one
+                                                           is answered empty, and its
+                                                           download continues for the next fetch
 
 Versions 0 to 3, which Apache Kafka 4 no longer has, are answered with old messages that a worker
-thread makes of the batches. They are looked at every OLD_FETCH_LOOK_S instead of being parked.
+thread converts from the batches. They are retried every OLD_FETCH_LOOK_S instead of being parked.
 
-A client above `consumer_byte_rate` gets an empty answer at once and is not listened to for the time
-that it names; what it was about to get does not count, since it will ask for it again (KIP-219).
-Its answers never hold more than its quota allows for the time that the quota is taken over.
+A client above `consumer_byte_rate` gets an empty answer at once and is muted for the throttle time
+in it; the withheld bytes do not count, since it will ask for them again (KIP-219). Its answers
+never hold more than its quota allows in one quota window.
 
-`max_bytes` counts both tiers, and partitions are read in the order in which they are asked for
-until a batch does not fit: as with Kafka, later ones get nothing then, and do not cost a look into
-their files. The first partition with records gets at least one batch however
-small the limits are, so that a large batch stops nobody (KIP-74).
+`max_bytes` counts both tiers, and partitions are read in request order until a batch does not fit:
+as with Kafka, later ones then get nothing, and their files are not read. The first partition with
+records gets at least one batch however small the limits are, so that a large batch blocks no
+consumer (KIP-74).
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ log = logging.getLogger(__name__)
 
 FIRST_VERSION_WITH_MAGIC_1 = 2
 FIRST_VERSION_WITH_BATCHES = 4
-# Nobody with such a client counts milliseconds.
+# Milliseconds do not matter to such old clients.
 OLD_FETCH_LOOK_S = 0.1
 
 
@@ -100,7 +100,7 @@ class FetchHandler:
         self._planner = FetchPlanner(services, sessions)
         self._loop = asyncio.get_running_loop()
         self._quiet_log = QuietLog(log, services.clock)
-        # Fetches that wait at present.
+        # Number of fetches waiting now.
         self.parked_count = 0
         self._quotas = services.quotas
         self._requests = services.traffic.apis[ApiKey.FETCH]
@@ -118,11 +118,11 @@ class FetchHandler:
     def handle_body(
         self, body: memoryview, header: RequestHeader, peer: str, started_s: float
     ) -> Answer:
-        """As `handle`, of a request that is not decoded yet. Raises MalformedRequest."""
+        """As `handle`, for a request that is not decoded yet. Raises MalformedRequest."""
         return self._carry_out(self._planner.plan_body(body, header, peer, started_s), header)
 
     def handle(self, request: FetchRequest, header: RequestHeader, started_s: float) -> Answer:
-        """A framed answer, now or later. `started_s` is when the request was taken up."""
+        """Returns a framed answer, now or later. `started_s` is when the request was received."""
         return self._carry_out(self._planner.plan(request, header, started_s), header)
 
     def _carry_out(self, plan: FetchPlan | SessionRefused, header: RequestHeader) -> Answer:
@@ -152,13 +152,13 @@ class FetchHandler:
     # --- reading -----------------------------------------------------------------------------
 
     def _look(self, plan: FetchPlan) -> FetchPass:
-        """One pass over the partitions: local reads at once, remote ones noted."""
+        """Makes one pass over the partitions: reads local ones at once, marks remote ones."""
         found = FetchPass()
         topic: str | None = None
         topic_id: uuid.UUID | None = None
         served: Mapping[int, Partition] = {}
         for wanted in plan.wanted:
-            # A topic is looked for once: to hash its id takes as long as to answer a partition.
+            # A topic is looked up once: hashing its id takes as long as answering a partition.
             if wanted.topic_id is not topic_id or wanted.topic is not topic or not served:
                 topic, topic_id = wanted.topic, wanted.topic_id
                 served = self._replicas.partitions_of(topic, topic_id)
@@ -182,8 +182,8 @@ class FetchHandler:
             plan.header.api_version < FIRST_VERSION_WITH_ZSTD
             and unified_log.config.stored_codec == Codec.ZSTD
         ):
-            # Clients of this version do not know it (KIP-110). As KafkaApis, which does not ask
-            # what producers sent to a topic that keeps it.
+            # Clients of this version do not know zstd (KIP-110). As in KafkaApis, a topic that
+            # keeps the producers' codec is not checked.
             found.must_answer = True
             code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
             return error_answer(wanted.partition, code, partition)
@@ -202,7 +202,7 @@ class FetchHandler:
                 at_least_one_batch=found.total_bytes == 0,
             )
         except RecordsRejected as error:
-            # No failed fetch, for Kafka: those are the broker's own fault.
+            # Kafka does not count it as a failed fetch: only the broker's own faults are.
             found.must_answer = True
             return error_answer(wanted.partition, error.kafka_code, partition)
         except StorageError as error:
@@ -229,7 +229,7 @@ class FetchHandler:
         if read.next_offset < (
             answer.last_stable_offset if is_committed else answer.high_watermark
         ):
-            # Cut by a limit or by the end of a segment: what is there already is not waited for.
+            # Cut by a limit or by the end of a segment: available data is not delayed.
             found.must_answer = True
         if is_committed and size_bytes:
             aborted = unified_log.local.aborted_transactions(wanted.fetch_offset, read.next_offset)
@@ -237,7 +237,7 @@ class FetchHandler:
         return answer
 
     def _refuse_replica(self, plan: FetchPlan) -> FetchPass:
-        """The answers for a follower: no partition has one (Kafka's `followerReplicaOrThrow`)."""
+        """The answers to a follower: no partition has one (Kafka's `followerReplicaOrThrow`)."""
         found = FetchPass()
         for wanted in plan.wanted:
             served = self._replicas.partitions_of(wanted.topic, wanted.topic_id)
@@ -250,10 +250,10 @@ class FetchHandler:
         return found
 
     def _code_of_missing(self, wanted: WantedPartition, session: FetchSession | None) -> ErrorCode:
-        """Why no partition is found.
+        """Returns the error code for a missing partition.
 
-        As KafkaApis and ReplicaManager have it, a session goes by the name that the id had when it
-        came into it: there the topic is gone, or another one has its name.
+        As in KafkaApis and ReplicaManager, a session uses the name that the id had when it was
+        added: there the topic is gone, or another one has its name.
         """
         if wanted.topic is not None:
             return self._replicas.code_of_missing(wanted.topic, wanted.partition)
@@ -269,9 +269,9 @@ class FetchHandler:
     def _diverging(
         self, wanted: WantedPartition, partition: Partition
     ) -> FetchResponsePartition | None:
-        """The answer that sends a client back to where its log and ours part (KIP-595).
+        """The answer that tells a client where its log diverges from ours (KIP-595).
 
-        Raises OffsetOutOfRange if it has read what nobody wrote, or what was deleted.
+        Raises OffsetOutOfRange if it has read records that do not exist, or were deleted.
         """
         end = partition.epoch_end(wanted.last_fetched_epoch)
         if end.epoch < 0 or wanted.fetch_offset < partition.log.log_start_offset:
@@ -298,7 +298,7 @@ class FetchHandler:
             try:
                 parts = self._answer(plan, self._look(plan))
             except Exception as error:
-                # Nobody above sees it, and the client would wait for an answer that never comes.
+                # No caller sees the exception, and the client would wait for ever for its answer.
                 deferred.fail(error)
             else:
                 deferred.complete(parts, self._now_s() - began_s)
@@ -354,7 +354,7 @@ class FetchHandler:
         return self._answer(plan, found)
 
     def _throttle_ms(self, plan: FetchPlan, found: FetchPass) -> int:
-        """How long the client is to be left alone; then the answer does not count."""
+        """Returns the throttle time of the client; if there is one, the answer does not count."""
         busy_s = self._now_s() - plan.started_s
         user, client_id = plan.header.user, plan.header.client_id
         by_time = self._quotas.requested(user, client_id, busy_s)
@@ -364,13 +364,13 @@ class FetchHandler:
         return max(by_time, by_bytes)
 
     def _answer_throttled(self, plan: FetchPlan, throttle_ms: int) -> Parts:
-        """Nothing, and how long there will be nothing."""
+        """The empty answer with the throttle time."""
         session_id = 0
         if plan.session is not None:
             if plan.incremental:
                 session_id = plan.session.session_id
             else:
-                # Clients take no session from an answer without the partitions they asked for.
+                # Clients accept no session from an answer without the requested partitions.
                 self._sessions.end(plan.session.session_id)
         response = FetchResponse(throttle_time_ms=throttle_ms, session_id=session_id, topics=())
         parts = self._frame(plan.header, response)

@@ -1,17 +1,16 @@
-"""A fetch that is the last one of its connection over again, further on in one partition.
+"""Recognises a fetch that repeats the last one of its connection at another offset.
 
-A consumer that reads on sends the same bytes each time, but for one number behind the header,
+A consumer reading one partition sends the same bytes each time, except for one number,
 
     ......... | fetch offset i64 | .........
     └─ same ──┘                  └── same ─┘
 
-and gets the same bytes in front of its records as long as nothing happens to the partition. Equal
-bytes are equal requests, so neither needs to be decoded or encoded anew; what a request means is
-looked at anew each time. Only bytes are compared and put together here, without any state of the
-broker.
+and gets the same bytes in front of its records as long as the partition does not change. Equal
+bytes are equal requests, so neither is decoded or encoded again; the request is still evaluated
+each time. This module only compares and joins bytes, without any state of the broker.
 
-Fetches of one partition outside of a session are known again. What stands where is not written down
-a second time: the decoder and the encoder are asked.
+It recognises fetches of one partition outside of a session. The layout is not written down a second
+time: decoder and encoder yield the positions.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from strandline.storage.model import NO_EPOCH, Offset
 
 _T = TypeVar("_T")
 
-# A kilobyte or two for each; who is forgotten is answered as everybody else.
+# A kilobyte or two for each; a connection that was dropped takes the usual path.
 CONNECTIONS_MAX: Final = 512
 # A request for more than one partition is longer, and one with a longer rack is not worth keeping.
 BODY_BYTES_MAX: Final = 1024
@@ -47,15 +46,15 @@ _INT32: Final = struct.Struct(">i")
 _OFFSET: Final = struct.Struct(">q")
 _OFFSET_AT: Final = _OFFSET.unpack_from
 _LENGTH_AND_CORRELATION: Final = struct.Struct(">ii").pack
-# Any bytes whose length takes one byte; where they are put is where records go.
+# Any bytes whose length takes one byte; their position is where records go.
 _MARK: Final = b"mark"
 FIRST_VERSION_WITH_VARINTS: Final = 12
-# Changes a bit of each byte of an offset.
+# Flips a bit in each byte of an offset.
 _OTHER_BITS: Final = 0x0101_0101_0101_0101
 
 
 class KnownFetch:
-    """One fetch, as far as it is the same the next time; and what its answer begins with."""
+    """The constant part of one fetch, and the bytes that its answer begins with."""
 
     __slots__ = (
         "_after",
@@ -71,7 +70,7 @@ class KnownFetch:
     )
 
     def __init__(self, version: int, body: bytes, position: int, request: FetchRequest) -> None:
-        """`position` is that of the fetch offset in `body`, which `request` was decoded from."""
+        """`position` is that of the fetch offset in `body`, from which `request` was decoded."""
         (topic,) = request.topics
         (partition,) = topic.partitions
         self.request = request
@@ -81,12 +80,12 @@ class KnownFetch:
         self._front = body[:position]
         self._offset_position = position
         self._rest = body[position + _OFFSET.size :]
-        # High watermark, last stable offset and log start that `_before` was made with.
+        # High watermark, last stable offset and log start in `_before`.
         self._told: tuple[Offset, Offset, Offset] | None = None
         self._before = self._after = b""
 
     def match(self, version: int, body: memoryview) -> Offset | None:
-        """The fetch offset in `body`, if all else in it is the same."""
+        """Returns the fetch offset in `body` if all other bytes are equal."""
         if version != self._version or len(body) != self._body_bytes:
             return None
         raw = body.tobytes()
@@ -96,7 +95,7 @@ class KnownFetch:
         return None
 
     def wanted_from(self, offset: Offset) -> WantedPartition:
-        """The partition that is wanted, from `offset` on."""
+        """The requested partition, from `offset` on."""
         topic, partition = self._wanted
         return WantedPartition(
             topic.name if topic.topic_id is None else None,
@@ -108,7 +107,7 @@ class KnownFetch:
         )
 
     def response(self, correlation_id: int, answer: FetchResponsePartition) -> list[Part] | None:
-        """The framed response with this answer; None if it has more to say than records."""
+        """Returns the framed response with this answer; None if it has more than records."""
         records_bytes = answer.records_bytes
         if answer.error_code or answer.aborted_transactions or not records_bytes:
             return None
@@ -131,7 +130,7 @@ class KnownFetch:
         return [head, *answer.records, after] if after else [head, *answer.records]
 
     def _prepare(self, answer: FetchResponsePartition) -> None:
-        """Encodes what stands before and after the records of an answer like this one."""
+        """Encodes the bytes before and after the records of an answer like this one."""
         topic, _ = self._wanted
         marked = FetchResponsePartition(
             index=answer.index,
@@ -154,22 +153,22 @@ class KnownFetch:
 
 
 class KnownFetches:
-    """The last fetch of each connection that is known again, by the name of its peer."""
+    """The last recognisable fetch of each connection, by its peer."""
 
     def __init__(self) -> None:
-        # A peer may be another client meanwhile: equal bytes are an equal request.
+        # A peer may be another client by now: equal bytes are an equal request.
         self._by_peer: OrderedDict[str, KnownFetch] = OrderedDict()
-        # Whose last fetch of one partition was of this one, and is not known.
+        # Connections whose last fetch was of this partition, and is not known yet.
         self._tried: OrderedDict[str, tuple[str | uuid.UUID | None, int]] = OrderedDict()
 
     def get(self, peer: str) -> KnownFetch | None:
         return self._by_peer.get(peer)
 
     def note(self, peer: str, version: int, body: memoryview, request: FetchRequest) -> None:
-        """`request` was decoded from `body`, and the next one may be like it.
+        """Notes a decoded request, if the next one of the connection may be like it.
 
-        It is where the one before was of the same partition: who reads now this and now that one
-        is not worth what it takes to know a fetch again.
+        That is so if the previous one was of the same partition: for a client that alternates
+        between partitions it is not worth the cost.
         """
         if len(request.topics) != 1 or len(request.topics[0].partitions) != 1:
             return
@@ -186,7 +185,7 @@ class KnownFetches:
 
 
 def _put(known: OrderedDict[str, _T], peer: str, value: _T) -> None:
-    """Sets it as the newest; the oldest one goes if there are too many."""
+    """Puts the newest entry; drops the oldest one if there are too many."""
     known[peer] = value
     known.move_to_end(peer)
     while len(known) > CONNECTIONS_MAX:
@@ -194,7 +193,7 @@ def _put(known: OrderedDict[str, _T], peer: str, value: _T) -> None:
 
 
 def known_fetch(version: int, body: memoryview, request: FetchRequest) -> KnownFetch | None:
-    """How to know the next fetch like this one; None if that is not worth it or cannot be."""
+    """Prepares the recognition of fetches like this one; None if impossible or not worth it."""
     if (
         len(body) > BODY_BYTES_MAX
         or request.session_id
@@ -209,7 +208,7 @@ def known_fetch(version: int, body: memoryview, request: FetchRequest) -> KnownF
         return None
     raw = body.tobytes()
     position = raw.find(_OFFSET.pack(wanted.fetch_offset))
-    # Where it is found is where it stands if another one there is decoded, to its last bit.
+    # The position is right if another offset there decodes to exactly that offset.
     other = wanted.fetch_offset ^ _OTHER_BITS
     changed = raw[:position] + _OFFSET.pack(other) + raw[position + _OFFSET.size :]
     try:

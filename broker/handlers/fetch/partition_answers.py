@@ -1,4 +1,4 @@
-"""What a fetch says of one partition: records, an error, or nothing new."""
+"""Answers of a fetch for one partition: records, an error, or no change."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ FIRST_VERSION_WITH_ZSTD = 10
 
 
 def follower_fault(partition: Partition, leader_epoch: int) -> int:
-    """What a broker is told that follows a partition which it is no replica of."""
+    """Returns the error code for a broker that fetches as follower but is no replica."""
     try:
         partition.check_leader_epoch(leader_epoch)
     except RecordsRejected as error:
         return error.kafka_code
-    # It knows the epoch, and not who the replicas are in it: it has to ask.
+    # It knows the epoch but not the replicas in it: it has to refresh its metadata.
     return (
         ErrorCode.NOT_LEADER_OR_FOLLOWER
         if leader_epoch == NO_EPOCH
@@ -36,7 +36,7 @@ def follower_fault(partition: Partition, leader_epoch: int) -> int:
 
 
 def is_news(wanted: WantedPartition, answer: FetchResponsePartition) -> bool:
-    """Whether an incremental session's client does not know this yet."""
+    """Whether the client of an incremental session does not know this answer yet."""
     return bool(
         answer.records_bytes
         or answer.error_code
@@ -50,7 +50,7 @@ def is_news(wanted: WantedPartition, answer: FetchResponsePartition) -> bool:
 def error_answer(
     index: int, error_code: int, partition: Partition | None = None
 ) -> FetchResponsePartition:
-    """No records; what is known of the partition, so that the client can find its way."""
+    """An answer without records; has the partition's offsets, so that the client can recover."""
     return FetchResponsePartition(
         index=index,
         error_code=error_code,
@@ -67,7 +67,7 @@ def records_answer(
     records_bytes: int,
     isolation: Isolation,
 ) -> FetchResponsePartition:
-    """Records in parts that are sent as they are."""
+    """An answer with records, in parts that are sent without copying."""
     return FetchResponsePartition(
         index=index,
         high_watermark=partition.high_watermark,
@@ -82,10 +82,10 @@ def records_answer(
 def passed_over(
     plan: FetchPlan, wanted: WantedPartition, partition: Partition, found: FetchPass
 ) -> FetchResponsePartition | None:
-    """The answer about a partition that has nothing to give: its end is reached, or others have
-    filled the answer. None if it has to be looked at.
+    """The answer for a partition without data to send, because its end is reached or the answer is
+    full; None if it must be read.
 
-    Most partitions of a fetch for a thousand of them are such, and their client waits for all.
+    Most of a thousand partitions in a fetch are such, and their client waits for all of them.
     """
     unified_log = partition.log
     local = unified_log.local
@@ -112,7 +112,7 @@ def passed_over(
     is_committed = plan.isolation is Isolation.READ_COMMITTED
     if offset < (stable_offset if is_committed else end_offset):
         found.must_answer = True
-    # Nobody changes an answer, and to make one takes as long as all of the above.
+    # Answers are never modified, and creating one takes as long as all of the above.
     said = partition.said_in_passing
     if (
         said is None
@@ -134,7 +134,7 @@ def passed_over(
 def with_old_messages(
     answer: FetchResponsePartition, magic: int, start_offset: int
 ) -> FetchResponsePartition:
-    """The answer with its batches as messages of an old format. Blocks; see `down_convert`."""
+    """Converts the batches of an answer to an old message format. Blocks; see `down_convert`."""
     content = b"".join(
         part.read() if isinstance(part, FileRange) else bytes(part)  # type: ignore[arg-type]
         for part in answer.records
@@ -151,7 +151,7 @@ def with_old_messages(
 def with_aborted(
     answer: FetchResponsePartition, aborted: Sequence[AbortedTransaction]
 ) -> FetchResponsePartition:
-    """The same for a read_committed consumer, which leaves these out."""
+    """Adds the aborted transactions, which a read_committed consumer filters out."""
     return FetchResponsePartition(
         index=answer.index,
         high_watermark=answer.high_watermark,

@@ -1,9 +1,9 @@
-"""What a fetch asks for: its own partitions, or those of its session as it changes them.
+"""Plans of fetches: the requested partitions, or those of the updated session.
 
-    frame like the last one of its connection ──► the plan of that one, from another offset on
+    frame like the last one of its connection ──► the same plan at another offset
     any other ──► decoded ──► its session (KIP-227) ──► plan
 
-However it was made, a plan is carried out in one way (fetch.py).
+All plans are carried out in the same way (fetch.py).
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class FetchPlan:
     """One fetch while it is served."""
 
     header: RequestHeader
-    # The broker that asks as a follower; negative: a consumer.
+    # The broker that fetches as a follower; negative: a consumer.
     replica_id: int
-    # When it was taken up; later, when its waiting was over.
+    # When it was received; later, when its wait ended.
     started_s: float
     wanted: Sequence[WantedPartition]
     session: FetchSession | None
@@ -48,28 +48,28 @@ class FetchPlan:
     bytes_max: int
     min_bytes: int
     wait_ms_max: int
-    # Encodes the answer, if it is one more of a consumer that reads on.
+    # Encodes the answer of a recognised fetch.
     known: KnownFetch | None = None
 
 
 @dataclass(slots=True)
 class FetchPass:
-    """What one look at the partitions found."""
+    """The result of one pass over the partitions."""
 
-    # What is wanted, its partition if there is one, and what is said of it.
+    # The request for a partition, the partition if it exists, and the answer.
     answers: list[tuple[WantedPartition, Partition | None, FetchResponsePartition]] = field(
         default_factory=list
     )
-    # The places among the answers of those whose records are in the archive.
+    # Positions of the answers whose records are in the archive.
     remote: list[int] = field(default_factory=list)
     total_bytes: int = 0
-    # A batch did not fit into what the whole answer may hold: no later partition is read.
+    # A batch exceeded the limit of the whole answer: later partitions are not read.
     is_full: bool = False
     must_answer: bool = False
 
 
 class FetchPlanner:
-    """Turns requests into plans; what is kept between them are sessions and known fetches."""
+    """Turns requests into plans; keeps sessions and known fetches between them."""
 
     def __init__(self, services: Services, sessions: FetchSessionCache) -> None:
         self._sessions = sessions
@@ -80,7 +80,7 @@ class FetchPlanner:
     def plan_body(
         self, body: memoryview, header: RequestHeader, peer: str, started_s: float
     ) -> FetchPlan | SessionRefused:
-        """As `plan`, of a request that is not decoded yet. Raises MalformedRequest as well."""
+        """As `plan`, for a request that is not decoded yet. Raises MalformedRequest as well."""
         known = self._known.get(peer)
         if known is not None:
             offset = known.match(header.api_version, body)
@@ -95,11 +95,11 @@ class FetchPlanner:
     def plan(
         self, request: FetchRequest, header: RequestHeader, started_s: float
     ) -> FetchPlan | SessionRefused:
-        """Begins, goes on with or ends the session that the request names (KIP-227).
+        """Opens, continues or closes the session that the request names (KIP-227).
 
-        `started_s` is the loop's clock when the request was taken. SessionRefused is the answer to
-        a session or an epoch that is not this client's. Raises CloseConnectionError for a request
-        of more than PARTITIONS_MAX partitions.
+        `started_s` is the loop's clock when the request was received. Returns SessionRefused for a
+        session or an epoch that is not this client's. Raises CloseConnectionError for a request of
+        more than PARTITIONS_MAX partitions.
         """
         refuse_flood(
             sum(len(topic.partitions) or 1 for topic in request.topics)
@@ -125,7 +125,7 @@ class FetchPlanner:
             self._sessions.update(session, wanted, _forgotten(request, by_id=by_id))
             order = tuple(session.partitions.values())
             if not order:
-                # Of nothing there is no news: as in Kafka the session ends, and its slot is free.
+                # An empty session never has data: as in Kafka it ends, and frees its slot.
                 self._sessions.end(session.session_id)
                 session = None
         return self._made(
@@ -159,7 +159,7 @@ class FetchPlanner:
             if request.isolation_level == Isolation.READ_COMMITTED
             else Isolation.READ_UNCOMMITTED,
             bytes_max,
-            # More than an answer may hold would never come.
+            # More bytes than an answer may hold would never arrive.
             min(request.min_bytes, bytes_max),
             request.max_wait_ms,
             known,
@@ -167,7 +167,7 @@ class FetchPlanner:
 
 
 def _replica_id_of(request: FetchRequest) -> int:
-    """The broker that asks as a follower, wherever its version says so."""
+    """The broker that fetches as a follower, wherever its version has that field."""
     state = request.replica_state
     return request.replica_id if state is None else state.replica_id
 

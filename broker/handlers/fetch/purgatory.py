@@ -1,9 +1,9 @@
 """Fetches that wait for bytes (Kafka's fetch purgatory), without a task per fetch.
 
-A parked fetch ends in one of three ways, whichever comes first: enough bytes were appended, a
-partition of it went away, or its time is over. In each case the answer is built once, in a later
-turn of the loop: many appends of one turn wake a fetch once, and a producer never waits for a
-consumer's answer to be built.
+A parked fetch completes on the first of three events: enough bytes were appended, one of its
+partitions was removed, or its wait timed out. In each case the answer is built once, in a later
+turn of the loop: many appends of one turn wake a fetch once, and a producer never waits while a
+consumer's answer is built.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class ParkedFetch:
         self._end_soon()
 
     def cancel(self) -> None:
-        """The client went away: nobody is answered."""
+        """Cancels the fetch without an answer: the client disconnected."""
         self._leave()
 
     def _end_soon(self) -> None:
@@ -74,8 +74,8 @@ class ParkedFetch:
 
     def _leave(self) -> None:
         self._done = True
-        # It knows the answer, and the answer knows how to cancel this. Each fetch at the end of a
-        # log would be left to the collector.
+        # It references the answer, which references this: a cycle, and each fetch at the end of a
+        # log would be left to the garbage collector.
         self._finish = None
         self._timer.cancel()
         for partition in self._partitions:

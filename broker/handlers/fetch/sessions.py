@@ -1,19 +1,18 @@
-"""Incremental fetch sessions (KIP-227): what each consumer wants, remembered between requests.
+"""Incremental fetch sessions (KIP-227): the partitions of each consumer, kept between requests.
 
     session epoch   meaning
-             -1     full fetch, no session afterwards; closes the session it names
-              0     full fetch, and begin a session if there is room
-              n     incremental: the partitions listed change the session, the rest stay
+             -1     full fetch, no session afterwards; closes the named session
+              0     full fetch, opens a session if there is room
+              n     incremental: the listed partitions change, the others stay
 
-A session remembers per partition what the client asked for and what it was last told, so that an
-incremental answer holds only partitions with records, an error, or news. Partitions that had
-records move to the end of the order, so that a full response starves nobody.
+A session keeps per partition the request and the last answer, so that an incremental answer holds
+only partitions with records, an error, or a change. Partitions that had records move to the end of
+the order, so that a full response starves no partition.
 
 The cache is bounded by `max.incremental.fetch.session.cache.slots`, and by SESSION_BYTES_MAX of
-what its sessions remember: a session may hold tens of thousands of partitions. The session that was
-used longest ago goes first, and only if it was idle for EVICTION_IDLE_S: a thrashing cache would
-help nobody. A client for whose session there is no room sends full fetches. Follows Kafka's
-FetchSession.
+memory: a session may hold tens of thousands of partitions. The least recently used session is
+evicted, and only if it was idle for EVICTION_IDLE_S: a thrashing cache would be useless. A client
+without a session sends full fetches. Follows Kafka's FetchSession.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ EVICTION_IDLE_S = 120.0
 SESSION_ID_MAX = 2**31 - 1
 # A thousand consumers of two hundred partitions each, or twenty of ten thousand.
 SESSION_BYTES_MAX = 128 * 1024 * 1024
-# The slotted object, its key, its place in the order, and numbers too large to be shared.
+# The slotted object, its key, its place in the order, and integers too large to be interned.
 PARTITION_BYTES = 600
-# The name of a topic that is asked for by id; the text is shared.
+# The name of a topic requested by id; the text is shared.
 NAME_BYTES = 150
 
 NameOf = Callable[[uuid.UUID | None], str | None]
@@ -42,7 +41,7 @@ NameOf = Callable[[uuid.UUID | None], str | None]
 
 @dataclass(slots=True)
 class WantedPartition:
-    """One partition of a fetch: what the client asks, and what it was told last."""
+    """One partition of a fetch: the request, and the last answer."""
 
     topic: str | None
     topic_id: uuid.UUID | None
@@ -61,7 +60,7 @@ class WantedPartition:
 
     @property
     def memory_bytes(self) -> int:
-        """About what it costs to remember it."""
+        """Estimated memory of this entry."""
         return PARTITION_BYTES + (0 if self.topic is None else 2 * len(self.topic))
 
 
@@ -69,7 +68,7 @@ PartitionKey = tuple[str | uuid.UUID | None, int]
 
 
 class FetchSession:
-    """What one client reads, in the order in which it is served."""
+    """The partitions that one client reads, in serving order."""
 
     __slots__ = (
         "epoch",
@@ -88,7 +87,7 @@ class FetchSession:
         self.used_at_s = now_s
         self.memory_bytes = 0
         self.partitions: OrderedDict[PartitionKey, WantedPartition] = OrderedDict()
-        # What the topics were called when they came into the session.
+        # The topics' names when they were added to the session.
         self.names: dict[uuid.UUID, str] = {}
 
     def update(
@@ -97,9 +96,9 @@ class FetchSession:
         forgotten: Iterable[PartitionKey],
         name_of: NameOf,
     ) -> None:
-        """Applies an incremental request; what was told about a partition is kept.
+        """Applies an incremental request; keeps the last answers.
 
-        What is wanted and forgotten at once is forgotten, as in Kafka's FetchSession.
+        A partition both wanted and forgotten is forgotten, as in Kafka's FetchSession.
         """
         for request in wanted:
             known = self.partitions.get(request.key)
@@ -137,7 +136,7 @@ class FetchSession:
 
 @dataclass(frozen=True, slots=True)
 class SessionRefused:
-    """Why a request's session cannot be used, as a Kafka error code."""
+    """The Kafka error code for a session that cannot be used."""
 
     error_code: int
 
@@ -159,13 +158,13 @@ class FetchSessionCache:
         seed: int | None = None,
         name_of: NameOf = lambda _: None,
     ) -> None:
-        """`name_of` tells the name of a topic by its id; None if there is no such topic now."""
+        """`name_of` returns the name of a topic id; None if there is no such topic now."""
         self._name_of = name_of
         self._slots_max = slots_max
         self._memory_bytes_max = memory_bytes_max
         self._clock = clock
         self._random = random.Random(seed)
-        # In order of use, oldest first.
+        # Least recently used first.
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
         self._memory_bytes = 0
         self._partition_count = 0
@@ -180,7 +179,7 @@ class FetchSessionCache:
 
     @property
     def partition_count(self) -> int:
-        """What all sessions remember together."""
+        """Number of partitions in all sessions."""
         return self._partition_count
 
     @property
@@ -190,7 +189,7 @@ class FetchSessionCache:
     def begin(
         self, wanted: Iterable[WantedPartition], *, uses_topic_ids: bool
     ) -> FetchSession | None:
-        """A new session of these partitions, or None if there is no room."""
+        """Opens a session of these partitions; None if there is no room."""
         now_s = self._clock.monotonic_s()
         if not self._slots_max:
             return None
@@ -209,7 +208,7 @@ class FetchSessionCache:
     def resume(
         self, session_id: int, epoch: int, *, uses_topic_ids: bool
     ) -> FetchSession | SessionRefused:
-        """The session that an incremental request continues."""
+        """Returns the session that an incremental request continues."""
         session = self._sessions.get(session_id)
         if session is None:
             return SessionRefused(FETCH_SESSION_ID_NOT_FOUND)
@@ -228,9 +227,10 @@ class FetchSessionCache:
         wanted: Iterable[WantedPartition],
         forgotten: Iterable[PartitionKey],
     ) -> None:
-        """Applies an incremental request. One that grows beyond all room ends its session.
+        """Applies an incremental request. A session that outgrows the cache ends.
 
-        It is still answered; the next one is told that there is no such session, and starts anew.
+        This request is still answered; the next one gets FETCH_SESSION_ID_NOT_FOUND, and starts
+        over.
         """
         memory_bytes, count = session.memory_bytes, len(session.partitions)
         session.update(wanted, forgotten, self._name_of)

@@ -1,9 +1,9 @@
-"""Consumer groups of the new protocol (KIP-848): members say what they have, and are told the rest.
+"""ConsumerGroupHeartbeat and ConsumerGroupDescribe (KIP-848).
 
 ConsumerGroupHeartbeat  0-1   1 regular expressions; the member makes its own id
 ConsumerGroupDescribe   0-1   1 member type
 
-What becomes of a heartbeat is decided in `coordination/consumer_decisions.py`.
+`coordination/consumer/decisions.py` decides on heartbeats.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ FIRST_HEARTBEAT_OF_A_MEMBER_WITH_ID = 1
 
 
 class ConsumerGroupHandlers:
-    """Decodes, asks the coordinator, encodes."""
+    """Handlers of the KIP-848 APIs: decode, ask the coordinator, encode."""
 
     def __init__(
         self, services: Services, coordinator: GroupCoordinator, all_operations: int
@@ -172,7 +172,7 @@ def _member(member: DescribedConsumer, names: Mapping[TopicId, str]) -> Consumer
 
 
 def _assignment(partitions: Partitions, names: Mapping[TopicId, str]) -> MemberAssignment:
-    """Topics that are gone have no name any more and are left out, as in Kafka."""
+    """Converts to names; leaves out deleted topics, as Kafka does."""
     return MemberAssignment(
         topic_partitions=[
             AssignedTopicPartitions(

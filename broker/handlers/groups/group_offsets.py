@@ -1,15 +1,15 @@
-"""The offsets of groups: committing, fetching and deleting them.
+"""OffsetCommit, OffsetFetch and OffsetDelete.
 
 OffsetCommit  0-10  1 membership, 2 without the commit timestamps of 1, which are not used,
                     5 no retention time any more, 6 leader epoch, 7 static members, 8 flexible,
                     9 GROUP_ID_NOT_FOUND and KIP-848, 10 topics by id
-OffsetFetch   0-10  1 nothing committed is no error any more,
+OffsetFetch   0-10  1 a missing commit is no error any more,
                     2 everything at once, and a top-level error, 5 leader epoch, 6 flexible,
                     7 require stable, 8 several groups, 9 KIP-848, 10 topics by id
 OffsetDelete  0
 
-A partition that nobody knows cannot be committed to; but what is committed is told even if its
-topic is gone, until it is forgotten. Versions by id leave such topics out, as Kafka does.
+Commits to unknown partitions are refused; but committed offsets of a deleted topic are returned
+until they are removed. Versions by id leave such topics out, as Kafka does.
 
 `require_stable` changes nothing yet: an offset is pending only while a transaction is open.
 """
@@ -72,7 +72,7 @@ FIRST_FETCH_WITH_NOTHING_COMMITTED = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Found:
-    """One partition of an answer to OffsetFetch; -1 and no error where nothing is committed."""
+    """One partition of an OffsetFetch answer; -1 and no error if nothing is committed."""
 
     partition: int
     offset: int = NO_OFFSET
@@ -93,7 +93,7 @@ class _Found:
 
 
 class GroupOffsetHandlers:
-    """Decodes, asks the coordinator, encodes."""
+    """Handlers of the offset APIs: decode, ask the coordinator, encode."""
 
     def __init__(self, services: Services, coordinator: GroupCoordinator) -> None:
         self._metadata = services.metadata
@@ -304,7 +304,7 @@ def _fetch_everything(
     for name, found in _everything(offsets):
         topic = image.topics.get(name)
         if by_id and topic is None:
-            # There is no id to tell it by.
+            # The topic has no id to return.
             continue
         topic_id = ZERO_TOPIC_ID if topic is None else topic.topic_id
         topics.append(_fetched_topics(name, topic_id, found))

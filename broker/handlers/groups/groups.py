@@ -1,4 +1,4 @@
-"""Classic consumer groups: members come, stay and go; and what operators ask of any group.
+"""APIs of classic groups: membership, and the admin requests for any group.
 
 JoinGroup       0-9   1 rebalance timeout, 4 comes back with its id (KIP-394), 5 static members,
                       6 flexible, 7 protocol type and nullable name, 8 reason, 9 skip assignment
@@ -9,13 +9,13 @@ ListGroups      0-5   3 flexible, 4 states, 5 types
 DescribeGroups  0-6   3 authorized operations, 4 static members, 5 flexible, 6 GROUP_ID_NOT_FOUND
 DeleteGroups    0-2   2 flexible
 
-JoinGroup and SyncGroup wait for other members; everything they decide is in `coordination/`. The
-new protocol's own APIs are in `consumer_groups.py`; a group of that protocol may have members that
-speak this one.
+JoinGroup and SyncGroup wait for other members; all decisions are in `coordination/`. The new
+protocol's own APIs are in `consumer_groups.py`; a group of that protocol may have members of this
+one.
 
-Where we differ from Kafka: a join that is refused leaves no empty group behind; and a member that
-asks again while its first request still waits has the first one answered REBALANCE_IN_PROGRESS,
-where Kafka never answers it.
+Where we differ from Kafka: a refused join leaves no empty group behind; and when a member repeats a
+request while its first one still waits, the first one is answered REBALANCE_IN_PROGRESS, where
+Kafka never answers it.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ STATE_OF_MISSING_GROUPS = "Dead"
 def make_group_handlers(
     services: Services, coordinator: GroupCoordinator
 ) -> Mapping[ApiKey, Handler]:
-    """Every API of groups and their offsets."""
+    """Handlers of all APIs of groups and their offsets."""
     groups = GroupHandlers(coordinator)
     consumers = ConsumerGroupHandlers(services, coordinator, ALL_OF_A_GROUP)
     offsets = GroupOffsetHandlers(services, coordinator)
@@ -106,7 +106,7 @@ def make_group_handlers(
 
 
 class GroupHandlers:
-    """Decodes, asks the coordinator, encodes."""
+    """Handlers of the group APIs: decode, ask the coordinator, encode."""
 
     def __init__(self, coordinator: GroupCoordinator) -> None:
         self._coordinator = coordinator
@@ -150,7 +150,7 @@ class GroupHandlers:
         if context.api_version >= FIRST_SYNC_THAT_NAMES_ITS_PROTOCOL and (
             request.protocol_type is None or request.protocol_name is None
         ):
-            # Nullable only so that older versions can be read into it (KIP-559).
+            # Nullable only so that older versions can be decoded into it (KIP-559).
             return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         wanted = SyncRequest(
             member_id=request.member_id,
@@ -158,7 +158,7 @@ class GroupHandlers:
             generation=request.generation_id,
             protocol_type=request.protocol_type,
             protocol_name=request.protocol_name,
-            # Copies: the request's buffer is used again while this waits.
+            # Copies: the request's buffer is reused while this waits.
             assignments={a.member_id: bytes(a.assignment) for a in request.assignments},
         )
         try:
@@ -249,7 +249,7 @@ class GroupHandlers:
         except CoordinatorFault as fault:
             if fault.error_code is not ErrorCode.GROUP_ID_NOT_FOUND:
                 return DescribedGroup(group_id=group_id, error_code=fault.error_code)
-            # A group of the new protocol, for which there is ConsumerGroupDescribe.
+            # A KIP-848 group, for which there is ConsumerGroupDescribe.
             group, missing = None, fault.message or missing
         if group is not None:
             return _described(group, operations)
@@ -270,7 +270,7 @@ class GroupHandlers:
         self, request: DeleteGroupsRequest, _context: RequestContext
     ) -> DeleteGroupsResponse:
         refuse_flood(len(request.groups_names))
-        # A group that is named twice is deleted, and answered, once.
+        # A repeated group is deleted, and answered, once.
         return DeleteGroupsResponse(
             results=[
                 DeletableGroupResult(
@@ -284,8 +284,8 @@ class GroupHandlers:
 def _join_of(request: JoinGroupRequest, context: RequestContext) -> JoinRequest:
     version = context.api_version
     host, _, _ = context.peer.rpartition(":")
-    # Copies: the request's buffer is used again while this waits. A protocol that is named twice
-    # counts once, as Kafka reads it.
+    # Copies: the request's buffer is reused while this waits. A repeated protocol counts once, as
+    # in Kafka.
     protocols = {protocol.name: bytes(protocol.metadata) for protocol in request.protocols}
     return JoinRequest(
         member_id=request.member_id,
@@ -307,7 +307,7 @@ def _join_of(request: JoinGroupRequest, context: RequestContext) -> JoinRequest:
 
 
 def _protocol_name(name: str | None, version: int) -> str | None:
-    """Before v7 there is no null, and the empty text stands for it."""
+    """Before v7 there is no null; the empty text replaces it."""
     return (name or None) if version >= FIRST_JOIN_WITH_NULLABLE_PROTOCOL else (name or "")
 
 

@@ -1,4 +1,4 @@
-"""Metadata, DescribeCluster and FindCoordinator: who is here, and who leads what.
+"""Metadata, DescribeCluster and FindCoordinator: brokers, leaders and coordinators.
 
 Metadata         0  an empty list means all topics; from 1 null does, and empty means none
                  4  allow_auto_topic_creation (older ones imply it)
@@ -7,9 +7,9 @@ Metadata         0  an empty list means all topics; from 1 null does, and empty 
 DescribeCluster  0-2   1 endpoint type, 2 fenced brokers
 FindCoordinator  0-6   1 key type, 4 batched, 6 share groups
 
-A topic that does not exist is created on the way if the client allows it and
-`auto.create.topics.enable` does. Kafka answers LEADER_NOT_AVAILABLE then and lets the client ask
-again; one broker can answer with the new topic at once.
+A missing topic is created if the client and `auto.create.topics.enable` allow it. Kafka answers
+LEADER_NOT_AVAILABLE then and lets the client retry; one broker can answer with the new topic at
+once.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ COORDINATOR_TRANSACTION = 1
 FIRST_FLEXIBLE_FIND_COORDINATOR = 3
 FIRST_BATCHED_FIND_COORDINATOR = 4
 FIRST_VERSION_BY_TOPIC_ID = 12
-# Enough to see whose they are.
+# Enough to recognise their owner.
 LOGGED_NAMES_MAX = 10
 
 
 class MetadataHandlers:
-    """Answers from the current image."""
+    """Handlers that answer from the current image."""
 
     def __init__(self, services: Services, advertised: Callable[[str], Listener]) -> None:
         self._config = services.config
@@ -139,7 +139,7 @@ class MetadataHandlers:
                 )
             )
         except StorageError as error:
-            # The client is told that there is no such topic, and asks again.
+            # The client is told that there is no such topic, and retries.
             self._quiet_log.say(
                 logging.WARNING,
                 "topics not created",
@@ -157,7 +157,7 @@ class MetadataHandlers:
     ) -> MetadataResponseTopic:
         if wanted.name is None or wanted.topic_id != ZERO_TOPIC_ID:
             if version < FIRST_VERSION_BY_TOPIC_ID:
-                # The fields are there before their meaning is, and an answer needs a name.
+                # The fields exist before they have a meaning, and an answer needs a name.
                 return MetadataResponseTopic(
                     error_code=ErrorCode.INVALID_REQUEST, name=wanted.name or ""
                 )
@@ -220,7 +220,7 @@ class MetadataHandlers:
     def find_coordinator(
         self, request: FindCoordinatorRequest, context: RequestContext
     ) -> FindCoordinatorResponse:
-        """This broker coordinates every group; transactions and share groups have nobody yet."""
+        """This broker coordinates all groups, but no transactions and share groups yet."""
         batched = context.api_version >= FIRST_BATCHED_FIND_COORDINATOR
         keys = request.coordinator_keys if batched else (request.key,)
         refuse_flood(len(keys))
@@ -244,9 +244,9 @@ class MetadataHandlers:
                 key=key, node_id=self._config.node_id, host=address.host, port=address.port
             )
         if key_type == COORDINATOR_TRANSACTION:
-            # A retriable code would let clients ask for ever. librdkafka, which speaks no version
-            # from 3 on, does so after any code but that of a refused id; Java reports every code,
-            # and tells its user the message after any but that one.
+            # A retriable code would make clients retry for ever. librdkafka, which speaks no
+            # version from 3 on, does so after any code but that of a refused id; Java reports every
+            # code, and shows its user the message after any but that one.
             code = (
                 ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
                 if context.api_version < FIRST_FLEXIBLE_FIND_COORDINATOR
@@ -265,7 +265,7 @@ def _no_coordinator(key: str, code: ErrorCode, message: str) -> Coordinator:
 
 
 def _once_each(topics: Sequence[MetadataRequestTopic]) -> list[MetadataRequestTopic]:
-    """A topic that is named twice is answered once."""
+    """Drops repeated topics."""
     return list({(topic.name, topic.topic_id): topic for topic in topics}.values())
 
 

@@ -1,4 +1,4 @@
-"""ListOffsets, OffsetForLeaderEpoch and DeleteRecords: where things begin and end.
+"""ListOffsets, OffsetForLeaderEpoch and DeleteRecords.
 
 ListOffsets  0  borders of segments before a time; gone in Kafka 4, served for old clients
              1  one offset per partition
@@ -61,9 +61,9 @@ MAX_TIMESTAMP = -3
 EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
-# The version that knows no timestamps of records.
+# The version without record timestamps.
 VERSION_OF_BORDERS = 0
-# The first version whose clients know what each special timestamp means.
+# The first version whose clients know the special timestamp.
 _FIRST_VERSION = {
     MAX_TIMESTAMP: 7,
     EARLIEST_LOCAL: 8,
@@ -76,7 +76,7 @@ _IN_MEMORY = (LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_
 
 @dataclass(frozen=True, slots=True)
 class _Lookup:
-    """A time to be looked up, and where its answer stands."""
+    """A timestamp lookup, and the position of its answer."""
 
     partition: Partition
     wanted: ListOffsetsPartition
@@ -85,7 +85,7 @@ class _Lookup:
 
 
 class OffsetHandlers:
-    """The three APIs that speak of offsets alone."""
+    """Handlers of the three APIs that deal with offsets only."""
 
     def __init__(self, services: Services) -> None:
         self._replicas = services.replicas
@@ -96,9 +96,9 @@ class OffsetHandlers:
     def list_offsets(
         self, request: ListOffsetsRequest, context: RequestContext
     ) -> ListOffsetsResponse | Coroutine[None, None, ListOffsetsResponse]:
-        """Answers at once what is known in memory, and otherwise after looking up times.
+        """Answers from memory if possible, and otherwise after timestamp lookups.
 
-        Those lookups run in parallel: each may have to decompress a batch or ask the object store.
+        The lookups run concurrently: each may decompress a batch or read from the object store.
         """
         refuse_partition_flood(topic.partitions for topic in request.topics)
         times_named = Counter(
@@ -130,7 +130,7 @@ class OffsetHandlers:
         response = ListOffsetsResponse(topics=topics)
         if not lookups:
             return response
-        # As Kafka's ReplicaManager: the client's patience, which v10 tells, or else the broker's.
+        # As in Kafka's ReplicaManager: the client's timeout, which v10 sends, else the broker's.
         wait_ms = request.timeout_ms
         if wait_ms <= 0:
             wait_ms = self._services.config.remote_waits.list_offsets_ms_max
@@ -139,9 +139,9 @@ class OffsetHandlers:
     def _find(
         self, topic: str, wanted: ListOffsetsPartition, *, version: int, is_repeated: bool
     ) -> Partition | int:
-        """The partition that is asked for an offset, or the code that says why it is not."""
+        """Returns the partition of a request for an offset, or an error code."""
         if is_repeated:
-            # As in Kafka. Lookups are dear: nobody gets the same one a thousand times.
+            # As in Kafka. Lookups are expensive: repeating one a thousand times is refused.
             return ErrorCode.INVALID_REQUEST
         timestamp = wanted.timestamp
         if version < _FIRST_VERSION.get(timestamp, 0) or timestamp < EARLIEST_PENDING_UPLOAD:
@@ -160,7 +160,7 @@ class OffsetHandlers:
     def _borders(
         self, partition: Partition, wanted: ListOffsetsPartition
     ) -> ListOffsetsResponsePartition:
-        """The answer of version 0: where segments begin that were complete at that time."""
+        """The answer of version 0: base offsets of segments that were complete at that time."""
         if wanted.timestamp == EARLIEST:
             offsets = [partition.log.log_start_offset][: max(0, wanted.max_num_offsets)]
         else:
@@ -192,7 +192,7 @@ class OffsetHandlers:
         return response
 
     async def _look_up(self, lookup: _Lookup, isolation: int, wait_ms: int) -> None:
-        """Puts the answer in its place.
+        """Looks up one timestamp and sets its answer.
 
         A record that the client could not fetch yet is not found (Kafka's
         Partition.fetchOffsetForTimestamp).
@@ -263,8 +263,8 @@ class OffsetHandlers:
     ) -> DeleteRecordsResponse:
         """Answers when the new log starts are durable.
 
-        Where they cannot be, because a disk is full, the records may be there again after a crash:
-        KAFKA_STORAGE_ERROR, and the client asks again.
+        If they cannot be, because a disk is full, the records may be back after a crash:
+        KAFKA_STORAGE_ERROR, and the client retries.
         """
         refuse_partition_flood(topic.partitions for topic in request.topics)
         results_by_topic = [
@@ -311,7 +311,7 @@ class OffsetHandlers:
             )
         policy = partition.log.config.cleanup_policy
         if "compact" in policy and "delete" not in policy:
-            # What a key had last is to stay (Kafka's Partition.deleteRecordsOnLeader).
+            # Kafka, too, refuses it for a compacted topic (Partition.deleteRecordsOnLeader).
             return DeleteRecordsPartitionResult(
                 partition_index=index, error_code=ErrorCode.POLICY_VIOLATION
             )
@@ -334,7 +334,7 @@ def _fetchable_end(partition: Partition, isolation: int) -> int:
 
 
 def _known_offset(partition: Partition, timestamp: int, isolation: int) -> TimestampOffset:
-    """The answer to one of the special timestamps that need no lookup."""
+    """The answer to a special timestamp that needs no lookup."""
     unified_log = partition.log
     if timestamp == LATEST:
         end_offset = _fetchable_end(partition, isolation)

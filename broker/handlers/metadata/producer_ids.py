@@ -1,14 +1,14 @@
-"""InitProducerId: a number of its own for every idempotent producer.
+"""InitProducerId: allocates a unique id for every idempotent producer.
 
     0-5   2 flexible, 3 carries the producer's current id and epoch (KIP-360)
 
-Current ids matter for transactions alone: whoever has none gets a new id each time, as from Kafka's
-TransactionCoordinator. Given a next epoch instead, two that name the same id would have the same
-epoch, and take each other's batches for repeats. Idempotent producers raise epochs by themselves.
+Current ids matter for transactions only: other producers get a new id each time, as from Kafka's
+TransactionCoordinator. If the epoch were raised instead, two producers with the same id would share
+an epoch, and their batches would pass for duplicates. Idempotent producers raise epochs themselves.
 
-Ids are handed out from a block that the metadata log has given away for good: a crash loses the
-rest of a block and never gives one id twice. Transactional ids are refused with a code that
-clients report at once; transactions are not served yet.
+Ids come from a block that is allocated in the metadata log for good: a crash loses the rest of a
+block, but no id is used twice. Transactional ids are refused with a code that clients report at
+once; transactions are not served yet.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from strandline.broker.protocol.messages.init_producer_id import (
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.errors import StorageError
 
-# Id and epoch of who has none yet.
+# Id and epoch of a producer without an id.
 NO_PRODUCER = -1
 
 
 class ProducerIdHandler:
-    """Owns the current block."""
+    """Owner of the current block of producer ids."""
 
     def __init__(self, services: Services) -> None:
         self._metadata = services.metadata
@@ -40,7 +40,7 @@ class ProducerIdHandler:
         if request.transactional_id is not None:
             return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST)
         if (request.producer_id == NO_PRODUCER) != (request.producer_epoch == NO_PRODUCER):
-            # As KafkaApis: one without the other names no producer.
+            # As in KafkaApis: one without the other identifies no producer.
             return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST)
         try:
             producer_id = await self._take()
@@ -54,7 +54,7 @@ class ProducerIdHandler:
             decision = await self._metadata.change(controller.allocate_producer_ids)
             if decision.count == 0:
                 raise StorageError("the producer ids of this cluster are used up")
-            # Somebody else may have fetched a block while we waited; theirs is not lost then.
+            # Another request may have fetched a block meanwhile, which must not be lost.
             if self._block_end == before:
                 self._next = decision.first_producer_id
                 self._block_end = decision.first_producer_id + decision.count

@@ -1,1 +1,1 @@
-"""Produce."""
+"""Produce requests."""

@@ -1,14 +1,14 @@
-"""A look at the records of the first batches that a connection sends.
+"""Validates the records in the first batches of a connection.
 
     its first BATCHES_CHECKED batches    header, CRC, and every record of a small one
-    what follows                         header and CRC
+    later batches                        header and CRC
 
-An append reads no record (docs/decisions/0005): that would cost more than all the rest of it. But a
-client that writes batches wrongly does so from its first one on, and is told so here, as Kafka's
-LogValidator would: INVALID_RECORD for records that are fewer or more than the header says, that
-end elsewhere than their lengths say, or that do not decompress. A large batch is taken on trust
-even then: it would hold up everybody else. So are batches of new connections when very many come:
-all looks together have RECORDS_PER_S.
+An append reads no record (docs/decisions/0005): that would cost more than the rest of it. But a
+client that encodes batches wrongly does so from its first one on, and gets INVALID_RECORD here, as
+from Kafka's LogValidator, for records that are fewer or more than the header says, do not end where
+their lengths say, or do not decompress. Large batches are not checked even then: they would delay
+all other clients. Nor are all batches when very many connections are new: all checks together share
+RECORDS_PER_S.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from strandline.storage.records.batch.key_walk import read_varint
 from strandline.storage.records.compression import decompress
 
 BATCHES_CHECKED = 8
-# Of a batch, decompressed: a default `batch.size`. In records of 100 bytes that takes 0.35 ms, and
-# 5 ms in the smallest there are.
+# Decompressed bytes of a batch: a default `batch.size`. In records of 100 bytes that takes 0.35 ms,
+# and 5 ms in the smallest records.
 CHECKED_BYTES_MAX = 16 * 1024
-# Where each batch comes over a connection of its own, all of them are first ones. Reading a record
-# takes 2.5 us, so this is half a hundredth of a core; what was saved up, of 25 ms at most, is for
-# the eight batches of many clients that begin together.
+# If each batch has its own connection, all of them are first ones. Reading a record takes 2.5 us,
+# so this is 0.5 % of a core; the saved-up budget, of 25 ms at most, is for the eight batches of
+# many clients that start together.
 RECORDS_PER_S = 2_000
 RECORDS_SAVED_MAX = 10_000
-# What a look costs beside its records, in records.
+# The cost of a check beside its records, in records.
 RECORDS_PER_LOOK = 4
-# Connections that are remembered, in 2 MB. When so many came, those that stay are new once more.
+# Connections that are remembered, in 2 MB. Beyond it, older connections count as new again.
 PEERS_MAX = 16_384
 
 
 class FirstBatches:
-    """Which connections are new, by the addresses of their clients. Used on the event loop."""
+    """The connections that are new, by the addresses of their clients. Used on the event loop."""
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         """`now_s` is monotonic."""
@@ -48,7 +48,7 @@ class FirstBatches:
         self._asked_s = now_s()
 
     def __len__(self) -> int:
-        """Connections that are remembered."""
+        """Number of connections that are remembered."""
         return len(self._looked_at)
 
     def is_new(self, peer: str) -> bool:
@@ -56,7 +56,7 @@ class FirstBatches:
         return self._looked_at.get(peer, 0) < BATCHES_CHECKED
 
     def look(self, peer: str, records: memoryview, config: LogConfig) -> None:
-        """Looks inside `records` if they are; some topics have them all read anyhow.
+        """Checks `records` of a new connection; some topics have all their records read anyway.
 
         Raises InvalidRecords, see `look_inside`.
         """
@@ -65,7 +65,7 @@ class FirstBatches:
         if len(self._looked_at) >= PEERS_MAX:
             self._looked_at.clear()
         self._looked_at[peer] = self._looked_at.get(peer, 0) + 1
-        # One that is too large for its topic is refused for that.
+        # A batch that is too large for its topic is refused for that reason.
         if len(records) <= config.max_message_bytes and not config.needs_records:
             look_inside(records, self._may_read)
 
@@ -84,9 +84,9 @@ class FirstBatches:
 def look_inside(
     records: memoryview, may_read: Callable[[int], bool] = lambda _record_count: True
 ) -> None:
-    """Raises InvalidRecords for a small batch whose records are not what its header says.
+    """Raises InvalidRecords for a small batch whose records do not match its header.
 
-    Whatever else is wrong with it, the append says. `may_read` is asked for so many records.
+    The append reports other faults. `may_read` admits reading so many records.
     """
     if not batch_format.HEADER_BYTES <= len(records) <= CHECKED_BYTES_MAX:
         return
@@ -107,15 +107,15 @@ def look_inside(
     except DecompressedTooLarge:
         return
     except CorruptRecords as error:
-        # Their CRC is right: this is what the producer made. It repeats what is corrupt, and not
-        # what is invalid.
+        # The CRC is right: the producer encoded it so. Producers retry a corrupt batch, but not an
+        # invalid one.
         raise InvalidRecords(str(error)) from error
 
 
 def _check_lengths(payload: bytes, record_count: int) -> None:
-    """Raises CorruptRecords unless `payload` is so many whole records and nothing else.
+    """Raises CorruptRecords unless `payload` is exactly so many complete records.
 
-    Their offsets are not judged: old clients count them in their own way, and Kafka takes that.
+    Offset deltas are not checked: old clients number them differently, and Kafka accepts that.
     """
     position = 0
     for _ in range(record_count):
@@ -140,7 +140,7 @@ def _check_lengths(payload: bytes, record_count: int) -> None:
 
 
 def _after_field(payload: bytes, position: int, end: int, *, is_nullable: bool = True) -> int:
-    """Behind a field with its length; any negative one is null to Kafka, where that may be."""
+    """The position behind a field with its length; negative is null where Kafka allows it."""
     length, position = read_varint(payload, position, end)
     if length > end - position or (length < 0 and not is_nullable):
         raise CorruptRecords(f"record has a key, value or header of {length} bytes")

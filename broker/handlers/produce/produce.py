@@ -1,4 +1,4 @@
-"""Produce: append each batch to its partition and answer with the offsets they got.
+"""Produce: appends each batch to its partition and answers with the assigned offsets.
 
      0   message format 0; answers without throttle time
      1   throttle time
@@ -12,23 +12,22 @@
     13   topics by id
 
 One batch per partition, appended in order. The records are a view of the receive buffer: checked,
-stamped in place, written to the segment, never copied. acks=0 is answered by silence, and by
-closing the connection on error: a client that does not listen would not learn of it otherwise.
-acks=all is acks=1 while a partition has one replica. `min.insync.replicas` refuses nothing then: no
-more replicas can be in sync than there are (Kafka's Partition.effectiveMinIsr).
+stamped in place, written to the segment, never copied. acks=0 gets no answer, and an error closes
+the connection: the client would not learn of it otherwise. acks=all is acks=1 while a partition has
+one replica. `min.insync.replicas` refuses nothing then: no more replicas can be in sync than there
+are (Kafka's Partition.effectiveMinIsr).
 
-Versions 0 to 2, which Apache Kafka 4 advertises and refuses, are served as batches of v2. They,
-batches with an impossible max timestamp and topics that ask for more than the batch header take a
-trip through a worker thread (`storage/local/log/preparation.py`) and are answered from a coroutine;
-the order in which requests came is kept. First batches are looked into (`first_batches.py`).
+Versions 0 to 2, which Apache Kafka 4 advertises and refuses, are served as batches of v2. A worker
+thread (`storage/local/log/preparation.py`) prepares them, batches with an impossible max timestamp,
+and batches of topics that need more than the header; a coroutine answers, in request order. First
+batches are validated (`first_batches.py`).
 
-A client above `producer_byte_rate` is answered at once, with the time for which it is not listened
-to then; with acks=0 it just is not listened to.
+A client above `producer_byte_rate` is answered at once, with the time for which it is muted; with
+acks=0 it is just muted.
 
-An append that `flush.messages` wants on the device is answered after an fsync, shared by everybody
-who waits for the same one; then the answer comes from a coroutine instead of at once. So does the
-answer to a batch whose header says that its times are in the future: a worker looks which records
-are to blame (KIP-467).
+An append that `flush.messages` wants on the device is answered after an fsync, shared by all
+requests that wait for it, from a coroutine. So is a batch whose header has timestamps in the
+future: a worker finds the records that cause it (KIP-467).
 """
 
 from __future__ import annotations
@@ -87,17 +86,17 @@ _REFUSED_UNREAD = (CorruptRecords, MessageTooLarge, RecordListTooLarge)
 
 
 class _Asked(NamedTuple):
-    """Who asked, how much it was, and since when it is worked on."""
+    """The sender of a request, its size, and when its processing started."""
 
     header: RequestHeader
     size_bytes: int
     started_s: float
-    # Set for who is new: his first batches are looked into.
+    # Set for new connections: their first batches are validated.
     new_peer: str = ""
 
 
 class ProduceHandler:
-    """Stateless but for what it asks of the services."""
+    """The Produce handler; stateless except for its services."""
 
     def __init__(self, services: Services) -> None:
         self._targets = ProduceTargets(services.replicas)
@@ -119,9 +118,9 @@ class ProduceHandler:
         started_s: float,
         peer: str,
     ) -> Answer:
-        """The framed answer, now or after an fsync; None for acks=0.
+        """Returns the framed answer, now or after an fsync; None for acks=0.
 
-        `size_bytes` is the whole request's, which was taken up at `started_s`; `peer` sent it.
+        `size_bytes` is that of the whole request, received at `started_s` from `peer`.
         """
         self._pace.saw_live(started_s)
         if not self._first_batches.is_new(peer):
@@ -133,7 +132,7 @@ class ProduceHandler:
         return self._handle_many(request, _Asked(header, size_bytes, started_s, peer))
 
     def _throttle_ms(self, asked: _Asked, *, acks: int) -> int:
-        """How long the client is to be left alone; its time does not count with acks=0 (Kafka)."""
+        """Returns the client's throttle time; with acks=0 its request time is free (Kafka)."""
         if not self._quotas.is_active:
             return 0
         user, client_id = asked.header.user, asked.header.client_id
@@ -153,7 +152,7 @@ class ProduceHandler:
         started_s: float,
         new_peer: str,
     ) -> Answer:
-        """The usual request, answered without building the answer's objects."""
+        """Handles the usual request without building the answer's objects."""
         version = header.api_version
         partition = self._find(topic, wanted.index, version)
         if _must_prepare(partition, wanted, version):
@@ -179,7 +178,7 @@ class ProduceHandler:
                 )
                 if framed is not None:
                     return ThrottledParts([framed], throttle_ms) if throttle_ms else [framed]
-                # A version that has no ready frame: the bytes are counted, the answer is built.
+                # A version without a ready-made frame: the bytes are counted, the answer is built.
                 return self._framed(
                     ProduceResponse(
                         topics=[
@@ -218,7 +217,7 @@ class ProduceHandler:
         return self._answer(topics, later, asked, request.acks)
 
     def _silence(self, topics: list[ProduceResponseTopic], asked: _Asked) -> Parts | None:
-        """The answer to acks=0. Raises CloseConnectionError if anything failed."""
+        """Handles acks=0. Raises CloseConnectionError if anything failed."""
         _close_on_error(topics)
         throttle_ms = self._throttle_ms(asked, acks=0)
         return ThrottledParts((), throttle_ms) if throttle_ms else None
@@ -232,7 +231,7 @@ class ProduceHandler:
         answers: list[ProduceResponsePartition],
         later: list[Later],
     ) -> None:
-        """Adds the answer of one partition, and what it may have to wait for."""
+        """Adds the answer of one partition, and the work that it may have to wait for."""
         if isinstance(outcome, ProduceResponsePartition):
             if (
                 outcome.error_code == ErrorCode.INVALID_TIMESTAMP
@@ -279,7 +278,7 @@ class ProduceHandler:
         version: int,
         new_peer: str = "",
     ) -> AppendInfo | ProduceResponsePartition:
-        """Where the batch went, or the answer that says why it is refused."""
+        """Returns where the batch was appended, or the answer that refuses it."""
         refused = self._targets.refused(request, topic, partition, wanted, version)
         if refused is not None:
             return refused
@@ -294,15 +293,15 @@ class ProduceHandler:
         except (RecordsRejected, StorageError) as error:
             return self._failed(wanted.index, partition, error)
 
-    # --- by way of a worker thread -----------------------------------------------------------
+    # --- through a worker thread -------------------------------------------------------------
 
     async def _answer_after_preparation(
         self, request: ProduceRequest, asked: _Asked
     ) -> Parts | None:
-        """The whole request, when at least one of its batches must be prepared.
+        """Handles the whole request if at least one of its batches must be prepared.
 
-        The records are a view of the connection's buffer: it takes no further request before this
-        one is answered, so nobody writes there meanwhile.
+        The records are a view of the connection's buffer, which stays valid: the connection takes
+        no further request before this one is answered.
         """
         version = asked.header.api_version
         topics: list[ProduceResponseTopic] = []
@@ -319,7 +318,7 @@ class ProduceHandler:
             for partition, wanted, outcome in zip(found, topic.partitions, outcomes, strict=True):
                 self._add_answer(outcome, partition, wanted, version, answers, later)
             topics.append(_topic_answer(topic, answers))
-        # What the workers did is not the loop's time: only what comes now counts.
+        # The workers' time is not the loop's: only the following counts.
         asked = asked._replace(started_s=self._now_s())
         if request.acks == 0:
             return self._silence(topics, asked)
@@ -371,13 +370,13 @@ class ProduceHandler:
         if not isinstance(error, _REFUSED_UNREAD):
             partition.traffic.failed_produce += 1
         if isinstance(error, RecordsRejected):
-            # As ReplicaManager.appendToLocalLog: told of what was refused for what is in it.
+            # As ReplicaManager.appendToLocalLog: logs refusals that depend on the content.
             if not isinstance(error, _REFUSED_UNREAD):
                 log_start_offset = partition.log.log_start_offset
         else:
             where = partition.topic_partition
             self._quiet_log.say(
-                # The log of the partition says what its disk does.
+                # The log of the partition reports disk errors itself.
                 logging.DEBUG if isinstance(error, DiskError) else logging.WARNING,
                 "append failed",
                 where,
@@ -399,7 +398,7 @@ class ProduceHandler:
 
 
 def _must_prepare(partition: Partition | None, wanted: ProducePartition, version: int) -> bool:
-    """Whether the batch cannot be appended as it came."""
+    """Whether the batch cannot be appended as received."""
     if partition is None or wanted.records is None:
         return False
     config, records = partition.log.local.config, wanted.records

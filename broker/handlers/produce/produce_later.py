@@ -1,10 +1,10 @@
-"""What answers of Produce wait for after the append: an fsync, or a look at who is to blame.
+"""Work that a Produce answer waits for after the append: an fsync, or a check of timestamps.
 
     ToFlush    the records are in the log; the answer is an error if they do not reach the device
-    ToBlame    the batch is refused for the newest time of its header; a worker reads its records
+    ToBlame    the batch is refused for its header's max timestamp; a worker reads its records
                for those that are too new, so that their producer fails them alone (KIP-467)
 
-Either changes an answer that is made already, in its place, before anybody has seen it.
+Either modifies an answer in place before it is sent.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from strandline.storage.quiet_log import QuietLog
 
 @dataclass(frozen=True, slots=True)
 class ToFlush:
-    """An append whose answer waits for an fsync, and where that answer stands."""
+    """An append whose answer waits for an fsync, and the position of that answer."""
 
     partition: Partition
     answers: list[ProduceResponsePartition]
@@ -38,7 +38,7 @@ class ToFlush:
 
 @dataclass(frozen=True, slots=True)
 class ToBlame:
-    """A batch that was refused for its header's newest time, and where that answer stands."""
+    """A batch refused for its header's max timestamp, and the position of its answer."""
 
     partition: Partition
     answers: list[ProduceResponsePartition]
@@ -52,7 +52,7 @@ Later: TypeAlias = ToFlush | ToBlame
 async def complete(
     later: Sequence[Later], workers: Executor, *, now_ms: int, quiet_log: QuietLog
 ) -> None:
-    """Does what the answers wait for, in order. Records are read by `workers`."""
+    """Completes the waiting answers, in order. `workers` read the records."""
     for entry in later:
         if isinstance(entry, ToFlush):
             await _flush(entry, quiet_log)
@@ -79,7 +79,7 @@ async def _flush(entry: ToFlush, quiet_log: QuietLog) -> None:
 
 
 async def _blame(entry: ToBlame, workers: Executor, now_ms: int) -> None:
-    """Names the records that are too new, if the batch is what its header says."""
+    """Names the records that are too new, if the header's max timestamp is right."""
     try:
         await asyncio.get_running_loop().run_in_executor(
             workers, partial(check_records, entry.records, entry.partition.log.config, now_ms)
@@ -89,11 +89,11 @@ async def _blame(entry: ToBlame, workers: Executor, now_ms: int) -> None:
         refused.record_errors = record_errors(error)  # type: ignore[misc]  # nobody has it yet
         refused.error_message = str(error)  # type: ignore[misc]
     except RecordsRejected:
-        pass  # It is refused already.
+        pass  # The batch is refused already.
 
 
 def record_errors(error: RecordsRejected) -> list[ProduceRecordError]:
-    """The records that an error names, as the answer does."""
+    """Converts the records that an error names for the answer."""
     return [
         ProduceRecordError(batch_index=wrong.batch_index, batch_index_error_message=wrong.message)
         for wrong in error.record_errors

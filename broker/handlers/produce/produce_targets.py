@@ -1,4 +1,4 @@
-"""Which partition a batch is for, and what is refused before its records are looked at."""
+"""Finds the partition of a batch, and refuses batches before their records are read."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ FIRST_VERSION_WITH_TOPIC_IDS = 13
 
 
 class ProduceTargets:
-    """Asks the replicas by name or by id, as the version of the request wants it."""
+    """Looks up replicas by name or by id, depending on the version of the request."""
 
     def __init__(self, replicas: ReplicaManager) -> None:
         self._replicas = replicas
 
     def find(self, topic: ProduceTopic, index: int, version: int) -> Partition | None:
-        """The partition; None if it is not served here."""
+        """Returns the partition; None if it is not on this broker."""
         if version >= FIRST_VERSION_WITH_TOPIC_IDS:
             return self._replicas.partition_by_id(topic.topic_id, index)
         return self._replicas.partition(topic.name, index)
@@ -44,7 +44,7 @@ class ProduceTargets:
         wanted: ProducePartition,
         version: int,
     ) -> ProduceResponsePartition | None:
-        """The answer to what is refused before the records are looked at."""
+        """Returns the answer to a batch that is refused before its records are read."""
         if partition is None:
             return ProduceResponsePartition(
                 index=wanted.index, error_code=self._code_of_missing(topic, wanted.index, version)
@@ -63,7 +63,7 @@ class ProduceTargets:
         return None
 
     def _code_of_missing(self, topic: ProduceTopic, index: int, version: int) -> ErrorCode:
-        """Why `find` finds nothing."""
+        """Returns the error code for a partition that `find` does not find."""
         if version >= FIRST_VERSION_WITH_TOPIC_IDS:
             if self._replicas.is_offline_by_id(topic.topic_id, index):
                 return ErrorCode.KAFKA_STORAGE_ERROR
@@ -79,7 +79,7 @@ def _refusal_code(request: ProduceRequest, partition: Partition) -> ErrorCode | 
     if partition.is_internal:
         return ErrorCode.INVALID_TOPIC_EXCEPTION
     if request.transactional_id is not None:
-        # InitProducerId refuses transactional ids, so no honest client comes here.
+        # InitProducerId refuses transactional ids, so only a faulty client sends one here.
         return ErrorCode.INVALID_TXN_STATE
     return None
 

@@ -1,1 +1,1 @@
-"""What handlers share: services, limits, messages."""
+"""Shared parts of the handlers: services, limits, messages."""

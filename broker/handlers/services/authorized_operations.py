@@ -1,4 +1,4 @@
-"""What a client may do with a resource, as bits (KIP-430); without an authorizer everything.
+"""Authorized operations of a resource, as bits (KIP-430): all, as there is no authorizer.
 
 Bit numbers are those of Kafka's AclOperation, the sets those of its AclEntry.supportedOperations.
 """

@@ -1,4 +1,4 @@
-"""What handlers may ask: one bundle, made by the composition root."""
+"""Services of the broker for its handlers: one bundle, made by the composition root."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ class Services:
     traffic: RequestTraffic
     clock: Clock
     cold_pace: ColdPace
-    # Runs what decompresses, compresses or looks at records.
+    # Runs work that decompresses, compresses or reads records.
     records: Executor
 
     @property
     def config(self) -> BrokerConfig:
-        """The configuration in force: ask anew for whatever can be altered."""
+        """The configuration in force: read again each time, as keys may be altered."""
         return self.running.current
 
     @property
     def topic_defaults(self) -> TopicDefaults:
-        """What topics get at present that do not say otherwise."""
+        """The current defaults for topics without own settings."""
         return self.running.current.topics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestContext:
-    """Who asks, in which version."""
+    """The client and the version of a request."""
 
     api_version: int
     client_id: str
     peer: str
     user: str = ANONYMOUS
-    # The name of the listener that the connection came by; empty where it does not matter.
+    # The name of the connection's listener; empty where it does not matter.
     listener: str = ""
