@@ -1,1 +1,1 @@
-"""Sockets and framing."""
+"""Client connections: sockets and framing."""

@@ -5,17 +5,17 @@ from __future__ import annotations
 import socket
 from ipaddress import ip_address
 
-# What binds to all of a family's addresses.
+# The host that binds to all addresses of a family.
 EVERY_ADDRESS = ""
 EVERY_INTERFACE = (EVERY_ADDRESS, "0.0.0.0", "::")
 
 
 def bindable(host: str) -> tuple[socket.AddressFamily, str]:
-    """The family of a listening socket, and the address that it binds to.
+    """Returns the family of a listening socket, and the address to bind.
 
-    Every interface is every one of both families, in whichever of them it is written: Java binds
-    so. Clients that are told `localhost` may try ::1 first, and some of them try nothing else.
-    A name that stands for addresses of both families is taken for its IPv4 address, as by Java.
+    The wildcard of either family listens on both, as Java binds. Clients that connect to
+    `localhost` may try ::1 first, and some of them try nothing else. A name with addresses of both
+    families is bound to its IPv4 address, as by Java.
 
     Raises OSError for a name without an address.
     """
@@ -28,7 +28,7 @@ def bindable(host: str) -> tuple[socket.AddressFamily, str]:
 
 
 def plain_address(host: str) -> str:
-    """An IPv4 client of an IPv6 listener is known by its IPv4 address."""
+    """Returns the IPv4 form of an IPv4-mapped address of a client on an IPv6 listener."""
     return host.removeprefix("::ffff:") if "." in host else host
 
 

@@ -1,7 +1,7 @@
-"""What a handler gives back to the network, and nothing of either.
+"""Answers of handlers to the network layer (plain values).
 
 parts       bytes and file ranges, framed, ready to send
-Throttled   parts, and a time for which the client is not listened to afterwards
+Throttled   parts, and a time for which the client is muted afterwards
 Cold        parts with records from the archive: they give way to live traffic
 Closing     parts, after which the connection is closed; they come later
 Deferred    parts that come by callback: a parked fetch, without a task
@@ -22,11 +22,11 @@ Parts: TypeAlias = Sequence[Part]
 
 
 class CloseConnectionError(Exception):
-    """Raised by a handler whose only right answer is to close, as Kafka does; says why."""
+    """Raised by a handler that must close the connection, as Kafka does; has the reason."""
 
 
 class ThrottledParts(list[Part]):
-    """An answer of a client that took more than its quota: sent at once, then silence (KIP-219)."""
+    """An answer to a client that exceeded its quota: sent at once, then it is muted (KIP-219)."""
 
     __slots__ = ("throttle_ms",)
 
@@ -51,23 +51,23 @@ class ClosingParts(list[Part]):
         self.reason = reason
 
 
-# Kafka's name of everybody who did not say who he is.
+# Kafka's name of an unauthenticated client.
 ANONYMOUS = "ANONYMOUS"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Who asks, and by which listener he came."""
+    """The user of a connection, and the listener that it came by."""
 
     user: str = ANONYMOUS
     listener: str = ""
 
 
 class Deferred:
-    """An answer that comes later by callback, without a task: a parked fetch.
+    """An answer delivered later by callback, without a task: a parked fetch.
 
     `complete` or `fail` is called once; `cancel_hook` is called if the client goes away first.
-    `watcher` is told just before the answer goes out, with the seconds that it took to build.
+    `watcher` is called just before the answer is sent, with the seconds that building took.
     """
 
     __slots__ = ("_callback", "_on_failure", "cancel_hook", "done", "watcher")
@@ -82,7 +82,7 @@ class Deferred:
     def attach(
         self, callback: Callable[[Parts], None], on_failure: Callable[[Exception], None]
     ) -> None:
-        """One of the two is called, once, unless the client goes away first."""
+        """Sets the callbacks: one is called, once, unless the client disconnects first."""
         self._callback = callback
         self._on_failure = on_failure
 
@@ -94,7 +94,7 @@ class Deferred:
             self._callback(parts)
 
     def fail(self, error: Exception) -> None:
-        """The answer could not be built: a mistake of ours, which nobody is left to wait for."""
+        """The answer could not be built, because of a bug of ours."""
         self.done = True
         if self._on_failure is not None:
             self._on_failure(error)
@@ -110,24 +110,24 @@ Answer: TypeAlias = Parts | Deferred | Awaitable[Parts | None] | None
 
 
 class RequestHandler(Protocol):
-    """What the server asks of the layer above."""
+    """The layer above the server, which answers requests."""
 
     def handle(self, frame: memoryview, peer: str, received_s: float) -> Answer:
-        """Answers one request frame: parts to send, something that brings them later, or None.
+        """Answers one request frame: parts to send, an object that delivers them later, or None.
 
-        `received_s` is when its last bytes came, in seconds of the monotonic clock.
-        Raises CloseConnectionError if the connection must be closed instead.
+        `received_s` is when its last bytes arrived, in seconds of the monotonic clock. Raises
+        CloseConnectionError if the connection must be closed instead.
         """
         ...
 
 
 class Gate(ABC):
-    """A handler of one connection that lets requests through once it knows who sends them."""
+    """A handler of one connection that admits requests once its client is authenticated."""
 
     def __init__(self, frame_bytes_max: int) -> None:
-        """`frame_bytes_max` bounds what a stranger may send at a time."""
+        """`frame_bytes_max` bounds the frames of an unauthenticated client."""
         self.frame_bytes_max = frame_bytes_max
-        # Set by the owner of the connection; called when the bound need not hold any more.
+        # Set by the owner of the connection; called when the bound is lifted.
         self.on_open: Callable[[], None] = _nothing
 
     @abstractmethod

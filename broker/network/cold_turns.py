@@ -1,12 +1,12 @@
-"""Turns for connections with cold answers, while there is live traffic.
+"""Schedules cold answers in turns, while there is live traffic.
 
     connection with a cold answer ──enter──► queue ──one in each turn of the loop──► take_turn
                  ▲                                                                       │
-                 └────────────── there is more, and its socket has room ─────────────────┘
+                 └────────────── more to send, and its socket has room ─────────────────┘
 
-Between two of these turns the loop looks at its sockets, so a live request waits for one small turn
-at most, however many consumers read cold. `ColdPace` says how much may go, and is told with each
-tick how late it came, and what the loop waited for a core. Where nothing is live, everybody goes on
+Between two of these turns the loop polls its sockets, so a live request waits for one small turn at
+most, however many consumers read cold. `ColdPace` decides how much may be sent; each tick reports
+its own delay, and how long the loop waited for a core. Without live traffic, all connections send
 as if there were no turns.
 """
 
@@ -29,19 +29,19 @@ log = logging.getLogger(__name__)
 
 
 class TakesTurns(Protocol):
-    """Who has a cold answer to send."""
+    """A connection with a cold answer to send."""
 
     def take_turn(self, bytes_max: int) -> int:
-        """Sends about so much and says how much; enters again if there is more."""
+        """Sends about so much and returns how much; enters again if more is left."""
         ...
 
     def go_on(self) -> None:
-        """Sends as ever: there are no turns any more."""
+        """Resumes normal sending: turns are no longer needed."""
         ...
 
 
 class ColdTurns:
-    """The queue, and the ticks as long as there is something cold beside something live."""
+    """The queue of turns, and the ticks while there are both cold answers and live traffic."""
 
     def __init__(self, pace: ColdPace, now_s: Callable[[], float]) -> None:
         self._pace = pace
@@ -49,9 +49,9 @@ class ColdTurns:
         self._loop = asyncio.get_running_loop()
         # At most one entry for each connection.
         self._queue: deque[TakesTurns] = deque()
-        # Made when they are first needed: few brokers have both, live traffic and cold reads.
+        # Created when first needed: few brokers have both, live traffic and cold reads.
         self._ticks: Ticks | None = None
-        # None where the kernel does not say.
+        # None where the kernel does not report it.
         self._core_wait: CoreWait | None = None
         self._has_no_ticks = False
         self._is_ticking = False
@@ -63,11 +63,11 @@ class ColdTurns:
 
     @property
     def is_needed(self) -> bool:
-        """Whether cold answers are to wait for their turn."""
+        """Whether cold answers have to wait for their turn."""
         return self._pace.is_held(self._now_s()) and self._can_tick()
 
     def enter(self, sender: TakesTurns) -> None:
-        """Its `take_turn` or its `go_on` is called once, in a later turn of the loop."""
+        """Queues the sender for one call of `take_turn` or `go_on` in a later turn of the loop."""
         self._queue.append(sender)
         self._pace.waiting_count = len(self._queue)
         if not self._is_ticking:
@@ -75,12 +75,12 @@ class ColdTurns:
         self._run_soon()
 
     def leave(self, sender: TakesTurns) -> None:
-        """It has nothing to send any more."""
+        """Removes a sender without data."""
         self._queue.remove(sender)
         self._pace.waiting_count = len(self._queue)
 
     def close(self) -> None:
-        """Ends the ticks. Nobody may wait any more."""
+        """Stops the ticks. The queue must be empty."""
         self._stop_ticking()
         self._has_no_ticks = True
         if self._ticks is not None:
@@ -108,12 +108,12 @@ class ColdTurns:
             if not bytes_max:
                 return  # until a tick
             self._pace.sent(self._take_turn(bytes_max))
-            # Who has to wait for a tick learns it here, and not in a turn of the loop for nothing.
+            # Senders that have to wait for a tick are found here, without a turn of the loop.
             if self._queue and self._pace.turn_bytes(now_s):
                 self._run_soon()
 
     def _take_turn(self, bytes_max: int) -> int:
-        """The turn of who waits longest; it may enter again meanwhile."""
+        """Runs the turn of the longest waiting sender, which may enter again meanwhile."""
         sender = self._queue.popleft()
         self._pace.waiting_count = len(self._queue)
         self._is_due = True
@@ -139,7 +139,8 @@ class ColdTurns:
             try:
                 self._ticks = Ticks()
             except OSError as error:
-                # Then nothing says how late live traffic is, and cold answers go as others do.
+                # Without ticks the delay of live traffic is unknown: cold answers are sent
+                # normally.
                 self._has_no_ticks = True
                 log.warning("cold reads do not yield", extra={"fields": {"error": str(error)}})
             else:
@@ -151,7 +152,7 @@ class ColdTurns:
     def _start_ticking(self) -> None:
         assert self._ticks is not None
         self._is_ticking = True
-        self._core_wait_s()  # what was before the first tick
+        self._core_wait_s()  # time before the first tick
         self._tick_s = self._pace.tick_s
         self._ticks.start(self._tick_s, self._now_s())
 
@@ -179,5 +180,5 @@ class ColdTurns:
             self._run()
 
     def _core_wait_s(self) -> float:
-        """What the loop waited for a core since this was asked last."""
+        """Returns how long the loop waited for a core since the last call."""
         return 0.0 if self._core_wait is None else self._core_wait.read_s()

@@ -1,4 +1,4 @@
-"""How many connections there may be, and how large a request."""
+"""Configuration of the network layer: limits of connections and requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LIMIT = re.compile(r"[0-9]{1,9}")
 
 
 def parse_connection_overrides(text: str) -> Mapping[str, int]:
-    """Limits by address, of `max.connections.per.ip.overrides`. Raises InvalidConfig."""
+    """Parses `max.connections.per.ip.overrides`: limits by address. Raises InvalidConfig."""
     limits: dict[str, int] = {}
     for element in text.split(","):
         if not element.strip():
@@ -36,7 +36,7 @@ def parse_connection_overrides(text: str) -> Mapping[str, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkConfig:
-    """Bounds of the network layer."""
+    """Limits of the network layer."""
 
     request_bytes_max: int = key(
         "socket.request.max.bytes",
@@ -75,15 +75,15 @@ class NetworkConfig:
         dynamic=True,
         convert=parse_connection_overrides,
     )
-    # Of listeners with a limit of their own, by name.
+    # Limits of single listeners, by name.
     connections_by_listener_max: Mapping[str, int] = field(default_factory=dict)
 
     def of_address(self, address: str) -> int:
-        """How many connections one address may have."""
+        """Returns the connection limit of one address."""
         return self.connections_by_address_max.get(address, self.connections_per_address_max)
 
     def of_listener(self, name: str) -> int:
-        """How many connections one listener may have."""
+        """Returns the connection limit of one listener."""
         return self.connections_by_listener_max.get(name, self.connections_max)
 
     def check(self) -> None:

@@ -6,24 +6,24 @@
        │                        ▼                                    ▼
        └───────────────────── WAITING                             SENDING (turn by turn)
 
-A client that took more than its quota gets its answer at once and is then muted: nothing more is
-read from it until its time is over (KIP-219).
+A client that exceeded its quota gets its answer at once and is then muted: nothing is read from it
+until its throttle time is over (KIP-219).
 
-At most one request is in process: the next frame is looked at when the answer of the last one is
-in the socket, so answers keep their order, and the socket is the back-pressure. Answers that are
-ready together are sent together. Who pipelines has a turn of TURN_S_MAX; then others have theirs.
+At most one request is in process: the next frame is handled when the answer of the last one is in
+the socket, so answers keep their order, and the socket is the back-pressure. Answers that are ready
+together are sent together. A pipelining client has a turn of TURN_S_MAX; then others have theirs.
 
-File ranges go by `sendfile`. What stands between and behind them is a few bytes, which would be a
-packet of their own and wake the client: TCP_CORK holds the last packet back until all is there that
-goes in this turn. A range of a few records, as who reads at the end of a log gets it, is read
-instead, and goes with the rest in one call.
+File ranges are sent by `sendfile`. The few bytes between and behind them would be packets of their
+own and wake the client: TCP_CORK holds the last packet back until all data of this turn is written.
+A range of a few records, as for a consumer at the end of a log, is read instead, and sent with the
+rest in one call.
 
-The loop is everybody's: a large answer goes out in parts, each in a turn of the loop, so that small
-answers pass between them. One with records from the archive gives way to live traffic: while there
-is any, its turns are smaller, and it waits for each (`cold_turns.py`).
+All connections share the loop: a large answer is sent in parts, each in a turn of the loop, so that
+small answers pass between them. One with records from the archive yields to live traffic: while
+there is any, its turns are smaller, and it waits for each (`cold_turns.py`).
 
-The connection registers for readability once. While it is busy it lets the event pass, and only if
-one comes does it unregister: a client that waits for its answer costs no epoll call.
+The connection registers for readability once. While it is busy it ignores a first event, and only
+then unregisters: a client that waits for its answer costs no epoll call.
 """
 
 from __future__ import annotations
@@ -62,20 +62,19 @@ from strandline.storage.quiet_log import QuietLog
 
 log = logging.getLogger(__name__)
 
-# A consumer asks again at once. One for all connections, whatever file it is.
+# A consumer retries at once. One for all connections, for any file.
 _quiet_log = QuietLog(log)
 
 Spawn: TypeAlias = Callable[[Coroutine[object, object, None]], object]
 
 # A pipelining client may have thousands of small requests in one buffer; its answers are sent when
-# this many parts wait, and it gets no further ones while the socket is full.
+# this many parts wait, and no more are handled while the socket is full.
 UNSENT_PARTS_MAX = 64
-# What one connection sends in one turn of the loop, more or less; then the others have theirs, who
-# may wait for a small answer. It is an answer of one partition as clients ask for it, and takes a
-# quarter of a millisecond.
+# Bytes that one connection sends in one turn of the loop, more or less; others may wait for a small
+# answer. It is the usual answer of one partition, and takes a quarter of a millisecond.
 TURN_BYTES_MAX = 1024 * 1024
-# How long one connection handles what it has pipelined before others have their turn: its buffer
-# may hold tens of thousands of small requests.
+# How long one connection handles pipelined requests before others have their turn: its buffer may
+# hold tens of thousands of small ones.
 TURN_S_MAX = 0.004
 _AT_ONCE = (list, tuple)
 
@@ -128,8 +127,8 @@ class Connection:
         on_failed: Callable[[str, Exception], None],
         cold_turns: ColdTurns | None = None,
     ) -> None:
-        """`on_refused` is told peer and reason when a client is cut off for what it sent, and
-        `on_failed` peer and error when it is for a mistake of ours.
+        """`on_refused` is called with peer and reason when a client is disconnected for its bytes,
+        and `on_failed` with peer and error when it is for a bug of ours.
 
         Without `cold_turns` cold answers are sent like others.
         """
@@ -146,9 +145,9 @@ class Connection:
         self._writing = False
         self._reading = True
         self._cold_turns = cold_turns
-        # An answer with records from the archive is among what is to be sent.
+        # An answer with records from the archive is queued.
         self._is_cold = False
-        # The last attempt to send ended because the socket took no more.
+        # The last send ended because the socket was full.
         self._is_full = False
         # `cold_turns` will call; until then nothing is sent.
         self._awaits_turn = False
@@ -156,7 +155,7 @@ class Connection:
         self._on_refused = on_refused
         self._on_failed = on_failed
         self.peer = peer
-        # The name of the listener that it came by.
+        # The name of the listener that accepted it.
         self.listener = listener
         self.peer_address = peer.rpartition(":")[0]
         self.closed = False
@@ -187,8 +186,8 @@ class Connection:
             self.close(f"receive failed: {error.strerror}")
             return
         except MemoryError:
-            # What it sent so far is given back. Its socket would stay readable: the loop would be
-            # here again at once, and as often as it can.
+            # Its frames are dropped. The socket would stay readable: the loop would be here again
+            # at once, and as often as it can.
             self._on_refused(self.peer, "no memory for its request")
             self.close("no memory for its request")
             return
@@ -200,10 +199,10 @@ class Connection:
         self._process_frames()
 
     def _is_abandoned(self) -> bool:
-        """Whether the client of a parked answer went away; looks without taking anything.
+        """Whether the client of a parked answer disconnected; peeks without reading.
 
-        A parked fetch may name any wait up to 24 days, and its socket would stay open for as long.
-        Requests that were pipelined behind it hide the end; then it is found when its time is over.
+        A parked fetch may request any wait up to 24 days, and its socket would stay open as long.
+        Requests pipelined behind it hide the end of stream; it is then found after the wait.
         """
         try:
             return not self._socket.recv(1, socket.MSG_PEEK)
@@ -213,9 +212,9 @@ class Connection:
             return True
 
     def _process_frames(self) -> None:
-        """Handles the frames that are whole, until one must wait; then sends what is ready.
+        """Handles the complete frames, until one must wait; then sends what is ready.
 
-        Others have their turn after TURN_S_MAX; nobody asks the clock for a single frame.
+        Other connections get their turn after TURN_S_MAX; a single frame costs no clock call.
         """
         turn_ends_s = 0.0
         try:
@@ -276,7 +275,7 @@ class Connection:
             self._on_answer(() if parts is None else parts)
 
     def _on_failure(self, error: Exception) -> None:
-        """A handler's mistake costs its client the connection, never the broker its life."""
+        """A bug in a handler costs its client the connection, but never stops the broker."""
         self._on_failed(self.peer, error)
         self._pending = None
         self.close("internal error")
@@ -312,7 +311,7 @@ class Connection:
             self._resume()
 
     def _resume(self) -> None:
-        """Looks for frames that came while busy, then listens again."""
+        """Handles frames that arrived while busy, then listens again."""
         if self.closed:
             return
         if self._frames.pending_bytes:
@@ -324,13 +323,13 @@ class Connection:
     # --- sending -----------------------------------------------------------------------------
 
     def _begin_cold(self) -> None:
-        """A cold answer comes next; what is ready before it need not wait for its turns."""
+        """A cold answer comes next; answers ready before it need not wait for its turns."""
         if not self._writing:
             self._flush()
         self._is_cold = True
 
     def _flush(self) -> None:
-        """Sends until all is out, the socket is full, or others are to have their turn."""
+        """Sends until the queue is empty, the socket is full, or the turn is over."""
         if self.closed or not self._outgoing:
             return
         if self._is_cold and self._cold_turns is not None and self._cold_turns.is_needed:
@@ -341,7 +340,7 @@ class Connection:
             self._watch_socket()
 
     def _send(self, bytes_max: int) -> int:
-        """Sends about so much, if the socket takes it; how much it took."""
+        """Sends about so much, if the socket takes it; returns how much it took."""
         left = bytes_max
         self._is_full = False
         is_corked = False
@@ -366,7 +365,7 @@ class Connection:
             self.close(f"send failed: {error.strerror}")
             return bytes_max - left
         except DiskError as error:
-            # The head of the answer may have gone: as in Kafka, its client gets no other.
+            # The head of the answer may be sent: as in Kafka, the connection is closed.
             _quiet_log.say(
                 logging.WARNING,
                 "answer broken off",
@@ -383,7 +382,7 @@ class Connection:
         return bytes_max - left
 
     def _watch_socket(self) -> None:
-        """Asks the loop to call when the socket takes more, as long as there is more."""
+        """Asks the loop to call when the socket takes more, as long as data is queued."""
         if self._outgoing:
             if not self._writing:
                 self._writing = True
@@ -435,12 +434,12 @@ class Connection:
 
     @property
     def is_mid_frame(self) -> bool:
-        """True if a frame has begun and the client owes us the rest."""
+        """True if a frame is incomplete and the client has to send the rest."""
         return self._frames.pending_bytes > 0 and not self._busy and not self._writing
 
     @property
     def is_sending(self) -> bool:
-        """True if the client is to take an answer; not while we make the answer wait."""
+        """True if the client has to read an answer; not while we delay the answer."""
         return self._writing and not self._awaits_turn
 
     @property
@@ -453,11 +452,11 @@ class Connection:
 
     @property
     def buffer_bytes(self) -> int:
-        """What the receive buffer takes."""
+        """Size of the receive buffer."""
         return self._frames.capacity_bytes
 
     def allow_frames(self, frame_bytes_max: int) -> None:
-        """Larger frames than at first are taken from now on."""
+        """Raises the frame limit from now on."""
         self._frames.frame_bytes_max = frame_bytes_max
 
     def shrink(self) -> None:

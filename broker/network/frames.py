@@ -6,12 +6,12 @@ One buffer per connection is filled by `recv_into` and handed out as views, so a
 copied. A view is valid until the next `free_space()`: the connection answers a request before it
 reads on.
 
-A receive that fills the buffer says that more is waiting: the buffer grows up to BUSY_BYTES_MAX, so
-that a client that pipelines has many frames taken, handled and answered per system call.
+A receive that fills the buffer shows that more is waiting: the buffer grows up to BUSY_BYTES_MAX,
+so that many frames of a pipelining client are received, handled and answered per system call.
 
 The buffer grows with what has *arrived*, not with what a length field announces: a client that
 announces 100 MiB and sends ten bytes costs the smallest buffer. It stays as large as the frames
-that came, up to RETAINED_BYTES_MAX, and `shrink` gives it back when the connection is idle.
+received, up to RETAINED_BYTES_MAX, and `shrink` frees it when the connection is idle.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ import struct
 
 _LENGTH = struct.Struct(">i")
 
-# Holds a few small requests; what an idle connection costs.
+# Holds a few small requests; the memory of an idle connection.
 INITIAL_BYTES = 16 * 1024
-# What one receive takes at most from a client that keeps its socket full.
+# The most that one receive takes from a client that keeps its socket full.
 BUSY_BYTES_MAX = 1024 * 1024
-# Two frames of the usual largest batch (1 MiB) with room to spare; beyond it a buffer is given
-# back after its frame.
+# Two frames of the usual largest batch (1 MiB) with room to spare; a larger buffer is freed after
+# its frame.
 RETAINED_BYTES_MAX = 4 * 1024 * 1024
 
 
 class FrameError(Exception):
-    """A length that no honest client sends; the connection must be closed."""
+    """A length that no correct client sends; the connection must be closed."""
 
 
 class FrameBuffer:
-    """The bytes received and not yet consumed."""
+    """The buffer of received bytes that are not consumed yet."""
 
     __slots__ = ("_buffer", "_end", "_is_short", "_start", "_view", "frame_bytes_max")
 
@@ -58,7 +58,7 @@ class FrameBuffer:
         return len(self._buffer)
 
     def free_space(self) -> memoryview:
-        """Where to receive into; never empty. Invalidates the frames handed out before."""
+        """Returns the space to receive into; never empty. Invalidates frames returned before."""
         if self._is_short and len(self._buffer) < BUSY_BYTES_MAX:
             self._reallocate(min(4 * len(self._buffer), BUSY_BYTES_MAX))
         self._is_short = False
@@ -75,7 +75,7 @@ class FrameBuffer:
         self._is_short = self._end == len(self._buffer)
 
     def next_frame(self) -> memoryview | None:
-        """The next whole frame without its length, or None if more bytes must come.
+        """Returns the next complete frame without its length, or None if bytes are missing.
 
         Raises FrameError for a negative length or one above the limit.
         """
@@ -95,7 +95,7 @@ class FrameBuffer:
         return self._view[begin : self._start]
 
     def shrink(self) -> None:
-        """Gives a large buffer back if nothing is in it."""
+        """Frees a large buffer if it is empty."""
         if self._start == self._end and len(self._buffer) > INITIAL_BYTES:
             self._reallocate(INITIAL_BYTES)
 
@@ -118,7 +118,7 @@ class FrameBuffer:
             self._start, self._end = 0, pending
 
     def _reallocate(self, capacity_bytes: int) -> None:
-        """A new buffer with the pending bytes at its front; views of the old one stay valid."""
+        """Allocates a buffer with the pending bytes at its front; old views stay valid."""
         pending = self._view[self._start : self._end]
         buffer = bytearray(capacity_bytes)
         buffer[: len(pending)] = pending

@@ -1,8 +1,8 @@
-"""The parts of an answer go into a socket: buffers together, files by `sendfile`.
+"""Sends the parts of an answer to a socket: buffers together, files by `sendfile`.
 
-Each call sends what stands at the head of the parts, takes away what the socket took, and says how
-many bytes it offered and how many were taken. A file that cannot be read is a DiskError; any other
-OSError is the socket's.
+Each call sends from the head of the parts, removes the bytes that the socket took, and returns how
+many bytes were offered and taken. A file that cannot be read is a DiskError; any other OSError is
+the socket's.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from strandline.storage.model import Buffer
 
 # sendmsg takes at most IOV_MAX (1024) buffers.
 SEND_BUFFERS_MAX = 512
-# What may come on top, so that the end of an answer needs no turn of its own.
+# Tolerated excess, so that the end of an answer needs no turn of its own.
 SLACK_BYTES = 64 * 1024
-# Below this, joining buffers is cheaper than handing the kernel a vector, and reading a file than
-# letting the kernel send of it.
+# Below this, joining buffers is cheaper than a vectored write, and reading a file cheaper than
+# `sendfile`.
 JOIN_BYTES_MAX = 16 * 1024
-# What `sendfile` fails with for the file's sake: no socket of ours has these.
+# Errors of `sendfile` that the file causes: sockets never have these.
 _FAULTS_OF_FILES = frozenset(
     {errno.EIO, errno.ENXIO, errno.ENODATA, errno.EBADMSG, errno.ESTALE, errno.EUCLEAN}
 )
-# In the place of (bytes offered, bytes sent): the turn is over, the socket was not asked.
+# In place of (bytes offered, bytes sent): the turn is over, the socket was not called.
 NO_TURN_LEFT = (1, 0)
 
 
 def send_bytes(connected: socket.socket, outgoing: deque[Part], bytes_max: int) -> tuple[int, int]:
-    """Sends the run of buffers at the head; how many bytes it offered and the socket took.
+    """Sends the run of buffers at the head; returns the bytes offered and taken.
 
     Raises DiskError, OSError.
     """
@@ -82,7 +82,7 @@ def _drop_sent(outgoing: deque[Part], run: list[Buffer], sent: int) -> None:
 def send_file(
     connected: socket.socket, outgoing: deque[Part], part: FileRange, bytes_max: int
 ) -> tuple[int, int]:
-    """Sends of a file; how many bytes it offered and the socket took. Raises DiskError, OSError."""
+    """Sends from a file; returns the bytes offered and taken. Raises DiskError, OSError."""
     asked = part.length if part.length <= bytes_max else bytes_max - SLACK_BYTES
     if asked <= 0:
         return NO_TURN_LEFT
@@ -102,7 +102,7 @@ def send_file(
 
 
 def _read(part: FileRange) -> bytes:
-    """What `sendfile` would send. Raises DiskError."""
+    """Reads the range that `sendfile` would send. Raises DiskError."""
     content = part.read()
     if len(content) != part.length:
         raise _too_short(part)
@@ -114,7 +114,7 @@ def _too_short(part: FileRange) -> DiskError:
 
 
 def _first_bytes(run: list[Buffer], byte_count: int) -> list[Buffer]:
-    """The beginning of a run that is longer."""
+    """Returns the first `byte_count` bytes of a longer run."""
     found: list[Buffer] = []
     for part in run:
         if len(part) >= byte_count:

@@ -1,14 +1,14 @@
-"""Listening sockets, the set of connections, and the sweep that bounds them.
+"""Listening sockets and the set of connections, with their limits.
 
-A connection is dropped when it is idle for `connections.max.idle.ms`, when it owes the rest of a
-frame, or when it does not take its answer, for STALLED_S. More than `max.connections`, or more from
-one address than `max.connections.per.ip` (and its overrides), are accepted and closed at once, so
-that the client sees a refusal and not a silence. A client that connects more often than its
-`connection_creation_rate` is held unserved until it could connect again, and closed then: closed at
-once, it would only come again at once (KIP-612). When all of them together connect faster than
-`max.connection.creation.rate`, the one that was accepted waits, and the others in the system's
-queue behind it. They wait there too while a quarter of the descriptors that files have not taken is
-all that is left: who only connects is not to keep the logs from opening theirs.
+A connection is dropped when it is idle for `connections.max.idle.ms`, or when it owes the rest of a
+frame or does not read its answer for STALLED_S. Connections above `max.connections`, or from one
+address above `max.connections.per.ip` (and its overrides), are accepted and closed at once, so that
+the client sees a refusal instead of a timeout. A client above its `connection_creation_rate` is
+held unserved until it could connect again, and then closed: after an immediate close it would
+reconnect at once (KIP-612). If all clients together exceed `max.connection.creation.rate`, the last
+accepted connection waits, and the others wait in the backlog behind it. They also wait there when
+only a quarter of the descriptors that files have not taken is left: connections must not keep the
+logs from opening their files.
 """
 
 from __future__ import annotations
@@ -40,28 +40,28 @@ log = logging.getLogger(__name__)
 STALLED_S = 60.0
 SWEEP_INTERVAL_S = 5.0
 SWEEP_INTERVAL_S_MIN = 0.25
-# A connection that is quiet this long gives its receive buffer back.
+# A connection that is quiet this long frees its receive buffer.
 SHRINK_AFTER_S = 10.0
 ACCEPTS_PER_EVENT_MAX = 64
-# Out of descriptors or memory: until a connection ends, there is nothing to be had.
+# Out of descriptors or memory: accepting fails until a connection ends.
 OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 ACCEPT_PAUSE_S = 0.5
-# What connections leave of the descriptors that they and nothing else could have: one in so many,
-# and no more than this. A log that rolls opens three, and 1,024 sealed segments may be open.
+# Share of the available descriptors that connections must leave free: one in so many, and at most
+# the number below. A log that rolls opens three, and 1,024 sealed segments may be open.
 DESCRIPTORS_LEFT_PART = 4
 DESCRIPTORS_LEFT_MAX = 2048
 TOO_FEW_LEFT = "few file descriptors are left, and logs need them (ulimit -n)"
 LISTEN_BACKLOG = 512
-# Sockets that are held because their client connects too often; further ones are closed at once.
+# Sockets held because their client connects too often; more are closed at once.
 HELD_MAX = 1000
 HELD_S_MAX = 10.0
-# At most one line in this time about clients that were cut off: they may be many, and hostile.
+# At most one line in this time about disconnected clients: they may be many, and hostile.
 REFUSAL_LOG_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerStatistics:
-    """`_total` since the start; what the sweep closed was idle, or stalled in a frame or answer."""
+    """Counters of connections: `_total` since the start; the sweep closes idle and stalled ones."""
 
     connections: int
     muted_connections: int
@@ -73,7 +73,7 @@ class ServerStatistics:
 
 
 class Server:
-    """Accepts on any number of addresses; owns its connections."""
+    """The server: accepts on any number of addresses; owns its connections."""
 
     def __init__(
         self,
@@ -88,16 +88,16 @@ class Server:
     ) -> None:
         """`handler_of` gives the handler of a new connection by its listener.
 
-        `limits` are asked for at every use: they may be altered.
+        `limits` are read again at every use: they may be altered.
 
-        `admit` says for how many ms an address that connects is to be kept out; 0 lets it in.
-        `pace` counts a connection of a listener, and says for how many ms it is to wait.
-        `cold_turns` are the turns of cold answers; closed with the server.
+        `admit` returns for how many ms a connecting address is held; 0 admits it. `pace` counts a
+        connection of a listener, and returns for how many ms it has to wait. `cold_turns` schedules
+        cold answers; it is closed with the server.
         """
         self._handler_of = handler_of
         self._admit = admit
         self._pace = pace
-        # Those that wait for their turn: one per listening socket, which rests meanwhile.
+        # Connections waiting for their turn: one per listening socket, which pauses meanwhile.
         self._waiting: dict[socket.socket, socket.socket] = {}
         self._names: dict[socket.socket, str] = {}
         self._congestion: dict[socket.socket, SystemChoice] = {}
@@ -128,7 +128,7 @@ class Server:
         try:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6 and address == EVERY_ADDRESS:
-                # The system may be set to keep IPv4 away from such a socket.
+                # The system may be set to exclude IPv4 from such a socket.
                 listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
             listening.bind((address, port))
             congestion = SystemChoice(listening)
@@ -152,7 +152,7 @@ class Server:
                 return
             except OSError as error:
                 if error.errno == errno.ECONNABORTED:
-                    continue  # That client went away again; others may wait behind it.
+                    continue  # That client disconnected; others may wait behind it.
                 if error.errno not in OUT_OF_RESOURCES:
                     raise
                 self._pause_accepting(listening, error.strerror)
@@ -170,9 +170,9 @@ class Server:
                 return
 
     def _leaves_too_few(self, descriptor: int) -> bool:
-        """Whether files could get too few descriptors, if `descriptor` is the latest one given.
+        """Whether files could get too few descriptors, if `descriptor` is the latest one assigned.
 
-        The system gives the lowest that is free, so about as many as its number are in use.
+        The system assigns the lowest free one, so about as many as its number are in use.
         """
         left = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 1 - descriptor
         for_both = left + len(self._connections) + len(self._held)
@@ -188,7 +188,7 @@ class Server:
     def _take_in(
         self, listening: socket.socket, connected: socket.socket, address: tuple[str, int]
     ) -> None:
-        """Makes an accepted socket a connection, unless there are too many."""
+        """Creates the connection of an accepted socket, unless there are too many."""
         name = self._names[listening]
         limits = self._limits()
         host = plain_address(address[0])
@@ -232,7 +232,7 @@ class Server:
         self._connections.add(connection)
 
     def _log_refusal(self, peer: str, reason: str) -> None:
-        """Says why a client was cut off, which nothing on the wire can; not for every one."""
+        """Logs why a client was disconnected, which the wire cannot tell; at a limited rate."""
         self._refusals.say(
             logging.WARNING,
             "client cut off for what it sent",
@@ -241,7 +241,7 @@ class Server:
         )
 
     def _log_failure(self, peer: str, error: Exception) -> None:
-        """Says what failed unexpectedly; a client may come again with the same at once."""
+        """Logs an unexpected failure, at a limited rate: a client may retry at once."""
         self._failures.say(
             logging.ERROR,
             "request failed",
@@ -269,14 +269,14 @@ class Server:
             self._by_listener[connection.listener] -= 1
             self._by_address[host] -= 1
             if not self._by_address[host]:
-                # One entry per address that is connected, not per address that ever was.
+                # One entry per connected address, not per address ever seen.
                 del self._by_address[host]
 
     def _pause_accepting(self, listening: socket.socket, reason: str | None) -> None:
         """Leaves clients in the backlog for a while.
 
-        The listening socket stays readable as long as one waits there, so trying on would be a
-        busy loop, and each round of it a line in the log.
+        The listening socket stays readable as long as one waits there, so retrying would be a busy
+        loop, and each round of it a line in the log.
         """
         self._failures.say(
             logging.WARNING,
@@ -309,13 +309,13 @@ class Server:
         """Drops idle and stalled connections until cancelled."""
         while True:
             idle_s_max = self._limits().idle_ms_max / 1000
-            # A short time is kept as well as a long one.
+            # Short idle limits are swept more often.
             shortest_s = max(idle_s_max / 2, SWEEP_INTERVAL_S_MIN) if idle_s_max >= 0 else 60.0
             await asyncio.sleep(min(SWEEP_INTERVAL_S, shortest_s))
             self.sweep()
 
     def sweep(self) -> None:
-        """Closes connections that stall or idle, and takes back what quiet ones do not need."""
+        """Closes idle and stalled connections, and frees the buffers of quiet ones."""
         now_s = self._clock.monotonic_s()
         idle_ms_max = self._limits().idle_ms_max
         for connection in tuple(self._connections):

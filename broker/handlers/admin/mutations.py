@@ -1,6 +1,5 @@
 """Enforces controller_mutation_rate: partitions that a client may create or delete per second.
 
-
 Requests of versions that know THROTTLING_QUOTA_EXCEEDED are strict: when the quota is used up, the
 remaining topics are refused with it. Older requests are carried out fully, and throttled
 afterwards. Items refused for other reasons cost nothing, as far as that is known beforehand.
