@@ -1,1 +1,1 @@
-"""The broker's configuration: keys, parsing, checks, and what runs now."""
+"""The broker's configuration: keys, parsing, checks, and the values in force."""

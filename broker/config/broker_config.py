@@ -1,7 +1,7 @@
 """The configuration of one broker: a section for each part, whose fields are the keys.
 
-Each part is handed its section. What a key is, its default, its bounds and what it means stands at
-its field, and nowhere else; `loading.py` makes the configuration of files and overrides.
+Each part gets its section. A key's name, default, bounds and documentation are at its field, and
+nowhere else; `loading.py` builds the configuration from files and overrides.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _GROUPS = "Consumer groups"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IgnoredKey:
-    """A key that was accepted without having an effect, and why it has none."""
+    """A key that was accepted without effect, and why it has none."""
 
     key: str
     reason: str
@@ -52,10 +52,10 @@ class IgnoredKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    """What one broker runs with: its sections, in the order of docs/configuration.md.
+    """The configuration of one broker: its sections, in the order of docs/configuration.md.
 
-    `listeners` and `advertised_listeners` have the same names in the same order. `given` holds
-    the texts of the keys that were set; `ignored` those that were set in vain.
+    `listeners` and `advertised_listeners` have the same names in the same order. `given` holds the
+    texts of the keys that were set; `ignored` those without effect.
     """
 
     identity: IdentityConfig = section(IdentityConfig, _NETWORK)
@@ -93,7 +93,7 @@ class BrokerConfig:
         return self.identity.node_id
 
     def with_bound_ports(self, ports: Mapping[str, int]) -> BrokerConfig:
-        """The same with port 0 replaced by what the system gave, by listener name."""
+        """Returns a copy with port 0 replaced by the bound port, by listener name."""
 
         def bind(listeners: tuple[Listener, ...]) -> tuple[Listener, ...]:
             return tuple(

@@ -1,7 +1,7 @@
 """Keys of Kafka that strandline knows but does not act on.
 
-    IGNORED    their absence here changes nothing that a client could notice: accepted, and logged
-    REFUSED    silence would be a lie (security, limits, plug-ins): refused with the reason
+    IGNORED    their absence here is not visible to clients: accepted, and logged
+    REFUSED    ignoring them would mislead (security, limits, plug-ins): refused with the reason
 
 A key in neither table and not in BROKER_CONFIGS is unknown, and refused with the nearest name.
 """
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 class ForeignKeys:
     """Keys of Kafka that strandline does not act on: one name, or a prefix ending in a dot.
 
-    `neutral` values say what happens anyway, so even a refused key may carry them.
+    `neutral` values match the actual behaviour, so even a refused key may have them.
     """
 
     pattern: str
@@ -177,7 +177,7 @@ REFUSED: tuple[ForeignKeys, ...] = (
 
 
 def find_foreign(key: str, table: tuple[ForeignKeys, ...]) -> ForeignKeys | None:
-    """The entry that names `key` itself, else the first whose prefix covers it."""
+    """Returns the entry that names `key` itself, else the first whose prefix covers it."""
     matching = [entry for entry in table if entry.matches(key)]
     exact = [entry for entry in matching if entry.pattern == key]
     return next(iter(exact or matching), None)

@@ -1,14 +1,14 @@
-"""Properties of single groups: what a GROUP resource of DescribeConfigs and its kin has.
+"""Properties of single groups: the GROUP resource of the configuration APIs.
 
     consumer.session.timeout.ms       over group.consumer.session.timeout.ms of the broker
     consumer.heartbeat.interval.ms    over group.consumer.heartbeat.interval.ms
 
-Both are for groups of the new protocol, whose members are told by the broker; members of classic
-groups bring their own. Kafka's further ones are for share groups and Kafka Streams, which are not
-served. A group need not exist to have properties, and keeps them when it is gone.
+Both are for groups of the new protocol, whose members get them from the broker; members of classic
+groups send their own. Kafka's other properties are for share groups and Kafka Streams, which are
+not served. A group need not exist to have properties, and keeps them after its deletion.
 
 The bounds are the broker's (group.consumer.min.*, group.consumer.max.*). If they are changed later,
-a group that is outside gets the nearest value inside.
+a group outside the bounds gets the nearest bound.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from strandline.storage.errors import InvalidConfig
 
 SESSION_TIMEOUT = "consumer.session.timeout.ms"
 HEARTBEAT_INTERVAL = "consumer.heartbeat.interval.ms"
-# More than one broker keeps: each is a line of a snapshot that every start reads.
+# More than one broker serves: each is a line of a snapshot that every start reads.
 GROUPS_MAX = 100_000
 
 GROUP_CONFIGS: Mapping[str, ConfigDef] = MappingProxyType(
@@ -45,7 +45,7 @@ GROUP_CONFIGS: Mapping[str, ConfigDef] = MappingProxyType(
 
 
 def check_group_change(config: BrokerConfig, properties: Mapping[str, str]) -> None:
-    """Raises Refusal unless a group can run with these."""
+    """Raises Refusal unless a group can run with these properties."""
     for name, text in properties.items():
         definition = GROUP_CONFIGS.get(name)
         if definition is None:
@@ -74,7 +74,7 @@ def check_group_change(config: BrokerConfig, properties: Mapping[str, str]) -> N
 
 
 def member_times(config: BrokerConfig, properties: Mapping[str, str]) -> MemberTimes:
-    """What holds for the members of a group with these properties."""
+    """Returns the timeouts for the members of a group with these properties."""
     rules = config.groups.consumer
     values = {
         SESSION_TIMEOUT: rules.session_timeout_ms,
@@ -82,7 +82,7 @@ def member_times(config: BrokerConfig, properties: Mapping[str, str]) -> MemberT
     }
     bounds = _bounds(config)
     for name, text in properties.items():
-        # What another release stored and this one does not know is left alone.
+        # Properties stored by another release that this one does not know are ignored.
         if name in values and text.isdecimal():
             low, high = bounds[name]
             values[name] = min(max(int(text), low), high)

@@ -1,8 +1,8 @@
 """Keys that may be set for one listener: `listener.name.<name in lower case>.<key>`, as in Kafka.
 
-A key of that form has the type and bounds of the key it ends in, and no default: where it is not
-set, the key without the prefix holds, or (for limits of connections) nothing further. Users of
-SASL/PLAIN stand under a key that only listeners have:
+A key of that form has the type and bounds of the key it ends in, and no default: if it is not set,
+the key without the prefix applies, or (for connection limits) no further limit. Users of SASL/PLAIN
+are under a key that only listeners have:
 
     listener.name.<name>.plain.sasl.jaas.config
 """
@@ -26,7 +26,7 @@ SCOPED = (
 )
 PLAIN_USERS = "plain.sasl.jaas.config"
 
-# Keys that only listeners have, and what reads each.
+# Keys that only listeners have, and the parser of each.
 _OF_LISTENERS: Mapping[str, Callable[[str], object]] = {
     PLAIN_USERS: plain_passwords,
     "scram-sha-256.sasl.jaas.config": check_scram,
@@ -37,7 +37,7 @@ _SCOPED_KEY = re.compile(rf"listener\.name\.(?P<listener>[a-z0-9_.-]+?)\.(?P<key
 
 
 def broker_config(name: str) -> ConfigDef | None:
-    """What is known of a broker key, with or without a listener in it; None if there is no such."""
+    """Returns the definition of a broker key, with or without a listener prefix; None if none."""
     definition = BROKER_CONFIGS.get(name)
     if definition is not None:
         return definition
@@ -58,6 +58,6 @@ def broker_config(name: str) -> ConfigDef | None:
 
 
 def of_listener(given: Mapping[str, str], listener: str, key: str) -> str | None:
-    """What is set for one listener alone; None if nothing is."""
+    """Returns the value set for one listener alone; None if there is none."""
     text = given.get(f"{PREFIX}{listener.lower()}.{key}", "").strip()
     return text or None

@@ -8,8 +8,8 @@ SASL_PLAINTEXT are served. Listeners named by `controller.listener.names` belong
 which we do not have: they are left out, so that Kafka's own server.properties can be used as it is.
 
 An empty host, 0.0.0.0 or [::] listens on every interface, for IPv4 and IPv6. No client can connect
-to such an address, so it is never advertised: this machine's name takes the place of an empty host,
-and the others need `advertised.listeners`.
+to such an address, so it is never advertised: this machine's name replaces an empty host, and the
+others need `advertised.listeners`.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _LISTENER = re.compile(
 
 
 class CannotListen(StrandlineError):
-    """An address of `listeners` cannot be bound."""
+    """An address in `listeners` cannot be bound."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listener:
-    """One address under a name; an empty host means every interface, port 0 any free port."""
+    """An address with a name; an empty host means every interface, port 0 any free port."""
 
     name: str
     host: str
@@ -49,7 +49,7 @@ class Listener:
 def listen_at(
     listeners: Iterable[Listener], listen: Callable[[str, int, str], int]
 ) -> dict[str, int]:
-    """Has `listen` open each by host, port and name; the ports, by name. Raises CannotListen."""
+    """Calls `listen` for each; returns the bound ports by listener name. Raises CannotListen."""
     ports: dict[str, int] = {}
     for listener in listeners:
         try:
@@ -60,7 +60,7 @@ def listen_at(
 
 
 def parse_listeners(key: str, elements: Sequence[str]) -> tuple[Listener, ...]:
-    """Listeners of the list under `key`. Raises InvalidConfig."""
+    """Parses the list under `key`. Raises InvalidConfig."""
     listeners = tuple(_parse_listener(key, element) for element in elements)
     for position, listener in enumerate(listeners):
         if any(listener.name == earlier.name for earlier in listeners[:position]):
@@ -79,7 +79,7 @@ def _parse_listener(key: str, text: str) -> Listener:
 
 
 def parse_protocol_map(elements: Sequence[str]) -> Mapping[str, str]:
-    """Security protocol by listener name. Raises InvalidConfig."""
+    """Parses the security protocols by listener name. Raises InvalidConfig."""
     protocols: dict[str, str] = {}
     for element in elements:
         name, separator, protocol = element.partition(":")
@@ -95,12 +95,12 @@ PLAINTEXT, SASL_PLAINTEXT = "PLAINTEXT", "SASL_PLAINTEXT"
 
 
 def protocol_of(listener: str, protocols: Mapping[str, str]) -> str | None:
-    """The security protocol of a listener's name; a protocol's own name needs no entry."""
+    """Returns the security protocol of a listener name; a protocol's own name needs no entry."""
     return protocols.get(listener, listener if listener in _PROTOCOLS else None)
 
 
 def check_protocols(listeners: Sequence[Listener], protocols: Mapping[str, str]) -> None:
-    """Raises InvalidConfig for a listener of a protocol that is not served."""
+    """Raises InvalidConfig for a listener with a protocol that is not served."""
     for listener in listeners:
         protocol = protocol_of(listener.name, protocols)
         if protocol is None:
@@ -121,14 +121,14 @@ _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 def without_controllers(
     listeners: Sequence[Listener], controller_names: Collection[str]
 ) -> tuple[Listener, ...]:
-    """Those listeners that brokers and clients use."""
+    """Returns the listeners for brokers and clients."""
     return tuple(listener for listener in listeners if listener.name not in controller_names)
 
 
 def advertise(
     listeners: Sequence[Listener], advertised: Sequence[Listener] | None
 ) -> tuple[Listener, ...]:
-    """What clients are told, one entry per listener in the same order. Raises InvalidConfig."""
+    """Returns the advertised address of each listener, in the same order. Raises InvalidConfig."""
     if advertised is None:
         return tuple(_advertise_itself(listener) for listener in listeners)
     by_name = {listener.name: listener for listener in advertised}
@@ -158,7 +158,7 @@ def _advertise_itself(listener: Listener) -> Listener:
 
 
 def parse_metrics_listener(text: str) -> Listener:
-    """`http://host:port` of `strandline.metrics.listener`. Raises InvalidConfig."""
+    """Parses `http://host:port` of `strandline.metrics.listener`. Raises InvalidConfig."""
     key = "strandline.metrics.listener"
     listener = _parse_listener(key, text)
     if listener.name.lower() != "http":

@@ -2,9 +2,9 @@
 
     --set key=value   over   the properties file   over   the defaults of the sections
 
-Loading reports everything that is wrong at once, each complaint with the line it comes from, what
-would be accepted and, for an unknown key, the nearest known one. Nothing unknown is passed over:
-a mistyped retention that silently does nothing deletes data, or keeps it.
+Loading reports all faults at once, each with the line it comes from, the accepted values and, for
+an unknown key, the nearest known one. No unknown key is ignored: a mistyped retention that silently
+does nothing deletes data, or keeps it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def load_config(properties_file: Path | None = None, overrides: Sequence[str] = 
 
 
 def altered(config: BrokerConfig, properties: Mapping[str, str]) -> BrokerConfig:
-    """`config` with these keys changed. Raises InvalidConfig."""
+    """Returns `config` with these keys changed. Raises InvalidConfig."""
     if not properties:
         return config
     given = {**config.given, **properties}
@@ -70,7 +70,7 @@ def _parsed(properties: Mapping[str, str]) -> dict[str, object]:
 
 
 def _settled(config: BrokerConfig, given: Mapping[str, str]) -> BrokerConfig:
-    """The same with what sections have from the keys of others, and of single listeners."""
+    """Fills in fields that depend on keys of other sections, or of single listeners."""
     by_listener = {
         key: {
             one.name: int(text)
@@ -118,7 +118,7 @@ def _build(properties: Sequence[Property]) -> BrokerConfig:
         raise _refusal(faults)
     config = with_values(BrokerConfig(ignored=tuple(ignored)), parsed)
     texts = {name: source.value for name, source in given.items() if name in parsed}
-    # Each of these looks at several keys, so none can say "line 3"; the keys are in its message.
+    # Each check reads several keys, so none can say "line 3"; the keys are in its message.
     for check in _CHECKS:
         try:
             config = check(config, given)
@@ -143,7 +143,7 @@ def _refusal(faults: Sequence[str]) -> InvalidConfig:
 def _sort_keys(
     properties: Sequence[Property],
 ) -> tuple[dict[str, Property], list[IgnoredKey], list[str]]:
-    """The last value of each key, those without effect, and complaints about the others."""
+    """Returns the last value of each key, the keys without effect, and the faults of the others."""
     given: dict[str, Property] = {}
     for entry in properties:
         given[entry.key] = entry
@@ -169,7 +169,7 @@ def _sort_keys(
 
 
 def _cluster_fault(entry: Property) -> str | None:
-    """Values of otherwise ignored keys that ask for a cluster, which one broker is not."""
+    """Returns the fault of an ignored key whose value asks for a cluster; one broker is none."""
     if entry.key == "process.roles":
         roles = [role.strip() for role in entry.value.split(",")]
         if "broker" not in roles:
@@ -188,7 +188,7 @@ def _topic_defaults(given: Mapping[str, str]) -> dict[str, str]:
         text = given.get(definition.name, "").strip()
         if not text or not isinstance(definition, TopicDefaultKey):
             continue
-        # -1 means unlimited in every unit; it is no minus one hour.
+        # -1 means unlimited in every unit; it is not minus one hour.
         if definition.scale != 1 and int(text) > 0:
             text = str(int(text) * definition.scale)
         defaults.setdefault(definition.topic_property, text)
@@ -233,7 +233,7 @@ def _check_groups(config: BrokerConfig, _given: _Given) -> BrokerConfig:
 
 def _check_folders(config: BrokerConfig, given: _Given) -> BrokerConfig:
     if not config.logs.several_dirs and "log.dirs" in given:
-        # A variable of a script that is not set, mostly: no reason to begin a log elsewhere.
+        # Usually an unset variable of a script: the broker must not create a log elsewhere.
         raise InvalidConfig("log.dirs='': expected at least one folder")
     folders = config.logs.dirs
     for position, folder in enumerate(folders):

@@ -7,7 +7,7 @@
     key=a\\tb\\u00e9       \\t \\n \\r \\f \\uXXXX; any other escaped character stands for itself
 
 Differences from Java, both on purpose: the file is UTF-8 (Java reads Latin-1 and asks for \\u
-escapes), and each entry remembers its line, so that a refusal can say where to look.
+escapes), and each entry remembers its line, so that an error can name it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 
 from strandline.storage.errors import InvalidConfig
 
-# A settings file is a few KiB; a larger one is some other file given by mistake.
+# A settings file is a few KiB; a larger one is a different file given by mistake.
 PROPERTIES_BYTES_MAX = 1024 * 1024
 
 _BLANKS = " \t\f"
@@ -29,7 +29,7 @@ _UNICODE = re.compile(r"[0-9a-fA-F]{4}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Property:
-    """One entry; `origin` says where it was read, for messages."""
+    """One entry; `origin` is where it was read, for messages."""
 
     key: str
     value: str
@@ -56,14 +56,14 @@ def read_properties(path: Path) -> list[Property]:
 
 
 def parse_properties(text: str, *, name: str) -> list[Property]:
-    """Entries of `text`; `name` is what messages call it. Raises InvalidConfig."""
+    """Parses the entries of `text`; `name` is the source in messages. Raises InvalidConfig."""
     return [
         _parse_entry(line, origin=f"{name} line {number}") for number, line in _logical_lines(text)
     ]
 
 
 def parse_override(text: str) -> Property:
-    """One `key=value` of the command line: no escapes, as a shell has its own.
+    """Parses a `key=value` of the command line: without escapes, as a shell has its own.
 
     Raises InvalidConfig if there is no `=` or no key.
     """
@@ -74,7 +74,8 @@ def parse_override(text: str) -> Property:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Joined lines with the number of their first one; comments and empty lines left out."""
+    """Joins continued lines; yields each with its first line's number. Skips comments and blanks.
+    """
     joined, first_number = "", 0
     for number, raw in enumerate(re.split(r"\r\n|\r|\n", text), start=1):
         line = raw.lstrip(_BLANKS)
@@ -85,7 +86,7 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
             first_number = number
         if _ends_in_open_backslash(line):
             joined += line[:-1]
-            # An entry that is nothing but a backslash must still count as begun.
+            # An entry of a single backslash must still count as started.
             joined = joined or " "
             continue
         yield first_number, joined + line
@@ -136,7 +137,7 @@ def _unescape(text: str, origin: str) -> str:
             parts.append(_ESCAPES.get(escaped, escaped))
             position += 2
     try:
-        # Java escapes what is beyond 16 bits as two surrogates.
+        # Java escapes characters beyond 16 bits as two surrogates.
         return "".join(parts).encode("utf-16-le", "surrogatepass").decode("utf-16-le")
     except UnicodeDecodeError as error:
         raise InvalidConfig(f"{origin}: half of a pair of surrogates escaped with \\u") from error

@@ -1,12 +1,12 @@
 """Configuration as DescribeConfigs and CreateTopics show it: value, source, synonyms.
 
-A value comes from the first source that has it, and the synonyms tell the whole way there:
+A value comes from the first source that has it, and the synonyms list all sources:
 
     topic property   set on the topic  > set on the broker, under a broker key, in one of these ways
     group property   set on the group  > set on the broker, under group.<its name>
     broker key       altered for this broker > altered for all > command line or file > default
 
-Sources carry the numbers of the protocol.
+Sources have the numbers of the protocol.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from strandline.storage.config.log_config import TOPIC_CONFIGS, ConfigDef, Confi
 
 
 class ConfigSource(IntEnum):
-    """Where a value comes from, as the protocol numbers it."""
+    """The source of a value, as the protocol numbers it."""
 
     DYNAMIC_TOPIC = 1
     DYNAMIC_BROKER = 2
@@ -37,7 +37,7 @@ class ConfigSource(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigSynonym:
-    """One of the places that could have set a value; `value` None is null."""
+    """One of the sources that could set a value; `value` None is null."""
 
     name: str
     value: str | None
@@ -46,7 +46,7 @@ class ConfigSynonym:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigRow:
-    """One line of a listing. `synonyms` are in order of precedence, the effective one first."""
+    """One configuration entry. `synonyms` are in order of precedence, the effective one first."""
 
     name: str
     value: str | None
@@ -63,14 +63,14 @@ class ConfigRow:
 
 
 def describe_broker(running: RunningConfig) -> tuple[ConfigRow, ...]:
-    """Every broker key, sorted by name."""
+    """Returns every broker key, sorted by name."""
     given = running.current.given
     definitions = (broker_config(name) for name in sorted({*BROKER_CONFIGS, *given}))
     return tuple(_broker_row(running, found) for found in definitions if found is not None)
 
 
 def describe_all(running: RunningConfig) -> tuple[ConfigRow, ...]:
-    """What was altered for every broker, and nothing else, sorted by name."""
+    """Returns the cluster-wide dynamic keys only, sorted by name."""
     rows = []
     for name in sorted(running.everybodys):
         definition = broker_config(name)
@@ -85,7 +85,7 @@ def describe_all(running: RunningConfig) -> tuple[ConfigRow, ...]:
 def describe_topic(
     running: RunningConfig, topic_properties: Mapping[str, str]
 ) -> tuple[ConfigRow, ...]:
-    """Every topic property of a topic that has `topic_properties` set, sorted by name."""
+    """Returns every topic property of a topic with these explicit properties, sorted by name."""
     return tuple(
         _topic_row(running, TOPIC_CONFIGS[name], topic_properties) for name in sorted(TOPIC_CONFIGS)
     )
@@ -94,7 +94,7 @@ def describe_topic(
 def describe_group(
     running: RunningConfig, group_properties: Mapping[str, str]
 ) -> tuple[ConfigRow, ...]:
-    """Every property of a group that has `group_properties` set, sorted by name."""
+    """Returns every property of a group with these explicit properties, sorted by name."""
     rows = []
     for name in sorted(GROUP_CONFIGS):
         definition = GROUP_CONFIGS[name]
@@ -150,7 +150,7 @@ def _row(
 
 
 def _set_on_broker(running: RunningConfig, names: Sequence[str]) -> list[ConfigSynonym]:
-    """Who set one of these keys of one meaning: by source, and in each source in their order."""
+    """Returns the settings of keys with one meaning: by source, and within each in their order."""
     synonyms = []
     for properties, source in (
         (running.own, ConfigSource.DYNAMIC_BROKER),
@@ -166,7 +166,7 @@ def _set_on_broker(running: RunningConfig, names: Sequence[str]) -> list[ConfigS
 
 
 def _effective_broker_text(config: BrokerConfig, definition: ConfigDef) -> str | None:
-    """Keys whose value is worked out from others: tools look here for where to connect."""
+    """Returns the derived value of some keys: tools read the address to connect to here."""
     if definition.name == "advertised.listeners":
         return ",".join(str(listener) for listener in config.advertised_listeners)
     if definition.name == "listeners":
@@ -191,7 +191,7 @@ def _topic_row(
     # An empty broker key is an unset one.
     synonyms += [s for s in _set_on_broker(running, definition.synonyms) if s.value is not None]
     default_name = definition.synonyms[-1] if definition.synonyms else definition.name
-    # The default is shown under the key that would change it, and so in its unit.
+    # The default is shown under the key that would change it, and so in that key's unit.
     default = definition.default
     if default_name.endswith(".hours"):
         default = str(int(default) // HOUR_MS)
@@ -201,7 +201,7 @@ def _topic_row(
     if effective.source is ConfigSource.DEFAULT:
         value = definition.default
     elif effective.source is not ConfigSource.DYNAMIC_TOPIC:
-        # The broker key may count hours where the topic property counts milliseconds.
+        # The broker key may be in hours where the topic property is in milliseconds.
         value = running.current.topics.properties[definition.name]
     return ConfigRow(
         name=definition.name,

@@ -1,14 +1,14 @@
-"""The configuration in force: what the broker was started with, and what was altered since.
+"""The configuration in force: the static values of the start, and dynamic changes since.
 
     set for this broker   over   set for every broker   over   command line, file   over   default
 
 The first two are in the metadata image (AlterConfigs and IncrementalAlterConfigs of a BROKER
-resource); `follow` takes them over. Who reads a key that can be altered asks `current` each time;
-the others may keep what they read.
+resource); `follow` applies them. Readers of an alterable key read `current` each time; others may
+keep the value.
 
-`check_broker_change` decides before something is stored, and refuses what could not be applied.
-What is stored all the same and cannot be (a key that another release let be altered) is left out,
-with a warning: a broker that does not start is worse than one with a default.
+`check_broker_change` runs before a change is stored, and refuses changes that cannot be applied. A
+stored change that cannot be applied (to a key that another release let be altered) is skipped with
+a warning: a broker that does not start is worse than one with a default.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from strandline.storage.errors import InvalidConfig
 
 log = logging.getLogger(__name__)
 
-# Pools of threads whose size can be altered.
+# Thread pools whose size can be altered.
 POOL_SIZES: Mapping[str, Callable[[BrokerConfig], int]] = {
     "remote.log.manager.copier.thread.pool.size": lambda config: config.tiering.workers,
     "remote.log.manager.expiration.thread.pool.size": (
@@ -41,7 +41,7 @@ POOL_SIZES: Mapping[str, Callable[[BrokerConfig], int]] = {
     "remote.log.reader.threads": lambda config: config.cold_reader.parallel_downloads_max,
 }
 
-# Of all listeners together, or of one. A file may close a listener with 0; who alters it may not
+# Of all listeners together, or of one. A file may close a listener with 0; a dynamic change may not
 # (Kafka's ConnectionQuotas.ListenerConnectionQuota).
 _LIMIT_OF_CONNECTIONS = re.compile(r"(listener\.name\..+\.)?max\.connections")
 
@@ -63,31 +63,31 @@ class RunningConfig:
 
     @property
     def static(self) -> BrokerConfig:
-        """What the broker was started with."""
+        """The configuration that the broker was started with."""
         return self._static
 
     @property
     def own(self) -> Mapping[str, str]:
-        """What was altered for this broker alone."""
+        """The dynamic keys of this broker alone."""
         return self._own
 
     @property
     def everybodys(self) -> Mapping[str, str]:
-        """What was altered for every broker."""
+        """The cluster-wide dynamic keys."""
         return self._everybodys
 
     def bind(self, ports: Mapping[str, int]) -> None:
-        """Takes over the ports that the system gave."""
+        """Sets the ports that the system assigned."""
         self._static = self._static.with_bound_ports(ports)
         self._apply()
 
     def advertised(self, listener: str) -> Listener:
-        """Where clients of a listener are sent: to the same one."""
+        """Returns the address that clients of a listener get: that of the same listener."""
         found = self._current.advertised_listeners
         return next((one for one in found if one.name == listener), found[0])
 
     def follow(self, image: MetadataImage) -> None:
-        """Takes over what is stored for this broker and for all of them."""
+        """Applies the stored keys of this broker and of all brokers."""
         own = image.broker_properties.get(self._static.node_id, _NOTHING)
         everybodys = image.broker_properties.get(None, _NOTHING)
         if own == self._own and everybodys == self._everybodys:
@@ -105,7 +105,7 @@ class RunningConfig:
 
 
 def _usable(stored: Mapping[str, str]) -> Mapping[str, str]:
-    """What of it this release can apply."""
+    """Returns the stored keys that this release can apply."""
     usable: dict[str, str] = {}
     for name, text in stored.items():
         try:
@@ -129,7 +129,7 @@ def _difference(before: BrokerConfig, after: BrokerConfig) -> dict[str, str]:
     }
 
 
-# --- before something is stored --------------------------------------------------------------
+# --- before a change is stored ---------------------------------------------------------------
 
 
 def check_broker_change(
@@ -137,7 +137,7 @@ def check_broker_change(
 ) -> None:
     """Raises Refusal unless a broker can run with `properties` set; `node_id` None means all.
 
-    INVALID_REQUEST where Kafka says so, also for a bad value (KAFKA-13609).
+    The code is INVALID_REQUEST where Kafka uses it, also for a bad value (KAFKA-13609).
     """
     for name, text in properties.items():
         _check_one(name, text)
@@ -151,14 +151,14 @@ def check_broker_change(
         _check_pool_sizes(before, wanted)
         wanted.network.check()
         defaults = wanted.topics.properties
-        # As if they were a topic's own, so that they are also held against each other.
+        # Parsed as topic properties, so that they are also checked against each other.
         LogConfig.resolve_checked(defaults).check_as_defaults()
     except InvalidConfig as error:
         raise Refusal(ErrorCode.INVALID_REQUEST, str(error)) from None
     defaults_before = before.topics.properties
     for topic in image.topics.values() if defaults != defaults_before else ():
         fault = _fault_of(topic, defaults)
-        # What contradicts itself already is no worse for it, and may be what is being mended.
+        # A topic that contradicts itself already does not prevent the change, which may repair it.
         if fault is not None and _fault_of(topic, defaults_before) is None:
             raise Refusal(
                 ErrorCode.INVALID_REQUEST, f"topic {topic.name} could not run with it: {fault}"
@@ -166,7 +166,7 @@ def check_broker_change(
 
 
 def _fault_of(topic: TopicImage, defaults: Mapping[str, str]) -> InvalidConfig | None:
-    """Why a topic that is made so would be refused."""
+    """Returns the fault of a topic's properties with these defaults, if any."""
     try:
         LogConfig.resolve_checked(topic.properties, defaults)
     except InvalidConfig as error:
@@ -179,7 +179,7 @@ def _stored_for(node_id: int, stored: Mapping[int | None, Mapping[str, str]]) ->
 
 
 def _check_pool_sizes(before: BrokerConfig, after: BrokerConfig) -> None:
-    """As Kafka's DynamicThreadPool: one step at most doubles a pool, or halves it.
+    """As in Kafka's DynamicThreadPool, one change at most doubles a pool, or halves it.
 
     Raises InvalidConfig.
     """

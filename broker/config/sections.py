@@ -1,6 +1,6 @@
-"""Sections of the configuration that several parts of the broker go by.
+"""Sections of the configuration that several parts of the broker use.
 
-A part that has a section for itself keeps it beside its code (`storage/local/cleaner/cleaner.py`).
+A section that only one part uses is beside that part's code (`storage/local/cleaner/cleaner.py`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _paths(names: tuple[str, ...]) -> tuple[Path, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdentityConfig:
-    """Who this broker is, and where it listens, as it is written."""
+    """Identity of the broker, and its listeners as written in the configuration."""
 
     own_id: int = key(
         "node.id",
@@ -40,7 +40,7 @@ class IdentityConfig:
         "broker.id", INT, None, "Older name of node.id; both must agree.", minimum=-1
     )
     rack: str | None = key("broker.rack", STRING, None, "Rack (zone) that Metadata tells clients.")
-    # Kafka listens on every interface. A broker that cannot ask for a password yet must not.
+    # Kafka listens on every interface. A broker without passwords must not.
     listeners: tuple[str, ...] = key(
         "listeners",
         LIST,
@@ -70,7 +70,7 @@ class IdentityConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaslConfig:
-    """How clients log in."""
+    """Settings of SASL authentication."""
 
     mechanisms: tuple[str, ...] | None = key(
         "sasl.enabled.mechanisms",
@@ -107,7 +107,7 @@ class SaslConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsConfig:
-    """Where the broker's figures are served, and how many."""
+    """Settings of the metrics listener and of the number of series."""
 
     listener: Listener | None = key(
         "strandline.metrics.listener",
@@ -129,7 +129,7 @@ class MetricsConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchConfig:
-    """What fetches may take."""
+    """Limits of fetches."""
 
     bytes_max: int = key(
         "fetch.max.bytes",
@@ -149,7 +149,7 @@ class FetchConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionConfig:
-    """What is told of partitions, and what is remembered of their producers."""
+    """Settings of partition listings and of producer state."""
 
     described_max: int = key(
         "max.request.partition.size.limit",
@@ -170,7 +170,7 @@ class PartitionConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogDirsConfig:
-    """The log folders, and when work on them begins."""
+    """The log folders, and when maintenance of them starts."""
 
     # Not Kafka's /tmp/kafka-logs: /tmp is emptied when the machine starts.
     only_dir: Path = key(
@@ -223,7 +223,7 @@ _THROTTLE_DOC = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicationConfig:
-    """Rates that Kafka's tools set, and that hold nothing back."""
+    """Replication throttles that Kafka's tools set; without effect here."""
 
     leader_rate: int = key(
         "leader.replication.throttled.rate", LONG, LONG_MAX, _THROTTLE_DOC, minimum=0, dynamic=True
@@ -240,7 +240,7 @@ class ReplicationConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveConfig:
-    """Where the remote tier is, and how often group offsets go there."""
+    """Location of the remote tier, and the interval at which group offsets are archived."""
 
     is_enabled: bool = key(
         "remote.log.storage.system.enable",
@@ -310,7 +310,7 @@ class RemoteWaitConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaConfig:
-    """How often a read-only replica looks at the archive that it serves."""
+    """Poll interval of a read-only replica."""
 
     poll_ms: int = key(
         "strandline.remote.replica.poll.ms",

@@ -1,6 +1,6 @@
 """Every broker key with an effect, read from the fields of BrokerConfig's sections.
 
-The defaults of topics (`log.segment.bytes` for `segment.bytes`) have no fields: they are made from
+Topic defaults (`log.segment.bytes` for `segment.bytes`) have no fields: they are derived from
 `TOPIC_CONFIGS`. Loading, DescribeConfigs and docs/configuration.md all read this table;
 `foreign_keys.py` has the keys of Kafka that are not in it.
 """
@@ -19,7 +19,7 @@ from strandline.storage.config.log_config import TOPIC_CONFIGS, ConfigDef, Confi
 class TopicDefaultKey(ConfigDef):
     """A broker key that sets the default of a topic property.
 
-    `scale` turns the key's unit into that property's.
+    `scale` converts the key's unit to the property's.
     """
 
     topic_property: str
@@ -39,7 +39,7 @@ def _doc(topic: ConfigDef, synonym: str, scale: int) -> str:
 
 
 def _topic_default_keys() -> Iterator[TopicDefaultKey]:
-    """One broker key per synonym of a topic property, in the order of precedence."""
+    """Yields one broker key per synonym of a topic property, in order of precedence."""
     for topic in TOPIC_CONFIGS.values():
         for synonym in topic.synonyms:
             scale = next((s for suffix, s in _SCALES.items() if synonym.endswith(suffix)), 1)
@@ -56,7 +56,7 @@ def _topic_default_keys() -> Iterator[TopicDefaultKey]:
                 maximum=topic.maximum,
                 choices=topic.choices,
                 nullable=not carries_default,
-                # As in Kafka: milliseconds can be altered, hours are for files.
+                # As in Kafka: milliseconds can be altered, hours are for files only.
                 dynamic=synonym == topic.synonyms[0],
                 topic_property=topic.name,
                 scale=scale,
