@@ -1,1 +1,1 @@
-"""Who a client is: mechanisms of SASL, and what is kept of passwords. Pure; time comes in."""
+"""Authentication: SASL mechanisms and stored credentials. Pure; the time is a parameter."""

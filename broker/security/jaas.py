@@ -1,11 +1,11 @@
-"""Kafka's `sasl.jaas.config` of a listener, as far as a broker has use for it.
+"""Parses Kafka's `sasl.jaas.config` of a listener, as far as a broker needs it.
 
     org.apache.kafka.common.security.plain.PlainLoginModule required
         username="admin" password="..." user_admin="..." user_alice="...";
 
-Each `user_NAME` of PlainLoginModule is a user and his password. `username` and `password` are what
-a broker logs in with at others; one broker logs in nowhere. ScramLoginModule needs no options: its
-users are in the metadata.
+Each `user_NAME` of PlainLoginModule is a user with a password. `username` and `password` are for
+logins at other brokers, of which there are none. ScramLoginModule needs no options: its users are
+in the metadata.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _HEAD = re.compile(r"\s*([A-Za-z0-9_.$]+)\s+([A-Za-z]+)")
 
 
 def parse_jaas(text: str) -> tuple[str, dict[str, str]]:
-    """The login module and its options. Raises InvalidConfig, which quotes no password."""
+    """Returns the login module and its options. Raises InvalidConfig, which quotes no password."""
     head = _HEAD.match(text)
     if head is None or head[2].lower() not in _FLAGS:
         raise InvalidConfig("sasl.jaas.config: expected `<login module> required <options>;`")
@@ -39,7 +39,7 @@ def parse_jaas(text: str) -> tuple[str, dict[str, str]]:
 
 
 def plain_passwords(text: str) -> dict[str, str]:
-    """Passwords by user of a PlainLoginModule. Raises InvalidConfig."""
+    """Returns the passwords by user of a PlainLoginModule. Raises InvalidConfig."""
     module, options = parse_jaas(text)
     if module != PLAIN_MODULE:
         raise InvalidConfig(f"sasl.jaas.config: expected {PLAIN_MODULE}, not {module}")

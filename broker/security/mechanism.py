@@ -1,4 +1,4 @@
-"""What all mechanisms of SASL have in common."""
+"""The interface of SASL mechanisms."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import Protocol
 
 
 class AuthenticationFailed(Exception):
-    """A client is not who it says; for our log. The client is told less."""
+    """Authentication failed; the text is for the broker's log, the client gets less detail."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """The answer to a message of the client; `user` is who it is, once that is known."""
+    """The answer to a client's message; `user` is set once the client is authenticated."""
 
     answer: bytes
     user: str | None = None
 
 
 class Exchange(Protocol):
-    """The server's half of one login."""
+    """The server's half of one authentication exchange."""
 
     def step(self, message: bytes) -> Step:
-        """Raises AuthenticationFailed."""
+        """Handles a client's message. Raises AuthenticationFailed."""
         ...

@@ -1,4 +1,4 @@
-"""SASL/PLAIN (RFC 4616): name and password in one message, as they are.
+"""SASL/PLAIN (RFC 4616): name and password in one message, as plain text.
 
 [authorisation id] NUL user NUL password
 """
@@ -12,14 +12,14 @@ from strandline.broker.security.mechanism import AuthenticationFailed, Step
 
 
 class PlainExchange:
-    """One login."""
+    """The server's half of one SASL/PLAIN exchange."""
 
     def __init__(self, passwords: Mapping[str, str]) -> None:
-        """Passwords by user."""
+        """`passwords` are by user."""
         self._passwords = passwords
 
     def step(self, message: bytes) -> Step:
-        """Raises AuthenticationFailed."""
+        """Checks the password. Raises AuthenticationFailed."""
         try:
             parts = message.decode("utf-8").split("\0")
         except UnicodeDecodeError:
@@ -28,7 +28,7 @@ class PlainExchange:
             raise AuthenticationFailed("the message is malformed")
         authzid, user, password = parts
         expected = self._passwords.get(user)
-        # Compared also where there is no such user, so that the time tells nothing.
+        # Compared also for an unknown user, so that the timing reveals nothing.
         is_right = hmac.compare_digest(password.encode(), (expected or "").encode())
         if expected is None or not is_right:
             raise AuthenticationFailed("no such user, or a wrong password")

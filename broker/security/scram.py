@@ -1,9 +1,9 @@
-"""SCRAM (RFC 5802) as a server, and what is kept of a password for it.
+"""SCRAM (RFC 5802): the server's half, and stored credentials.
 
     n,,n=user,r=<client nonce>               -> r=<both nonces>,s=<salt>,i=<iterations>
     c=biws,r=<both nonces>,p=<client proof>  -> v=<server signature>
 
-Kept is what checks a proof and cannot make one: the salt, the stored key, the server key and the
+A stored credential verifies a proof and cannot create one: salt, stored key, server key and
 iterations, as one text in Kafka's form `salt=...,stored_key=...,server_key=...,iterations=...`.
 Nothing slow is computed here: the client does the iterations.
 """
@@ -37,7 +37,7 @@ _FINAL = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScramCredential:
-    """One password of a user under one mechanism."""
+    """The stored credential of a user for one mechanism."""
 
     salt: bytes
     stored_key: bytes
@@ -48,7 +48,7 @@ class ScramCredential:
     def of_salted(
         cls, salted_password: bytes, *, salt: bytes, iterations: int, digest: str
     ) -> ScramCredential:
-        """From what a client made of a password with `iterations` of PBKDF2."""
+        """Derives it from a password that a client salted with `iterations` of PBKDF2."""
         client_key = hmac.digest(salted_password, b"Client Key", digest)
         return cls(
             salt=salt,
@@ -59,7 +59,7 @@ class ScramCredential:
 
     @classmethod
     def parse(cls, text: str) -> ScramCredential:
-        """Raises ValueError for what `str` did not make."""
+        """Parses the text of `str`. Raises ValueError for any other text."""
         fields = dict(part.split("=", 1) for part in text.split(",") if "=" in part)
         try:
             return cls(
@@ -91,10 +91,10 @@ FindCredential: TypeAlias = Callable[[str], ScramCredential | None]
 
 
 class ScramExchange:
-    """The server's half of one login; `step` is called with each of the client's messages."""
+    """The server's half of one SCRAM exchange; `step` is called with each client message."""
 
     def __init__(self, digest: str, find: FindCredential, server_nonce: str) -> None:
-        """`digest` is the name of a hash; `find` gives the credential of a user, or None."""
+        """`digest` is the name of a hash; `find` returns the credential of a user, or None."""
         self._digest = digest
         self._find = find
         self._server_nonce = server_nonce
@@ -105,7 +105,7 @@ class ScramExchange:
         self._credential: ScramCredential | None = None
 
     def step(self, message: bytes) -> Step:
-        """Raises AuthenticationFailed."""
+        """Handles a client's message. Raises AuthenticationFailed."""
         try:
             text = message.decode("utf-8")
         except UnicodeDecodeError:
