@@ -74,8 +74,7 @@ def parse_override(text: str) -> Property:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Joins continued lines; yields each with its first line's number. Skips comments and blanks.
-    """
+    """Joined lines with the number of their first one, without comments and blank lines."""
     joined, first_number = "", 0
     for number, raw in enumerate(re.split(r"\r\n|\r|\n", text), start=1):
         line = raw.lstrip(_BLANKS)

@@ -139,8 +139,7 @@ class ColdTurns:
             try:
                 self._ticks = Ticks()
             except OSError as error:
-                # Without ticks the delay of live traffic is unknown: cold answers are sent
-                # normally.
+                # Without ticks the delay of live traffic is unknown: cold answers go normally.
                 self._has_no_ticks = True
                 log.warning("cold reads do not yield", extra={"fields": {"error": str(error)}})
             else:

@@ -1,1 +1,1 @@
-"""The Kafka wire: schema tables, generated codecs, error codes. Imports nothing of ours."""
+"""The Kafka wire protocol: schema tables, generated codecs, error codes. Imports no other package."""

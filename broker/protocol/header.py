@@ -5,7 +5,7 @@
     response  = correlation id i32 [| tags]
 
 The tags are there in flexible versions. The client id stays a string with an int16 length even
-there. ApiVersions answers without tags always: the client has not learnt our versions yet.
+there. Answers to ApiVersions never have tags: the client does not know our versions yet.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _NULL: Final = -1
 
 
 class RequestHeader(NamedTuple):
-    """Who asks what, and where the body begins in the frame."""
+    """The header of a request, its sender, and the position of the body in the frame."""
 
     api_key: ApiKey
     api_version: int
     correlation_id: int
     client_id: str
     body_position: int
-    # Who sends it, as far as is known; no part of the frame.
+    # The sender, as far as known; not part of the frame.
     user: str = "ANONYMOUS"
 
 
@@ -51,7 +51,7 @@ _ROUTES: Final[dict[tuple[int, int], tuple[ApiKey, bool]]] = {
 
 
 def decode_request_header(frame: memoryview) -> RequestHeader:
-    """The header of a frame without its length; a null client id is the empty one.
+    """Decodes the header of a frame without its length; a null client id becomes empty.
 
     Raises UnsupportedVersion for an API or version that is not served, MalformedRequest otherwise.
     """
@@ -81,7 +81,7 @@ def decode_request_header(frame: memoryview) -> RequestHeader:
 
 
 def _short_header(frame: memoryview) -> MalformedRequest | UnsupportedVersion:
-    """A frame that ends in its header; an unknown version of ApiVersions is told even so."""
+    """The error for a frame ending in its header: UnsupportedVersion if that much can be read."""
     if len(frame) >= _ROUTE.size:
         api_key, version, correlation_id = _ROUTE.unpack_from(frame, 0)
         if (api_key, version) not in _ROUTES:
@@ -92,7 +92,7 @@ def _short_header(frame: memoryview) -> MalformedRequest | UnsupportedVersion:
 
 
 def encode_response_header(api_key: int, version: int, correlation_id: int) -> bytes:
-    """The bytes in front of a response body."""
+    """Encodes the header of a response."""
     if _has_response_tags(api_key, version):
         return _CORRELATION_NO_TAGS(correlation_id)
     return _PACK_INT32(correlation_id)
@@ -101,7 +101,7 @@ def encode_response_header(api_key: int, version: int, correlation_id: int) -> b
 def encode_request_header(
     api_key: int, version: int, correlation_id: int, client_id: str | None
 ) -> bytes:
-    """What a client puts in front of a request body; for tests and tools."""
+    """Encodes the header of a request; for tests and tools."""
     raw = b"" if client_id is None else client_id.encode()
     length = _NULL if client_id is None else len(raw)
     tags = b"\x00" if SPECS[api_key].is_flexible(version) else b""
@@ -109,7 +109,7 @@ def encode_request_header(
 
 
 def decode_response_header(api_key: int, version: int, frame: memoryview) -> tuple[int, int]:
-    """Correlation id and body position of a response frame without its length; for tests, tools."""
+    """Returns correlation id and body position of a response frame; for tests and tools."""
     try:
         correlation_id: int = _INT32.unpack_from(frame, 0)[0]
         position = _INT32.size
@@ -125,14 +125,14 @@ def _has_response_tags(api_key: int, version: int) -> bool:
 
 
 def frame(parts: Sequence[Part]) -> list[Part]:
-    """`parts` with their total length in front; they are passed through untouched."""
+    """Puts the total length in front of `parts`, which stay untouched."""
     return [_PACK_INT32(size_of(parts)), *parts]
 
 
 def frame_response(
     api_key: int, version: int, correlation_id: int, parts: Sequence[Part]
 ) -> list[Part]:
-    """`parts` with length and response header in front, in one buffer."""
+    """Puts length and response header in front of `parts`, in one buffer."""
     size_bytes = size_of(parts) + _INT32.size
     if _has_response_tags(api_key, version):
         return [_LENGTH_CORRELATION_NO_TAGS(size_bytes + 1, correlation_id), *parts]
@@ -140,7 +140,7 @@ def frame_response(
 
 
 def size_of(parts: Sequence[Part]) -> int:
-    """Bytes of all parts together, in memory or not."""
+    """Returns the bytes of all parts together, in memory or not."""
     size_bytes = 0
     for part in parts:
         size_bytes += len(part) if isinstance(part, IN_MEMORY) else part.length

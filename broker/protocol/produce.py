@@ -1,6 +1,6 @@
-"""Hot path of Produce: what nearly every request looks like, by hand; the rest by generated code.
+"""Hot path of Produce: hand-written codec for the usual shape; the rest uses generated code.
 
-A client that keeps up sends one batch for one partition, without a transaction and without tags:
+The usual request has one batch for one partition, without a transaction and without tags:
 
     v9   00 | acks i16 | timeout i32 | 02 | name length+1 u8 | name
          | 02 | index i32 | records length+1 varint | records | 00 00 00
@@ -8,15 +8,15 @@ A client that keeps up sends one batch for one partition, without a transaction 
     v3   -1 i16 | acks i16 | timeout i32 | 1 i32 | name length i16 | name
          | 1 i32 | index i32 | records length i32 | records
 
-Exactly these bytes are taken apart here, in two thirds of the time of the generated decoder.
-The usual answer, one batch appended, is written here as well, frame and header included:
+Exactly this layout is decoded here, in two thirds of the time of the generated decoder. The usual
+answer, one batch appended, is encoded here as well, with frame and header:
 
     v9   length i32 | correlation id i32 | 00 | 02 | name length+1 u8 | name
          | 02 | index i32 | 00 00 | base offset i64 | append time i64 | log start i64
          | 01 (no record errors) | 00 (no message) | 00 00 | throttle i32 | 00
 
-Anything else, damaged or only unusual, goes to the generated decoder, which also says what is wrong
-with it. Both give equal messages; a test compares them.
+All other requests, damaged or only unusual, go to the generated decoder, which also reports the
+fault. Both yield equal messages; a test compares them.
 """
 
 from __future__ import annotations
@@ -57,17 +57,17 @@ _APPENDED: Final = struct.Struct(">BihqqqBBBBiB")
 _pack_appended_head: Final = _APPENDED_HEAD.pack
 _pack_appended_head_by_id: Final = _APPENDED_HEAD_BY_ID.pack
 _pack_appended: Final = _APPENDED.pack
-# What the length field counts, without the name: it does not count itself.
+# The length field's value, without the name: it does not count itself.
 _APPENDED_BY_NAME_BYTES: Final = _APPENDED_HEAD.size + _APPENDED.size - 4
 _APPENDED_BY_ID_BYTES: Final = _APPENDED_HEAD_BY_ID.size + _APPENDED.size - 4
-# Compact lengths are one byte up to here.
+# The largest compact length in one byte.
 _ONE_BYTE_LENGTH_MAX: Final = 126
 # The empty tag lists of partition, topic and request.
 _END: Final = memoryview(bytes(3))
 
 
 def decode_produce_request(version: int, body: memoryview) -> ProduceRequest:
-    """The request in `body`; its records are slices of `body`. Raises MalformedRequest."""
+    """Decodes a request; its records are slices of `body`. Raises MalformedRequest."""
     request: Request | None
     try:
         if version < _FLEXIBLE_FROM:
@@ -93,9 +93,9 @@ def frame_appended(
     log_start_offset: int,
     throttle_time_ms: int = 0,
 ) -> bytes | None:
-    """The whole frame that answers a request for one partition whose batch was appended.
+    """Returns the whole frame that answers a request for one partition with one appended batch.
 
-    None for the versions and names that this does not know: encode a ProduceResponse then.
+    None for other versions and longer names: encode a ProduceResponse then.
     """
     if version < _FLEXIBLE_FROM:
         return None
@@ -146,12 +146,12 @@ def frame_appended(
 
 
 def encode_produce_response(version: int, response: ProduceResponse) -> list[Part]:
-    """The body of a response. The generated encoder is as fast as a hand-written one here."""
+    """Encodes a response body. The generated encoder is as fast as a hand-written one here."""
     return codec.encode(response, version)
 
 
 def _decode_usual(version: int, body: memoryview) -> ProduceRequest | None:
-    """v9 and later in the usual shape; None for any other. Raises struct.error, IndexError."""
+    """Decodes v9 and later in the usual shape, else None. Raises struct.error, IndexError."""
     name = ""
     topic_id = None
     if version < _TOPIC_IDS_FROM:
@@ -186,7 +186,7 @@ def _decode_usual(version: int, body: memoryview) -> ProduceRequest | None:
 
 
 def _decode_usual_old(body: memoryview) -> ProduceRequest | None:
-    """v3 to v8 in the usual shape; None for any other. Raises struct.error."""
+    """Decodes v3 to v8 in the usual shape; None for any other. Raises struct.error."""
     null_id, acks, timeout_ms, topics, name_length = _unpack_head_old(body, 0)
     end = 14 + name_length
     if null_id >= 0 or topics != 1 or name_length <= 0:

@@ -1,10 +1,10 @@
-"""Bytes to messages and back, for every API and version that `api` lists, served or not.
+"""Decodes and encodes messages of every API and version that `api` lists, served or not.
 
     decode_request   body of a request    -> typed message     (Produce and Fetch: hand-written)
     encode_response  typed message        -> list of buffers   (records are never joined or copied)
-    encode_request, decode_response       the same for the client's side: tests and tools
+    encode_request, decode_response       the client's side, for tests and tools
 
-Whatever the bytes are, decoding raises MalformedRequest or nothing. It holds no more memory than a
+Decoding raises MalformedRequest or nothing, whatever the bytes are. It takes no more memory than a
 small multiple of the body, and bodies without records are bounded.
 """
 
@@ -29,11 +29,11 @@ from strandline.broker.protocol.schema.schema import (
 
 M = TypeVar("M", bound=Message)
 
-# Only Produce carries records. Everything else is names and numbers: 2 MiB is a fetch of 60,000
-# partitions. What members put into JoinGroup and SyncGroup has to fit into one batch of
-# __consumer_offsets later, which is 1 MiB in Kafka too. Made of the smallest elements there are,
-# such a body costs 40 times its size in memory and half a microsecond per byte, so this, and not
-# socket.request.max.bytes, bounds what one hostile request can make us hold and do.
+# Only Produce carries records. Other bodies are names and numbers: 2 MiB is a fetch of 60,000
+# partitions. Members' data in JoinGroup and SyncGroup has to fit into one batch of
+# __consumer_offsets later, which is 1 MiB in Kafka too. Made of the smallest elements, such a body
+# costs 40 times its size in memory and half a microsecond per byte, so this, and not
+# socket.request.max.bytes, bounds the memory and time of one hostile request.
 PLAIN_BODY_BYTES_MAX: Final = 2 * 1024 * 1024
 
 _decoders: dict[tuple[type[Message], int], Decoder] = {}
@@ -42,12 +42,12 @@ _classes: dict[int, tuple[type[Request], type[Response]]] = {}
 
 
 def decode_request(api_key: int, version: int, body: memoryview) -> Request:
-    """The request in `body`, whose slices it keeps. Raises MalformedRequest.
+    """Decodes a request, which keeps slices of `body`. Raises MalformedRequest.
 
-    Produce and Fetch have their own entrances in `produce` and `fetch`, with the same result.
+    Produce and Fetch have their own functions in `produce` and `fetch`, with the same result.
 
-    Bytes behind the last field are passed over, as Apache Kafka does: librdkafka (2.16 still) asks
-    for all topics with a Metadata request that is three bytes too long.
+    Bytes behind the last field are ignored, as in Apache Kafka: librdkafka (2.16 still) asks for
+    all topics with a Metadata request that is three bytes too long.
     """
     if len(body) > PLAIN_BODY_BYTES_MAX and api_key != ApiKey.PRODUCE:
         raise MalformedRequest(f"a body of {len(body)} bytes in a request without records")
@@ -55,22 +55,22 @@ def decode_request(api_key: int, version: int, body: memoryview) -> Request:
 
 
 def encode_response(response: Response, version: int) -> list[Part]:
-    """The body as buffers, with records and file ranges as untouched parts between them."""
+    """Encodes the body as buffers, with records and file ranges as untouched parts between them."""
     return encode(response, version)
 
 
 def encode_request(request: Request, version: int) -> list[Part]:
-    """What a client would send as body."""
+    """Encodes a request body as a client does."""
     return encode(request, version)
 
 
 def decode_response(api_key: int, version: int, body: memoryview) -> Response:
-    """What a client would read from a response body. Raises MalformedRequest."""
+    """Decodes a response body as a client does. Raises MalformedRequest."""
     return decode(response_class(api_key), version, body)
 
 
 def decode(cls: type[M], version: int, body: memoryview) -> M:
-    """One message of a known class that fills `body`. Raises MalformedRequest."""
+    """Decodes one message of a known class that fills `body`. Raises MalformedRequest."""
     message, position = _decode(cls, version, body)
     if position != len(body):
         raise MalformedRequest(
@@ -80,7 +80,7 @@ def decode(cls: type[M], version: int, body: memoryview) -> M:
 
 
 def _decode(cls: type[M], version: int, body: memoryview) -> tuple[M, int]:
-    """The message and the position behind it, by generated code. Raises MalformedRequest."""
+    """Returns the message and the position behind it. Raises MalformedRequest."""
     decoder = _decoders.get((cls, version)) or _decoder_for(cls, version)
     try:
         message, position = decoder(body, 0, len(body))
@@ -91,7 +91,7 @@ def _decode(cls: type[M], version: int, body: memoryview) -> tuple[M, int]:
 
 
 def encode(message: Message, version: int) -> list[Part]:
-    """One message, by generated code."""
+    """Encodes one message with generated code."""
     cls = type(message)
     encoder = _encoders.get((cls, version)) or _encoder_for(cls, version)
     try:
@@ -101,7 +101,7 @@ def encode(message: Message, version: int) -> list[Part]:
 
 
 def join(parts: Sequence[Part]) -> bytes:
-    """All parts in one piece, for tests and tools; every part must be in memory."""
+    """Joins all parts, for tests and tools; every part must be in memory."""
     out = bytearray()
     for part in parts:
         assert isinstance(part, IN_MEMORY), part
@@ -110,12 +110,12 @@ def join(parts: Sequence[Part]) -> bytes:
 
 
 def request_class(api_key: int) -> type[Request]:
-    """The message of a request, by the key of an API that is served."""
+    """Returns the request class of a served API."""
     return (_classes.get(api_key) or _load(api_key))[0]
 
 
 def response_class(api_key: int) -> type[Response]:
-    """The message of an answer, by the key of an API that is served."""
+    """Returns the response class of a served API."""
     return (_classes.get(api_key) or _load(api_key))[1]
 
 

@@ -1,8 +1,8 @@
-"""Makes, for one message class and version, one flat function that decodes and one that encodes.
+"""Generates, for one message class and version, a flat decode function and a flat encode function.
 
-Interpreting a field table costs a method call per field; a function written out for one version
-costs what hand-written code does. It is made on first use (a third of a millisecond) and kept for
-ever; there are as many as there are versions that somebody really speaks.
+Interpreting a field table costs a method call per field; a function generated for one version is as
+fast as hand-written code. It is generated on first use (a third of a millisecond) and kept for
+ever; there are only as many as there are versions in use.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ Encoder: TypeAlias = Callable[[Struct], list[Part]]
 
 
 def make_decoder(cls: type[Struct], version: int, *, flexible: bool) -> Decoder:
-    """The decode function of `cls` in `version`: (data, position, limit) to (struct, position)."""
+    """Returns the decode function of `cls`: (data, position, limit) to (struct, position)."""
     return cast("Decoder", _build(DecoderSource(version, flexible), cls, "decode"))
 
 
 def make_encoder(cls: type[Struct], version: int, *, flexible: bool) -> Encoder:
-    """The encode function of `cls` in `version`: struct to buffers and untouched parts."""
+    """Returns the encode function of `cls`: struct to buffers and untouched parts."""
     return cast("Encoder", _build(EncoderSource(version, flexible), cls, "encode"))
 
 
 def source_of(cls: type[Struct], version: int, *, flexible: bool, direction: str) -> str:
-    """The generated text, for reading it."""
+    """Returns the generated source, for inspection."""
     maker = DecoderSource if direction == "decode" else EncoderSource
     return maker(version, flexible).write(cls)
 

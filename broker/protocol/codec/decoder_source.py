@@ -1,4 +1,4 @@
-"""Writes the decode function of a message class in one version.
+"""Generates the decode function of a message class in one version.
 
     def decode(data, p, limit):
         x1, x2 = unpack_iq(data, p); p += 12
@@ -6,11 +6,11 @@
         ...nested loops, no calls...
         return o, p
 
-It trusts nothing: `struct` and indexing raise at the end of the data, the ends of slices are
-compared with `limit`, a count is believed only if the bytes that are left can hold so many elements
-of the smallest size. So memory follows what was sent, not what was announced. Since an element is a
-hundred times its smallest size once it is an object, a request may have so many in all its arrays
-together (`Request.elements_max`) and is given up where it announces more.
+It trusts nothing: `struct` and indexing raise at the end of the data, ends of slices are compared
+with `limit`, a count is accepted only if the remaining bytes can hold so many elements of the
+smallest size. So memory depends on the bytes sent, not on announced counts. Since an element as an
+object is a hundred times its smallest size, the elements of all arrays of a request together are
+bounded (`Request.elements_max`), and decoding stops where a count exceeds the bound.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class DecoderSource(Source):
         return "def decode(data, p, limit):\n" + "\n".join(self.lines) + "\n"
 
     def struct(self, cls: type[Struct]) -> str:
-        """Emits the decoding of one struct; the variable that holds it."""
+        """Emits the decoding of one struct; returns the variable that holds it."""
         values: dict[str, str] = {}
         for group in self.runs(wire_fields(cls, self.version, flexible=self.flexible)):
             if isinstance(group[0].kind, Fixed):
@@ -79,7 +79,7 @@ class DecoderSource(Source):
         return target
 
     def line_total(self, parts: str) -> str:
-        """Emits the size of decoded records: `record_parts` has its total beside it."""
+        """Emits the size of decoded records, which is stored beside `record_parts`."""
         total = self.fresh("z")
         self.line(f"{total} = len({parts}[0]) if {parts} else 0")
         return total
@@ -106,7 +106,7 @@ class DecoderSource(Source):
                 self.line(f"{values[row.name]} = {self.use('uuid_of')}({values[row.name]})")
 
     def value(self, kind: WireType[object], where: str, nullable: bool) -> str:
-        """Emits the decoding of one value; the variable that holds it."""
+        """Emits the decoding of one value; returns the variable that holds it."""
         if isinstance(kind, Fixed):
             target = self.fresh("x")
             self.line(f"{target}, = {self.unpacker(kind.code)}(data, p); p += {kind.size_bytes}")
@@ -120,7 +120,7 @@ class DecoderSource(Source):
         return self.sized(kind, where, nullable)
 
     def nullable_struct(self, cls: type[Struct]) -> str:
-        """A byte in front says whether the struct is there (KIP-893)."""
+        """Emits the decoding of a leading byte that tells whether the struct exists (KIP-893)."""
         target = self.fresh("s")
         self.line(f"{target} = None")
         mark = self.fresh("m")
@@ -161,7 +161,7 @@ class DecoderSource(Source):
             if self.flexible:
                 limit = primitives.STRING_BYTES_MAX
                 self.line(f"if {n} > {limit}: {self.use('raise_length')}({where!r}, {n})")
-            # Kafka replaces bytes that are not UTF-8 as well; the name then simply is not found.
+            # Kafka replaces invalid UTF-8 as well; the name is then simply unknown.
             self.line(f"{target} = str(data[p:{end}], 'utf-8', 'replace')")
         elif kind is record_parts:
             self.line(f"{target} = [data[p:{end}]] if {n} else ()")
@@ -192,7 +192,7 @@ class DecoderSource(Source):
         return target
 
     def charge(self, n: str) -> None:
-        """Emits that `n` of what the request may have are used up."""
+        """Emits the subtraction of `n` from the elements that the request may still have."""
         self.line(f"left -= {n}")
         self.line(f"if left < 0: {self.use('raise_flood')}()")
 

@@ -1,4 +1,4 @@
-"""Writes the encode function of a message class in one version.
+"""Generates the encode function of a message class in one version.
 
     def encode(o):
         out = bytearray()
@@ -6,8 +6,8 @@
         ...nested loops, no calls...
         return [out]
 
-Records are not copied into `out`: it is closed, the records follow it in the list as they are, and
-a new `out` begins. Encoding trusts the handler: a value that does not fit is a mistake of ours.
+Records are not copied into `out`: it is closed, the records follow it in the list unchanged, and a
+new `out` begins. Encoding trusts the handler: a value that does not fit is a bug of ours.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class EncoderSource(Source):
             self.line(f"out += {value}")
 
     def record_parts(self, value: str, source: str) -> None:
-        """Records that are somewhere else: their size is known, their bytes are not touched."""
+        """Emits records stored elsewhere: their size is known, their bytes are not touched."""
         self.has_records = True
         n = self.fresh("n")
         self.line(f"{n} = {source}.records_bytes")
@@ -153,7 +153,7 @@ class EncoderSource(Source):
         self.depth -= 1
 
     def tags(self, cls: type[Struct], source: str) -> None:
-        """A tagged field is sent only if it differs from its default."""
+        """Emits tagged fields, each only if it differs from its default."""
         rows = tagged_fields(cls, self.version, flexible=self.flexible)
         if not rows:
             self.line("out.append(0)")

@@ -1,6 +1,6 @@
-"""The text of a function in the making, and the questions about tables that both directions ask.
+"""Builder of a function's source, and the field tables that both directions use.
 
-    rows of a version = untagged fields in wire order, then tagged fields by tag
+    fields of a version = untagged fields in wire order, then tagged fields by tag
 
 Neighbouring fields of fixed width form a run: one `struct` call reads or writes them all.
 """
@@ -24,12 +24,12 @@ from strandline.broker.protocol.schema.schema import (
 
 
 def wire_fields(cls: type[Struct], version: int, *, flexible: bool) -> list[Field]:
-    """The untagged fields that `version` carries, in wire order."""
+    """Returns the untagged fields of `version`, in wire order."""
     return [row for row in cls.fields.values() if row.is_in(version) and not _is_tag(row, flexible)]
 
 
 def tagged_fields(cls: type[Struct], version: int, *, flexible: bool) -> list[Field]:
-    """The tagged fields of `version`, by tag."""
+    """Returns the tagged fields of `version`, by tag."""
     rows = [row for row in cls.fields.values() if row.is_in(version) and _is_tag(row, flexible)]
     return sorted(rows, key=lambda row: row.tag or 0)
 
@@ -39,7 +39,7 @@ def _is_tag(row: Field, flexible: bool) -> bool:
 
 
 def size_bytes_min(kind: WireType[object], version: int, *, flexible: bool) -> int:
-    """The fewest bytes a value of `kind` can take."""
+    """Returns the smallest size of a value of `kind`."""
     if isinstance(kind, Fixed):
         return kind.size_bytes
     if isinstance(kind, StructOf):
@@ -50,7 +50,7 @@ def size_bytes_min(kind: WireType[object], version: int, *, flexible: bool) -> i
             else size_bytes_min(row.kind, version, flexible=flexible)
             for row in rows
         )
-        # An element without any byte would let a count of two thousand million pass.
+        # An element of zero bytes would allow a count of two thousand million.
         return max(1, fixed + (1 if flexible else 0))
     if flexible:
         return 1
@@ -62,7 +62,7 @@ def is_uuid(kind: WireType[object]) -> bool:
 
 
 class Source:
-    """Lines of a function and the names it may use."""
+    """The lines of a function and the names that it may use."""
 
     def __init__(self, version: int, flexible: bool) -> None:
         self.version = version
@@ -83,7 +83,7 @@ class Source:
         return f"{stem}{self.counter}"
 
     def use(self, name: str) -> str:
-        """A helper from `primitives`, made visible to the function."""
+        """Makes a helper from `primitives` visible to the function."""
         self.names[name] = getattr(primitives, name)
         return name
 
@@ -98,7 +98,7 @@ class Source:
         return name
 
     def runs(self, rows: Sequence[Field]) -> list[list[Field]]:
-        """Neighbours of fixed width together, every other field alone."""
+        """Groups neighbouring fields of fixed width; every other field is alone."""
         groups: list[list[Field]] = []
         for row in rows:
             if groups and isinstance(row.kind, Fixed) and isinstance(groups[-1][0].kind, Fixed):

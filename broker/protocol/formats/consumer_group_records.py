@@ -2,14 +2,14 @@
 
 key     type i16 | fields, never flexible     value    version 0 i16 | fields, flexible; or null
 
-type  key fields        value                    what it says
-3     group             GroupEpochValue          the group is in this epoch
+type  key fields        value                    content
+3     group             GroupEpochValue          the group's epoch
 4     group             TopicMetadataValue       of Kafka up to 4.0; since then the hash in type 3
-5     group member      MemberMetadataValue      what the member is and subscribes to
-6     group             TargetEpochValue         the epoch that the target assignment is of
-7     group member      TargetAssignmentValue    what the member is to have
-8     group member      CurrentAssignmentValue   what the member has, and what it gives back
-16    group regex       ResolvedRegexValue       the topics that a regular expression finds
+5     group member      MemberMetadataValue      the member's identity and subscription
+6     group             TargetEpochValue         the epoch of the target assignment
+7     group member      TargetAssignmentValue    the member's target assignment
+8     group member      CurrentAssignmentValue   assigned and revoked partitions
+16    group regex       ResolvedRegexValue       the topics that a regular expression matches
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _VALUE_VERSION: Final = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupKey:
-    """Which thing of a group; `name` is a member id or a regular expression, or empty."""
+    """The key of a group's record; `name` is a member id or a regular expression, or empty."""
 
     record_type: int
     group: str
@@ -101,7 +101,7 @@ class ClassicProtocol(Struct):
 
 
 class ClassicMemberMetadata(Struct):
-    """Of a member that speaks the classic protocol inside a group of the new one."""
+    """Classic-protocol metadata of a member in a KIP-848 group."""
 
     session_timeout_ms: int = wire(int32)
     protocols: Sequence[ClassicProtocol] = wire(array(ClassicProtocol))
@@ -131,7 +131,7 @@ class AssignedPartitions(Struct):
 
 
 class CurrentPartitions(Struct):
-    """`assignment_epochs` has one for each partition; up to Kafka 4.2 there were none."""
+    """Partitions of one topic. `assignment_epochs` are by partition; up to Kafka 4.2 absent."""
 
     topic_id: uuid.UUID = wire(uuid_)
     partitions: Sequence[int] = wire(array(int32))
@@ -143,7 +143,7 @@ class TargetAssignmentValue(Struct):
 
 
 class CurrentAssignmentValue(Struct):
-    """`state` 0 is stable, 1 unrevoked, 2 unreleased, as in Kafka's MemberState."""
+    """A member's assignment. `state` 0 is stable, 1 unrevoked, 2 unreleased (MemberState)."""
 
     epoch: int = wire(int32)
     previous_epoch: int = wire(int32)
@@ -182,7 +182,7 @@ _VALUES: Mapping[int, type[ConsumerGroupValue]] = MappingProxyType(
 
 
 def encode_consumer_key(key: ConsumerGroupKey) -> bytes:
-    """The bytes that compaction compares."""
+    """Encodes a key, whose bytes compaction compares."""
     row: Struct = (
         _GroupKeyWire(group=key.group)
         if key.record_type in _GROUP_TYPES
@@ -192,7 +192,7 @@ def encode_consumer_key(key: ConsumerGroupKey) -> bytes:
 
 
 def decode_consumer_key(key: Buffer) -> ConsumerGroupKey:
-    """A key of one of `CONSUMER_GROUP_TYPES`. Raises MalformedRequest."""
+    """Decodes a key of one of `CONSUMER_GROUP_TYPES`. Raises MalformedRequest."""
     encoded = memoryview(key)
     record_type = read_version(encoded)
     if record_type in _GROUP_TYPES:
@@ -203,12 +203,12 @@ def decode_consumer_key(key: Buffer) -> ConsumerGroupKey:
 
 
 def encode_consumer_value(value: ConsumerGroupValue) -> bytes:
-    """The value of a record, in the only version that there is."""
+    """Encodes a value, in the only version that exists."""
     return write_struct(value, _VALUE_VERSION, flexible_from=0)
 
 
 def decode_consumer_value(record_type: int, value: Buffer) -> ConsumerGroupValue:
-    """The value that belongs to a key of this type. Raises MalformedRequest."""
+    """Decodes the value for a key of this type. Raises MalformedRequest."""
     encoded = memoryview(value)
     version = read_version(encoded)
     if version != _VALUE_VERSION:

@@ -1,4 +1,4 @@
-"""What consumers tell each other through JoinGroup and SyncGroup: subscriptions and assignments.
+"""The consumer protocol inside JoinGroup and SyncGroup: subscriptions and assignments.
 
     JoinGroup metadata     version i16 | ConsumerProtocolSubscription
     SyncGroup assignment   version i16 | ConsumerProtocolAssignment      or no bytes at all: none
@@ -6,11 +6,11 @@
     subscription  v1  owned partitions (cooperative)    v2  generation    v3  rack
     assignment    v1 to v3 are like v0
 
-For a broker these bytes are opaque, except to describe a group. They mean this only where the
-protocol type is `consumer`: Connect and others put in their own. Every version begins like those
-before it. So, as in Kafka, what is newer than we know is read as the newest that we know, and what
-is left behind it is not looked at. Which topics a member reads stands in version 0, and is read as
-such: some clients announce a version and leave out what it brought.
+For a broker these bytes are opaque, except to describe a group. They have this format only for the
+protocol type `consumer`: Connect and others use their own. Every version extends the one before it.
+So, as in Kafka, a newer version is read as the newest known one, and the rest is ignored. The
+topics of a member are in version 0, and are decoded as such: some clients announce a version and
+leave out its new fields.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ConsumerTopicPartitions(Struct):
 
 
 class ConsumerProtocolSubscription(Struct):
-    """`generation_id` -1 is unknown. `user_data` belongs to the assignor."""
+    """A subscription. `generation_id` -1 is unknown; `user_data` belongs to the assignor."""
 
     topics: Sequence[str] = wire(array(string))
     user_data: bytes | None = wire(byte_string, nullable="0+", default=None)
@@ -59,12 +59,12 @@ class ConsumerProtocolAssignment(Struct):
 
 
 def decode_subscription(metadata: Buffer) -> ConsumerProtocolSubscription:
-    """What a member subscribes to. Raises MalformedRequest."""
+    """Decodes a subscription. Raises MalformedRequest."""
     return _decode(ConsumerProtocolSubscription, metadata)
 
 
 def decode_subscribed_topics(metadata: Buffer) -> Sequence[str]:
-    """The topics that a member subscribes to, whatever version it announces, as in Kafka.
+    """Decodes the topics that a member subscribes to, for any announced version, as in Kafka.
 
     Raises MalformedRequest.
     """
@@ -76,19 +76,19 @@ def decode_subscribed_topics(metadata: Buffer) -> Sequence[str]:
 def encode_subscription(
     subscription: ConsumerProtocolSubscription, version: int = CONSUMER_PROTOCOL_VERSION_MAX
 ) -> bytes:
-    """What a member sends as the metadata of a protocol."""
+    """Encodes a member's metadata for a protocol."""
     return write_struct(subscription, version)
 
 
 def decode_assignment(assignment: Buffer) -> ConsumerProtocolAssignment:
-    """What a member is to read. Raises MalformedRequest."""
+    """Decodes an assignment. Raises MalformedRequest."""
     return _decode(ConsumerProtocolAssignment, assignment)
 
 
 def encode_assignment(
     assignment: ConsumerProtocolAssignment, version: int = CONSUMER_PROTOCOL_VERSION_MAX
 ) -> bytes:
-    """What a leader sends for one member."""
+    """Encodes the leader's assignment for one member."""
     return write_struct(assignment, version)
 
 

@@ -11,8 +11,8 @@
     GroupMetadataValue    v1  rebalance timeout    v2  time of state    v3  static members
                           v4  flexible
 
-The types 3 and above (groups of KIP-848, share and streams groups) come back as `UnknownKey`: a
-loader goes past them. The dataclasses own their bytes; nothing here keeps the record's buffer.
+Types 3 and above (KIP-848, share and streams groups) are decoded as `UnknownKey`, which a loader
+skips. The dataclasses own their bytes; nothing here keeps the record's buffer.
 """
 
 from __future__ import annotations
@@ -48,23 +48,23 @@ GROUP_METADATA_TYPE: Final = 2
 NO_TIMESTAMP: Final = -1
 _VALUE_VERSION_MAX: Final = 4
 _VALUE_FLEXIBLE_FROM: Final = 4
-# The newest version that a Kafka of any age reads; v4 is for what only v4 holds.
+# The newest version that a Kafka of any age reads; v4 is for fields that only v4 has.
 _VALUE_VERSION_USUAL: Final = 3
-# v2 left it out again.
+# v2 dropped it again.
 _VERSION_WITH_EXPIRY: Final = 1
 _PARTITION: Final = PackedStruct(">i")
 
 
 class UnreadableRecord(Exception):
-    """A key or value that does not follow its layout, or is of a version newer than ours."""
+    """A key or value that does not follow its layout, or has a newer version than ours."""
 
 
-# --- what a record says ----------------------------------------------------------------------
+# --- contents --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetCommitKey:
-    """Where a group's offset of a partition is kept. Both record types mean the same offset."""
+    """The key of a group's offset for a partition. Both record types mean the same offset."""
 
     group: str
     topic: str
@@ -74,14 +74,14 @@ class OffsetCommitKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMetadataKey:
-    """Where a classic group is kept."""
+    """The key of a classic group."""
 
     group: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnknownKey:
-    """A record of a type that is not for us."""
+    """A key of a type that this module does not decode."""
 
     record_type: int
 
@@ -91,7 +91,7 @@ Key: TypeAlias = OffsetCommitKey | GroupMetadataKey | UnknownKey
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetCommitValue:
-    """A committed offset. An expiry of -1 leaves it to `offsets.retention.minutes`."""
+    """A committed offset. With an expiry of -1 `offsets.retention.minutes` applies."""
 
     offset: int
     leader_epoch: int = -1
@@ -103,7 +103,7 @@ class OffsetCommitValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMember:
-    """One member. In v0 its rebalance timeout is -1: take the session timeout."""
+    """One member. In v0 its rebalance timeout is -1: the session timeout applies."""
 
     member_id: str
     group_instance_id: str | None = None
@@ -127,7 +127,7 @@ class GroupMetadataValue:
     members: tuple[GroupMember, ...] = ()
 
 
-# --- how it is laid out ----------------------------------------------------------------------
+# --- layout ----------------------------------------------------------------------------------
 
 
 class _OffsetCommitKeyWire(Struct):
@@ -173,7 +173,7 @@ class _GroupMetadataWire(Struct):
 
 
 def decode_key(key: Buffer) -> Key:
-    """Which thing a record is about. Raises UnreadableRecord."""
+    """Decodes a key. Raises UnreadableRecord."""
     encoded = memoryview(key)
     record_type = _version_of(encoded)
     if record_type in (LEGACY_OFFSET_COMMIT_TYPE, OFFSET_COMMIT_TYPE):
@@ -190,7 +190,7 @@ def decode_key(key: Buffer) -> Key:
 
 
 def encode_key(key: OffsetCommitKey | GroupMetadataKey) -> bytes:
-    """The bytes that compaction compares; a key of type 0 is written as such, for its tombstone."""
+    """Encodes a key, whose bytes compaction compares; type 0 is written only for its tombstone."""
     if isinstance(key, GroupMetadataKey):
         return write_struct(_GroupMetadataKeyWire(group=key.group), GROUP_METADATA_TYPE)
     commit = _OffsetCommitKeyWire(group=key.group, topic=key.topic, partition=key.partition)
@@ -201,7 +201,7 @@ def encode_key(key: OffsetCommitKey | GroupMetadataKey) -> bytes:
 
 
 def decode_offset_commit(value: Buffer) -> OffsetCommitValue:
-    """The value of an `OffsetCommitKey`. Raises UnreadableRecord."""
+    """Decodes the value of an `OffsetCommitKey`. Raises UnreadableRecord."""
     decoded = _read_value(_OffsetCommitWire, value)
     return OffsetCommitValue(
         offset=decoded.offset,
@@ -214,9 +214,9 @@ def decode_offset_commit(value: Buffer) -> OffsetCommitValue:
 
 
 def encode_offset_commit(commit: OffsetCommitValue, version: int | None = None) -> bytes:
-    """In the version that keeps everything `commit` says, unless one is given.
+    """Encodes in the version that keeps all fields of `commit`, unless one is given.
 
-    An explicit expiry (only from OffsetCommit v2 to v4) makes it v1, as in Kafka; that version has
+    An explicit expiry (only from OffsetCommit v2 to v4) requires v1, as in Kafka; that version has
     neither leader epoch nor topic id.
     """
     if version is None:
@@ -239,7 +239,7 @@ def _version_for(commit: OffsetCommitValue) -> int:
 
 
 def decode_group_metadata(value: Buffer) -> GroupMetadataValue:
-    """The value of a `GroupMetadataKey`. Raises UnreadableRecord."""
+    """Decodes the value of a `GroupMetadataKey`. Raises UnreadableRecord."""
     decoded = _read_value(_GroupMetadataWire, value)
     return GroupMetadataValue(
         protocol_type=decoded.protocol_type,
@@ -265,7 +265,7 @@ def _member(row: _GroupMemberWire) -> GroupMember:
 
 
 def encode_group_metadata(group: GroupMetadataValue, version: int = _VALUE_VERSION_USUAL) -> bytes:
-    """The record that keeps a generation, in the version that Kafka writes."""
+    """Encodes a generation, in the version that Kafka writes."""
     row = _GroupMetadataWire(
         protocol_type=group.protocol_type,
         generation=group.generation,

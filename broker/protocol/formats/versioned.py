@@ -1,8 +1,8 @@
-"""A struct with its own version in front: what Kafka puts into opaque fields and internal topics.
+"""Structs with a leading version, as in Kafka's opaque fields and internal topics.
 
     version i16 | struct, in that version
 
-The tables are those of `schema`; here is what `codec` is for requests, without headers and APIs.
+The tables are those of `schema`; this module decodes them without headers and APIs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from strandline.broker.protocol.schema.schema import IN_MEMORY, Struct
 S = TypeVar("S", bound=Struct)
 
 VERSION_BYTES: Final = 2
-# The first flexible version of what never becomes flexible.
+# The first flexible version of a format that never becomes flexible.
 NEVER_FLEXIBLE: Final = 32767
 _VERSION: Final = struct.Struct(">h")
 
@@ -28,7 +28,7 @@ _encoder_for = cache(make_encoder)
 
 
 def read_version(data: memoryview) -> int:
-    """The version in front. Raises MalformedRequest."""
+    """Decodes the leading version. Raises MalformedRequest."""
     if len(data) < VERSION_BYTES:
         raise MalformedRequest(f"{len(data)} bytes cannot hold a version")
     version: int = _VERSION.unpack_from(data, 0)[0]
@@ -38,7 +38,7 @@ def read_version(data: memoryview) -> int:
 def read_struct(
     cls: type[S], version: int, data: memoryview, *, flexible_from: int = NEVER_FLEXIBLE
 ) -> tuple[S, int]:
-    """The struct behind the version in `data`, read as `version`; where it ends.
+    """Decodes the struct behind the version in `data` as `version`; returns it and its end.
 
     Raises MalformedRequest.
     """
@@ -52,7 +52,7 @@ def read_struct(
 
 
 def write_struct(message: Struct, version: int, *, flexible_from: int = NEVER_FLEXIBLE) -> bytes:
-    """Version and struct; fields that the version does not carry are left out."""
+    """Encodes version and struct; leaves out fields that the version does not carry."""
     encoder: Encoder = _encoder_for(type(message), version, flexible=version >= flexible_from)
     try:
         (body,) = encoder(message)

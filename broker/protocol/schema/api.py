@@ -1,4 +1,4 @@
-"""Which APIs exist, which versions of them we speak, and from which version they are flexible.
+"""The table of APIs: supported versions, and the first flexible version of each.
 
 This table is the single place where a version range is written down: the message classes, the
 headers, ApiVersions and docs/protocol.md take it from here.
@@ -17,7 +17,7 @@ from typing import Final
 
 
 class ApiKey(IntEnum):
-    """Every API of Kafka 4.3, by number. Being listed here does not mean being served."""
+    """Every API of Kafka 4.3, by number. A listed API need not be served."""
 
     PRODUCE = 0
     FETCH = 1
@@ -126,7 +126,7 @@ def _row(key: ApiKey, lowest: int, highest: int, *, flexible_from: int) -> ApiSp
     return ApiSpec(key=key, supported=VersionRange(lowest, highest), flexible_from=flexible_from)
 
 
-# The flexible version of an API that never became flexible.
+# The first flexible version of an API that never became flexible.
 _NEVER: Final = 32767
 
 SPECS: Mapping[int, ApiSpec] = MappingProxyType(
@@ -200,7 +200,7 @@ class ProtocolRow:
 
 
 def protocol_rows() -> tuple[ProtocolRow, ...]:
-    """What docs/protocol.md shows, ordered by API key."""
+    """Returns the rows of docs/protocol.md, ordered by API key."""
     return tuple(
         ProtocolRow(
             name=api_name(row.key),
@@ -213,5 +213,5 @@ def protocol_rows() -> tuple[ProtocolRow, ...]:
 
 
 def api_name(key: ApiKey) -> str:
-    """`ApiKey.LIST_OFFSETS` is `ListOffsets` in Kafka's documents and in our class names."""
+    """Returns `ListOffsets` for `ApiKey.LIST_OFFSETS`, as in Kafka's documents."""
     return "".join(word.capitalize() for word in key.name.split("_"))

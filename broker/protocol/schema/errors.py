@@ -1,10 +1,10 @@
-"""The error table of the Kafka protocol, and the two ways in which a request cannot be read.
+"""The error codes of the Kafka protocol, and the two exceptions of unreadable requests.
 
 A response carries an error as an int16; clients know the numbers, so they never change. The texts
-are ours: they are what `error_message` says where a handler has nothing more precise to tell.
+are ours: `error_message` has them if a handler has no more precise text.
 
-`MalformedRequest` and `UnsupportedVersion` have no answer in general: the layout of the answer is
-what could not be agreed on. The connection is closed (ApiVersions is the one exception).
+`MalformedRequest` and `UnsupportedVersion` have no answer in general: client and broker share no
+layout for it. The connection is closed (ApiVersions is the one exception).
 """
 
 from __future__ import annotations
@@ -154,11 +154,11 @@ class ErrorCode(IntEnum):
 
     @property
     def message(self) -> str:
-        """What the code means, as one sentence for `error_message` and logs."""
+        """The meaning of the code in one sentence, for `error_message` and logs."""
         return _MESSAGES.get(self) or f"{self.name.replace('_', ' ').capitalize()}."
 
 
-# Codes whose name does not already say it all. The others are told by their name.
+# Texts for codes whose name does not explain them. The others use their name.
 _MESSAGES: dict[int, str] = {
     ErrorCode.UNKNOWN_SERVER_ERROR: "The broker met an unexpected error; its log has the details.",
     ErrorCode.NONE: "No error.",
@@ -238,7 +238,7 @@ _MESSAGES: dict[int, str] = {
 
 
 class ProtocolError(Exception):
-    """The client sent bytes that are no request we can serve; its connection is closed."""
+    """The client sent bytes that are no valid request; its connection is closed."""
 
     kafka_code: ClassVar[int] = ErrorCode.INVALID_REQUEST
 
@@ -250,7 +250,7 @@ class MalformedRequest(ProtocolError):
 class UnsupportedVersion(ProtocolError):
     """An API, or a version of it, that is not served.
 
-    `correlation_id` allows the one answer there is: ApiVersions v0 with error 35 (KIP-511).
+    `correlation_id` is for the only possible answer: ApiVersions v0 with error 35 (KIP-511).
     """
 
     kafka_code = ErrorCode.UNSUPPORTED_VERSION

@@ -1,11 +1,11 @@
-"""What generated and hand-written codecs share at run time: varints, lengths, tags, uuids.
+"""Run-time helpers of generated and hand-written codecs: varints, lengths, tags, uuids.
 
     unsigned varint    7 bits per byte, low group first, high bit = more; at most 5 bytes
     compact length     varint(length + 1); 0 is null
     tagged fields      varint count, then per field: varint tag | varint size | bytes; tags ascend
 
 Decoders index a memoryview directly: reading past its end raises IndexError or struct.error, which
-`codec` turns into MalformedRequest at one place. Slicing does not raise, so ends are compared.
+`codec` converts to MalformedRequest in one place. Slicing does not raise, so ends are compared.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from strandline.broker.protocol.schema.errors import MalformedRequest
 
 # Kafka's own limit for every string that is not a records or bytes field.
 STRING_BYTES_MAX: Final = 32767
-# No header of Kafka's has as many tagged fields, by far. Those of a request count as its elements.
+# Far more than any header of Kafka has tagged fields. Those of a request count as its elements.
 UNKNOWN_TAGS_MAX: Final = 1000
 VARINT_BYTES_MAX: Final = 5
 LENGTH_MAX: Final = 0x7FFFFFFF
 EMPTY: Final[tuple[()]] = ()
 ONE_BYTE: Final = tuple(bytes((value,)) for value in range(128))
 
-# Clients ask for the same few thousand topic ids again and again, and `uuid.UUID` is slow to make.
+# Clients repeat the same few thousand topic ids, and `uuid.UUID` is slow to create.
 _TOPIC_IDS_REMEMBERED: Final = 8192
 
 
 @lru_cache(maxsize=_TOPIC_IDS_REMEMBERED)
 def uuid_of(raw: bytes) -> uuid.UUID:
-    """The UUID of 16 bytes, as topic ids are sent."""
+    """Returns the UUID of 16 bytes, the form of topic ids."""
     return uuid.UUID(bytes=raw)
 
 
 def long_uvarint(data: memoryview, position: int, low: int) -> tuple[int, int]:
-    """Finishes a varint whose first byte gave `low` (without its high bit); value and position."""
-    # Two and three bytes written out: they are the lengths of most record batches.
+    """Finishes a varint whose first byte had `low` (without its high bit); value and position."""
+    # Two and three bytes unrolled: they are the lengths of most record batches.
     byte = data[position]
     value = low & 0x7F | (byte & 0x7F) << 7
     if byte < 0x80:
@@ -59,7 +59,7 @@ def long_uvarint(data: memoryview, position: int, low: int) -> tuple[int, int]:
 
 
 def uvarint(value: int) -> bytes:
-    """An unsigned varint, as lengths and tags of flexible versions are written."""
+    """Encodes an unsigned varint, for lengths and tags of flexible versions."""
     assert value >= 0, value
     if value < 0x80:
         return ONE_BYTE[value]
@@ -76,16 +76,16 @@ def uvarint(value: int) -> bytes:
 
 
 def compact_string_length(length_and_one: int) -> bytes:
-    """The varint in front of a string that is not short; refuses what no client would read."""
+    """Encodes the length of a long string; refuses lengths that no client reads."""
     assert length_and_one <= STRING_BYTES_MAX + 1, "a string of more than 32767 bytes"
     return uvarint(length_and_one)
 
 
 def skip_tags(data: memoryview, position: int, count: int, limit: int) -> int:
-    """The position after `count` tagged fields that we do not know; `count` is already read.
+    """Returns the position after `count` unknown tagged fields; `count` is already read.
 
-    Raises MalformedRequest if tags do not ascend (so none can be there twice), a size overruns, or
-    there are more than UNKNOWN_TAGS_MAX.
+    Raises MalformedRequest if tags do not ascend (so none can repeat), a size overruns, or there
+    are more than UNKNOWN_TAGS_MAX.
     """
     return skip_counted_tags(data, position, count, limit, UNKNOWN_TAGS_MAX)[1]
 
@@ -93,7 +93,7 @@ def skip_tags(data: memoryview, position: int, count: int, limit: int) -> int:
 def skip_counted_tags(
     data: memoryview, position: int, count: int, limit: int, left: int
 ) -> tuple[int, int]:
-    """The same where there may be `left` of them: how many may still come, and the position."""
+    """As `skip_tags`, with at most `left` fields; returns how many are left, and the position."""
     if count > 0x7F:
         count, position = long_uvarint(data, position, count)
     left -= count
@@ -110,7 +110,7 @@ def skip_counted_tags(
 
 
 def tag_header(data: memoryview, position: int, limit: int) -> tuple[int, int, int]:
-    """Tag, end of its bytes, and their start."""
+    """Returns the tag, the end of its bytes, and their start."""
     tag = data[position]
     position += 1
     if tag > 0x7F:

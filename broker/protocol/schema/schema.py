@@ -5,17 +5,17 @@
         key_type: int = wire(int8, "1+", default=0)
         coordinator_keys: Sequence[str] = wire(array(string), "4+", default=())
 
-Each line is one field, in wire order: attribute, type, the versions that carry it, and where it
-applies the versions that allow null, the tag, the default. mypy checks the annotation against the
-wire type, and reads the class as a keyword-only frozen dataclass. `codegen` makes from it one flat
-function per version and direction.
+Each line is one field, in wire order: attribute, type, the versions that carry it, and optionally
+the versions that allow null, the tag, the default. mypy checks the annotation against the wire
+type, and reads the class as a keyword-only frozen dataclass. `codegen` generates one flat function
+per version and direction.
 
 * A field that a version does not carry has its default after decoding, and is left out of encoding.
-* Nested structs live in the versions of the message that holds them; their own ranges are in
-  message versions too, as in Kafka's documents.
+* Nested structs use the versions of the enclosing message, also for their own ranges, as in Kafka's
+  documents.
 * Instances are frozen for mypy only: at run time they are plain slotted objects, because a frozen
-  dataclass costs three times as much to make, and a broker makes millions.
-* Sequences are tuples when empty and lists otherwise; `==` does not see the difference.
+  dataclass costs three times as much to create, and a broker creates millions.
+* Sequences are tuples when empty and lists otherwise; `==` ignores the difference.
 * `records` decode to slices of the request's own buffer: valid as long as it is. A `byte_string` is
   copied: it outlives the request, and a slice object is larger than what is usually in it.
 """
@@ -43,19 +43,19 @@ T_co = TypeVar("T_co", covariant=True)
 S = TypeVar("S", bound="Struct")
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
-# For `isinstance`: a union written out would be built anew at every call.
+# For `isinstance`: a union in place would be built at every call.
 IN_MEMORY: Final = (bytes, bytearray, memoryview)
 ZERO_UUID: Final = uuid.UUID(int=0)
 
-# Tags from here on are fields that Kafka does not have; clients pass over tags they do not know.
+# Tags from here on are fields that Kafka does not have; clients skip unknown tags.
 OWN_TAG_MIN: Final = 1000
 
-# A version that no message reaches: the open end of "7+".
+# Above every message version: the open end of "7+".
 VERSION_OPEN: Final = 32767
 
 
 class SizedPart(Protocol):
-    """A stretch of bytes that is not in memory, such as a range of a file sent by `sendfile`."""
+    """Bytes that are not in memory, such as a range of a file sent by `sendfile`."""
 
     @property
     def length(self) -> int: ...
@@ -68,7 +68,7 @@ Part: TypeAlias = Buffer | SizedPart
 
 
 class WireType(Generic[T_co]):
-    """How a Python value of one Python type travels. Instances are the names used in the tables."""
+    """The encoding of one Python type. Instances are the names used in the tables."""
 
     __slots__ = ("name", "zero")
 
@@ -107,7 +107,7 @@ class StructOf(WireType[T_co]):
     __slots__ = ("struct",)
 
     def __init__(self, struct: type[Struct]) -> None:
-        # A struct that a version does not carry is None; its field's annotation says so.
+        # None where a version does not carry the struct; its field's annotation says so.
         super().__init__(struct.__name__, None)  # type: ignore[arg-type]
         self.struct = struct
 
@@ -128,7 +128,7 @@ optional_uuid: Fixed[uuid.UUID | None] = Fixed("uuid", None, "16s", 16)
 string = WireType("string", "")
 byte_string: WireType[bytes] = WireType("bytes", b"")
 records: WireType[memoryview | None] = WireType("records", None)
-# Records of a fetch response: parts that may lie in a file, and `records_bytes` beside them.
+# Records of a fetch response: parts that may be in a file, with their size in `records_bytes`.
 record_parts: WireType[Sequence[Part]] = WireType("records", ())
 
 
@@ -137,17 +137,17 @@ def array(element: WireType[T]) -> WireType[Sequence[T]]: ...
 @overload
 def array(element: type[S]) -> WireType[Sequence[S]]: ...
 def array(element: WireType[object] | type[Struct]) -> WireType[Sequence[object]]:
-    """The wire type of a sequence of wire types or structs."""
+    """Returns the wire type of a sequence of wire types or structs."""
     return ArrayOf(element if isinstance(element, WireType) else struct(element))
 
 
 def struct(cls: type[S]) -> WireType[S]:
-    """The wire type of one nested struct."""
+    """Returns the wire type of one nested struct."""
     return StructOf(cls)
 
 
 def optional_struct(cls: type[S]) -> WireType[S | None]:
-    """A struct under a tag: None is not sent, and not sent is None."""
+    """A struct under a tag: None is not sent, and a missing one is None."""
     return StructOf(cls)
 
 
@@ -155,7 +155,7 @@ def optional_struct(cls: type[S]) -> WireType[S | None]:
 
 
 class Field:
-    """One row of a table, resolved."""
+    """One field of a table, resolved."""
 
     __slots__ = (
         "default",
@@ -203,8 +203,8 @@ def _parse_versions(text: str) -> tuple[int, int]:
 
 
 if TYPE_CHECKING:
-    # Two faces of one function: what mypy sees is the type of the attribute, so that
-    # `x: str = wire(int32)` is an error, and `default=` makes the constructor argument optional.
+    # Two signatures of one function: mypy sees the type of the attribute, so that `x: str =
+    # wire(int32)` is an error, and `default=` makes the constructor argument optional.
     @overload
     def wire(
         kind: WireType[T], versions: str = "0+", *, tag: int | None = None, default: T = ...
@@ -232,11 +232,11 @@ if TYPE_CHECKING:
 else:
 
     def wire(kind, versions="0+", *, nullable=None, tag=None, default=_REQUIRED):
-        """One field: its type, versions, versions in which it may be null, tag and default."""
+        """Declares one field: its type, versions, nullable versions, tag and default."""
         return Field(kind, versions, nullable, tag, default)
 
     def beside_the_wire(*, default):
-        """An attribute that no version carries; encoders may use it."""
+        """Declares an attribute that no version carries; encoders may use it."""
         return Field(int64, "1-0", None, None, default)
 
 
@@ -268,15 +268,15 @@ class StructMeta(type):
         if api is not None:
             cls.spec = SPECS[api]  # type: ignore[attr-defined]  # declared by Message
         if fields:
-            # mypy takes no assignment to __init__; here and below it is the metaclass's work.
+            # mypy rejects an assignment to __init__; here and below the metaclass does it.
             cls.__init__ = _make_late_constructor(cls, fields)  # type: ignore[misc]
         return cls
 
 
 def _make_late_constructor(cls: type, fields: Mapping[str, Field]) -> Callable[..., None]:
-    """Compiles the constructor at its first call, and takes its place.
+    """Compiles the constructor at its first call, and replaces itself with it.
 
-    There are some two hundred structs, and a broker that starts makes none of most of them.
+    There are some two hundred structs, and a starting broker creates no instances of most of them.
     """
 
     def construct(self: object, **values: object) -> None:
@@ -303,14 +303,14 @@ def _make_constructor(fields: Mapping[str, Field]) -> Callable[..., None]:
 
 
 class Struct(metaclass=StructMeta):
-    """A nested struct; compared by value, shown with its fields."""
+    """A nested struct; compared by value, with its fields in the repr."""
 
     if TYPE_CHECKING:
         fields: ClassVar[Mapping[str, Field]]
         __slots__: ClassVar[tuple[str, ...]]
 
     def values(self) -> Iterator[tuple[str, object]]:
-        """Attribute names and values, in the order of the table."""
+        """Yields attribute names and values, in the order of the table."""
         for name in type(self).fields:
             yield name, getattr(self, name)
 
@@ -344,10 +344,10 @@ class Request(Message):
     """A request body: `class MetadataRequest(Request, api=ApiKey.METADATA)`.
 
     `elements_max` bounds the elements of all its arrays, and its tags, together, before they are
-    decoded. A frame of 100 MiB, which Produce may have, has room for sixteen million partitions.
+    decoded. A frame of 100 MiB, as Produce may have, can hold sixteen million partitions.
     """
 
-    # Four times what any handler answers about.
+    # Four times the most that any handler answers.
     elements_max: ClassVar[int] = 400_000
 
 
