@@ -1,1 +1,1 @@
-"""What an operator sees of a running broker: counting, collecting, and an HTTP listener."""
+"""Metrics of a running broker: counters, the collector, and the HTTP listener."""

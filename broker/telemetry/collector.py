@@ -1,14 +1,14 @@
-"""Reads the broker's state into samples, family by family; the only thing that knows both.
+"""Reads the broker's state into metric samples, family by family.
 
-Everything is read when it is asked for, from the state itself: a lag is there exactly while there
-is one, and nothing can drift. What is counted is counted by its owner, in plain integers.
+All values are read from the state itself when a page is requested, so no value can be stale.
+Counters are plain integers of their owners.
 
 The rows of requests, of the remote tier and of groups are in `request_rows.py`, `tier_rows.py` and
-`group_rows.py`; the others are here.
+`group_rows.py`; this module has the others.
 
 The number of series is bounded: APIs, versions and error codes are tables of ours; partitions and
 committed offsets are shown up to `partitions_max` each, topics up to TOPICS_MAX, in the order of
-their names, and `strandline_metrics_left_out` says how many are not. Totals count all of them.
+their names, and `strandline_metrics_left_out` counts those left out. Totals include all of them.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from strandline.broker.telemetry.tier_rows import tier_rows
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
 
 TOPICS_MAX = 2000
-# Samples of a piece: a page must not hold up clients, and who sends it looks at the time between
-# two pieces.
+# Samples of a piece: a page must not delay clients, and its sender checks the time between two
+# pieces.
 SAMPLES_PER_PIECE = 50
 
 BROKER_RUNNING = 3
@@ -61,7 +61,7 @@ _TRAFFIC: Mapping[str, Callable[[TopicTraffic], int]] = {
 
 
 class Collector:
-    """Makes pages; keeps nothing between them."""
+    """Builds metrics pages; keeps no state between them."""
 
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
@@ -69,8 +69,8 @@ class Collector:
     def page(self, wanted: Format) -> Iterator[str]:
         """The page in pieces of at most SAMPLES_PER_PIECE samples; the loop may run in between.
 
-        An empty piece is work that has brought no line yet. No piece takes a millisecond, however
-        many partitions and topics there are.
+        An empty piece is a step of work without output. No piece takes a millisecond, however many
+        partitions and topics there are.
         """
         texts: LabelTexts = {}
         for row in _Page(self._sources).families():
@@ -84,7 +84,7 @@ class Collector:
 
 
 class _Page:
-    """One collection: what several families need is looked up once."""
+    """One collection: values that several families need are looked up once."""
 
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
@@ -94,11 +94,11 @@ class _Page:
         self._left_out["topics"] = max(0, len(self._topics) - TOPICS_MAX)
         self._topics = self._topics[:TOPICS_MAX]
         self._all_partitions: list[Partition] = []
-        # Those that are shown, each with its labels: the same texts in every family.
+        # The partitions shown, each with its labels: the same texts in every family.
         self._placed: list[tuple[Partition, tuple[str, str]]] = []
 
     def _look_up(self) -> Iterator[Step]:
-        """Finds the partitions, in the order of their names and numbers."""
+        """Finds the partitions, in the order of topic names and partition numbers."""
         replicas, shown_max = self._sources.replicas, self._sources.partitions_max
         for topic in sorted(replicas.topic_names()):
             members = replicas.partitions_of(topic, None)
@@ -193,7 +193,7 @@ class _Page:
         prefix = "kafka_server_replicamanager_"
         yield single(f"{prefix}partitioncount", served)
         yield single(f"{prefix}leadercount", served)
-        # One replica each, and it is in sync or offline.
+        # Each partition has one replica, which is in sync or offline.
         yield single(f"{prefix}underreplicatedpartitions", 0)
         yield single(f"{prefix}underminisrpartitioncount", 0)
         yield single(f"{prefix}offlinereplicacount", offline)
@@ -269,7 +269,7 @@ _LOG_GAUGES: Mapping[str, Callable[[Partition], int]] = {
         0 if p.log.is_tiered else _percent(p.log.local.size_bytes, p.log.config.retention_bytes)
     ),
 }
-# Of tiered logs (KIP-1257).
+# For tiered logs (KIP-1257).
 _RETENTION_GAUGES: Mapping[str, Callable[[Partition], int]] = {
     "retentionsizeinpercent": lambda p: (
         _percent(p.log.tier_sizes.total_bytes, p.log.config.retention_bytes)
@@ -283,7 +283,7 @@ _RETENTION_GAUGES: Mapping[str, Callable[[Partition], int]] = {
 
 
 def _percent(size_bytes: int, limit_bytes: int) -> int:
-    """What is there of what may be; 0 without a limit."""
+    """Returns the used percentage of the limit; 0 without a limit."""
     return 100 * size_bytes // limit_bytes if limit_bytes > 0 else 0
 
 

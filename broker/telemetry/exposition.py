@@ -1,12 +1,12 @@
-"""Metrics as text: Prometheus' format 0.0.4, and OpenMetrics 1.0 for who asks for it.
+"""Writes metrics as text: Prometheus' format 0.0.4, and OpenMetrics 1.0 on request.
 
     # HELP name what it is            a family: one name, one kind, samples with labels
     # TYPE name counter
     name{label="value"} 12
 
 A counter's samples end in `_total`; OpenMetrics wants the family's name without it. Pure: values
-in, lines out, a family at a time: a page of a hundred thousand lines need not be in memory. What is
-kept for a page are its labels as text: ten families name the same partitions.
+in, lines out, one family at a time, so that a page of a hundred thousand lines need not be in
+memory. Only its labels are kept as text: ten families name the same partitions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TO_ESCAPE = re.compile(r'[\\"\n]')
 
 
 class Kind(StrEnum):
-    """What may be done with a family's numbers."""
+    """The type of a metric family."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -34,7 +34,7 @@ class Kind(StrEnum):
 
 
 class Format(StrEnum):
-    """How a page is written."""
+    """The format of a page."""
 
     TEXT = TEXT_CONTENT_TYPE
     OPENMETRICS = OPENMETRICS_CONTENT_TYPE
@@ -42,7 +42,7 @@ class Format(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """One row of the table of metrics. `labels` are in the order in which samples give them."""
+    """One row of the table of metrics. `labels` are in the order in which samples have them."""
 
     name: str
     kind: Kind
@@ -53,7 +53,7 @@ class Family:
 class Sample(NamedTuple):
     """One number. `suffix` is `_sum` or `_count` of a summary; `quantile` that of its quantiles.
 
-    A label that does not apply is the empty text, and not written.
+    A label that does not apply is empty, and not written.
     """
 
     value: float
@@ -62,7 +62,7 @@ class Sample(NamedTuple):
     quantile: float | None = None
 
 
-# Sets of labels as text, by their names and then by their values.
+# Label sets as text, by their names and then by their values.
 LabelTexts: TypeAlias = dict[tuple[str, ...], dict[tuple[str, ...], str]]
 
 
@@ -71,7 +71,7 @@ def write_family(
 ) -> Iterator[str]:
     """The lines of one family, its head first; nothing if it has no samples.
 
-    `texts` is what the families of one page share, empty for the first of them; it is filled.
+    `texts` is a cache shared by the families of one page, empty for the first of them.
     """
     name = family.name
     if family.kind is Kind.COUNTER and wanted is Format.OPENMETRICS:
@@ -92,7 +92,7 @@ def write_family(
 
 
 def end_of(wanted: Format) -> str:
-    """What a whole page ends with."""
+    """Returns the end of a complete page."""
     return "# EOF\n" if wanted is Format.OPENMETRICS else ""
 
 

@@ -1,8 +1,8 @@
-"""Every metric that /metrics shows: the one table that collector, documentation and tests read.
+"""The table of all metrics on /metrics, read by collector, documentation and tests.
 
-Names are what Kafka's are with the JMX exporter's usual rules (`lowercaseOutputName`), so that
-dashboards and alerts made for Kafka find them; what Kafka does not have begins with `strandline_`,
-what every process has with `process_`, and group lag has the names of kafka_exporter.
+Names are those of Kafka with the JMX exporter's usual rules (`lowercaseOutputName`), so that
+dashboards and alerts for Kafka work; metrics that Kafka lacks begin with `strandline_`, those of
+every process with `process_`, and group lag has the names of kafka_exporter.
 """
 
 from __future__ import annotations

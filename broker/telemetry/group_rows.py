@@ -1,4 +1,4 @@
-"""Groups, what they committed, and how far behind they are, as rows of the metrics page."""
+"""Metrics of groups: members, committed offsets and lag."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def group_rows(
     shown_max: int,
     left_out: Counter[str],
 ) -> Iterator[Step]:
-    """The families of groups; what is above `shown_max` is counted in `left_out`."""
+    """Yields the families of groups; rows above `shown_max` are counted in `left_out`."""
     found = groups.statistics()
     prefix = "kafka_coordinator_group_groupmetadatamanager_"
     yield row_of(
@@ -40,7 +40,7 @@ def group_rows(
     try:
         known = sorted(groups.groups(), key=lambda group: group.group_id)
     except CoordinatorFault:
-        return  # They are being read; what is there already would be half the truth.
+        return  # Groups are still loading; the loaded ones would be half of them.
     left_out["groups"] = max(0, len(known) - shown_max)
     shown = known[:shown_max]
     yield row_of(

@@ -1,14 +1,14 @@
 """The HTTP listener for monitoring: three paths, GET and HEAD, one request per connection.
 
     /metrics   the page, in OpenMetrics if the client prefers it   200
-    /healthz   the loop turns: somebody answers                    200
+    /healthz   the event loop runs                                 200
     /readyz    clients are served                                  200, 503 with the reason
 
-It shares the loop with Kafka's clients, so it is kept small in everything: connections, bytes of a
-request, seconds per connection. The page is made piece by piece, so many in a turn of the loop as
-take a millisecond and are no more than the socket takes; the next ones are made when the last are
-in the socket: a client that does not read costs these and no page. In between the loop serves
-others. It has no password: bind it where only the monitoring gets.
+It shares the loop with Kafka's clients, so all its resources are small: connections, bytes of a
+request, seconds per connection. The page is built in pieces, as many per turn of the loop as take a
+millisecond and fit into the socket; the next ones are built when these are sent: a client that does
+not read costs these and no page. In between the loop serves others. There is no password: bind it
+where only monitoring can reach it.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from strandline.storage.quiet_log import QuietLog, place_of
 
 log = logging.getLogger(__name__)
 
-# Prometheus, its twin, and somebody with curl; more are turned away.
+# Enough for two Prometheus servers and a person with curl; more are refused.
 CONNECTIONS_MAX = 16
-# The request line and headers of a monitoring system; what is larger is something else.
+# The request line and headers of a monitoring system; a larger request is from another client.
 REQUEST_BYTES_MAX = 8 * 1024
-# So long a client may send nothing of its request, or read nothing of its answer.
+# How long a client may send nothing of its request, or read nothing of its answer.
 SILENCE_S_MAX = 15.0
-# So long pieces are made in one turn of the loop. A turn for each of a large page's thousands of
-# pieces would take as often as long as a turn does: half a minute where the loop is busy.
+# How long pieces are built in one turn of the loop. With one piece per turn, a large page of
+# thousands of pieces would wait for as many turns: half a minute where the loop is busy.
 TURN_S_MAX = 0.001
-# What is made in one turn and not taken by the socket lies in memory.
+# Pieces built in one turn and not taken by the socket stay in memory.
 TURN_BYTES_MAX = 64 * 1024
 # A page takes as long as the loop lets it: half a second with 10,000 partitions, many times that on
-# a machine that is busy. Prometheus ends it after its own scrape_timeout; this is for who does not.
+# a busy machine. Prometheus stops at its own scrape_timeout; this limit is for other clients.
 CONNECTION_S_MAX = 120.0
 _OPENMETRICS = b"application/openmetrics-text"
 _END_OF_HEADERS = b"\r\n\r\n"
 
-# Why clients cannot be served; empty if they can.
+# Returns why clients cannot be served; empty if they can.
 Readiness = Callable[[], str]
 
 
@@ -48,7 +48,7 @@ class MetricsServer:
     """Owner of the listening socket and its few connections."""
 
     def __init__(self, page: Callable[[Format], Iterator[str]], unready: Readiness) -> None:
-        """`page` makes the metrics; `unready` says why clients cannot be served, or nothing."""
+        """`page` builds the metrics; `unready` returns why clients cannot be served, or nothing."""
         self._page = page
         self._unready = unready
         self._quiet_log = QuietLog(log)
@@ -56,7 +56,7 @@ class MetricsServer:
         self._server: asyncio.Server | None = None
 
     async def listen(self, host: str, port: int) -> int:
-        """Starts to serve; the port. Raises OSError if the address cannot be bound."""
+        """Starts serving; returns the port. Raises OSError if the address cannot be bound."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
             lambda: _Connection(self._page, self._unready, self._connections, self._quiet_log),
@@ -110,10 +110,10 @@ class _Connection(asyncio.Protocol):
             self._answer(503, "too many connections\n")
 
     def _watch(self) -> None:
-        """Looks again in a while; ends the connection if nothing has moved, or for too long."""
+        """Checks again after a while; closes a connection that is silent, or too old."""
         loop = asyncio.get_running_loop()
         is_over = loop.time() - self._began_s >= CONNECTION_S_MAX
-        # A page that is being made is waiting for us, not for the client.
+        # While a page is being built the client waits for us.
         is_client_due = self._paused or self._pieces is None
         is_silent = is_client_due and self._pieces_sent == self._pieces_seen
         if self._deadline is not None and (is_over or is_silent):
@@ -178,13 +178,13 @@ class _Connection(asyncio.Protocol):
         self._send_on()
 
     def _send_on(self) -> None:
-        """Makes and sends as much as a turn of the loop may take; more in another turn."""
+        """Builds and sends as much as one turn of the loop may take; the rest in later turns."""
         if self._pieces is None or self._paused or self._transport is None:
             return
         try:
             piece = _next_of(self._pieces)
         except Exception as error:
-            # A page that ends in the middle is taken for no page at all.
+            # A page that ends in the middle counts as no page at all.
             self._quiet_log.say(
                 logging.ERROR,
                 "metrics could not be collected",
@@ -218,14 +218,14 @@ class _Connection(asyncio.Protocol):
             self._transport.write(content)
 
     def abort(self) -> None:
-        """Ends the connection, whatever it is at."""
+        """Closes the connection in any state."""
         self._pieces = None
         if self._transport is not None:
             self._transport.abort()
 
 
 def _next_of(pieces: Iterator[str]) -> str | None:
-    """As many of them as one turn of the loop may make; None behind the last."""
+    """Joins as many pieces as one turn of the loop may build; None after the last."""
     loop = asyncio.get_running_loop()
     end_s = loop.time() + TURN_S_MAX
     made: list[str] = []

@@ -1,4 +1,4 @@
-"""Figures of this process, from /proc and the system: what a JVM's exporter calls process_*."""
+"""Metrics of this process, from /proc and the system: process_* as in a JVM's exporter."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _STAT_RESIDENT = 21
 
 
 def process_figures() -> Mapping[str, float]:
-    """By metric name; a figure that this system does not have is left out."""
+    """Returns values by metric name; leaves out those that this system does not have."""
     used = os.times()
     figures: dict[str, float] = {
         "process_cpu_seconds_total": used.user + used.system,
@@ -38,13 +38,13 @@ def process_figures() -> Mapping[str, float]:
             ticks = os.sysconf("SC_CLK_TCK")
             figures["process_start_time_seconds"] = boot_s + int(stat[_STAT_START]) / ticks
     except OSError:
-        # No /proc: not Linux. What can be known without it is told.
+        # No /proc: not Linux. Only the other values are returned.
         pass
     return figures
 
 
 def _open_file_count() -> int:
-    """Linux says it as the size of the folder since 6.2; before, ten thousand names take 10 ms."""
+    """Linux reports it as the folder's size since 6.2; before, ten thousand names take 10 ms."""
     folder = _PROC / "fd"
     return folder.stat().st_size or len(os.listdir(folder))  # noqa: PTH208 (cheaper)
 
@@ -62,5 +62,5 @@ def collections_by_generation() -> list[int]:
 
 
 def release() -> str:
-    """The version of strandline, as `strandline --version` says it."""
+    """Returns the version of strandline, as `strandline --version` prints it."""
     return __version__

@@ -1,7 +1,7 @@
-"""Requests and connections as rows of the metrics page.
+"""Metrics of requests and connections.
 
-Times have quantiles of late, and sum and count since the start, under the names of Kafka's
-kafka.network:type=RequestMetrics; an API that nobody asked has no times.
+Times have recent quantiles, and sum and count since the start, under the names of Kafka's
+kafka.network:type=RequestMetrics; an API without requests has no times.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from strandline.broker.telemetry.rows import Row, row_of, single
 
 
 def request_rows(requests: RequestTraffic) -> Iterator[Row]:
-    """Requests, errors, times and bytes, by API."""
+    """Yields requests, errors, times and bytes, by API."""
     requests.turn_if_due()
     prefix = "kafka_network_requestmetrics_"
     apis = [(api_name(key), traffic) for key, traffic in requests.apis.items()]
@@ -62,7 +62,7 @@ def request_rows(requests: RequestTraffic) -> Iterator[Row]:
 
 
 def connection_rows(server: Server) -> Iterator[Row]:
-    """Connections by what became of them, and what they hold."""
+    """Yields counts of connections by outcome, and their memory."""
     connections = server.statistics()
     prefix = "kafka_server_socket_server_metrics_connection_"
     yield single(f"{prefix}count", connections.connections)

@@ -1,16 +1,15 @@
-"""What requests cost, counted where they are answered.
+"""Counters of requests: times, bytes, versions and errors.
 
     frame in the buffer ──queue──► handler ──local──► answer there ──remote──► answer on its way
 
-queue   how long the loop was busy with others after the bytes had come
-local   what the broker worked: decoding, deciding, reading, encoding
-remote  what it waited for: more records, an fsync, the object store, other members
+queue   how long the loop was busy with others after the bytes arrived
+local   the broker's own work: decoding, deciding, reading, encoding
+remote  its waits: for more records, an fsync, the object store, other members
 total   all of them
 
 Counting costs a few additions per request; there is no lock, because all of it is on the loop.
 Quantiles come from counts by powers of two of a microsecond, interpolated, over the last one to two
-minutes: right to a factor of two, which is what tells 1 ms from 30 ms, for the price of one
-addition.
+minutes: accurate to a factor of two, which separates 1 ms from 30 ms, at the cost of one addition.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from strandline.broker.protocol.schema.api import SPECS, ApiKey
 from strandline.broker.protocol.schema.schema import ArrayOf, Response, StructOf
 from strandline.storage.clock import Clock
 
-# 2^63 us are 292,000 years: no wait needs to be bounded to have a place.
+# 2^63 us are 292,000 years: every wait fits.
 BUCKETS = 64
 WINDOW_S = 60.0
-# What is shorter is the way from the socket to the handler, and counts as no wait.
+# Shorter times are the way from the socket to the handler, and count as no wait.
 QUEUE_NOTED_S = 0.0002
 QUANTILES = (0.5, 0.95, 0.99, 0.999)
-# An answer may hold 60,000 partitions; errors beyond so many elements are not counted.
+# An answer may hold 60,000 partitions; errors after so many elements are not counted.
 ERRORS_LOOKED_AT_MAX = 1000
 NO_ERROR = 0
 # The length field at the head of a frame.
@@ -38,13 +37,13 @@ _LENGTH = struct.Struct(">i").unpack_from
 
 
 class Durations:
-    """How long something took: sum and count for ever, quantiles of late."""
+    """Durations of one kind: sum and count since the start, recent quantiles."""
 
     __slots__ = ("earlier", "latest", "older_count", "sum_s")
 
     def __init__(self) -> None:
         self.sum_s = 0.0
-        # Whoever records often adds to these two without a call, see `ApiTraffic.at_once`.
+        # Frequent callers add to these two without a call, see `ApiTraffic.at_once`.
         self.latest = [0] * BUCKETS
         self.earlier = [0] * BUCKETS
         self.older_count = 0
@@ -58,13 +57,13 @@ class Durations:
         self.latest[int(elapsed_s * 1e6).bit_length()] += 1
 
     def turn(self) -> None:
-        """Begins a new window; called every WINDOW_S."""
+        """Starts a new window; called every WINDOW_S."""
         self.older_count += sum(self.earlier)
         self.earlier = self.latest
         self.latest = [0] * BUCKETS
 
     def and_those_of(self, other: Durations) -> Durations:
-        """Both together, as of now."""
+        """Returns the sum of both, as of now."""
         both = Durations()
         both.sum_s = self.sum_s + other.sum_s
         both.older_count = self.older_count + other.older_count
@@ -73,7 +72,7 @@ class Durations:
         return both
 
     def quantile_s(self, quantile: float) -> float:
-        """Of this window and the one before; NaN if nothing happened in them."""
+        """Quantile over this window and the one before; NaN if they are empty."""
         counts = [a + b for a, b in zip(self.earlier, self.latest, strict=True)]
         rank = quantile * sum(counts)
         if not rank:
@@ -88,9 +87,9 @@ class Durations:
 
 
 class ApiTraffic:
-    """The requests of one API.
+    """The counters of one API.
 
-    Most are answered at once; what they took is local and total time alike, and recorded once.
+    Most requests are answered at once; their local time is the total time, and recorded once.
     """
 
     __slots__ = (
@@ -112,7 +111,7 @@ class ApiTraffic:
     def __init__(self, first_version: int, last_version: int) -> None:
         self._first_version = first_version
         self.by_version = [0] * (last_version - first_version + 1)
-        # Codes in answers, and how many answers had one.
+        # Error codes, and the number of answers that have each.
         self.errors: Counter[int] = Counter()
         self.failed_answers = 0
         self.request_bytes = 0
@@ -132,16 +131,16 @@ class ApiTraffic:
             self._queue.record(queue_s)
 
     def at_once(self, parts: Parts, local_s: float) -> None:
-        """`parts` are about to be sent, and nobody was waited for; none for acks=0."""
+        """Counts `parts` that are sent without any wait; none for acks=0."""
         if parts:
             self.response_bytes += _LENGTH(parts[0])[0] + 4  # type: ignore[arg-type]  # in memory
-        # As `Durations.record`, without a call: nearly every request comes by here.
+        # As `Durations.record`, without a call: nearly every request comes through here.
         prompt = self._prompt
         prompt.sum_s += local_s
         prompt.latest[int(local_s * 1e6).bit_length()] += 1
 
     def late(self, parts: Parts, *, local_s: float, remote_s: float) -> None:
-        """The same after a wait of `remote_s`."""
+        """As `at_once`, after a wait of `remote_s`."""
         if parts:
             self.response_bytes += _LENGTH(parts[0])[0] + 4  # type: ignore[arg-type]  # in memory
         self._late_local.record(local_s)
@@ -153,13 +152,13 @@ class ApiTraffic:
         self.throttle_s += throttle_ms / 1000
 
     def failed(self, code: int) -> None:
-        """An answer has this one error code."""
+        """Counts an answer with this one error code."""
         self.errors[code] += 1
         self.failed_answers += 1
 
     @property
     def queue(self) -> Durations:
-        """Those that did not have to wait are in it as zeros, so far as they are of late."""
+        """Queue times; recent requests that did not wait count as zeros."""
         noted, all_of_them = self._queue, self.total
         queue = noted.and_those_of(Durations())
         queue.older_count = 0
@@ -177,13 +176,13 @@ class ApiTraffic:
         return self._prompt.and_those_of(self._late_total)
 
     def versions(self) -> Iterator[tuple[int, int]]:
-        """Versions that were asked for, with their counts."""
+        """Yields the requested versions with their counts."""
         for index, count in enumerate(self.by_version):
             if count:
                 yield self._first_version + index, count
 
     def codes(self) -> Iterator[tuple[int, int]]:
-        """Error codes with their counts; NO_ERROR has the answers without any."""
+        """Yields error codes with their counts; NO_ERROR has the answers without any."""
         yield NO_ERROR, max(0, self.total.count - self.failed_answers)
         yield from sorted(self.errors.items())
 
@@ -199,7 +198,7 @@ class ApiTraffic:
 
 
 class RemoteWaits:
-    """Requests of one kind that wait for the object store, and how often their time was over."""
+    """Requests of one kind that wait for the object store, and their timeouts."""
 
     __slots__ = ("expired", "waiting")
 
@@ -209,7 +208,7 @@ class RemoteWaits:
 
 
 class RequestTraffic:
-    """All APIs of this broker; every one that is served has its line from the start."""
+    """The counters of all APIs of this broker; every served API has a row from the start."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -221,11 +220,11 @@ class RequestTraffic:
         # Kafka's purgatories RemoteFetch and RemoteListOffsets.
         self.remote_fetches = RemoteWaits()
         self.remote_lookups = RemoteWaits()
-        # Connections that were closed because of what they had sent.
+        # Connections closed because of the client's bytes.
         self.refused_total = 0
 
     def turn_if_due(self) -> None:
-        """Begins new windows if the old ones are over; called by whoever reads the quantiles."""
+        """Starts new windows if the old ones are over; called before quantiles are read."""
         now_s = self._clock.monotonic_s()
         if now_s - self._turned_s >= WINDOW_S:
             windows = 2 if now_s - self._turned_s >= 2 * WINDOW_S else 1
@@ -242,7 +241,7 @@ _paths: dict[type, tuple[bool, Sequence[str]]] = {}
 
 
 def count_errors(response: Response, traffic: ApiTraffic) -> None:
-    """Adds the error codes that an answer has anywhere, up to ERRORS_LOOKED_AT_MAX elements."""
+    """Counts the error codes anywhere in an answer, up to ERRORS_LOOKED_AT_MAX elements."""
     left = ERRORS_LOOKED_AT_MAX
     has_error = False
     pending: list[object] = [response]
@@ -265,7 +264,7 @@ def count_errors(response: Response, traffic: ApiTraffic) -> None:
 
 
 def _paths_of(cls: type) -> tuple[bool, Sequence[str]]:
-    """Whether a struct has an error code, and which of its fields may hold structs that do."""
+    """Whether a struct has an error code, and which of its fields may hold structs with one."""
     fields = getattr(cls, "fields", {})
     inner = tuple(
         name

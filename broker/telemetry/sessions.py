@@ -1,4 +1,4 @@
-"""What is told about fetch sessions."""
+"""The interface to the figures of fetch sessions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parts of a broker that are asked when a metrics page is made."""
+"""The parts of a broker that the metrics page reads."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """The parts of a broker that are asked. Without an object store the last four are None."""
+    """The parts of a broker that the page reads. Without an object store the last four are None."""
 
     clock: Clock
     requests: RequestTraffic

@@ -1,4 +1,4 @@
-"""The remote tier as rows of the metrics page: what waits and fails, and how cold reads are served.
+"""Metrics of the remote tier: archive lag, failures and cold reads.
 
 Without an object store there are none of these families.
 """
@@ -26,7 +26,7 @@ from strandline.storage.tiering.log.statistics import PartitionStatistics
 from strandline.storage.tiering.policy.lifecycle import SegmentState
 from strandline.storage.tiering.policy.retry import FailureInfo
 
-# Counters of the tiering, by the name under which Kafka has them.
+# Counters of tiering, by their names in Kafka.
 _TIERING_COUNTERS = {
     "strandline_remote_copy_bytes_total": "remotecopybytes",
     "strandline_remote_copy_segments_total": "remotecopyrequests",
@@ -51,7 +51,7 @@ def tier_rows(
     topics: Sequence[str],
     left_out: Counter[str],
 ) -> Iterator[Step]:
-    """The families of the remote tier, of these topics; what is not shown is counted in `left_out`.
+    """Yields the families of the remote tier for these topics; counts others in `left_out`.
 
     Sums are over all `partitions`.
     """
@@ -91,7 +91,7 @@ def tier_rows(
     )
     conditions = sources.conditions()
     if conditions is not None:
-        # The module of the remote tier is loaded then.
+        # Here the module of the remote tier is loaded already.
         yield single("strandline_remote_conditions_atomic", int(conditions.name == "AT_ONCE"))
     yield single("strandline_remote_archive_owned", int(sources.tiering.archive_is_ours))
     yield single("strandline_metadata_mirror_lag", sources.mirror_lag())
@@ -114,7 +114,7 @@ def tier_rows(
 
 
 class _Sums:
-    """What the partitions have together, of each topic; added up partition by partition."""
+    """Sums over partitions, by topic; added partition by partition."""
 
     def __init__(self) -> None:
         # By gauge, then by topic.
@@ -136,7 +136,7 @@ class _Sums:
             self.failing_deletes.append((where, found.delete_failure))
 
     def by_topic(self, gauge: str, topics: Sequence[str]) -> Iterator[Sample]:
-        """All of them, then these topics."""
+        """Yields the sum of all topics, then these topics."""
         sums = self._gauges[gauge]
         yield Sample(sums.total(), (ALL_TOPICS,))
         for topic in topics:
@@ -144,7 +144,7 @@ class _Sums:
                 yield Sample(sums[topic], (topic,))
 
     def waiting(self, topics: Sequence[str]) -> Iterator[Sample]:
-        """Closed segments that are not archived, by topic and why."""
+        """Yields closed segments that are not archived, by topic and reason."""
         shown = set(topics)
         return (
             Sample(count, where)
@@ -155,7 +155,7 @@ class _Sums:
 
 def _tiering_counters(sources: Sources, topics: Sequence[str]) -> Iterator[Step]:
     by_name: dict[str, dict[str, float]] = defaultdict(dict)
-    # As they are now: some may come and go before the last of them is added up.
+    # A copy: counters may be added and removed before the last one is summed.
     counters = tuple(sources.tiering_counters or ())
     for number, counter in enumerate(counters):
         by_name[counter.name][dict(counter.labels).get("topic", ALL_TOPICS)] = counter.value
@@ -187,7 +187,7 @@ def _pools(pools: Mapping[str, ResizablePool], *, running_downloads: int) -> Ite
     )
     yield single(
         "kafka_log_remote_remotestoragethreadpool_remotelogreaderavgidlepercent",
-        # Most downloads have a thread in another process, and none in this pool.
+        # A worker in another process runs most downloads, not a thread of this pool.
         min(reader.idle_part, max(0.0, 1 - running_downloads / reader.size)),
     )
     yield row_of(
