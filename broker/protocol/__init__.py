@@ -1,1 +1,1 @@
-"""The Kafka wire protocol: schema tables, generated codecs, error codes. Imports no other package."""
+"""Kafka wire protocol: schema tables, generated codecs, error codes. Imports no other package."""

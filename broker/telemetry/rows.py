@@ -23,8 +23,7 @@ Step: TypeAlias = Row | None
 
 
 def row_of(name: str, samples: Iterable[Sample]) -> Row:
-    """Builds a row with one sample for each set of labels. Raises KeyError for an unknown family.
-    """
+    """Builds a row, one sample for each set of labels. Raises KeyError for an unknown family."""
     return FAMILIES[name], samples
 
 
