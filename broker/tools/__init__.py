@@ -1,11 +1,11 @@
-"""`strandline topic`, `group`, `produce` and `consume`: a cluster by hand, for any Kafka cluster.
+"""`strandline topic`, `group`, `produce`, `consume`: command-line tools for any Kafka cluster.
 
-    arguments           what can be typed, and the examples of `--help`
+    arguments           arguments, and the examples of `--help`
       topic_commands, group_commands, produce_command, consume_command     one file per command
-        cluster         the questions to a cluster, as values          resets, moments: pure
-          connection    how to reach it, and what its refusals mean
+        cluster         requests to a cluster, as values               resets, timestamps: pure
+          connection    addresses, settings, and remedies for errors
             printing, failures
 
-Only the Kafka protocol is spoken here, through confluent-kafka, an optional extra that is imported
-when a command runs: the broker does without it, and so does `--help`.
+The tools speak the Kafka protocol only, through confluent-kafka, an optional extra that is imported
+when a command runs: the broker and `--help` do not need it.
 """

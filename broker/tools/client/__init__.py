@@ -1,1 +1,1 @@
-"""A small client of any Kafka cluster, and how its answers are printed."""
+"""A small client of any Kafka cluster, and the output of the tools."""

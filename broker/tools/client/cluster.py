@@ -1,7 +1,7 @@
-"""What the tools ask a cluster, as values of our own; the only file that knows the admin client.
+"""Admin requests of the tools, with plain values; the only module that uses the admin client.
 
-Every call waits for its answer, at most REQUEST_SECONDS_MAX, and raises ToolFailure with what was
-tried and what can be done about it. What is asked for many partitions is asked in one request.
+Every call waits for its answer, at most REQUEST_SECONDS_MAX, and raises ToolFailure with the failed
+action and a remedy. Questions about many partitions are sent in one request.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Key = tuple[str, int]
 
-# The answer to a request comes from the broker's clock; ours waits a little longer.
+# The broker's timeout comes first; ours is a little longer.
 _GRACE_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerPlace:
-    """A broker where it told clients to come."""
+    """A broker and its advertised address."""
 
     node_id: int
     host: str
@@ -53,7 +53,7 @@ class BrokerPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionPlace:
-    """The brokers of one partition, by their ids."""
+    """One partition with its leader and replicas, by broker id."""
 
     partition: int
     leader: int
@@ -73,7 +73,7 @@ class TopicView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigValue:
-    """`source` in the words of Kafka's tools, as in DYNAMIC_TOPIC_CONFIG."""
+    """A configuration value; `source` as in Kafka's tools (DYNAMIC_TOPIC_CONFIG)."""
 
     name: str
     value: str | None
@@ -93,7 +93,7 @@ class GroupLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberView:
-    """A member and the partitions that it has."""
+    """A member and its assigned partitions."""
 
     member_id: str
     instance_id: str | None
@@ -115,7 +115,7 @@ class GroupView:
 
     @property
     def is_idle(self) -> bool:
-        """Whether its offsets can be set by hand."""
+        """Whether its offsets can be reset."""
         return not self.members
 
 
@@ -123,7 +123,7 @@ class Cluster:
     """A connected admin client."""
 
     def __init__(self, connection: Connection) -> None:
-        """Raises ToolFailure when the library is missing or nobody answers."""
+        """Raises ToolFailure when the library is missing or no broker answers."""
         require_library()
         connection.check_reachable()
         from confluent_kafka.admin import AdminClient
@@ -134,7 +134,7 @@ class Cluster:
     # --- brokers -----------------------------------------------------------------------------
 
     def brokers(self) -> list[BrokerPlace]:
-        """All, by id."""
+        """Returns all brokers, by id."""
         found = self._listing().brokers.values()
         return sorted(
             (BrokerPlace(node_id=one.id, host=str(one.host), port=int(one.port)) for one in found),
@@ -142,7 +142,7 @@ class Cluster:
         )
 
     def broker_config(self, node_id: int, name: str) -> str | None:
-        """One property; None if it is unset, or the broker has no such property."""
+        """Returns one property; None if it is unset or unknown to the broker."""
         from confluent_kafka.admin import ConfigResource, ResourceType
 
         resource = ConfigResource(ResourceType.BROKER, str(node_id))
@@ -153,11 +153,11 @@ class Cluster:
     # --- topics ------------------------------------------------------------------------------
 
     def topic_names(self) -> list[str]:
-        """All, sorted."""
+        """Returns all names, sorted."""
         return sorted(self._listing().topics)
 
     def topics(self, names: Sequence[str]) -> list[TopicView]:
-        """In the order of `names`. Raises ToolFailure if one is unknown."""
+        """Returns the topics in the order of `names`. Raises ToolFailure if one is unknown."""
         from confluent_kafka import TopicCollection
 
         if not names:
@@ -178,7 +178,7 @@ class Cluster:
         config: Mapping[str, str],
         validate_only: bool,
     ) -> None:
-        """Counts of -1 are the broker's defaults."""
+        """Creates a topic; counts of -1 are the broker's defaults."""
         from confluent_kafka.admin import NewTopic
 
         topic = NewTopic(
@@ -198,7 +198,7 @@ class Cluster:
             _result(futures[name], f"cannot delete topic {name!r}")
 
     def add_partitions(self, name: str, partition_count: int) -> None:
-        """Up to `partition_count` in all."""
+        """Raises the number of partitions to `partition_count`."""
         from confluent_kafka.admin import NewPartitions
 
         futures = self._admin.create_partitions(
@@ -209,7 +209,7 @@ class Cluster:
         )
 
     def topic_config(self, name: str) -> list[ConfigValue]:
-        """Every property, sorted by name."""
+        """Returns every property, sorted by name."""
         from confluent_kafka.admin import ConfigResource, ConfigSource, ResourceType
 
         resource = ConfigResource(ResourceType.TOPIC, name)
@@ -265,7 +265,7 @@ class Cluster:
     def offsets_at(
         self, partitions: Sequence[Key], timestamp_ms: TimestampMs
     ) -> dict[Key, int | None]:
-        """Of the first record that is not older; None where every record is."""
+        """Returns offsets of the first records not older than it; None if all are older."""
         from confluent_kafka.admin import OffsetSpec
 
         found = self._offsets(partitions, OffsetSpec.for_timestamp(timestamp_ms))
@@ -292,7 +292,7 @@ class Cluster:
     # --- groups ------------------------------------------------------------------------------
 
     def group_lines(self) -> list[GroupLine]:
-        """All groups, sorted. Raises ToolFailure if a broker could not say."""
+        """Returns all groups, sorted. Raises ToolFailure if a broker failed to list them."""
         listing = _result(
             self._admin.list_consumer_groups(request_timeout=REQUEST_SECONDS_MAX),
             "cannot list the groups",
@@ -310,7 +310,7 @@ class Cluster:
         return sorted(lines, key=lambda line: line.group)
 
     def group(self, name: str) -> GroupView:
-        """A group that does not exist has the state DEAD, as everywhere in Kafka."""
+        """Returns a group; a missing one has the state DEAD, as everywhere in Kafka."""
         futures = self._admin.describe_consumer_groups([name], request_timeout=REQUEST_SECONDS_MAX)
         description = _result(futures[name], f"cannot describe group {name!r}")
         coordinator = description.coordinator
@@ -335,7 +335,7 @@ class Cluster:
         )
 
     def committed(self, group: str) -> dict[Key, int]:
-        """Every offset that the group has committed."""
+        """Returns all committed offsets of the group."""
         from confluent_kafka import ConsumerGroupTopicPartitions
 
         futures = self._admin.list_consumer_group_offsets(
@@ -355,7 +355,7 @@ class Cluster:
     def group_state(
         self, group: str, partitions: Sequence[Key], moment_ms: TimestampMs | None = None
     ) -> list[PartitionState]:
-        """Start, end and committed offset of each partition, in the order given."""
+        """Returns start, end and committed offset of each partition, in the order given."""
         starts, ends = self.start_offsets(partitions), self.end_offsets(partitions)
         committed = self.committed(group)
         moments = {} if moment_ms is None else self.offsets_at(partitions, moment_ms)
@@ -372,7 +372,7 @@ class Cluster:
         ]
 
     def set_offsets(self, group: str, moves: Sequence[Move]) -> None:
-        """Raises ToolFailure if one partition could not be set; others may have been."""
+        """Sets offsets. Raises ToolFailure if one partition failed; others may have succeeded."""
         from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 
         places = [TopicPartition(m.topic, m.partition, m.new_offset) for m in moves]
@@ -423,7 +423,7 @@ def _assigned(assignment: MemberAssignment | None) -> list[TopicPartition]:
 
 
 def _word(value: Enum | None) -> str:
-    """`PREPARING_REBALANCE` of an enumeration of the library."""
+    """Returns the name of an enumeration value, such as `PREPARING_REBALANCE`."""
     return "UNKNOWN" if value is None else str(value.name)
 
 
@@ -439,7 +439,7 @@ def _result(future: Future[T], what: str) -> T:
 
 
 def _failure(error: KafkaError | KafkaException, what: str) -> ToolFailure:
-    """Of a KafkaException or of the KafkaError inside."""
+    """Converts a KafkaException, or the KafkaError inside."""
     from confluent_kafka import KafkaError, KafkaException
 
     inside = error.args[0] if isinstance(error, KafkaException) else error

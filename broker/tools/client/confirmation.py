@@ -1,4 +1,4 @@
-"""What cannot be undone is shown first, and done when somebody says so."""
+"""Asks for confirmation before an action that cannot be undone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from strandline.broker.tools.client.failures import ToolFailure, WrongUse
 if TYPE_CHECKING:
     import argparse
 
-# What has to be typed: nobody's finger slips to it.
+# The word to type: one that no finger slips to.
 WORD = "yes"
 
 
@@ -23,9 +23,9 @@ def add_yes(parser: argparse.ArgumentParser) -> None:
 
 
 def confirm(what: str, *, yes: bool) -> None:
-    """Returns if `what`, which was shown, is to be done: with --yes, or after a question.
+    """Returns if the action shown as `what` is confirmed: by --yes, or by an answer.
 
-    Raises WrongUse where nobody can be asked, ToolFailure if the answer is another.
+    Raises WrongUse where no terminal can be asked, ToolFailure if the answer is another.
     """
     if yes:
         return

@@ -1,8 +1,8 @@
-"""How a tool reaches a cluster, and what the cluster's refusals mean to a person.
+"""Connects a tool to a cluster, and explains errors with a remedy.
 
-librdkafka retries a broker that is not there until a request times out, which takes a minute. So
-the addresses are tried once with a plain connect before anything else, and the usual mistakes,
-a broker that does not run and an address that is wrong, are told at once.
+librdkafka retries an unreachable broker until a request times out, which takes a minute. So the
+addresses are first tried with a plain connect, which reports the usual mistakes, a stopped broker
+and a wrong address, at once.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ DEFAULT_PORT = 9092
 # One try per address: a broker on the same continent answers a SYN in a tenth of this.
 CONNECT_SECONDS_MAX = 3.0
 REQUEST_SECONDS_MAX = 30.0
-# A login that nobody has answered by then is left to the request, which says what it met.
+# A login without answer by then is left to the request, which reports its error.
 LOGIN_TRY_SECONDS = 0.25
 LOGIN_TRIES_MAX = 20
 
 _INSTALL = how_to_install("cli")
 
-# By the code's name in librdkafka; what a person can do next.
+# Remedies by the code's name in librdkafka.
 _REMEDIES: Mapping[str, str] = {
     "UNKNOWN_TOPIC_OR_PART": "strandline topic list  shows the topics there are",
     "TOPIC_ALREADY_EXISTS": "look at it with: strandline topic describe NAME",
@@ -56,13 +56,13 @@ _REMEDIES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """Where the cluster is, and librdkafka's settings for the way there."""
+    """The address of the cluster, and librdkafka's settings for it."""
 
     bootstrap: str = DEFAULT_BOOTSTRAP
     settings: Mapping[str, str] = field(default_factory=dict)
 
     def client_settings(self, **more: str | int | bool) -> dict[str, str | int | float | bool]:
-        """For a client of confluent-kafka; `more` are names with `_` for the dots."""
+        """Settings for a client of confluent-kafka; `more` are names with `_` for the dots."""
         dotted = {name.replace("_", "."): value for name, value in more.items()}
         return {
             "bootstrap.servers": self.bootstrap,
@@ -72,7 +72,7 @@ class Connection:
         }
 
     def check_reachable(self) -> None:
-        """Raises ToolFailure unless one of the addresses takes a connection, and the login."""
+        """Raises ToolFailure unless one of the addresses accepts a connection and the login."""
         refusals = []
         for address in self.bootstrap.split(","):
             host, port = split_address(address.strip())
@@ -89,9 +89,9 @@ class Connection:
         )
 
     def _check_login(self) -> None:
-        """Raises ToolFailure when it is refused.
+        """Raises ToolFailure when the login is refused.
 
-        librdkafka would try again until a request times out, and then not say why.
+        librdkafka would retry until a request times out, and then not report why.
         """
         if not self.settings.get("security.protocol", "").lower().startswith("sasl"):
             return
@@ -106,7 +106,7 @@ class Connection:
             try:
                 admin.list_topics(timeout=LOGIN_TRY_SECONDS)
             except KafkaException:
-                admin.poll(0)  # Calls what waits in `errors`.
+                admin.poll(0)  # Runs the callbacks that add to `errors`.
             else:
                 return
             for error in errors:
@@ -120,7 +120,7 @@ class Connection:
 def connection_of(
     bootstrap: str, settings: Sequence[str], settings_file: Path | None
 ) -> Connection:
-    """From the command line; `settings` are KEY=VALUE and win. Raises WrongUse."""
+    """Builds it from the command line; `settings` are KEY=VALUE and win. Raises WrongUse."""
     merged: dict[str, str] = {}
     if settings_file is not None:
         try:
@@ -135,7 +135,7 @@ def connection_of(
 
 
 def pair(text: str) -> tuple[str, str]:
-    """`a=b`. Raises WrongUse."""
+    """Splits `a=b`. Raises WrongUse."""
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
         raise WrongUse(f"{text!r} is no KEY=VALUE")
@@ -147,7 +147,7 @@ def _pairs(texts: Iterable[str]) -> dict[str, str]:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Host and port of `host:port`, `[::1]:port` or `host`. Raises WrongUse."""
+    """Splits `host:port`, `[::1]:port` or `host`. Raises WrongUse."""
     address = address.rpartition("://")[2]
     host, colon, port = address.rpartition(":")
     if not colon or address.endswith("]"):
@@ -170,7 +170,7 @@ def require_library() -> None:
 
 @contextmanager
 def settings_checked() -> Iterator[None]:
-    """Around the making of a client, which refuses settings. Raises WrongUse."""
+    """Wraps the creation of a client, which may refuse settings. Raises WrongUse."""
     from confluent_kafka import KafkaException
 
     try:
@@ -183,7 +183,7 @@ def settings_checked() -> Iterator[None]:
 
 
 def quiet_logger() -> logging.Logger:
-    """For librdkafka's own lines: what matters comes back as an error of the call."""
+    """Drops librdkafka's log lines: its calls raise the relevant errors."""
     logger = logging.getLogger("strandline.tools.librdkafka")
     logger.addHandler(logging.NullHandler())
     logger.propagate = False
@@ -191,9 +191,9 @@ def quiet_logger() -> logging.Logger:
 
 
 def failure_of(error: KafkaError, what: str) -> ToolFailure:
-    """`what` says what was tried, as in `cannot create topic 'a'`."""
+    """Converts an error; `what` is the failed action, as in `cannot create topic 'a'`."""
     name = str(error.name())
     said = str(error.str() or name).rstrip(".")
-    # librdkafka leaves local time-outs unexplained; the name tells at least which it was.
+    # librdkafka does not explain local timeouts; the name at least identifies them.
     reason = said if name in said else f"{said} ({name})"
     return ToolFailure(f"{what}: {reason}", remedy=_REMEDIES.get(name, ""))

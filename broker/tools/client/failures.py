@@ -1,4 +1,4 @@
-"""What went wrong, in one line, and what to do about it, in the next."""
+"""Errors of the tools: the reason on one line, the remedy on the next."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from strandline.storage.errors import StrandlineError
 
 
 class ToolFailure(StrandlineError):
-    """The cluster, or the way to it, did not do what was asked; exit code 1."""
+    """The cluster, or the connection to it, failed; exit code 1."""
 
     def __init__(self, what: str, *, remedy: str = "") -> None:
         super().__init__(f"{what}\n  {remedy}" if remedy else what)
 
 
 class WrongUse(ToolFailure):
-    """The command line asks for something that cannot be meant; exit code 2."""
+    """The command line is invalid; exit code 2."""

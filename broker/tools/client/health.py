@@ -1,7 +1,7 @@
-"""Is everything all right? A broker's own figures, judged as the alerts of docs/operations.md are.
+"""Health checks on a broker's metrics, with the limits of the alerts in docs/operations.md.
 
-Pure: what `/metrics` and `/readyz` said goes in, checks come out. Each check is fine, or says what
-is wrong; what to do about it stands in docs/operations.md under the same words.
+Pure: takes the texts of `/metrics` and `/readyz`, returns checks. Each check is fine or names its
+trouble; docs/operations.md has the remedy under the same words.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from dataclasses import dataclass
 
 from strandline.storage.counted import counted
 
-# As the alert on it has it.
+# As in the alert.
 DESCRIPTORS_SHARE_MAX = 0.8
 QUEUE_MS_MAX = 200.0
 # Less than one segment of the default size: the next one may not fit.
 FREE_BYTES_MIN = 1024**3
 
-# Why segments are never archived, unless somebody does something.
+# Reasons why segments are never archived without an operator's action.
 STUCK = {
     "gap": "records between the archive and the disk are missing; was the manifest lost?",
     "overlap": "the archive ends inside a segment of the disk: another broker wrote it",
     "fenced": "another broker owns the manifest",
 }
 
-# What readers of the archive meet, and what does not pass by itself.
+# Errors of archive readers that do not pass by themselves.
 UNREADABLE = {
     "missing": "objects that are gone",
     "corrupt": "damaged bytes",
@@ -33,7 +33,7 @@ UNREADABLE = {
     "denied": "a refusal (403)",
 }
 
-# Why nothing can be written to the archive, by the kind of error.
+# Reasons why the archive takes no writes, by the kind of error.
 REFUSED = {
     "AccessDenied": "writing is forbidden: the credentials, or the bucket's policy",
     "StoreFull": "there is no room",
@@ -46,7 +46,7 @@ _ESCAPED = re.compile(r"\\(.)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One series of a page of metrics."""
+    """One series of a metrics page."""
 
     name: str
     labels: Mapping[str, str]
@@ -55,7 +55,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """`trouble` is empty if all is well; `figure` is said in either case."""
+    """The result of one check: `trouble` is empty if all is well; `figure` is always set."""
 
     what: str
     figure: str
@@ -64,7 +64,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicTiers:
-    """What of a topic lies where, in bytes. What lies in both tiers counts in both."""
+    """The bytes of a topic in each tier. Bytes in both tiers count in both."""
 
     topic: str
     local_bytes: int
@@ -74,10 +74,10 @@ class TopicTiers:
 
 
 class Page:
-    """What one broker said of itself."""
+    """The parsed metrics of one broker."""
 
     def __init__(self, text: str) -> None:
-        """Lines that are no samples are passed over."""
+        """Parses the samples; skips other lines."""
         self._samples: dict[str, list[Sample]] = {}
         for line in text.splitlines():
             found = None if line.startswith("#") else _SAMPLE.fullmatch(line.strip())
@@ -93,7 +93,7 @@ class Page:
         return self._samples.get(name, ())
 
     def value(self, name: str, default: float = 0.0) -> float:
-        """Of the series without labels."""
+        """Returns the value of the series without labels."""
         return next((one.value for one in self.all(name) if not one.labels), default)
 
     def has(self, name: str) -> bool:
@@ -101,7 +101,7 @@ class Page:
 
 
 def check_broker(page: Page, unready: str) -> list[Check]:
-    """`unready` is why clients cannot be served, empty if they can."""
+    """Runs all checks; `unready` is why clients cannot be served, empty if they can."""
     return [
         Check(what="serves clients", figure="no" if unready else "yes", trouble=unready),
         _partitions(page),
@@ -114,7 +114,7 @@ def check_broker(page: Page, unready: str) -> list[Check]:
 
 
 def tiers(page: Page) -> list[TopicTiers]:
-    """Of each topic, by name."""
+    """Returns the bytes of each topic, by name."""
     sizes: dict[str, dict[str, float]] = {}
     for sample in page.all("strandline_log_tier_bytes"):
         by_tier = sizes.setdefault(sample.labels.get("topic", ""), {})
@@ -135,7 +135,7 @@ def tiers(page: Page) -> list[TopicTiers]:
 
 
 def store_requests(page: Page) -> dict[str, int]:
-    """Requests to the object store since the broker started, by operation."""
+    """Requests to the object store since the broker's start, by operation."""
     return {
         sample.labels.get("operation", ""): int(sample.value)
         for sample in page.all("strandline_remote_requests_total")
@@ -182,7 +182,7 @@ def _archive(page: Page) -> Iterator[Check]:
     writes = _writes(page)
     yield writes
     is_owned = page.value("strandline_remote_archive_owned", 1.0) == 1
-    # Whose it is shows where this broker writes: as long as it cannot, that is the trouble.
+    # Writes prove the ownership: while they fail, that is the trouble.
     is_fine = is_owned or bool(writes.trouble)
     yield Check(
         what="owns the archive",
@@ -211,7 +211,7 @@ def _archive(page: Page) -> Iterator[Check]:
 
 
 def _reads(page: Page) -> Check:
-    """What readers met since the start; some stand still there until somebody acts."""
+    """Errors of readers since the start; some readers stay stuck until an operator acts."""
     met = [
         f"{UNREADABLE[reason]} {counted(int(sample.value), 'time')}"
         for sample in page.all("strandline_cold_failures_total")
@@ -226,7 +226,7 @@ def _reads(page: Page) -> Check:
 
 
 def _deleted(page: Page) -> Check:
-    """What the broker writes again, and had not to: who deletes there may take more."""
+    """Objects written again after a deletion: the deleting client may delete more."""
     found = [
         f"{counted(int(sample.value), 'object')} of {sample.labels.get('object')}"
         for sample in page.all("strandline_remote_deleted_objects_total")
@@ -238,7 +238,7 @@ def _deleted(page: Page) -> Check:
 
 
 def _writes(page: Page) -> Check:
-    """Whether the store takes writes at all, and how safe they are beside another broker's."""
+    """Whether the store accepts writes, and whether they are safe beside another broker."""
     refused = page.all("strandline_remote_writes_refused_seconds")
     if refused:
         kind = refused[0].labels.get("error", "")
@@ -246,13 +246,13 @@ def _writes(page: Page) -> Check:
         trouble = f"for {refused[0].value:,.0f} s {why}"
         return Check(what="writes to the archive", figure="refused", trouble=trouble)
     is_safe = page.value("strandline_remote_conditions_atomic", 1.0) == 1
-    # One broker is safe there: that is said, and is nothing to wake anybody for.
+    # With one broker it is safe: this is shown, and is no alert.
     figure = "taken" if is_safe else "taken, safe with this broker alone; see the log of its start"
     return Check(what="writes to the archive", figure=figure)
 
 
 def _stuck(page: Page) -> Check:
-    """Segments that wait for somebody to do something; the others wait for their turn."""
+    """Segments that wait for an operator's action; the others wait for their turn."""
     waiting = page.all("strandline_remote_copy_waiting_segments")
     stuck = [sample for sample in waiting if sample.value and sample.labels.get("reason") in STUCK]
     count = int(sum(sample.value for sample in waiting))

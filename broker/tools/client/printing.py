@@ -1,7 +1,7 @@
-"""Tables for people, JSON for programs.
+"""Prints tables for people and JSON for programs.
 
 On a terminal tables are drawn to its width; into a pipe they are written wide and plain, one row
-per line, so that `grep` and `awk` work on them. JSON goes out as one document, indented.
+per line, so that `grep` and `awk` work on them. JSON is one document, indented.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rich.text import Text
 
 from strandline.storage.model import TimestampMs
 
-# Wide enough for a long topic name in every column; only used when nobody draws to a terminal.
+# Wide enough for a long topic name in every column; only used without a terminal.
 PIPE_WIDTH = 400
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -28,12 +28,12 @@ Json: TypeAlias = "str | int | bool | Sequence[Json] | Mapping[str, Json] | None
 
 
 def print_json(document: Json) -> None:
-    """On standard output."""
+    """Prints JSON on standard output."""
     sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Columns that hold numbers in every row are set to the right; None is a dash."""
+    """Prints a table: columns of numbers are right-aligned; None is a dash."""
     shown = plain(title, style="table.title") if title else None
     table = Table(title=shown, box=box.SIMPLE_HEAD, title_justify="left")
     for index, column in enumerate(columns):
@@ -45,22 +45,22 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
 
 
 def say(line: str) -> None:
-    """One line of plain text on standard output."""
+    """Prints one line of plain text on standard output."""
     sys.stdout.write("\n".join(map(printable, line.split("\n"))) + "\n")
 
 
 def remark(line: str) -> None:
-    """One line on standard error, where pipes do not carry it away."""
+    """Prints one line on standard error, which pipes do not carry."""
     sys.stderr.write("\n".join(map(printable, line.split("\n"))) + "\n")
 
 
 def console() -> Console:
-    """For standard output."""
+    """Returns the console for standard output."""
     return Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
 
 
 def human_bytes(size_bytes: int) -> str:
-    """`1.5 MiB`."""
+    """Formats `1.5 MiB`."""
     size = float(size_bytes)
     for unit in _UNITS:
         if size < 1024 or unit == _UNITS[-1]:
@@ -70,7 +70,7 @@ def human_bytes(size_bytes: int) -> str:
 
 
 def utc_text(timestamp_ms: TimestampMs) -> str:
-    """`2013-01-01 10:00:00.000` in UTC; the bare number where no calendar reaches."""
+    """Formats `2013-01-01 10:00:00.000` in UTC; the bare number outside the calendar."""
     try:
         moment = datetime.fromtimestamp(timestamp_ms / 1000, tz=UTC)
     except (OverflowError, ValueError, OSError):
@@ -79,12 +79,12 @@ def utc_text(timestamp_ms: TimestampMs) -> str:
 
 
 def is_utf8(text: str) -> bool:
-    """False if it has surrogates: bytes of the command line that are no UTF-8, or JSON's halves."""
+    """False if it has surrogates: from invalid UTF-8 of the command line, or from JSON."""
     return not any("\ud800" <= one <= "\udfff" for one in text)
 
 
 def printable(value: object) -> str:
-    """Its text, without what steers a terminal: others give groups and clients their names."""
+    """The text of a value without control characters: names of groups and clients are foreign."""
     text = str(value)
     if text.isprintable():
         return text
@@ -92,7 +92,7 @@ def printable(value: object) -> str:
 
 
 def plain(value: object, style: str = "") -> Text:
-    """For rich, which looks for markup in every `str`: brackets in a name are none."""
+    """Text for rich without markup: brackets in a name are literal."""
     return Text(printable(value), style=style)
 
 

@@ -1,12 +1,12 @@
-"""Records as text: a line for people, a JSON object for programs; both pure.
+"""Converts records to text and back: a line for people, a JSON object for programs.
 
 The JSON of a record is what `consume --json` writes and `produce --json` reads, so a topic can be
-copied through a pipe. Bytes that are no UTF-8 stand in a member of their own, and nothing is lost:
+copied through a pipe. Bytes that are not UTF-8 have their own member, so nothing is lost:
 
     {"key": "k", "value": "v", "headers": [{"name": "h", "value": "x"}]}
     {"key": null, "value_base64": "/wA="}
 
-What a person reads never carries control characters: a record must not drive a terminal.
+Lines for people have no control characters: a record must not control a terminal.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from strandline.broker.tools.client.timestamps import LAST_MOMENT_MS
 from strandline.storage.counted import counted
 from strandline.storage.model import NO_TIMESTAMP, TimestampMs
 
-# Of bytes that are no text a person sees so many.
+# How many bytes of a binary value are shown.
 HEX_BYTES_SHOWN = 32
 _DIM, _CYAN, _YELLOW, _RESET = "\x1b[2m", "\x1b[36m", "\x1b[33m", "\x1b[0m"
 
@@ -54,7 +54,7 @@ class SeenRecord:
 
 
 def line_of(record: SeenRecord, *, colours: bool) -> str:
-    """`flights-0@7  2013-01-01 05:17:00.000  key → value  {header=value}`."""
+    """Formats `flights-0@7  2013-01-01 05:17:00.000  key → value  {header=value}`."""
     dim, cyan, yellow, reset = (_DIM, _CYAN, _YELLOW, _RESET) if colours else ("", "", "", "")
     place = f"{record.topic}-{record.partition}@{record.offset}"
     when = "-" if record.timestamp_ms is None else utc_text(record.timestamp_ms)
@@ -69,7 +69,7 @@ def line_of(record: SeenRecord, *, colours: bool) -> str:
 
 
 def shown(content: bytes | None) -> str:
-    """Text without control characters; `null`; the beginning in hex of what is no text."""
+    """Text without control characters; `null`; the first bytes in hex if it is not text."""
     if content is None:
         return "null"
     try:
@@ -81,7 +81,7 @@ def shown(content: bytes | None) -> str:
 
 
 def json_of(record: SeenRecord) -> str:
-    """One line."""
+    """Formats one line of JSON."""
     document: dict[str, Json] = {
         "topic": record.topic,
         "partition": record.partition,
@@ -107,7 +107,7 @@ def _member(name: str, content: bytes | None) -> dict[str, Json]:
 
 
 def record_of_json(line: bytes) -> NewRecord:
-    """Partition, offset and topic of the line are left out: the copy goes where it is told to.
+    """Parses a line, without its topic, partition and offset: the target is chosen by options.
 
     Raises WrongUse.
     """
@@ -140,13 +140,13 @@ def _content(document: Mapping[str, object], name: str) -> bytes | None:
     if isinstance(encoded, str):
         try:
             return base64.b64decode(encoded, validate=True)
-        # What is no ASCII is a ValueError, and so is the library's own error.
+        # Non-ASCII is a ValueError, and so is the library's own error.
         except ValueError:
             raise WrongUse(f"{name}_base64 is no base64") from None
     text = document.get(name)
     if text is None:
         return None
-    # Numbers and objects are what people type for values; they are stored as their JSON.
+    # Users type numbers and objects for values; they are stored as their JSON.
     return _checked(text if isinstance(text, str) else json.dumps(text)).encode()
 
 
@@ -159,7 +159,7 @@ def _checked(text: str) -> str:
 def record_of_line(
     line: bytes, *, key_separator: bytes | None, parse_headers: bool, null_text: bytes | None
 ) -> NewRecord:
-    """`value`, `key SEP value` or `h1:v1,h2:v2 TAB ...`, as Kafka's console producer reads it.
+    """Parses `value`, `key SEP value` or `h1:v1,h2:v2 TAB ...`, as Kafka's console producer.
 
     Raises WrongUse when a separator is missing.
     """

@@ -1,8 +1,7 @@
-"""Where a reset puts the offsets of a group; pure.
+"""Plans a reset of a group's offsets; pure.
 
-A target is first what was asked, then held between the start and the end of the log: an offset
-outside would leave the next consumer to its `auto.offset.reset`, which nobody asked for. Kafka's
-tool does the same.
+A target is clamped to the start and the end of the log: an offset outside would leave the next
+consumer to its `auto.offset.reset`, which the user did not request. Kafka's tool does the same.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from strandline.storage.model import TimestampMs
 
 
 class Target(Enum):
-    """What a partition's offset is set to."""
+    """The target of a reset."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -28,7 +27,7 @@ class Target(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reset:
-    """`number` is the offset, the shift (either sign) or the moment in ms; 0 for the others."""
+    """A requested reset: `number` is the offset, the shift (either sign) or the moment in ms."""
 
     target: Target
     number: int = 0
@@ -36,14 +35,14 @@ class Reset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionState:
-    """One partition as a group sees it; `committed` is None where the group has no offset."""
+    """One partition of a group; `committed` is None without a committed offset."""
 
     topic: str
     partition: int
     start_offset: int
     end_offset: int
     committed: int | None = None
-    # Of the first record at or after the moment asked for; None when there is none, or none asked.
+    # Offset of the first record at or after the requested moment; None if there is none.
     moment_offset: int | None = None
 
     @property
@@ -54,23 +53,23 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """What a reset does to one partition."""
+    """The change of one partition's offset."""
 
     topic: str
     partition: int
     old_offset: int | None
     new_offset: int
-    # Why it is not exactly what was asked; empty when it is.
+    # Why it differs from the request; empty if it does not.
     note: str = ""
 
 
 def moment_of(reset: Reset) -> TimestampMs | None:
-    """The moment to look up before `plan`, if one is needed."""
+    """Returns the moment to look up before `plan`, if one is needed."""
     return reset.number if reset.target is Target.MOMENT else None
 
 
 def plan(reset: Reset, partitions: Sequence[PartitionState]) -> list[Move]:
-    """One move per partition, in the order given."""
+    """Returns one move per partition, in the order given."""
     return [_move(reset, state) for state in partitions]
 
 
@@ -103,6 +102,6 @@ def _wanted(reset: Reset, state: PartitionState) -> tuple[int, str]:
             return state.moment_offset, ""
         case Target.CURRENT | Target.SHIFT:
             if state.committed is None:
-                # A shift needs something to shift; Kafka's tool goes to the end as well.
+                # A shift needs a committed offset; Kafka's tool goes to the end as well.
                 return state.end_offset, "the group has no offset here: the end"
             return state.committed + (reset.number if reset.target is Target.SHIFT else 0), ""

@@ -1,4 +1,4 @@
-"""Points in time and lengths of time, as people type them.
+"""Parses points in time and durations of the command line.
 
 moment    2026-11-20T18:00:00Z  2026-11-20T18:00:00+01:00  2026-11-20 (UTC)  1763661600000 (ms)
 duration  90s  15m  6h  7d  1h30m  PT1H30M  P7D (ISO 8601, as Kafka's tools take it)
@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from strandline.broker.tools.client.failures import WrongUse
 from strandline.storage.model import TimestampMs
 
-# Times are 64 bits with a sign.
+# Timestamps are signed 64-bit numbers.
 LAST_MOMENT_MS = 2**63 - 1
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _SHORT = re.compile(r"(?:\d{1,18}(?:ms|[smhdw]))+")
@@ -25,7 +25,7 @@ _ISO = re.compile(
 def moment_ms(text: str) -> TimestampMs:
     """Milliseconds since the epoch; a moment without a zone is UTC. Raises WrongUse.
 
-    What lies before the epoch is the epoch: negative times mean something else on the wire.
+    Times before the epoch become the epoch: negative timestamps have special meanings on the wire.
     """
     try:
         if text.isascii() and text.isdigit():
@@ -41,7 +41,7 @@ def moment_ms(text: str) -> TimestampMs:
 
 
 def moment_ago_ms(duration: str, now_ms: TimestampMs) -> TimestampMs:
-    """The moment that lies so long before now, the epoch at the earliest. Raises WrongUse."""
+    """Returns the moment that long before now, the epoch at the earliest. Raises WrongUse."""
     return _on_the_wire(now_ms - duration_ms(duration))
 
 
@@ -52,7 +52,7 @@ def _on_the_wire(moment: TimestampMs) -> TimestampMs:
 
 
 def duration_ms(text: str) -> int:
-    """Raises WrongUse."""
+    """Parses a duration. Raises WrongUse."""
     if _SHORT.fullmatch(text):
         return sum(int(count) * _UNITS_MS[unit] for count, unit in _SHORT_PART.findall(text))
     iso = _ISO.fullmatch(text)

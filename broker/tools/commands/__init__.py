@@ -1,1 +1,1 @@
-"""The commands that speak to a broker: topics, groups, produce, consume, status."""
+"""The commands for a running broker: topics, groups, produce, consume, status."""

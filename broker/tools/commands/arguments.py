@@ -1,7 +1,7 @@
-"""What can be typed behind `strandline status`, `topic`, `group`, `produce` and `consume`.
+"""Arguments of `strandline status`, `topic`, `group`, `produce` and `consume`.
 
-Every command shows with `--help` what people do with it; the commands themselves are imported when
-one runs, so that `strandline --help` costs nothing.
+`--help` of every command shows examples; a command is imported when it runs, so that `strandline
+--help` is fast.
 """
 
 from __future__ import annotations

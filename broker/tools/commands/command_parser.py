@@ -1,4 +1,4 @@
-"""What the parsers of all tools share: help with examples, and how the cluster is reached."""
+"""Shared parts of the tools' parsers: help with examples, and connection options."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from strandline.broker.tools.client.failures import WrongUse
 from strandline.broker.tools.client.printing import is_utf8, printable
 
 if TYPE_CHECKING:
-    # argparse has no public name for what add_subparsers returns.
+    # argparse has no public name for the result of add_subparsers.
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001
 
-# 32 bits with a sign.
+# A signed 32-bit number.
 PARTITION_MAX = 2**31 - 1
 BOOTSTRAP_VARIABLE = "STRANDLINE_BOOTSTRAP"
 
@@ -49,7 +49,7 @@ def action_parser(
     *,
     with_json: bool = False,
 ) -> argparse.ArgumentParser:
-    """An action that speaks to a cluster; its examples are those that name it."""
+    """Adds an action that connects to a cluster; its examples are those that name it."""
     own = "".join(
         line + "\n" for line in _joined(examples) if f" {name} " in line or line.endswith(name)
     )
@@ -62,7 +62,7 @@ def action_parser(
 
 
 def _joined(examples: str) -> list[str]:
-    """Lines, those that go on behind a backslash as one."""
+    """Splits into lines; joins those continued by a backslash."""
     return [part.replace("\0", "\\\n") for part in examples.replace("\\\n", "\0").splitlines()]
 
 
@@ -87,7 +87,7 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
 
 
 def partition_number(text: str) -> int:
-    """For `add_argument`: a number that a partition can have."""
+    """For `add_argument`: a valid partition number."""
     number = int(text)
     if not 0 <= number <= PARTITION_MAX:
         raise argparse.ArgumentTypeError(f"{text} is no partition")
@@ -95,10 +95,10 @@ def partition_number(text: str) -> int:
 
 
 def chosen_connection(options: argparse.Namespace) -> Connection:
-    """How to reach the cluster with what was typed. Raises WrongUse.
+    """Returns the connection of the options. Raises WrongUse.
 
-    Words come from the system as bytes, and become names on the wire, which are UTF-8; the library
-    would end the process.
+    Arguments come from the system as bytes, and become names on the wire, which are UTF-8; the
+    library would abort the process.
     """
     for given in vars(options).values():
         for word in given if isinstance(given, list) else [given]:

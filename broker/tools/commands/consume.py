@@ -1,7 +1,7 @@
-"""`strandline consume`: records as they come, from any place in the log.
+"""`strandline consume`: prints records from any position in the log.
 
-Without a group partitions are read directly and nothing is remembered. With a group the cluster
-shares the partitions among its members, and offsets are committed for records that were printed.
+Without a group it reads partitions directly and commits nothing. With a group the cluster assigns
+the partitions among its members, and offsets of printed records are committed.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ from strandline.storage.model import Offset, TimestampMs
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
 
-# Also how late a record may be shown.
+# Also the maximal delay of a printed record.
 POLL_SECONDS = 0.1
 RECORDS_PER_POLL = 1000
 TIMESTAMP_NOT_AVAILABLE = 0
-# A group that is well has shared its partitions by then.
+# A healthy group has assigned its partitions by then.
 ASSIGNMENT_S = 15.0
-# Of partitions that do not have the offset that was asked for, so many are named.
+# How many partitions without the requested offset are named.
 STRAYS_SHOWN = 10
 
 
 class Start(Enum):
-    """Where reading begins."""
+    """The position where reading starts."""
 
     START = "start"
     END = "end"
     OFFSET = "offset"
-    # So many offsets before the end, in each partition.
+    # That many offsets before the end of each partition.
     LAST = "last"
     MOMENT = "moment"
 
 
 class Output(Enum):
-    """What is written for a record."""
+    """The output format of a record."""
 
     LINE = "line"
     VALUE = "value"
@@ -77,7 +77,7 @@ class Wish:
 
 
 def consume(connection: Connection, wish: Wish) -> int:
-    """Reads until a limit of the wish or Ctrl-C; the exit code."""
+    """Reads until a limit or Ctrl-C; returns the exit code."""
     if wish.group is not None and wish.partitions:
         raise WrongUse(
             "--partition and --group exclude each other: a group is given its partitions"
@@ -94,7 +94,7 @@ def consume(connection: Connection, wish: Wish) -> int:
     with settings_checked():
         consumer = Consumer(
             connection.client_settings(
-                # librdkafka wants one even where none is used.
+                # librdkafka requires one even if it is not used.
                 group_id=wish.group or "strandline-cli",
                 enable_auto_commit=wish.group is not None,
                 enable_auto_offset_store=False,
@@ -141,7 +141,7 @@ def _assign(consumer: Consumer, cluster: Cluster, wish: Wish, keys: Sequence[Key
 
 
 def _starts(cluster: Cluster, wish: Wish, keys: Sequence[Key]) -> dict[Key, int]:
-    """Where each partition is read from; always inside its log."""
+    """Returns the start offset of each partition; always inside its log."""
     if wish.start is Start.START:
         return cluster.start_offsets(keys)
     ends = cluster.end_offsets(keys)
@@ -160,9 +160,9 @@ def _starts(cluster: Cluster, wish: Wish, keys: Sequence[Key]) -> dict[Key, int]
 
 
 def strays(offset: Offset, starts: Mapping[Key, int], ends: Mapping[Key, int]) -> list[str]:
-    """Which partitions are not read from the offset that was asked for, and from where instead.
+    """Names the partitions without the requested offset, and their actual start.
 
-    Raises WrongUse if it is beyond the end of all: to wait there, or to find nothing, would look as
+    Raises WrongUse if it is beyond the end of all: waiting there, or reading nothing, would look as
     if there were no records.
     """
     beyond = [key for key in sorted(ends) if offset > ends[key]]
@@ -185,7 +185,7 @@ def _place(key: Key) -> str:
 
 
 def _copy(consumer: Consumer, wish: Wish, write: Callable[[SeenRecord], None]) -> int:
-    """Writes records until it is enough; how many."""
+    """Writes records until a limit is reached; returns how many."""
     clock = SystemClock()
     heard_s = clock.monotonic_s()
     at_end: set[Key] = set()
@@ -223,7 +223,7 @@ def _copy(consumer: Consumer, wish: Wish, write: Callable[[SeenRecord], None]) -
 
 
 def _records(messages: Sequence[Message], at_end: set[Key]) -> Iterator[Message]:
-    """Those that are records; notes which partitions are read to their end."""
+    """Yields messages that are records; notes partitions read to their end."""
     from confluent_kafka import KafkaError
 
     for message in messages:
@@ -241,7 +241,7 @@ def _records(messages: Sequence[Message], at_end: set[Key]) -> Iterator[Message]
 def _seen(message: Message) -> SeenRecord:
     kind, timestamp_ms = message.timestamp()
     headers = message.headers() or ()
-    # The stubs allow a mapping, which only a producer may give.
+    # The stubs allow a mapping, which only producers pass.
     assert not isinstance(headers, dict)
     return SeenRecord(
         topic=str(message.topic()),
@@ -263,7 +263,7 @@ def _writer(output: Output) -> Callable[[SeenRecord], None]:
     if output is Output.JSON:
         return lambda record: _write_line(json_of(record))
     if output is Output.VALUE:
-        # As it is: the value may be no text, and a pipe takes it.
+        # Unchanged: the value may be binary, and a pipe takes it.
         out.flush()
         return lambda record: _write_value(record.value)
     colours = out.isatty() and "NO_COLOR" not in os.environ

@@ -1,4 +1,4 @@
-"""What words of Kafka's own tools and of kcat are called here, for those who type them first."""
+"""Maps kcat and kafka-*.sh flags to ours."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Container, Mapping, Sequence
 _ACTION = "the action is a word without dashes"
 _NAME = "give the name alone"
 
-# Of those that no command of ours has, or not every one.
+# Flags that no command of ours has, or not every one.
 _SAID_HERE: Mapping[str, str] = {
     "--list": f"{_ACTION}: list",
     "--describe": f"{_ACTION}: describe",
@@ -34,7 +34,7 @@ _SAID_HERE: Mapping[str, str] = {
 
 
 def said_here(given: Sequence[str], known: Container[str]) -> str:
-    """`for --from-beginning: --from start`, for each word of theirs that a command does not know.
+    """Returns `for --from-beginning: --from start`, for each flag that a command does not know.
 
     Empty if there is none.
     """

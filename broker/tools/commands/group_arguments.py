@@ -1,4 +1,4 @@
-"""What can be typed behind `strandline group`."""
+"""Arguments of `strandline group`."""
 
 from __future__ import annotations
 

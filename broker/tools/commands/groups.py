@@ -1,7 +1,7 @@
 """`strandline group list|describe|reset-offsets|delete`.
 
-A reset is printed and not done unless `--execute` is given, like Kafka's own tool. It is refused
-while the group has members: they would commit over it.
+A reset is only printed unless `--execute` is given, as in Kafka's own tool. It is refused while the
+group has members: they would overwrite it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from strandline.broker.tools.client.printing import Json, print_json, print_tabl
 from strandline.broker.tools.client.resets import Move, PartitionState, Reset, moment_of, plan
 from strandline.storage.counted import counted
 
-# What a group that nobody knows is said to be.
+# The state of an unknown group.
 DEAD = "DEAD"
 
 
 def list_groups(connection: Connection, *, as_json: bool) -> int:
-    """One line per group; the exit code."""
+    """Prints one line per group; returns the exit code."""
     lines = Cluster(connection).group_lines()
     if as_json:
         print_json(
@@ -41,7 +41,7 @@ def list_groups(connection: Connection, *, as_json: bool) -> int:
 def describe(
     connection: Connection, names: Sequence[str], *, with_members: bool, as_json: bool
 ) -> int:
-    """Lag per partition and who reads it; the exit code."""
+    """Prints lag and reader per partition; returns the exit code."""
     cluster = Cluster(connection)
     documents: list[Json] = []
     for name in names:
@@ -102,7 +102,7 @@ def reset_offsets(
     execute: bool,
     as_json: bool,
 ) -> int:
-    """`topics` are names, or `name:0,1,4` for some partitions; the exit code."""
+    """Resets offsets; `topics` are names, or `name:0,1,4` for some partitions. The exit code."""
     if bool(topics) == all_topics:
         raise WrongUse(
             "say which offsets: --topic NAME, --topic NAME:0,1, or --all-topics (those committed)"
@@ -137,7 +137,7 @@ def reset_offsets(
 
 
 def delete(connection: Connection, names: Sequence[str], *, yes: bool) -> int:
-    """Forgets the groups and their offsets; the exit code."""
+    """Deletes groups and their offsets; returns the exit code."""
     cluster = Cluster(connection)
     if not yes:
         groups = [_known(cluster, name) for name in names]
@@ -166,13 +166,13 @@ def _known(cluster: Cluster, name: str) -> GroupView:
 
 
 def _readable(cluster: Cluster, group: str, keys: Iterable[Key]) -> list[PartitionState]:
-    """Without topics that are gone; their offsets outlive them for a while."""
+    """Leaves out deleted topics; their offsets outlive them for a while."""
     there = set(cluster.topic_names())
     return cluster.group_state(group, [key for key in keys if key[0] in there])
 
 
 def _chosen(cluster: Cluster, texts: Sequence[str]) -> list[Key]:
-    """Every partition of `name`, or those of `name:0,1`. Raises WrongUse."""
+    """Parses `name` (every partition) or `name:0,1`. Raises WrongUse."""
     chosen: dict[str, set[int] | None] = {}
     for text in texts:
         name, colon, numbers = text.partition(":")

@@ -1,7 +1,7 @@
-"""`strandline produce`: lines become records.
+"""`strandline produce`: sends lines as records.
 
-A record that the broker refuses does not stop those behind it; the first refusal is told in the
-end, with how many there were, and the exit code is 1.
+A refused record does not stop the ones behind it; the first error is printed at the end, with the
+number of refused records, and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ if TYPE_CHECKING:
 
 # RD_KAFKA_PARTITION_UA: the client's partitioner chooses.
 PARTITION_UA = -1
-# And its word for "now".
+# librdkafka's value for "now".
 TIMESTAMP_OF_SENDING = 0
-# Kafka's largest request; a line that does not end must not fill the memory.
+# Kafka's largest request; an endless line must not fill the memory.
 LINE_BYTES_MAX = 100 * 1024 * 1024
-# Deliveries are taken note of each so many records.
+# How many records are sent between two polls for deliveries.
 RECORDS_PER_POLL = 500
-# Records wait so long for company in a batch; a person at a terminal waits for nothing.
+# How long records wait to fill a batch; interactive input does not wait.
 LINGER_MS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineFormat:
-    """How input becomes records."""
+    """The format of the input."""
 
     as_json: bool = False
-    # The whole input is the value of one record.
+    # The whole input is one record's value.
     whole: bool = False
     key_separator: str | None = None
     parse_headers: bool = False
@@ -54,7 +54,7 @@ class LineFormat:
 
 
 class _Deliveries:
-    """What the broker said to each record."""
+    """Counts the delivery reports."""
 
     def __init__(self) -> None:
         self.delivered_count = 0
@@ -69,7 +69,7 @@ class _Deliveries:
             self.first_error = self.first_error or error
 
     def check(self, topic: str) -> None:
-        """Raises ToolFailure, with the first reason, if a record was not written."""
+        """Raises ToolFailure, with the first reason, if a record was refused."""
         if self.first_error is not None:
             raise failure_of(
                 self.first_error,
@@ -91,7 +91,7 @@ def produce(
     acks: str,
     quiet: bool,
 ) -> int:
-    """Writes everything that comes, until the input ends; the exit code."""
+    """Sends the whole input; returns the exit code."""
     require_library()
     if key is not None and line_format.key_separator is not None:
         raise WrongUse("--key and --key-separator exclude each other")
@@ -125,12 +125,12 @@ def produce(
                 if interactive or count % RECORDS_PER_POLL == 0:
                     producer.poll(0)
     except WrongUse as error:
-        # Who mends the line and sends all of it again has these twice.
+        # Records before the faulty line are sent: sending the corrected file again repeats them.
         producer.flush()
         before = counted(deliveries.delivered_count, "record")
         raise WrongUse(str(error), remedy=f"{before} before it were written to {topic}") from None
     finally:
-        # What was read is written, also when Ctrl-C ends the reading.
+        # Lines that were read are sent, also when Ctrl-C ends the input.
         producer.flush()
     deliveries.check(topic)
     if not quiet:
@@ -171,10 +171,10 @@ def _send(
     partition: int | None,
     deliveries: _Deliveries,
 ) -> None:
-    """Waits while the client's queue is full. Raises ToolFailure for a record it cannot take."""
+    """Sends one record; waits for room in the client's queue. Raises ToolFailure if invalid."""
     from confluent_kafka import KafkaException
 
-    # The library's own word for "as the partitioner says".
+    # The library's value for "chosen by the partitioner".
     place = PARTITION_UA if partition is None else partition
     timestamp_ms = TIMESTAMP_OF_SENDING if record.timestamp_ms is None else record.timestamp_ms
     while True:
@@ -189,7 +189,7 @@ def _send(
                 timestamp=timestamp_ms,
             )
         except BufferError:
-            # Its answers, or their time-out, make room.
+            # Delivery reports, or timeouts, free the queue.
             producer.poll(0.1)
         except KafkaException as error:
             raise failure_of(error.args[0], f"cannot write to {topic}") from None
@@ -219,7 +219,7 @@ def _records(stream: BinaryIO, line_format: LineFormat) -> Iterator[NewRecord]:
 
 
 def _with_a_time(record: NewRecord) -> NewRecord:
-    """The record, if its time can be sent. Raises WrongUse."""
+    """Checks that the record's time can be sent. Raises WrongUse."""
     if record.timestamp_ms == TIMESTAMP_OF_SENDING:
         raise WrongUse(
             "a timestamp of 0 cannot be sent: the client library takes it for the time of sending;"

@@ -1,4 +1,4 @@
-"""What can be typed behind `strandline produce` and `consume`."""
+"""Arguments of `strandline produce` and `consume`."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def _start(text: str) -> tuple[Start, int]:
 
 
 def _since_ms(text: str) -> int:
-    """A moment, or a length of time before now."""
+    """Parses a moment, or a duration before now."""
     try:
         return moment_ago_ms(text, SystemClock().now_ms())
     except WrongUse:

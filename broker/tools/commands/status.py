@@ -1,7 +1,7 @@
-"""`strandline status`: is everything all right, and what lies where. One page for one look.
+"""`strandline status`: health checks and tier sizes of all brokers on one page.
 
-The brokers are asked over Kafka where their metrics are served, and those are read; with
-`--metrics` the addresses are given, and no Kafka client is needed.
+The brokers return the addresses of their metrics over Kafka, which are then read; `--metrics` gives
+the addresses, and needs no Kafka client.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from strandline.broker.tools.client.health import (
 from strandline.broker.tools.client.printing import Json, human_bytes, print_json, print_table, say
 from strandline.storage.clock import SystemClock
 
-# As `strandline verify` has it: it could look, and found something.
+# As in `strandline verify`: the check ran, and found a problem.
 TROUBLE = 3
 METRICS_KEY = "strandline.metrics.listener"
 HTTP_SECONDS_MAX = 15.0
 # A page of 20,000 partitions has a few MB.
 PAGE_BYTES_MAX = 64 * 1024 * 1024
 _DAY_S = 86_400.0
-# A monitoring address is inside; what proxy the machine has for the outside does not reach it.
+# A monitoring address is internal; the machine's proxy for the outside does not reach it.
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Seen:
-    """One broker."""
+    """The metrics of one broker, and the checks on them."""
 
     name: str
     url: str
@@ -53,7 +53,7 @@ class _Seen:
 
 
 def status(connection: Connection, urls: Sequence[str], *, as_json: bool) -> int:
-    """The exit code: 0 if all is well, 3 if something is not. Raises ToolFailure, WrongUse."""
+    """Returns the exit code: 0 if all is well, 3 if not. Raises ToolFailure, WrongUse."""
     named = [(url, _checked(url)) for url in urls] or list(_of_cluster(Cluster(connection)))
     seen = [_look(name, url) for name, url in named]
     if as_json:
@@ -64,11 +64,11 @@ def status(connection: Connection, urls: Sequence[str], *, as_json: bool) -> int
     return TROUBLE if any(check.trouble for broker in seen for check in broker.checks) else 0
 
 
-# --- looking ---------------------------------------------------------------------------------
+# --- reading ---------------------------------------------------------------------------------
 
 
 def _of_cluster(cluster: Cluster) -> Iterator[tuple[str, str]]:
-    """Name of each broker, and where its metrics are."""
+    """Yields the name and the metrics address of each broker."""
     for place in cluster.brokers():
         name = f"broker {place.node_id} at {place.host}:{place.port}"
         address = cluster.broker_config(place.node_id, METRICS_KEY)
@@ -81,7 +81,7 @@ def _of_cluster(cluster: Cluster) -> Iterator[tuple[str, str]]:
 
 
 def _reachable(address: str, place: BrokerPlace) -> str:
-    """Where everybody is listened to, the broker's own name is what others know."""
+    """Replaces a wildcard address by the broker's own name, which others know."""
     parts = urlsplit(address)
     if parts.hostname in (None, "", "0.0.0.0", "::"):
         return f"http://{place.host}:{parts.port}"
@@ -108,7 +108,7 @@ def _look(name: str, url: str) -> _Seen:
 
 
 class _Unready(ToolFailure):
-    """The broker says why it does not serve clients."""
+    """The broker is not ready; has its reason."""
 
 
 def _get(url: str) -> str:
@@ -128,7 +128,7 @@ def _get(url: str) -> str:
     return body.decode(errors="replace")
 
 
-# --- telling ---------------------------------------------------------------------------------
+# --- printing --------------------------------------------------------------------------------
 
 
 def _print(broker: _Seen) -> None:
@@ -169,7 +169,7 @@ def _cells(topic: TopicTiers) -> tuple[str, ...]:
 
 
 def _length(seconds: float) -> str:
-    """`3 d 4 h`, `12 min`, `30 s`: the two largest units at most."""
+    """Formats `3 d 4 h`, `12 min`, `30 s`: the two largest units at most."""
     minutes, hours, days = int(seconds // 60), int(seconds // 3600), int(seconds // _DAY_S)
     if days:
         return f"{days} d {hours % 24} h"

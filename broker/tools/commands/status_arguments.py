@@ -1,4 +1,4 @@
-"""What can be typed behind `strandline status`."""
+"""Arguments of `strandline status`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be typed behind `strandline topic`."""
+"""Arguments of `strandline topic`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from strandline.broker.tools.commands.command_parser import Commands
 
 BROKER_DEFAULT = -1
-# 32 bits with a sign; librdkafka takes no more replicas.
+# A signed 32-bit number; librdkafka accepts no more replicas.
 PARTITIONS_MAX = 2**31 - 1
 REPLICAS_MAX = 10_000
 

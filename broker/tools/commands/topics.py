@@ -25,7 +25,7 @@ def create(
     only_if_missing: bool,
     validate_only: bool,
 ) -> int:
-    """Creates the topics one after the other; the exit code."""
+    """Creates the topics one after the other; returns the exit code."""
     cluster = Cluster(connection)
     there = set(cluster.topic_names()) if only_if_missing else set()
     for name in names:
@@ -44,7 +44,7 @@ def create(
 
 
 def list_topics(connection: Connection, *, with_internal: bool, as_json: bool) -> int:
-    """One line per topic; the exit code."""
+    """Prints one line per topic; returns the exit code."""
     cluster = Cluster(connection)
     topics = [
         topic
@@ -82,7 +82,7 @@ def _show(topics: Sequence[TopicView]) -> None:
 def describe(
     connection: Connection, names: Sequence[str], *, all_config: bool, as_json: bool
 ) -> int:
-    """Partitions with their offsets, and the properties that are set; the exit code."""
+    """Prints partitions with their offsets, and explicit properties; returns the exit code."""
     cluster = Cluster(connection)
     documents: list[Json] = []
     for topic in cluster.topics(names):
@@ -146,7 +146,7 @@ def alter(
     removed: Sequence[str],
     yes: bool,
 ) -> int:
-    """Changes properties first: a wrong one must not leave new partitions behind."""
+    """Changes properties first: an invalid one must not leave new partitions behind."""
     if partition_count is None and not changed and not removed:
         raise WrongUse(
             "nothing to change",
@@ -174,7 +174,7 @@ def alter(
 def _deletes_archive(
     cluster: Cluster, name: str, changed: Mapping[str, str], removed: Sequence[str]
 ) -> bool:
-    """Whether the topic is in the archive, and would be taken out of it with all that is there."""
+    """Whether the change would delete the topic's archive."""
     if not {_TIERED, _DELETED_ON_DISABLE} & {*changed, *removed}:
         return False
     before = {row.name: row.value for row in cluster.topic_config(name)}
@@ -184,7 +184,7 @@ def _deletes_archive(
 
 
 def delete(connection: Connection, names: Sequence[str], *, only_if_there: bool, yes: bool) -> int:
-    """Deletes the topics with everything in them, in the archive too; the exit code."""
+    """Deletes the topics with all data, in the archive too; returns the exit code."""
     cluster = Cluster(connection)
     there = set(cluster.topic_names())
     absent = [name for name in names if name not in there]
