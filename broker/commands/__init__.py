@@ -1,1 +1,1 @@
-"""Commands that work on folders and archives without a broker."""
+"""Commands for log folders and archives, which need no broker."""

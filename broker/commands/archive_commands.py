@@ -1,12 +1,12 @@
-"""`strandline archive verify` and `lifecycle`: is a bucket whole, and does it stay tidy.
+"""`strandline archive verify` and `lifecycle`: checks a bucket, and its lifecycle rule.
 
-    exit code   0  whole (or everything was repaired)
-                1  could not look: bucket away, access denied, no such topic
+    exit code   0  intact (or everything was repaired)
+                1  cannot check: bucket unavailable, access denied, no such topic
                 2  wrong arguments
-                3  something is damaged, or could not be looked at
+                3  something is damaged, or could not be checked
 
-`verify --state FILE` notes each partition that was found whole and goes on from there; the file is
-removed when nothing is left to look at. A run that is broken off tells what it knows so far.
+`verify --state FILE` notes each partition that was found intact and resumes from there; the file is
+removed when no partition is left. An interrupted run prints its results so far.
 """
 
 from __future__ import annotations
@@ -65,19 +65,19 @@ from strandline.storage.tiering.audit.scrub import BATCH_SEGMENTS, PARALLEL_MAX,
 DAMAGED = 3
 STATE_FORMAT = "strandline-verify-state"
 STATE_VERSIONS = range(1, 2)
-# What was looked at so long before a kill is looked at again.
+# Partitions checked within this time before a kill are checked again.
 STATE_INTERVAL_S = 1.0
-# Small partitions that are looked at side by side.
+# Small partitions that are checked concurrently.
 SMALL_AT_ONCE = 8
-# The table looks at every cell before it draws the first row: a second for a few thousand rows.
+# rich measures every cell before it draws the first row: a second for a few thousand rows.
 TABLE_ROWS_MAX = 1000
-# A longer cell makes its own row longer, and not all of them.
+# A longer cell makes its own row longer, but not all rows.
 CELL_WIDTH_MAX = 160
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyOptions:
-    """What the command line asks for."""
+    """Options of the command line."""
 
     topic: str | None = None
     depth: Depth = Depth.CHECKSUMS
@@ -102,7 +102,7 @@ _WRITTEN_AGAIN = (
 
 
 def verify(store: ObjectStore, options: VerifyOptions) -> int:
-    """Looks at every partition and prints what is wrong; the exit code. Raises StrandlineError."""
+    """Checks all partitions and prints findings; returns the exit code. Raises StrandlineError."""
     store.check()
     damaged: list[DamagedTopic] = []
     topics = list_topics(store, topic=options.topic, damaged=damaged)
@@ -142,7 +142,7 @@ def verify(store: ObjectStore, options: VerifyOptions) -> int:
 
 
 def _by_size(reports: Sequence[PartitionReport]) -> str:
-    """What a run by checksums could not compare."""
+    """Counts segments that were compared by size only, for want of a checksum."""
     count = sum(report.by_size_count for report in reports)
     if not count:
         return ""
@@ -156,10 +156,10 @@ def _look(
     state: _State,
     reports: list[PartitionReport],
 ) -> None:
-    """Their reports are added, in this order. Raises StorageError.
+    """Adds the reports of the partitions, in this order. Raises StorageError.
 
-    Of partitions with few segments some are looked at side by side: each is a handful of requests
-    that wait for one another. One with many has the threads to itself.
+    Partitions with few segments are checked concurrently: each is a handful of sequential requests.
+    One with many segments has the threads to itself.
     """
     with (
         BarProgress() as progress,
@@ -197,7 +197,7 @@ def _segments_in(
     *,
     on_read: Callable[[], None],
 ) -> list[int]:
-    """How many each has; 0 where nobody knows."""
+    """Returns the segment count of each partition; 0 where it is unknown."""
 
     def count(partition: TopicIdPartition) -> int:
         try:
@@ -212,7 +212,7 @@ def _segments_in(
 
 
 def _check_cluster(store: ObjectStore) -> list[str]:
-    """What is wrong with the objects that belong to no topic."""
+    """Returns the faults of objects that belong to no topic."""
     try:
         cluster_id, fault = whose_is(store)
         if not cluster_id:
@@ -227,7 +227,7 @@ def _check_cluster(store: ObjectStore) -> list[str]:
 
 
 def _check_groups(store: ObjectStore) -> list[str]:
-    """Which groups' offsets a restore could not read."""
+    """Returns the groups whose offsets a restore could not read."""
 
     def check(number: int) -> str:
         try:
@@ -247,7 +247,7 @@ def _check_groups(store: ObjectStore) -> list[str]:
 
 
 def _check_topics(store: ObjectStore, known: Collection[tuple[str, TopicId]]) -> list[str]:
-    """Which topics nobody can find any more: a purge takes `topic.json` last of all."""
+    """Returns topics without `topic.json`, which a purge deletes last."""
     lost = [
         folder
         for name in store.list_folders(TOPICS_PREFIX)
@@ -259,13 +259,13 @@ def _check_topics(store: ObjectStore, known: Collection[tuple[str, TopicId]]) ->
         f"{topic_key(folder.topic, folder.topic_id)} is missing, and yet the topic has manifests:"
         f" {_BRING_BACK}"
         for folder in lost
-        # It may have been made since the others were listed.
+        # It may have been created after the listing.
         if load_topic_info(store, folder.topic, folder.topic_id) is None
     ]
 
 
 def _has_manifest(store: ObjectStore, folder: str) -> bool:
-    """In any of its partitions; what copies that died left behind makes no topic."""
+    """Whether any partition has a manifest; leftovers of crashed copies make no topic."""
     keys = (f"{folder}{number}/{MANIFEST_FILE}" for number in store.list_folders(folder))
     return any(info.key == key for key in keys for info in store.list(key, limit=1))
 
@@ -276,7 +276,7 @@ def _tell(
     troubles: Sequence[str],
     options: VerifyOptions,
 ) -> int:
-    """Prints the findings and what to do, and does it if asked to; how many are left."""
+    """Prints the findings with remedies, repairs on request; returns how many are left."""
     findings = [finding for report in reports for finding in report.findings]
     unread = [text for report in reports for text in report.unread]
     if findings:
@@ -292,7 +292,7 @@ _FINDING_COLUMNS = ("partition", "offsets", "what", "object", "detail", "what to
 
 
 def _print_findings(findings: Sequence[Finding]) -> None:
-    """A table that folds its cells into the terminal; rows into a pipe, and when there are many."""
+    """Prints a table whose cells wrap on a terminal; plain rows into a pipe, and for many."""
     title = "what is wrong, and what to do"
     rows = [
         (
@@ -372,7 +372,7 @@ def _drop_pieces(store: ObjectStore, findings: Sequence[Finding], *, yes: bool) 
 
 
 class _State:
-    """The partitions that an earlier, interrupted run has looked at."""
+    """The partitions that an earlier, interrupted run has checked."""
 
     def __init__(self, options: VerifyOptions, url: str) -> None:
         """Raises InvalidConfig if the file belongs to another run or is damaged, and DiskError."""
@@ -409,19 +409,20 @@ class _State:
         return is_done
 
     def done(self, partition: TopicIdPartition) -> None:
-        """Noted, in the file within STATE_INTERVAL_S: it is written as a whole each time."""
+        """Notes the partition; the file is written within STATE_INTERVAL_S, as a whole each time.
+        """
         self._done.add(_name(partition))
         if self._clock.monotonic_s() >= self._written_s + STATE_INTERVAL_S:
             self.write()
 
     def write(self) -> None:
-        """Writes what was noted since the last time. Raises DiskError."""
+        """Writes new notes to the file. Raises DiskError."""
         if self._path is not None and len(self._done) > self._written_count:
             self._written_count = len(self._done)
             self._written_s = self._clock.monotonic_s()
             fields = {"about": dict(self._about), "done": dict.fromkeys(sorted(self._done), "")}
             content = encode_document(STATE_FORMAT, STATE_VERSIONS.start, fields)  # type: ignore[arg-type]  # dicts of texts are JSON
-            # Another run may be noting its own in the same file: the later one counts.
+            # A concurrent run may use the same file: the later write wins.
             own = self._path.with_name(f"{self._path.name}.{os.getpid()}")
             files.write_atomically(own, content, sync=False)
             files.rename(own, self._path, sync=False)
@@ -439,7 +440,7 @@ def _name(partition: TopicIdPartition) -> str:
 
 
 def lifecycle(store: ObjectStore, *, apply: bool) -> int:
-    """Prints the rule that aborts unfinished uploads, or adds it to the bucket's."""
+    """Prints the rule that aborts incomplete uploads, or adds it to the bucket's rules."""
     if not isinstance(store, S3Store):
         raise InvalidConfig(f"{store.url} is no bucket: only S3 has lifecycle rules")
     if not apply:
@@ -452,5 +453,5 @@ def lifecycle(store: ObjectStore, *, apply: bool) -> int:
 
 
 def open_remote(url: str, endpoint_url: str | None, region: str | None) -> ObjectStore:
-    """The store of a command line."""
+    """Opens the object store of the command line's options."""
     return open_store(url, endpoint_url=endpoint_url, region=region)

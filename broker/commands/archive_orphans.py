@@ -1,8 +1,8 @@
-"""`strandline archive orphans`: what nobody refers to is listed, and deleted when somebody says so.
+"""`strandline archive orphans`: lists unreferenced objects, and deletes them after confirmation.
 
-exit code   0  listed, and deleted if that was asked for
-            2  wrong arguments, or nobody said that it is to be deleted
-            3  a partition could not be compared, or misses what its manifest names
+exit code   0  listed, and deleted if requested
+            2  wrong arguments, or the deletion was not confirmed
+            3  a partition could not be compared, or lacks objects of its manifest
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ def orphans(
     yes: bool,
     grace_hours: float,
 ) -> int:
-    """Lists objects that nothing refers to, and deletes them if asked to; the exit code.
+    """Lists unreferenced objects, and deletes them on request; returns the exit code.
 
-    `delete` takes those that a readable manifest does not name; `delete_all` also those that a lost
-    or newer manifest may own, or a lost topic.json. Without `yes` it asks first.
+    `delete` deletes those that a readable manifest does not name; `delete_all` also those that a
+    lost or newer manifest may own, or a lost topic.json. Without `yes` it asks first.
     """
     store.check()
     grace_ms = int(grace_hours * 3_600_000)
@@ -94,7 +94,7 @@ def orphans(
 
 
 def _print_doubtful(chosen: Sequence[Orphan]) -> None:
-    """What may be the only copy of records, by partition."""
+    """Prints objects that may be the only copy of records, by partition."""
     owned = [orphan for orphan in chosen if orphan.reason in OWNED_REASONS]
     for folder, group in itertools.groupby(owned, key=lambda orphan: _partition_folder(orphan.key)):
         of_folder = list(group)
@@ -106,7 +106,7 @@ def _print_doubtful(chosen: Sequence[Orphan]) -> None:
 
 
 def _partition_folder(key: str) -> str:
-    """`topics/<topic>-<id>/<partition>/`, or what there is of it."""
+    """Returns `topics/<topic>-<id>/<partition>/`, or the part of it that exists."""
     return "/".join(key.split("/")[:3])
 
 

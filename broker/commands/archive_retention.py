@@ -1,4 +1,4 @@
-"""`strandline archive retention`: what limits would delete, before they are set."""
+"""`strandline archive retention`: forecasts what limits would delete, before they are set."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def print_retention(
     retention_bytes: int | None,
     as_json: bool,
 ) -> int:
-    """The exit code. None stands for what the topic's own property says. Raises StrandlineError."""
+    """Returns the exit code. None is the topic's own property. Raises StrandlineError."""
     store.check()
     infos = [info for info in list_topics(store, topic=topic) if not info.is_deleted]
     if not infos:
@@ -74,7 +74,7 @@ def _forecasts(store: ObjectStore, topic: str, limits: RetentionLimits) -> list[
     rows = list_partitions(store, topic=topic)
     for row in rows:
         if row.problem:
-            # A plan that leaves a partition out would be read as one for all of them.
+            # A forecast without one partition would be taken for one of all.
             raise StorageError(f"{row.partition}: {row.problem}")
     alive = {row.partition: row for row in rows if row.topic_deleted_ms is None}
     by_partition = itertools.groupby(

@@ -1,7 +1,7 @@
-"""`strandline archive ls` and `archive show`: what a bucket holds, one row per line.
+"""`strandline archive ls` and `archive show`: list partitions and segments, one row per line.
 
-On a terminal what does not fit into its width is left out; into a pipe everything is written, so
-that `grep` and `awk` work on it. `--json` is for programs.
+A terminal gets the columns that fit into its width; a pipe gets all of them, so that `grep` and
+`awk` work on them. `--json` is for programs.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from strandline.storage.tiering.audit.listing import (
     list_segments,
 )
 
-# Wide enough for a segment row with its key; only used when nobody draws to a terminal.
+# Wide enough for a segment row with its key; only used without a terminal.
 PIPE_WIDTH = 400
 NOTHING_FOUND = 1
 WHERE_IT_IS = "--remote is the strandline.remote.url of the broker, with its prefix"
 TIME_WIDTH = len("2013-01-01 10:00:00")
-# Of a segment's key what follows the topic and the partition: ids, offset, epoch, unique part.
+# The part of a segment's key after topic and partition: ids, offset, epoch, unique part.
 KEY_WIDTH = 100
 
 
@@ -47,7 +47,7 @@ def print_partitions(
     topic: str | None,
     as_json: bool = False,
 ) -> int:
-    """One row per partition; the exit code. Raises StrandlineError."""
+    """Prints one row per partition; returns the exit code. Raises StrandlineError."""
     store = open_store(url, endpoint_url=endpoint_url, region=region)
     with working("reading manifests"):
         rows = list_partitions(store, topic=topic)
@@ -78,7 +78,7 @@ def print_partitions(
     return code
 
 
-# Name, whether it is set to the right, and what is left out first on a narrow terminal.
+# Name, alignment, and the order in which columns are left out on a narrow terminal.
 _PARTITION_COLUMNS = (
     ("topic", False, 0),
     ("partition", True, 0),
@@ -132,7 +132,7 @@ def print_segments(
     partition: int | None = None,
     as_json: bool = False,
 ) -> int:
-    """One row per segment, as they are read; the exit code. Raises StrandlineError."""
+    """Prints each segment as it is read; returns the exit code. Raises StrandlineError."""
     store = open_store(url, endpoint_url=endpoint_url, region=region)
     with working("reading manifests"):
         partitions = [
@@ -160,7 +160,7 @@ def print_segments(
             Column(name="last record", width=TIME_WIDTH, rank=2),
             Column(name="uploaded", width=TIME_WIDTH, rank=4),
             Column(name="crc32c", width=8, rank=5),
-            # A key has a hundred characters and more; at the end of the row no width is needed.
+            # A key has a hundred characters and more; the last column needs no width.
             Column(name="object", width=len("topics/") + name_width + KEY_WIDTH, rank=6),
         ],
         columns_max=terminal_columns(),
@@ -209,7 +209,7 @@ def _segment_json(row: ArchivedSegment) -> Json:
 
 
 def _print_json_rows(rows: Iterable[Json]) -> None:
-    """One document, a row to a line, written as the rows come."""
+    """Writes one JSON document with a row per line, as the rows come."""
     separator = "[\n"
     for row in rows:
         sys.stdout.write(separator + json.dumps(row, ensure_ascii=False))
@@ -226,7 +226,7 @@ def _state(row: ArchivedPartition) -> str:
 
 
 def _nothing(store: ObjectStore, topic: str | None) -> int:
-    """Says why: a place without an archive, or an archive that has nothing of it yet."""
+    """Explains an empty result: no archive at this place, or one without this topic yet."""
     why = WHERE_IT_IS
     if load_cluster_info(store) is not None:
         why = (
@@ -244,17 +244,17 @@ def _nothing(store: ObjectStore, topic: str | None) -> int:
 
 
 def make_console() -> Console:
-    """Draws to the terminal, or wide and plain into a pipe."""
+    """Returns a console for the terminal, or a wide plain one for a pipe."""
     return Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
 
 
 def make_table(title: str) -> Table:
-    """An empty table in the style of the house."""
+    """Returns an empty table in strandline's style."""
     return Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
 
 
 def human_time(timestamp_ms: TimestampMs | None) -> str:
-    """`2013-01-01 10:00:00` in UTC; a dash for none."""
+    """Formats `2013-01-01 10:00:00` in UTC; a dash for none."""
     if timestamp_ms is None or timestamp_ms < 0:
         return "-"
     try:

@@ -1,6 +1,6 @@
-"""`strandline archive usage`: what an archive is paid for, and with prices, what it costs a month.
+"""`strandline archive usage`: billed bytes and objects of an archive and, given prices, its cost.
 
-Prices differ by region and contract, and change: they are given, not known.
+Prices differ by region and contract, and change: the user gives them.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from strandline.storage.tiering.audit.usage import Sum, Usage, sum_up
 T = TypeVar("T")
 
 GIB = 1024**3
-# A folder has no classes.
+# A folder has no storage classes.
 FOLDER_CLASS = "folder"
-# What one answer of S3 lists.
+# How many objects one listing of S3 returns.
 COUNTED_AT_ONCE = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Looked:
-    """What was found, and for the rest why it was not."""
+    """The counts, and the reasons for missing ones."""
 
     usage: Usage
     uploads: Sequence[UnfinishedUpload] | None
@@ -63,7 +63,7 @@ def print_usage(store: ObjectStore, *, prices: Mapping[str, float], as_json: boo
 
 
 def price_of(text: str) -> tuple[str, float]:
-    """`STANDARD=0.023`. Raises WrongUse."""
+    """Parses `STANDARD=0.023`. Raises WrongUse."""
     name, _, amount = text.partition("=")
     try:
         price = float(amount)
@@ -74,14 +74,14 @@ def price_of(text: str) -> tuple[str, float]:
     return name, price
 
 
-# --- looking ---------------------------------------------------------------------------------
+# --- reading ---------------------------------------------------------------------------------
 
 
 def _look(store: ObjectStore, executor: Executor, counting: Counting) -> _Looked:
     unknown: dict[str, str] = {}
 
     def try_to(name: str, look: Callable[[], T]) -> T | None:
-        """What may be refused without making the rest worthless."""
+        """Runs a request that may be refused without invalidating the rest."""
         try:
             return look()
         except StorageError as error:
@@ -122,7 +122,7 @@ def _files(store: ObjectStore) -> Iterator[ObjectVersion]:
         )
 
 
-# --- telling ---------------------------------------------------------------------------------
+# --- printing --------------------------------------------------------------------------------
 
 
 def _print_tables(store: ObjectStore, looked: _Looked, prices: Mapping[str, float]) -> None:
@@ -169,7 +169,7 @@ def _cost(found: Sum, price: float) -> float:
 
 
 def _total(sums: Mapping[str, Sum], prices: Mapping[str, float]) -> float | None:
-    """None if a class has no price: a sum that leaves something out would be read as the whole."""
+    """Returns None if a class has no price: a partial sum would be taken for the total."""
     if not all(name in prices for name in sums):
         return None
     return sum(_cost(found, prices[name]) for name, found in sums.items())

@@ -1,11 +1,11 @@
-"""Commands that work on a bucket or on folders alone, whether a broker runs or not.
+"""Commands for a bucket or log folders, which need no broker.
 
     archive    ls, show, usage, verify, ...              over a bucket
     lake       plan                                      over a bucket, as Spark would
     verify     every file of a broker's log folders      exit code 3: something is damaged
     dump-log   one file of a log folder                  exit code 3: it is damaged
 
-Each adds its arguments here and imports what it runs when it is called.
+Each command adds its arguments here and is imported when it is called.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def _archive_epilog(*actions: str) -> str:
 
 
 def _wrapped(text: str) -> str:
-    """For the formatter that leaves line breaks, and so examples, as they are."""
+    """Wraps text for the formatter that keeps line breaks, and so examples, as they are."""
     return textwrap.fill(text, 78)
 
 

@@ -1,9 +1,9 @@
-"""Rows in columns, written one by one: a hundred thousand of them take a second and no memory.
+"""Writes rows in columns one by one: a hundred thousand of them take a second and no memory.
 
-    columns   widths are known before the first row: as wide as asked for, or as the widest cell
-    terminal  what does not fit into its width is left out, the columns of the highest rank first,
-              and a line on standard error says which
-    pipe      everything, so that `grep` and `awk` find it
+    columns   widths are known before the first row: as wide as requested, or as the widest cell
+    terminal  columns that do not fit into its width are left out, the highest rank first,
+              and a line on standard error names them
+    pipe      all columns, so that `grep` and `awk` work
 
 Cells may be wider than their column: the row is then longer, and nothing is cut off.
 """
@@ -20,7 +20,7 @@ GAP = "  "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """`rank` 0 is always shown; of the others the highest is the first to be left out."""
+    """A column; `rank` 0 is always shown, of the others the highest is left out first."""
 
     name: str
     width: int = 0
@@ -29,7 +29,7 @@ class Column:
 
 
 class RowPrinter:
-    """Writes to standard output. The first line is the title, the second the names."""
+    """Writes rows to standard output. The first line is the title, the second the column names."""
 
     def __init__(self, title: str, columns: Sequence[Column], *, columns_max: int | None) -> None:
         """`columns_max` is the terminal's width; None writes everything."""
@@ -58,7 +58,7 @@ class RowPrinter:
         return shown
 
     def row(self, cells: Sequence[str]) -> None:
-        """One cell for each column, shown or not."""
+        """Writes one row; `cells` has one for each column, shown or not."""
         self._write(self._line(cells))
 
     def _line(self, cells: Sequence[str]) -> str:
@@ -75,10 +75,10 @@ class RowPrinter:
 
 
 def terminal_columns() -> int | None:
-    """The width of the terminal that standard output is; None if it is none."""
+    """Returns the width of standard output's terminal; None if it is not a terminal."""
     return os.get_terminal_size(1).columns or None if sys.stdout.isatty() else None
 
 
 def widest(cells: Iterable[object]) -> int:
-    """For the width of a column whose cells are known."""
+    """Returns the width of a column whose cells are known."""
     return max((len(str(cell)) for cell in cells), default=0)

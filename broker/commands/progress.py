@@ -1,6 +1,6 @@
-"""Progress bars of commands: on standard error, and only where somebody looks.
+"""Progress bars of commands: on standard error, and only on a terminal.
 
-Into a file they would write empty lines; pipes of standard output stay clean either way.
+In a file they would leave empty lines; standard output stays clean either way.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class BarProgress:
         self._progress.stop()
 
     def begin(self, what: str, total: int) -> None:
-        """A new bar below the others."""
+        """Starts a new bar below the others."""
         self._task = self._progress.add_task(what, total=total)
 
     def advance(self, count: int = 1) -> None:
@@ -50,12 +50,12 @@ class BarProgress:
 
 
 def working(what: str) -> Progress:
-    """Something that moves while a bucket answers, for work whose length nobody knows."""
+    """A moving indicator for work of unknown length, such as listing a bucket."""
     return Counting(what).progress
 
 
 class Counting:
-    """As `working`, and says how many things there were so far."""
+    """As `working`, with the number of items so far."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -78,7 +78,7 @@ class Counting:
         self.progress.stop()
 
     def begin(self, what: str) -> None:
-        """What comes now is something else, and counted anew."""
+        """Starts the next step, with a new count."""
         self._what, self._count = what, 0
         self.advance(0)
 

@@ -1,6 +1,6 @@
-"""What a user can do about an error that ends a command, beyond what its message says.
+"""Remedies for errors that end a command, added to the error's message.
 
-The system's own error behind it tells: a full disk, a port that is taken, a missing right.
+The operating system's error decides: a full disk, a port in use, a missing permission.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from strandline.storage.errors import CorruptFile
 
-# What the machine refused, and what to do about it.
+# Remedies by errno.
 _REMEDIES: Mapping[int, str] = {
     errno.ENOSPC: "the volume is full (df, or df -i: its inodes). Make room, and start again",
     errno.EDQUOT: "the quota of the volume is used up. Make room, and start again",
@@ -29,7 +29,7 @@ _REMEDIES: Mapping[int, str] = {
 
 
 def remedy_for(error: BaseException, *, command: str) -> str:
-    """What to do next, to be put behind the message of `error`; empty if that is not known.
+    """Returns the remedy to append to the message of `error`; empty if there is none.
 
     `command` is the first word of the command line.
     """

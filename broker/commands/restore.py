@@ -1,4 +1,4 @@
-"""`strandline restore`: empty log folders become a broker again, from the bucket alone.
+"""`strandline restore`: restores a broker into empty log folders, from the bucket alone.
 
     1 read the archive             metadata mirror, topic.json, manifests, groups; writes nothing
     2 lock and mark the folders    .strandline-restore        crash point restore.after-mark
@@ -6,14 +6,14 @@
     4 write the partitions         empty logs behind their archives   restore.after-partition
     5 write the groups' offsets                               crash point restore.after-groups
     6 checkpoints, clean-shutdown mark                        crash point restore.before-unmark
-    7 take the marks away, and only then unlock: who finds a mark may empty the folder
+    7 remove the marks, and only then unlock: a restore that finds a mark may empty the folder
 
-Whatever cannot be read is found in 1, before anything is written. A broker does not start on
-folders with a mark; a restore that finds its own mark empties the folders and begins again, which
-costs little: manifests are read, segments are not. Folders with anything else in them are refused.
+Step 1 finds unreadable objects before anything is written. A broker does not start on folders with
+a mark; a restore that finds its own mark empties the folders and starts over, which costs little:
+manifests are read, segments are not. Folders with anything else in them are refused.
 
 Nothing is written to the bucket: the restored broker takes the archive over when it starts, under
-higher leader epochs, and from then on the old one is fenced, should it still run.
+higher leader epochs, and from then on the old one is fenced, if it still runs.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ PARALLEL_READS_MAX = 16
 
 
 class Progress(Protocol):
-    """Told what is being done: steps begin with a total, and advance."""
+    """Receives the progress: steps begin with a total, and advance."""
 
     def begin(self, what: str, total: int) -> None: ...
 
@@ -103,7 +103,7 @@ class Progress(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoredPartition:
-    """One line of the summary."""
+    """One partition in the summary."""
 
     topic_partition: TopicPartition
     log_start_offset: Offset
@@ -115,7 +115,7 @@ class RestoredPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreSummary:
-    """What a restore did."""
+    """The result of a restore."""
 
     cluster_id: str
     partitions: tuple[RestoredPartition, ...]
@@ -126,7 +126,7 @@ class RestoreSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Archive:
-    """Everything that step 1 found."""
+    """The contents of the archive, read in step 1."""
 
     cluster_id: str
     metadata: Salvaged
@@ -138,7 +138,7 @@ class _Archive:
 
 
 class Restore:
-    """One run; see the top of this file. Blocking."""
+    """One run of the restore. Blocking."""
 
     def __init__(
         self,
@@ -149,10 +149,10 @@ class Restore:
         progress: Progress,
         skip_damaged: bool = False,
     ) -> None:
-        """With `skip_damaged` what is damaged is left out, and the rest restored: partitions whose
-        manifest or open segment is, or whose manifest is an older one, which stay unavailable; what
-        a lost page of a manifest names; descriptions of topics that the mirror does not know;
-        groups' offsets; metadata behind the first that are lost.
+        """With `skip_damaged` damaged parts are left out, and the rest restored: partitions with a
+        damaged manifest or open segment, or an older manifest, stay unavailable; left out are also
+        segments in a lost page of a manifest; descriptions of topics that the mirror does not know;
+        groups' offsets; metadata after the first lost entry.
         """
         self._config = config
         self._store = store
@@ -162,7 +162,7 @@ class Restore:
         self._defaults = config.topics.properties
 
     def run(self) -> RestoreSummary:
-        """Raises RestoreRefused, LogDirLocked, and StorageError if disk or bucket fail."""
+        """Restores. Raises RestoreRefused, LogDirLocked, and StorageError for disk or bucket."""
         self._check_folders()
         archive = self._read_archive()  # 1
         self._mark(archive.cluster_id)  # 2
@@ -186,7 +186,7 @@ class Restore:
         )
 
     def _write(self, log_dirs: LogDirs, archive: _Archive) -> int:
-        """Steps 3 to 7; how many records of groups there are."""
+        """Steps 3 to 7; returns how many group records were written."""
         self._write_metadata(archive)  # 3
         crash_point(RESTORE_AFTER_METADATA)
         offset_count = self._write_logs(log_dirs, archive)  # 4, 5
@@ -214,7 +214,7 @@ class Restore:
                 " strandline.remote.url of the lost broker, with its prefix"
             )
         self._progress.begin("metadata", 1)
-        # Only read: the mirror is not written by anybody but its owner.
+        # Only read: the mirror is written by its owner alone.
         metadata = salvage_history(store, cluster_id=cluster_id)
         mirrored = metadata.loaded.image
         self._progress.advance()
@@ -276,7 +276,7 @@ class Restore:
             for partition in topic.partitions
         ]
         self._progress.begin("manifests", len(wanted))
-        # Before the manifests: what it tells of, they have.
+        # Before the manifests: these then include all changes in the list.
         newest = change_list.newest_orders(self._store)
 
         def read(partition: TopicIdPartition) -> ArchivedState | StorageError:
@@ -293,7 +293,7 @@ class Restore:
         for partition, found in zip(wanted, executor.map(read, wanted), strict=True):
             key = TopicPartition(partition.topic, partition.partition)
             if isinstance(found, StorageError):
-                # Without a folder it stays unavailable: nobody may append at offset 0 again.
+                # Without a folder it stays unavailable: no append may start at offset 0 again.
                 damaged.append(f"{key}: damaged, not restored: {found}")
             else:
                 states[key] = found
@@ -328,7 +328,7 @@ class Restore:
         return groups, damaged
 
     def _unknown_groups(self) -> list[str]:
-        """Offsets that nobody can say the place of: how many partitions there were is lost."""
+        """Archived offsets that cannot be placed: the number of partitions is lost."""
         count = sum(1 for _ in self._store.list(GROUPS_PREFIX))
         if not count:
             return []
@@ -343,8 +343,8 @@ class Restore:
         for folder in self._config.logs.dirs:
             if not folder.exists() or (folder / RESTORE_MARK).exists():
                 continue
-            # A start on empty folders makes up a cluster, is refused by the archive, and tells its
-            # operator to restore: whose folder it is says nothing while there is nothing in it.
+            # A start on empty folders creates a new cluster id, is refused by the archive, and
+            # tells the operator to restore: the cluster id of an empty folder means nothing.
             strange = sorted(
                 entry.name
                 for entry in folder.iterdir()
@@ -361,8 +361,8 @@ class Restore:
             MARK_FORMAT, MARK_VERSIONS.start, {"cluster_id": cluster_id, "url": self._store.url}
         )
         with ExitStack() as locks:
-            # What lies there may be another restore's, and a broker's by now: reading the archive
-            # took its time. Who opens the folders next has them locked again, or is refused.
+            # The folder may be another restore's, or a broker's by now, as reading the archive took
+            # time. The next process to open it must lock it again, or is refused.
             for folder in self._config.logs.dirs:
                 locks.callback(lock_directory(folder).unlock)
             self._check_folders()
@@ -376,7 +376,7 @@ class Restore:
                         files.remove(folder / META_PROPERTIES)
 
     def _empty(self, folder: Path, mark: Path, cluster_id: str) -> None:
-        """Takes away what an interrupted restore of the same archive left."""
+        """Removes the leftovers of an interrupted restore of the same archive."""
         fields = decode_document(
             mark.read_bytes(), format_name=MARK_FORMAT, versions=MARK_VERSIONS, source=str(mark)
         )
@@ -428,7 +428,7 @@ class Restore:
 
 
 def _lost_metadata(metadata: Salvaged) -> list[str]:
-    """What is wrong with the metadata, and what that costs."""
+    """Describes the damage of the metadata, and its consequences."""
     if not metadata.damage:
         return []
     return [
@@ -446,7 +446,7 @@ def _end(archive: _Archive, key: TopicPartition) -> Offset | None:
 def find_topics(
     store: ObjectStore, image: MetadataImage, executor: Executor
 ) -> tuple[tuple[TopicInfo, ...], list[DamagedTopic]]:
-    """Every topic of the archive: those that are listed, and those that `image` knows by name."""
+    """Returns all topics of the archive: listed ones, and those that `image` knows by name."""
     damaged: list[DamagedTopic] = []
     listed = list_topics(store, executor=executor, damaged=damaged)
     seen = {info.topic_id for info in listed} | {topic.folder.topic_id for topic in damaged}

@@ -1,4 +1,4 @@
-"""`strandline restore` as a command: its progress bar, its summary, its exit code."""
+"""The command `strandline restore`: progress bar, summary, exit code."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from strandline.storage.counted import counted
 from strandline.storage.errors import InvalidConfig
 from strandline.storage.remote.open_store import open_store
 
-# Restored, but not everything: an operator has to look.
+# Restored with omissions: the operator has to check them.
 WITH_PROBLEMS = 1
 
 
 def restore(config: BrokerConfig, *, skip_damaged: bool) -> int:
-    """Restores and prints what came of it; the exit code. Raises StrandlineError."""
+    """Restores and prints the summary; returns the exit code. Raises StrandlineError."""
     if config.archive.url is None:
         raise InvalidConfig("restore needs --remote, or strandline.remote.url in the configuration")
     store = open_store(

@@ -1,10 +1,10 @@
-"""SIGTERM ends a command that works by itself as Ctrl-C does: it says what it leaves.
+"""Makes SIGTERM end a long-running command as Ctrl-C does: with a summary of its progress.
 
-    1 the main thread stops where it is      what was done is noted, as after Ctrl-C
-    2 threads are waited for                 LEAVE_S at most: each may wait for a store that hangs
-    3 one line, and exit code 143            what a shell makes of a process that SIGTERM ended
+    1 the main thread stops where it is      its progress is noted, as after Ctrl-C
+    2 it waits for threads                  LEAVE_S at most: each may wait for a hanging store
+    3 one line, and exit code 143            a shell's code for a process that SIGTERM ended
 
-A command may die at any moment, so 2 and 3 are no more than good manners.
+A command may be killed at any moment, so 2 and 3 are only a courtesy.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from contextlib import contextmanager
 from types import FrameType
 
 TERMINATED = 128 + signal.SIGTERM
-# Docker waits ten seconds before it kills.
+# Docker kills after ten seconds.
 LEAVE_S = 2.0
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM came. Who gets over Ctrl-C gets over this."""
+    """SIGTERM was received; handled wherever Ctrl-C is handled."""
 
     exit_code = TERMINATED
 
 
 @contextmanager
 def ended_by_sigterm(say: Callable[[], None]) -> Iterator[None]:
-    """Raises Terminated in here when SIGTERM comes; then `say`, if the threads take too long.
+    """Raises Terminated inside when SIGTERM comes; then calls `say`, if the threads take too long.
 
-    Outside of the main thread nothing is different.
+    Outside of the main thread it does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def terminate(_number: int, _frame: FrameType | None) -> None:
-        # One that comes again finds everything under way.
+        # A second signal changes nothing.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         signal.signal(signal.SIGALRM, leave)
         signal.setitimer(signal.ITIMER_REAL, LEAVE_S)

@@ -1,4 +1,4 @@
-"""`strandline verify`: the findings one by one, what to do about them, and a sum."""
+"""`strandline verify`: prints findings with remedies, and a summary."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from strandline.broker.tools.client.printing import human_bytes
 from strandline.storage.counted import counted
 from strandline.storage.local.inspect.verify import Damage, Finding, data_bytes, verify_folders
 
-# As `strandline archive verify` has it.
+# As in `strandline archive verify`.
 DAMAGED = 3
 # The bar counts in these: a terabyte in bytes would be a row of digits.
 UNIT_BYTES = 1024 * 1024
 
 
 def verify(data_folders: Sequence[Path]) -> int:
-    """Reads the folders and prints what is wrong; the exit code. Raises StrandlineError."""
+    """Checks the folders and prints findings; returns the exit code. Raises StrandlineError."""
     folders = list(data_folders)
     with BarProgress() as progress:
         progress.begin("MiB", data_bytes(folders) // UNIT_BYTES)
@@ -44,7 +44,7 @@ def _line(finding: Finding) -> str:
 
 
 class _Bar:
-    """Turns bytes into whole units of the progress bar."""
+    """Converts bytes to whole units of the progress bar."""
 
     def __init__(self, progress: BarProgress) -> None:
         self._progress = progress

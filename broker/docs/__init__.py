@@ -1,1 +1,1 @@
-"""Pages of docs/ that are generated from the code."""
+"""Generates pages of docs/ from the code."""

@@ -1,8 +1,8 @@
-"""Writes the pages of docs/ that are made of tables: `make docs`.
+"""Writes the generated pages of docs/: `make docs`.
 
     python -m strandline.broker.docs.doc_pages docs
 
-They are committed; a test compares them with what this would write.
+They are committed; a test compares them with the generated text.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PAGES = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Writes all of them into the one folder named; the exit status."""
+    """Writes all pages into the given folder; returns the exit status."""
     if len(arguments) != 1:
         sys.stderr.write("usage: python -m strandline.broker.docs.doc_pages docs\n")
         return 2
