@@ -1,1 +1,1 @@
-"""Decides what each tier may forget, and carries it out."""
+"""Retention: decides what each tier may delete, and deletes it."""

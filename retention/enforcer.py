@@ -1,22 +1,21 @@
-"""Carries out what the policy decides, for every log of this broker.
+"""Enforces the retention policy on every log of this broker.
 
 One round:
 
     1 roll     an active segment that has outlived its limits
-    2 move     the log start past what retention lets go of (memory; the archive is told)
-    3 write    the log start checkpoint, if any log start moved or an archive was begun
+    2 move     the log start past expired records (in memory; the archive is notified)
+    3 write    the log start checkpoint, if a log start moved or an archive was created
     4 free     local segments: archived ones by local.retention.*, all below the log start
-    5 unlink   files whose delay is over; the time that all this went by is noted
+    5 unlink   files whose delay is over; the time used for the decisions is noted
 
-3 comes before 4: a local segment that was never archived may only go once its log start cannot
-come back after a crash. And without a checkpoint a start cannot know that there was an archive: it
-would take one that is not found (emptied, or another bucket by mistake) for one that was never
-begun, and let the log begin where the local files do. What lies in the bucket is deleted by
-tiering, in an order of its own. Step 4 asks `lifecycle` again for every segment, so a wrong verdict
-here frees nothing.
+3 comes before 4: a local segment that was never archived may only be deleted once its log start
+  cannot come back after a crash. And without a checkpoint a start cannot know that there was an
+  archive: it would take a missing one (emptied, or a wrong bucket) for one that was never created,
+  and let the log begin where the local files do. Tiering deletes the objects in the bucket, in its
+  own order. Step 4 asks `lifecycle` again for every segment, so a wrong verdict here frees nothing.
 
-For a tiered log the limits of the whole log apply to what is archived: with the store away nothing
-that is not in it gets lost, however old it is.
+For a tiered log the limits of the whole log apply to archived records only: while the store is
+unavailable, no unarchived record is lost, however old it is.
 """
 
 from __future__ import annotations
@@ -52,14 +51,14 @@ NO_LIMITS = RetentionLimits(retention_ms=UNLIMITED, retention_bytes=UNLIMITED)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionRound:
-    """What one round did."""
+    """The result of one round."""
 
     freed_segments: int
     freed_bytes: int
 
 
 class RetentionEnforcer:
-    """See the top of this file. Used on the event loop only."""
+    """Runs retention over all logs, round by round. Used on the event loop only."""
 
     def __init__(
         self,
@@ -74,9 +73,9 @@ class RetentionEnforcer:
         note_time: Callable[[TimestampMs], object],
         interval_ms: int,
     ) -> None:
-        """`logs` gives those that are served now. `write_log_starts` returns once the log starts
-        of all of them are durable, but for those in the log folders that it names. `purge_deleted`
-        and `note_time`, which is told what `guard` believes, block and run in `executor`.
+        """`logs` returns the served logs. `write_log_starts` returns once the log starts of all of
+        them are durable, but for those in the log folders that it names. `purge_deleted` and
+        `note_time`, which is told what `guard` believes, block and run in `executor`.
         """
         self._logs = logs
         self._write_log_starts = write_log_starts
@@ -87,17 +86,17 @@ class RetentionEnforcer:
         self._interval_ms = interval_ms
         self._guard = guard
         self._note_time = note_time
-        # Logs that could not be handled, with the reason that was logged.
+        # Logs whose round failed, with the reason that was logged.
         self._failing: dict[TopicPartition, str] = {}
 
     async def run(self) -> None:
-        """A round every `interval_ms`, until it is cancelled."""
+        """Runs a round every `interval_ms`, until it is cancelled."""
         while True:
             await asyncio.sleep(self._interval_ms / 1000)
             await self.run_once()
 
     async def run_once(self) -> RetentionRound:
-        """One round over all logs; a log that fails is noted and does not stop the others."""
+        """Runs one round over all logs; a log that fails is noted and does not stop the others."""
         now_ms = self._guard.now_ms()
         freed_segments = freed_bytes = 0
         failed: set[TopicPartition] = set()
@@ -130,8 +129,8 @@ class RetentionEnforcer:
         if unified_log.local.roll_if_expired(self._clock.now_ms()):
             return
         if unified_log.is_tiered and _has_backlog(unified_log):
-            # The archive is not waiting for this one; closing it now makes small objects, and
-            # with the store away one more for each round.
+            # The archive does not wait for this segment; closing it now makes small objects, and
+            # while the store is unavailable one more in each round.
             return
         active = [LocalUnit(unified_log.local.active_segment)]
         verdicts = [
@@ -145,7 +144,7 @@ class RetentionEnforcer:
 
     async def _move_log_start(self, unified_log: UnifiedLog, now_ms: TimestampMs) -> None:
         if not unified_log.may_append:
-            # The archive reaches beyond this disk, and so would the log start.
+            # The archive reaches beyond the local log, and the log start would, too.
             return
         verdict = await self._judge_total(unified_log, now_ms)
         offset = verdict.end_offset
@@ -165,7 +164,7 @@ class RetentionEnforcer:
         )
 
     async def _judge_total(self, unified_log: UnifiedLog, now_ms: TimestampMs) -> RetentionVerdict:
-        """The verdict over both tiers; of sealed pages only the one at the border is read."""
+        """Returns the verdict over both tiers; reads only the sealed page at the border."""
         decide = partial(
             judge,
             limits=_total_limits(unified_log),
@@ -190,7 +189,7 @@ class RetentionEnforcer:
     # --- 3 write -----------------------------------------------------------------------------
 
     async def _checkpoint(self) -> set[TopicPartition]:
-        """Makes log starts durable that are not; which logs it failed for."""
+        """Makes pending log starts durable; returns the logs for which that failed."""
         log_starts = [
             (unified_log, unified_log.log_start_offset)
             for unified_log in self._logs()
@@ -251,7 +250,7 @@ class RetentionEnforcer:
             log.warning("files not unlinked", extra={"fields": {"reason": str(error)}})
 
     def _note_failure(self, unified_log: UnifiedLog, error: StorageError) -> None:
-        """Says once per change why a log's retention does not get on."""
+        """Logs, once per change, why a log's retention fails."""
         topic_partition, reason = unified_log.topic_partition, type(error).__name__
         if self._failing.get(topic_partition) != reason:
             self._failing[topic_partition] = reason
@@ -264,7 +263,7 @@ class RetentionEnforcer:
         return f"<RetentionEnforcer {self._guard!r} failing={sorted(self._failing)}>"
 
 
-# --- what the policy is asked --------------------------------------------------------------------
+# --- inputs of the policy ----------------------------------------------------------------------
 
 
 def _total_limits(unified_log: UnifiedLog) -> RetentionLimits:
@@ -274,14 +273,14 @@ def _total_limits(unified_log: UnifiedLog) -> RetentionLimits:
 
 
 def _local_limits(unified_log: UnifiedLog) -> RetentionLimits:
-    """Limits of the local files; those of a log in one tier go with the log start alone."""
+    """Limits of the local files; without tiering the log start alone limits them."""
     if not unified_log.is_tiered:
         return NO_LIMITS
     return RetentionLimits.local(unified_log.config)
 
 
 def _gate(unified_log: UnifiedLog) -> Offset | None:
-    """Up to where the limits of the whole log apply."""
+    """The offset up to which the limits of the whole log apply."""
     if not unified_log.is_tiered or unified_log.config.remote_log_copy_disable:
         return None
     remote = unified_log.remote
@@ -292,12 +291,12 @@ def _gate(unified_log: UnifiedLog) -> Offset | None:
 
 
 def _has_backlog(unified_log: UnifiedLog) -> bool:
-    """Whether closed segments wait for the archive."""
+    """Whether closed segments wait to be archived."""
     return any(segment.is_active is False for segment in unified_log.only_local_segments())
 
 
 class LocalUnit:
-    """A segment as the policy sees it; it is asked, and so opened, only when the policy asks."""
+    """A segment as the policy sees it; it is opened only when the policy asks for its times."""
 
     __slots__ = ("_segment",)
 
@@ -336,7 +335,7 @@ def _entry_unit(entry: SegmentEntry) -> RetentionUnit:
 
 
 def _page_unit(page: PageRef) -> RetentionUnit:
-    """A whole page; one without timestamps is never too old as a whole, its entries may be."""
+    """A whole page; one without timestamps never expires by age, but its entries may."""
     return RetentionUnit(
         base_offset=page.base_offset,
         end_offset=page.end_offset,

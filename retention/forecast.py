@@ -1,7 +1,7 @@
-"""What limits would delete of an archive, decided as the broker decides it, before it does.
+"""Forecasts what retention limits would delete from an archive, by the broker's own policy.
 
-The archive alone is looked at. A limit of size holds for the whole log, and the broker counts what
-lies only on its disk too, so it deletes by size what is shown here or a little more.
+It reads the archive only. A size limit applies to the whole log, and the broker also counts records
+only on its disk, so it deletes by size as much as forecast here or a little more.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from strandline.storage.tiering.audit.listing import ArchivedSegment
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """Of one partition. `oldest_left_ms` is None if nothing is left, or it has no time."""
+    """The forecast of one partition. `oldest_left_ms`: None if nothing is left, or has no time."""
 
     partition: TopicIdPartition
     segment_count: int
@@ -37,9 +37,9 @@ def forecast(
     now_ms: TimestampMs,
     log_start_offset: Offset,
 ) -> Forecast:
-    """What goes of `segments`, oldest first, which are all that the archive has of the partition.
+    """Returns what would be deleted of `segments`: the partition's whole archive, oldest first.
 
-    `log_start_offset` is that of now; the result has the one that would follow.
+    `log_start_offset` is the current one; the result has the next one.
     """
     verdict = judge(
         [_unit(segment) for segment in segments],
@@ -63,7 +63,7 @@ def forecast(
 
 
 def _unit(segment: ArchivedSegment) -> RetentionUnit:
-    """As the enforcer sees it: records without a time are as old as their upload."""
+    """Converts as the enforcer does: records without a time are as old as their upload."""
     has_time = segment.max_timestamp_ms >= 0
     return RetentionUnit(
         base_offset=segment.base_offset,

@@ -1,23 +1,23 @@
-"""What retention lets go of: a pure verdict over the oldest part of a log.
+"""Retention policy: a pure verdict on which oldest units of a log to delete.
 
     units      [ 0,100 )[100,200 )[200,300 )[300,400 )[400, ... )
                   drop      drop      keep      keep     active
     verdict    drop_count 2, end_offset 200
 
-A unit is what can be dropped in one piece: a segment, or a whole sealed page of a manifest. Units
-go oldest first and the first one that has to stay ends the run. Each goes for one of three reasons:
+A unit can only be dropped whole: a segment, or a whole sealed page of a manifest. Units are dropped
+oldest first, up to the first one that has to stay. Each is dropped for one of three reasons:
 
-* LOG_START: it lies below the log start, somebody deleted its records;
+* LOG_START: it lies below the log start, its records were deleted by a client;
 * AGE: its newest record is at least `retention_ms` old;
 * SIZE: without it the log still holds at least `retention_bytes`.
 
 Retention may be late, never early. So an age limit beyond the beginning of time is no limit (the
-cutoff would be negative, and records with small timestamps would go at once), nothing is dropped
-past `gate_offset`, and the caller asks with a time that a jumping clock cannot push forward (see
-`jump_guard`).
+cutoff would be negative, and records with small timestamps would be dropped at once), nothing is
+dropped past `gate_offset`, and the caller asks with a time that a jumping clock cannot push forward
+(see `jump_guard`).
 
-The active segment is never dropped. If it has outlived the limit itself it is to be rolled, so that
-the next round finds it closed (Kafka does so too, KAFKA-15047).
+The active segment is never dropped. If it exceeds the limit itself it is rolled, so that the next
+round finds it closed (Kafka does so too, KAFKA-15047).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from strandline.storage.model import Offset, TimestampMs
 
 
 class DropReason(Enum):
-    """Why a unit goes; the value is what the log says."""
+    """Why a unit is dropped; the value appears in the log line."""
 
     LOG_START = "below the log start"
     AGE = "older than the age limit"
@@ -40,10 +40,10 @@ class DropReason(Enum):
 
 
 class Unit(Protocol):
-    """What is asked of a part of the log that is dropped whole; see RetentionUnit.
+    """The facts that the policy needs of a unit; see RetentionUnit.
 
-    Only the oldest units are asked for their time, and sizes only if there is a limit of size: a
-    segment that nobody has opened since the start need not be opened to be told that it stays.
+    Only the oldest units are asked for their time, and sizes only if there is a size limit: a
+    segment that was not opened since the start need not be opened to learn that it stays.
     """
 
     @property
@@ -60,7 +60,7 @@ class Unit(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionUnit:
-    """A part of the log that is dropped whole.
+    """A unit with its facts at hand.
 
     `newest_ms` is the largest record timestamp; for records without one, when they were written.
     `written_ms` (active segment only) is the wall time at which its first record was appended.
@@ -76,19 +76,19 @@ class RetentionUnit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionLimits:
-    """Age and size to keep; -1 is unlimited."""
+    """The retention limits, age and size; -1 is unlimited."""
 
     retention_ms: int
     retention_bytes: int
 
     @classmethod
     def total(cls, config: LogConfig) -> RetentionLimits:
-        """Limits over both tiers."""
+        """Returns the limits over both tiers."""
         return cls(retention_ms=config.retention_ms, retention_bytes=config.retention_bytes)
 
     @classmethod
     def local(cls, config: LogConfig) -> RetentionLimits:
-        """Limits of the local tier of a tiered topic."""
+        """Returns the limits of the local tier of a tiered topic."""
         return cls(
             retention_ms=config.effective_local_retention_ms,
             retention_bytes=config.effective_local_retention_bytes,
@@ -97,9 +97,9 @@ class RetentionLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionVerdict:
-    """`drop_count` oldest units may go; the log then starts at `end_offset` (None: none goes).
+    """The `drop_count` oldest units to drop; the log then starts at `end_offset` (None: no drop).
 
-    `held_back`: the first unit that stays has outlived its limits, and only the gate holds it.
+    `held_back`: the first unit that stays exceeds the limits, and only the gate holds it.
     """
 
     drop_count: int
@@ -117,9 +117,9 @@ def judge(
     log_start_offset: Offset,
     gate_offset: Offset | None = None,
 ) -> RetentionVerdict:
-    """Which of `units` (in order, adjacent, the active one last) may be dropped.
+    """Decides which of `units` (in order, adjacent, the active one last) may be dropped.
 
-    `gate_offset`: units that end above it stay whatever their age and size are; None is no gate.
+    `gate_offset`: units that end above it stay, whatever their age and size; None is no gate.
     """
     reasons: list[DropReason] = []
     held_back = False
@@ -151,7 +151,7 @@ def _reason(
     log_start_offset: Offset,
     remaining_bytes: int,
 ) -> DropReason | None:
-    """Why `unit` may go as the oldest of `remaining_bytes`, or None."""
+    """Returns why `unit` may be dropped as the oldest of `remaining_bytes`, or None."""
     if unit.end_offset <= log_start_offset:
         return DropReason.LOG_START
     if _is_too_old(unit.newest_ms, limits, now_ms):
@@ -170,10 +170,10 @@ def _is_too_old(newest_ms: TimestampMs, limits: RetentionLimits, now_ms: Timesta
 
 
 def _outlives(units: Sequence[Unit], limits: RetentionLimits, now_ms: TimestampMs) -> bool:
-    """Whether the active segment has to be closed, so that it can be archived or dropped.
+    """Whether the active segment must be rolled, so that it can be archived or dropped.
 
-    Records may carry old timestamps (a backfill), so age is also asked of the wall time at which
-    the segment began: else every check would cut a tiny segment for as long as a backfill runs.
+    Records may have old timestamps (a backfill), so the age limit is also compared with the wall
+    time at which the segment began: else every check would cut a tiny segment during a backfill.
     """
     if not units or not units[-1].is_active or not units[-1].size_bytes:
         return False
