@@ -25,6 +25,8 @@ from strandline.broker.protocol.messages.incremental_alter_configs import (
 from strandline.broker.protocol.schema.errors import ErrorCode
 
 DEFAULTS = TopicDefaults(tiering_enabled=True)
+
+
 THROTTLED = "leader.replication.throttled.replicas"
 
 
