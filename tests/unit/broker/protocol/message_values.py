@@ -13,6 +13,8 @@ import random
 import uuid
 from typing import Any, TypeVar
 
+from hypothesis import strategies as st
+
 from strandline.broker.protocol.codec import codec
 from strandline.broker.protocol.schema.api import SPECS, ApiKey
 from strandline.broker.protocol.schema.errors import ErrorCode
@@ -37,6 +39,20 @@ from strandline.broker.protocol.schema.schema import (
 M = TypeVar("M", bound=Struct)
 
 ELEMENTS_MAX = 3
+SEEDS = st.integers(0, 2**32)
+# Numbers that break length arithmetic, in every width.
+NASTY = [
+    b"\xff\xff\xff\xff",
+    b"\x7f\xff\xff\xff",
+    b"\x80\x00\x00\x00",
+    b"\xff\xff",
+    b"\x7f\xff",
+    b"\xff\xff\xff\xff\x0f",
+    b"\xff\xff\xff\xff\xff\xff",
+    b"\x80\x80\x80\x80\x80\x01",
+    b"\x00",
+    b"\x01",
+]
 _CODES = [int(code) for code in ErrorCode]
 # Lengths around the places where a varint grows a byte.
 _LENGTHS = [0, 0, 1, 2, 7, 7, 7, 20, 126, 127, 128, 300]
@@ -156,3 +172,23 @@ def _fixed(rng: random.Random, kind: Fixed[object]) -> object:
     lowest = 0 if kind.code.isupper() else -(2 ** (bits - 1))
     highest = lowest + 2**bits - 1
     return rng.choice([lowest, highest, 0, rng.randint(max(lowest, -1), min(highest, 100))])
+
+
+def mutated(rng: random.Random, body: bytes) -> bytes:
+    """A message with a few wounds."""
+    wounded = bytearray(body)
+    for _ in range(rng.randint(1, 3)):
+        at = rng.randrange(len(wounded) + 1)
+        match rng.randrange(5):
+            case 0:
+                wounded[at : at + 1] = rng.randbytes(1)
+            case 1:
+                wounded[at:at] = rng.choice(NASTY)
+            case 2:
+                nasty = rng.choice(NASTY)
+                wounded[at : at + len(nasty)] = nasty
+            case 3:
+                del wounded[at : at + rng.randint(1, 8)]
+            case _:
+                wounded[at:at] = wounded[: rng.randint(0, 40)]
+    return bytes(wounded)

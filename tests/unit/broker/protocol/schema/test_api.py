@@ -1,4 +1,4 @@
-"""The API table, the error table, and the rows of the protocol page."""
+"""The API table, and the rows of the protocol page."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import subprocess
 import sys
 
 import pytest
-from kio.schema.errors import ErrorCode as KioErrorCode
 from kio.schema.index import api_key_map
 
 from strandline.broker.protocol.codec import codec
@@ -20,7 +19,7 @@ from strandline.broker.protocol.schema.api import (
     api_name,
     protocol_rows,
 )
-from strandline.broker.protocol.schema.errors import ErrorCode, UnsupportedVersion
+from strandline.broker.protocol.schema.errors import UnsupportedVersion
 from tests.unit.broker.protocol.oracle_tables import ranges_of_a_real_broker
 
 
@@ -63,19 +62,6 @@ def test_what_is_in_the_table_is_routed_and_nothing_else() -> None:
 def test_api_numbers_are_kafkas() -> None:
     for key in ApiKey:
         assert api_key_map[key.value] == key.name.lower()
-
-
-def test_error_codes_are_kafkas() -> None:
-    assert {(code.name.lower(), code.value) for code in ErrorCode} == {
-        (code.name, code.value) for code in KioErrorCode
-    }
-
-
-def test_every_error_has_a_message_of_one_sentence() -> None:
-    for code in ErrorCode:
-        assert code.message.endswith("."), code
-        assert code.message[0].isupper(), code
-    assert ErrorCode.GROUP_AUTHORIZATION_FAILED.message == "Group authorization failed."
 
 
 def test_version_ranges_are_inclusive() -> None:
