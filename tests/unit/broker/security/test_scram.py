@@ -1,4 +1,4 @@
-"""PLAIN and SCRAM as a server: who is let in, and what is refused."""
+"""SCRAM as a server: who is let in, and what is refused."""
 
 from __future__ import annotations
 
@@ -9,11 +9,8 @@ import random
 
 import pytest
 
-from strandline.broker.security.jaas import check_scram, plain_passwords
 from strandline.broker.security.mechanism import AuthenticationFailed
-from strandline.broker.security.plain import PlainExchange
 from strandline.broker.security.scram import DIGESTS, ScramCredential, ScramExchange
-from strandline.storage.errors import InvalidConfig
 
 SALT = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
 
@@ -119,60 +116,3 @@ def test_a_credential_is_kept_as_text_that_has_no_password_in_it() -> None:
     for damaged in ("", "salt=x", "salt=%,stored_key=YQ==,server_key=YQ==,iterations=1"):
         with pytest.raises(ValueError, match="SCRAM"):
             ScramCredential.parse(damaged)
-
-
-@pytest.mark.parametrize(
-    ("message", "user"),
-    [
-        (b"\0alice\0secret", "alice"),
-        (b"alice\0alice\0secret", "alice"),
-        (b"bob\0alice\0secret", None),
-        (b"\0alice\0wrong", None),
-        (b"\0nobody\0secret", None),
-        (b"\0nobody\0", None),
-        (b"\0\0secret", None),
-        (b"alice\0secret", None),
-        (b"\0alice\0secret\0", None),
-        (b"\xff\0alice\0secret", None),
-        (b"", None),
-    ],
-)
-def test_plain_knows_its_users(message: bytes, user: str | None) -> None:
-    exchange = PlainExchange({"alice": "secret"})
-    if user is None:
-        with pytest.raises(AuthenticationFailed):
-            exchange.step(message)
-    else:
-        assert exchange.step(message).user == user
-
-
-def test_users_of_plain_are_read_as_kafka_writes_them() -> None:
-    text = (
-        "org.apache.kafka.common.security.plain.PlainLoginModule required\n"
-        ' username="admin" password="x" user_admin="x"\n'
-        """ user_alice="with \\"quotes\\" and ;" user_bob='single' user_carol=bare ;"""
-    )
-    assert plain_passwords(text) == {
-        "admin": "x",
-        "alice": 'with "quotes" and ;',
-        "bob": "single",
-        "carol": "bare",
-    }
-    check_scram("org.apache.kafka.common.security.scram.ScramLoginModule required;")
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "PlainLoginModule",
-        "org.apache.kafka.common.security.plain.PlainLoginModule maybe user_a=b;",
-        'org.apache.kafka.common.security.plain.PlainLoginModule required user_a="topsecret',
-        'org.apache.kafka.common.security.plain.PlainLoginModule required user_a="topsecret"',
-        'org.apache.kafka.common.security.scram.ScramLoginModule required user_a="topsecret";',
-    ],
-)
-def test_what_is_no_such_configuration_is_refused_without_showing_it(text: str) -> None:
-    with pytest.raises(InvalidConfig) as refused:
-        plain_passwords(text)
-    assert "topsecret" not in str(refused.value)

@@ -1,66 +1,14 @@
-"""The most specific quota wins, and says who shares it (KIP-55)."""
+"""What clients have taken is counted against their quotas, and each pause has its bound."""
 
 from __future__ import annotations
 
-import pytest
-
 from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.cluster.metadata.records import ClientQuotasSet, QuotaEntity
-from strandline.broker.quotas.quotas import CLIENTS_MAX, ClientQuotas
+from strandline.broker.quotas.quotas import CLIENTS_MAX, ClientQuotas, ConnectionRates
 from strandline.broker.quotas.rates import THROTTLE_MS_MAX, QuotaWindows
-from strandline.broker.quotas.table import Limit, QuotaKey, QuotaTable
 from strandline.storage.clock import ManualClock
 
-KEY = QuotaKey.PRODUCER_BYTE_RATE
-USER, CLIENT = "alice", "app"
-# From the most specific to the least; each with who shares it.
-PRECEDENCE = [
-    ({"user": USER, "client-id": CLIENT}, (USER, CLIENT)),
-    ({"user": USER, "client-id": ""}, (USER, CLIENT)),
-    ({"user": USER}, (USER, "")),
-    ({"user": "", "client-id": CLIENT}, (USER, CLIENT)),
-    ({"user": "", "client-id": ""}, (USER, CLIENT)),
-    ({"user": ""}, (USER, "")),
-    ({"client-id": CLIENT}, ("", CLIENT)),
-    ({"client-id": ""}, ("", CLIENT)),
-]
-
-
-def table(*rows: dict[str, str], key: str = KEY) -> QuotaTable:
-    return QuotaTable(
-        {QuotaEntity.of(names): {key: float(number)} for number, names in enumerate(rows, 1)}
-    )
-
-
-@pytest.mark.parametrize("row", range(len(PRECEDENCE)))
-def test_the_most_specific_quota_wins(row: int) -> None:
-    names, sharers = PRECEDENCE[row]
-    found = table(*(names for names, _ in PRECEDENCE[row:])).find(KEY, USER, CLIENT)
-    assert found == Limit(1.0, sharers), names
-
-
-def test_others_are_not_limited_by_it() -> None:
-    quotas = table({"user": USER, "client-id": CLIENT}, {"user": USER}, {"client-id": CLIENT})
-    assert quotas.find(KEY, "bob", "other") is None
-    assert quotas.find(QuotaKey.CONSUMER_BYTE_RATE, USER, CLIENT) is None
-
-
-def test_a_quota_of_another_key_does_not_hide_a_less_specific_one() -> None:
-    quotas = QuotaTable(
-        {
-            QuotaEntity.of({"user": USER}): {QuotaKey.REQUEST_PERCENTAGE: 5.0},
-            QuotaEntity.of({"client-id": ""}): {KEY: 7.0},
-        }
-    )
-    assert quotas.find(KEY, USER, CLIENT) == Limit(7.0, ("", CLIENT))
-
-
-def test_an_addresss_own_rate_wins_over_the_default() -> None:
-    rate = QuotaKey.CONNECTION_CREATION_RATE
-    quotas = table({"ip": "10.0.0.1"}, {"ip": ""}, key=rate)
-    assert (quotas.find_address("10.0.0.1"), quotas.find_address("10.0.0.2")) == (1.0, 2.0)
-    assert quotas.has_addresses
-    assert not quotas.has_clients
+TWO_PER_SECOND = ConnectionRates(all_listeners=2.0, by_listener={})
 
 
 def active(names: dict[str, str], **quotas: float) -> tuple[ClientQuotas, ManualClock]:
@@ -155,3 +103,42 @@ def test_only_so_many_clients_are_remembered() -> None:
     for number in range(CLIENTS_MAX + 10):
         quotas.produced("alice", f"client-{number}", 1)
     assert f"produced={CLIENTS_MAX}" in repr(quotas)
+
+
+def quotas(clock: ManualClock) -> ClientQuotas:
+    return ClientQuotas(clock, QuotaWindows())
+
+
+def test_no_rate_makes_nobody_wait() -> None:
+    found = quotas(ManualClock())
+    unlimited = ConnectionRates(all_listeners=None, by_listener={})
+    assert not any(found.accepted("A", unlimited) for _ in range(1000))
+
+
+def test_a_burst_of_what_the_windows_hold_is_free_and_then_one_waits() -> None:
+    clock = ManualClock()
+    found = quotas(clock)
+    # Ten windows of a second at two each.
+    assert [found.accepted("A", TWO_PER_SECOND) for _ in range(20)] == [0] * 20
+    assert found.accepted("B", TWO_PER_SECOND) == 500
+
+
+def test_no_wait_is_longer_than_a_window() -> None:
+    found = quotas(ManualClock())
+    assert max(found.accepted("A", TWO_PER_SECOND) for _ in range(100)) == 1000
+
+
+def test_over_time_the_rate_is_kept_by_those_who_wait_as_they_are_told() -> None:
+    clock = ManualClock()
+    found = quotas(clock)
+    began_ms = clock.now_ms()
+    for _ in range(220):
+        clock.advance_ms(found.accepted("A", TWO_PER_SECOND))
+    assert 90_000 <= clock.now_ms() - began_ms <= 110_000
+
+
+def test_a_listener_of_its_own_rate_waits_for_whichever_is_slower() -> None:
+    found = quotas(ManualClock())
+    rates = ConnectionRates(all_listeners=100.0, by_listener={"SLOW": 1.0})
+    assert [found.accepted("SLOW", rates) for _ in range(11)] == [0] * 10 + [1000]
+    assert found.accepted("FAST", rates) == 0
