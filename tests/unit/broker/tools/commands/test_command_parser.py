@@ -26,26 +26,6 @@ def test_an_unknown_word_is_told_with_the_usage_of_its_own_command(
     assert f"unrecognized arguments: {given[-1]}; `{command} --help`" in told
 
 
-@pytest.mark.parametrize(
-    ("given", "told_words"),
-    [
-        ("consume --topic orders --from-beginning", ["give the name alone", "--from start"]),
-        ("consume -t orders -o beginning -e", ["give the name alone", "--until-end"]),
-        ("topic --list", ["the action is a word without dashes: list"]),
-        ("group describe --group=billing", ["give the name alone"]),
-        ("produce orders --broker-list there:9092", ["--bootstrap-server HOST:PORT"]),
-    ],
-)
-def test_words_of_kafkas_tools_and_of_kcat_are_told_with_ours(
-    given: str, told_words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(given.split())
-    told = capsys.readouterr().err.splitlines()[-1]
-    assert ended.value.code == USAGE_ERROR
-    assert [words for words in told_words if words not in told] == []
-
-
 @pytest.mark.parametrize(("given", "told_words"), [([], "first steps:"), (["topic"], "examples:")])
 def test_a_command_that_stops_before_its_action_shows_what_there_is(
     given: list[str], told_words: str, capsys: pytest.CaptureFixture[str]
@@ -56,13 +36,3 @@ def test_a_command_that_stops_before_its_action_shows_what_there_is(
     assert ended.value.code == USAGE_ERROR
     assert told.startswith(f"usage: {' '.join(['strandline', *given])} ")
     assert told_words in told
-
-
-def test_what_a_command_has_itself_is_not_told_as_anothers(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    with pytest.raises(SystemExit):
-        main(["archive", "ls", "--topic", "orders"])
-    told = capsys.readouterr().err
-    assert "--help` tells more" in told
-    assert "for --topic" not in told

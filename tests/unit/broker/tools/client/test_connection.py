@@ -1,0 +1,40 @@
+"""Addresses and settings of a cluster, as people type them."""
+
+from __future__ import annotations
+
+import pytest
+
+from strandline.broker.tools.client.connection import connection_of, split_address
+from strandline.broker.tools.client.failures import WrongUse
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("broker:9093", ("broker", 9093)),
+        ("broker", ("broker", 9092)),
+        ("[::1]:9", ("::1", 9)),
+        ("[::1]", ("::1", 9092)),
+        ("PLAINTEXT://broker:1", ("broker", 1)),
+    ],
+)
+def test_addresses_are_read_as_clients_read_them(address: str, expected: tuple[str, int]) -> None:
+    assert split_address(address) == expected
+
+
+@pytest.mark.parametrize("address", ["", ":1", "a:b", "a:0", "a:65536"])
+def test_what_is_no_address_is_refused(address: str) -> None:
+    with pytest.raises(WrongUse):
+        split_address(address)
+
+
+def test_settings_of_the_command_line_win_over_the_file(tmp_path: pytest.TempPathFactory) -> None:
+    file = tmp_path / "client.properties"  # type: ignore[operator]
+    file.write_text("# a comment\n\nsasl.username = me\nclient.id=a\n")
+    connection = connection_of("b:1", ["client.id=b"], file)
+    assert connection.client_settings(group_id="g") == {
+        "bootstrap.servers": "b:1",
+        "group.id": "g",
+        "sasl.username": "me",
+        "client.id": "b",
+    }
