@@ -1,0 +1,249 @@
+"""What a configuration may say, what it means, and how it is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from strandline.broker.config.listeners import Listener
+from strandline.broker.config.loading import load_config
+from strandline.storage.config.log_config import LogConfig
+from strandline.storage.errors import InvalidConfig
+from tests.unit.broker.config.loaded import load
+
+
+def refusal(*overrides: str) -> str:
+    with pytest.raises(InvalidConfig) as caught:
+        load(*overrides)
+    return str(caught.value)
+
+
+# --- sources -----------------------------------------------------------------------------------
+
+
+def test_overrides_win_over_the_file_and_the_file_over_the_defaults(tmp_path: Path) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text("num.partitions=3\nfetch.max.bytes=2048\n")
+    config = load_config(path, ["num.partitions=5", "num.partitions=6"])
+    assert config.topics.partition_count == 6
+    assert config.fetch.bytes_max == 2048
+    assert config.topics.auto_creation_enabled is True
+    assert dict(config.given) == {"num.partitions": "6", "fetch.max.bytes": "2048"}
+
+
+def test_the_configuration_that_kafka_ships_can_be_used_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text(
+        """\
+process.roles=broker,controller
+node.id=7
+controller.quorum.bootstrap.servers=localhost:9093
+listeners=PLAINTEXT://:9092,CONTROLLER://:9093
+inter.broker.listener.name=PLAINTEXT
+advertised.listeners=PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_SSL:SASL_SSL
+num.network.threads=3
+num.io.threads=8
+socket.send.buffer.bytes=102400
+socket.receive.buffer.bytes=102400
+socket.request.max.bytes=104857600
+log.dirs=/var/lib/kraft-combined-logs
+num.partitions=1
+num.recovery.threads.per.data.dir=1
+offsets.topic.replication.factor=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+log.retention.hours=168
+log.segment.bytes=1073741824
+log.retention.check.interval.ms=300000
+"""
+    )
+    config = load_config(path)
+    assert config.node_id == 7
+    assert config.listeners == (Listener(name="PLAINTEXT", host="", port=9092),)
+    assert config.advertised_listeners == (Listener(name="PLAINTEXT", host="localhost", port=9092),)
+    assert config.logs.dirs == (Path("/var/lib/kraft-combined-logs"),)
+
+
+# --- refusals ----------------------------------------------------------------------------------
+
+
+def test_an_unknown_key_is_refused_with_its_line_and_the_nearest_name(tmp_path: Path) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text("\nlog.retention.hour=1\n")
+    with pytest.raises(InvalidConfig) as caught:
+        load_config(path)
+    assert str(caught.value) == (
+        f"{path} line 2: unknown key 'log.retention.hour'; did you mean log.retention.hours?"
+    )
+
+
+def test_a_key_in_the_wrong_case_is_told_the_right_one() -> None:
+    assert refusal("LOG.DIRS=/a") == "--set: unknown key 'LOG.DIRS'; did you mean log.dirs?"
+
+
+def test_an_unknown_key_like_no_other_is_refused_without_a_guess() -> None:
+    assert refusal("xyzzy=1") == "--set: unknown key 'xyzzy'"
+
+
+@pytest.mark.parametrize(
+    ("override", "complaint"),
+    [
+        ("num.partitions=0", "num.partitions=0: must be at least 1"),
+        ("num.partitions=many", "num.partitions='many': expected a whole number"),
+        ("num.partitions=", "num.partitions='': expected a whole number"),
+        ("num.partitions=1_000", "num.partitions='1_000': expected a whole number"),
+        ("num.partitions=99999999999", "num.partitions=99999999999: out of the range of int"),
+        ("auto.create.topics.enable=yes", "auto.create.topics.enable='yes': expected true or"),
+        ("default.replication.factor=3", "default.replication.factor=3: must be at most 1"),
+        ("log.segment.bytes=1000", "log.segment.bytes=1000: must be at least 1048576"),
+        ("log.cleanup.policy=drop", "log.cleanup.policy='drop': expected one of compact, delete"),
+        ("log.cleaner.min.cleanable.ratio=nan", "expected a number"),
+        ("log.cleaner.min.cleanable.ratio=half", "expected a number"),
+        ("log.cleaner.io.max.bytes.per.second=1_000", "expected a number"),
+        ("log.cleaner.io.max.bytes.per.second=\u0665", "expected a number"),
+        ("listeners=", "listeners: expected at least one NAME://host:port"),
+        ("listeners=localhost:9092", "listeners='localhost:9092': expected NAME://host:port"),
+        ("listeners=PLAINTEXT://h:99999", "the port must be at most 65535"),
+        ("listeners=SSL://h:1", "listeners=SSL://h:1: SSL is not served yet; expected PLAINTEXT"),
+        ("listeners=INTERNAL://h:1", "expected INTERNAL:PLAINTEXT in it"),
+        ("listeners=PLAINTEXT://a:1,PLAINTEXT://b:2", "the listener name PLAINTEXT is used twice"),
+        ("listeners=PLAINTEXT://0.0.0.0:1", "set advertised.listeners to what clients can reach"),
+        ("advertised.listeners=PLAINTEXT://0.0.0.0:1", "no client can connect to this host"),
+        ("advertised.listeners=OTHER://h:1", "there is no listener OTHER; expected one of"),
+        ("listener.security.protocol.map=PLAINTEXT", "expected NAME:PROTOCOL"),
+        ("log.dirs=/a,/a", "the folder /a is named twice"),
+        ("log.dirs=/", "expected a folder with a name"),
+        ("log.dirs=", "log.dirs='': expected at least one folder"),
+        ("log.dirs= , ", "log.dirs='': expected at least one folder"),
+        ("strandline.remote.url=/folder", "expected s3://bucket/prefix or file:///folder"),
+        ("strandline.remote.url=s3://", "expected s3://bucket/prefix or file:///folder"),
+        ("strandline.remote.url=s3://b1/x", "the name of a bucket has 3 to 63 small letters"),
+        ("strandline.remote.url=file:///", "expected s3://bucket/prefix or file:///folder"),
+        ("strandline.remote.s3.endpoint.url=localhost:4566", "expected http://host:port"),
+        ("remote.log.storage.system.enable=true", "needs strandline.remote.url"),
+        ("log.local.retention.ms=999999999999", "local.retention.ms: it must not exceed"),
+        ("log.retention.ms=0", "log.retention.ms=0: must be -1, for no limit, or at least 1"),
+        ("log.retention.hours=0", "log.retention.ms=0: must be -1, for no limit, or at least 1"),
+        ("log.remote.copy.lag.ms=-2", "log.remote.copy.lag.ms=-2: must be at least -1"),
+        ("process.roles=controller", "expected broker or broker,controller"),
+        ("controller.quorum.voters=1@a:1,2@b:1", "strandline does not join a quorum"),
+        ("zookeeper.connect=localhost:2181", "there is no ZooKeeper"),
+        ("ssl.keystore.location=/x", "no encryption or authorisation yet"),
+        ("sasl.jaas.config=x", "listener.name.<name>.plain.sasl.jaas.config"),
+        ("authorizer.class.name=x.Y", "no encryption or authorisation yet"),
+        ("security.inter.broker.protocol=SSL", "no encryption or authorisation yet"),
+        ("max.connection.creation.rate=0", "at least 1"),
+        ("listener.name.plaintext.max.connection.creation.rate=x", "max.connection.creation.rate"),
+        ("max.connections.per.ip=0", "can be set to zero only if max.connections.per.ip.overrides"),
+        ("compression.gzip.level=0", "compression.gzip.level=0: must be -1, or from 1 to 9"),
+        ("max.connections.per.ip.overrides=10.0.0.1", "expected address:count"),
+        ("max.connections.per.ip.overrides=localhost:4", "expected address:count"),
+        ("strandline.metrics.listener=127.0.0.1:9404", "expected NAME://host:port"),
+        ("strandline.metrics.listener=https://127.0.0.1:9404", "expected http://host:port"),
+        ("rsm.config.chunk.size=1", "has its own remote tier"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused_with_what_is_accepted(
+    override: str, complaint: str
+) -> None:
+    assert complaint in refusal(override)
+
+
+def test_all_faults_are_told_at_once() -> None:
+    message = refusal("nod.id=1", "num.partitions=0", "ssl.protocol=TLS", "listeners=x")
+    assert message.startswith("3 faults in the configuration:")
+    for part in ("did you mean node.id?", "num.partitions=0", "ssl.protocol is not supported"):
+        assert part in message
+
+
+def test_two_broker_ids_that_disagree_are_refused() -> None:
+    assert "name different brokers" in refusal("broker.id=1", "node.id=2")
+    assert load("broker.id=4").node_id == 4
+    assert load("broker.id=4", "node.id=4").node_id == 4
+    assert load("broker.id=-1", "node.id=4").node_id == 4
+
+
+def test_logs_are_flushed_as_often_as_the_scheduler_unless_told_otherwise() -> None:
+    """Kafka's KafkaConfig.logFlushIntervalMs: the one key falls back to the other."""
+    scheduled = load("log.flush.scheduler.interval.ms=1000")
+    assert scheduled.topics.properties == {"flush.ms": "1000"}
+    both = load("log.flush.scheduler.interval.ms=1000", "log.flush.interval.ms=5000")
+    assert both.topics.properties == {"flush.ms": "5000"}
+    assert load().topics.properties == {}
+
+
+def test_no_connection_at_all_is_a_limit_only_where_addresses_are_exempt() -> None:
+    """KafkaConfigTest.testMaxConnectionsPerIpProp; a file may close all listeners, as there."""
+    exempt = load("max.connections.per.ip=0", "max.connections.per.ip.overrides=127.0.0.1:100")
+    assert exempt.network.connections_per_address_max == 0
+    assert load("max.connections=0").network.connections_max == 0
+
+
+# --- folders and tier --------------------------------------------------------------------------
+
+
+def test_log_dirs_wins_over_log_dir() -> None:
+    assert load().logs.dirs == (Path("strandline-data"),)
+    assert load("log.dir=/a").logs.dirs == (Path("/a"),)
+    assert load("log.dir=/a", "log.dirs=/b, /c").logs.dirs == (Path("/b"), Path("/c"))
+
+
+def test_the_chunk_cache_lies_in_the_first_log_folder_unless_told() -> None:
+    assert load("log.dirs=/b,/c").cold_reader.disk_directory == Path("/b/remote-cache")
+    assert load("strandline.remote.cache.directory=/d").cold_reader.disk_directory == Path("/d")
+
+
+def test_the_remote_tier_is_on_only_when_it_is_turned_on() -> None:
+    config = load("strandline.remote.url=s3://bucket/a/b")
+    assert (config.archive.url, config.archive.is_enabled) == (
+        "s3://bucket/a/b",
+        False,
+    )
+    config = load("strandline.remote.url=file:///x", "remote.log.storage.system.enable=true")
+    assert config.archive.is_enabled
+    assert config.archive.endpoint_url is None
+
+
+# --- defaults of topics ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ((), {}),
+        (("log.retention.hours=2",), {"retention.ms": "7200000"}),
+        (("log.retention.minutes=2",), {"retention.ms": "120000"}),
+        (("log.retention.hours=2", "log.retention.minutes=3"), {"retention.ms": "180000"}),
+        (("log.retention.minutes=3", "log.retention.ms=4"), {"retention.ms": "4"}),
+        (("log.retention.hours=-1",), {"retention.ms": "-1"}),
+        (("log.retention.ms=",), {}),
+        (("log.roll.hours=1", "log.roll.jitter.hours=1"),
+         {"segment.ms": "3600000", "segment.jitter.ms": "3600000"}),
+        (("log.segment.bytes=2097152", "message.max.bytes=9"),
+         {"segment.bytes": "2097152", "max.message.bytes": "9"}),
+        (("min.insync.replicas=2",), {"min.insync.replicas": "2"}),
+    ],
+)  # fmt: skip
+def test_broker_keys_set_the_defaults_of_topics_in_the_topics_unit(
+    overrides: tuple[str, ...], expected: dict[str, str]
+) -> None:
+    assert load(*overrides).topics.properties == expected
+
+
+def test_a_topic_without_settings_gets_the_brokers_defaults() -> None:
+    defaults = load("log.retention.hours=2", "log.segment.bytes=2097152").topics.properties
+    config = LogConfig.resolve({}, defaults)
+    assert (config.retention_ms, config.segment_bytes) == (7_200_000, 2_097_152)
+
+
+def test_one_folder_under_two_names_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "link").symlink_to("data")
+    names = f"{tmp_path / 'data'},{tmp_path / 'link'}"
+    with pytest.raises(InvalidConfig, match="are one folder"):
+        load(f"log.dirs={names}")
