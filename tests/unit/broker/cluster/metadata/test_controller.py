@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import pytest
 
+from strandline.broker.cluster.metadata import controller
 from strandline.broker.cluster.metadata.decisions import (
     Intent,
+    NewPartitions,
+    NewProperties,
     NewTopic,
-    ReplicaAssignment,
     TopicDefaults,
+    TopicReference,
 )
 from strandline.broker.cluster.metadata.image import MetadataImage
-from strandline.broker.cluster.metadata.records import TopicCreated
 from strandline.broker.config.loading import load_config
 from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage.config.log_config import LONG_MAX
+from strandline.storage.errors import StorageError
 from strandline.storage.model import ZERO_TOPIC_ID
 from tests.unit.broker.cluster.controlled import (
+    DEFAULTS,
     TIERED,
-    assigned,
+    UNKNOWN,
+    A,
     create,
     refusal,
     with_topic,
@@ -60,52 +66,11 @@ def test_validation_answers_like_the_deed_and_leaves_no_record() -> None:
     assert bad.results[0].error_code == ErrorCode.INVALID_PARTITIONS
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("", "Topic name is invalid: the empty string is not allowed"),
-        (".", "Topic name is invalid: '.' is not allowed"),
-        ("..", "Topic name is invalid: '..' is not allowed"),
-        (
-            "x" * 250,
-            f"Topic name is invalid: the length of '{'x' * 250}' is longer than the max allowed"
-            " length 249",
-        ),
-        (
-            "a b",
-            "Topic name is invalid: 'a b' contains one or more characters other than ASCII"
-            " alphanumerics, '.', '_' and '-'",
-        ),
-    ],
-)
-def test_an_illegal_name_is_refused_in_kafkas_words(name: str, message: str) -> None:
-    assert refusal(NewTopic(name=name)) == (ErrorCode.INVALID_TOPIC_EXCEPTION, message)
-
-
-@pytest.mark.parametrize("name", ["a\n", "ä", "a/b", "a\x00", "a:b"])
-def test_no_character_that_a_folder_name_could_stumble_over_gets_through(name: str) -> None:
-    assert refusal(NewTopic(name=name))[0] == ErrorCode.INVALID_TOPIC_EXCEPTION
-
-
-@pytest.mark.parametrize("name", ["x" * 249, "a.b-C_9", "...", "__consumer_offsets"])
-def test_every_legal_name_is_accepted(name: str) -> None:
-    assert create(NewTopic(name=name)).results[0].error_code == ErrorCode.NONE
-
-
 def test_a_name_that_exists_is_refused() -> None:
     assert refusal(NewTopic(name="a"), image=with_topic("a")) == (
         ErrorCode.TOPIC_ALREADY_EXISTS,
         "Topic 'a' already exists.",
     )
-
-
-def test_names_that_metrics_cannot_tell_apart_collide() -> None:
-    assert refusal(NewTopic(name="a.b"), image=with_topic("a_b")) == (
-        ErrorCode.INVALID_TOPIC_EXCEPTION,
-        "Topic 'a.b' collides with existing topic: a_b",
-    )
-    both = create(NewTopic(name="a.b"), NewTopic(name="a_b"))
-    assert [result.error_code for result in both.results] == [0, 17]
 
 
 def test_a_topic_named_twice_is_not_created_and_answered_once() -> None:
@@ -146,13 +111,6 @@ def test_more_replicas_than_brokers_are_refused() -> None:
     assert refusal(NewTopic(name="a", replication_factor=-2))[0] == 38
 
 
-def test_leaders_go_round_the_brokers() -> None:
-    decision = create(NewTopic(name="a", partition_count=4, replication_factor=2), nodes=(3, 1, 2))
-    (record,) = decision.records
-    assert isinstance(record, TopicCreated)
-    assert record.replicas == ((1, 2), (2, 3), (3, 1), (1, 2))
-
-
 @pytest.mark.parametrize(
     ("properties", "message"),
     [
@@ -188,70 +146,6 @@ def test_tiered_topics_need_a_tier_and_may_be_compacted() -> None:
     assert create(compacted, defaults=TIERED).results[0].error_code == ErrorCode.NONE
 
 
-# --- manual assignments ------------------------------------------------------------------------
-
-
-def test_an_assignment_to_this_broker_is_taken_in_any_order() -> None:
-    decision = create(NewTopic(name="a", assignments=tuple(reversed(assigned((1,), (1,))))))
-    (result,) = decision.results
-    assert (result.error_code, result.partition_count, result.replication_factor) == (0, 2, 1)
-
-
-@pytest.mark.parametrize(
-    ("assignments", "message"),
-    [
-        (assigned((2,)), "includes broker 2, but no such broker is registered."),
-        (assigned((1,), ()), "includes an empty replica list."),
-        (assigned((1, 1)), "includes the broker 1 more than once."),
-        (
-            (ReplicaAssignment(partition=1, replicas=(1,)),),
-            "partitions should be a consecutive 0-based integer sequence",
-        ),
-        (
-            (ReplicaAssignment(partition=-1, replicas=(1,)),),
-            "partitions should be a consecutive 0-based integer sequence",
-        ),
-        (
-            assigned((1,)) + assigned((1,)),
-            "Found multiple manual partition assignments for partition 0",
-        ),
-    ],
-)
-def test_an_assignment_that_cannot_be_is_refused(
-    assignments: tuple[ReplicaAssignment, ...], message: str
-) -> None:
-    code, found = refusal(NewTopic(name="a", assignments=assignments))
-    assert code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
-    assert found is not None
-    assert message in found
-
-
-def test_partitions_with_unequal_replicas_are_refused() -> None:
-    code, message = refusal(NewTopic(name="a", assignments=assigned((1, 2), (2,))), nodes=(1, 2))
-    assert code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
-    assert message == (
-        "The manual partition assignment includes a partition with 1 replica(s), but this is not"
-        " consistent with previous partitions, which have 2 replica(s)."
-    )
-
-
-@pytest.mark.parametrize(
-    ("topic", "what"),
-    [
-        (
-            NewTopic(name="a", assignments=assigned((1,)), replication_factor=1),
-            "replication factor",
-        ),
-        (NewTopic(name="a", assignments=assigned((1,)), partition_count=1), "numPartitions"),
-    ],
-)
-def test_an_assignment_and_a_count_exclude_each_other(topic: NewTopic, what: str) -> None:
-    assert refusal(topic) == (
-        ErrorCode.INVALID_REQUEST,
-        f"A manual partition assignment was specified, but {what} was not set to -1.",
-    )
-
-
 # --- defaults -----------------------------------------------------------------------------------
 
 
@@ -265,3 +159,216 @@ def test_topics_without_settings_follow_the_brokers_configuration() -> None:
     assert not image.topics["a"].properties
     assert defaults.properties == {"retention.ms": "3600000"}
     assert (defaults.tiering_enabled, defaults.deletion_enabled) == (False, True)
+
+
+# --- delete ------------------------------------------------------------------------------------
+
+
+def test_a_topic_is_deleted_by_name_or_by_id_and_answered_with_both() -> None:
+    image = with_topic("a", A)
+    for reference in (TopicReference(name="a"), TopicReference(topic_id=A)):
+        decision = controller.delete_topics(image, [reference], defaults=DEFAULTS)
+        (result,) = decision.results
+        assert (result.name, result.topic_id, result.error_code) == ("a", A, ErrorCode.NONE)
+        after = image.apply_entry(decision.records)
+        assert not after.topics
+        assert A in after.pending_purges
+
+
+@pytest.mark.parametrize(
+    ("references", "answers"),
+    [
+        ([TopicReference(name="b")], [(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None)]),
+        ([TopicReference(topic_id=UNKNOWN)], [(ErrorCode.UNKNOWN_TOPIC_ID, None)]),
+        (
+            [TopicReference(name="a", topic_id=A)],
+            [(
+                ErrorCode.INVALID_REQUEST,
+                "You may not specify both topic name and topic id.",
+            )],
+        ),
+        (
+            [TopicReference()],
+            [(ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")],
+        ),
+        (
+            [TopicReference(name="a")] * 2,
+            [(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")],
+        ),
+        (
+            [TopicReference(topic_id=A)] * 2,
+            [(ErrorCode.INVALID_REQUEST, "Duplicate topic id.")],
+        ),
+        (
+            [TopicReference(name="a"), TopicReference(topic_id=A)],
+            [(
+                ErrorCode.INVALID_REQUEST,
+                "The provided topic name maps to an ID that was already supplied.",
+            )] * 2,
+        ),
+    ],
+)  # fmt: skip
+def test_a_reference_that_is_not_clear_deletes_nothing(
+    references: list[TopicReference], answers: list[tuple[ErrorCode, str | None]]
+) -> None:
+    decision = controller.delete_topics(with_topic("a", A), references, defaults=DEFAULTS)
+    assert decision.records == ()
+    assert [result.error_code for result in decision.results] == [code for code, _ in answers]
+    for result, (_, message) in zip(decision.results, answers, strict=True):
+        assert message is None or result.error_message == message
+
+
+def test_deletion_can_be_turned_off() -> None:
+    decision = controller.delete_topics(
+        with_topic("a"),
+        [TopicReference(name="a")],
+        defaults=TopicDefaults(deletion_enabled=False),
+    )
+    assert decision.records == ()
+    assert decision.results[0].error_code == ErrorCode.TOPIC_DELETION_DISABLED
+
+
+def test_a_purge_is_noted_once() -> None:
+    image = with_topic("a", A)
+    image = image.apply_entry(
+        controller.delete_topics(image, [TopicReference(name="a")], defaults=DEFAULTS).records
+    )
+    image = image.apply_entry(controller.finish_purges(image, (A,)).records)
+    assert not image.pending_purges
+    assert controller.finish_purges(image, (A,)).records == ()
+
+
+# --- partitions --------------------------------------------------------------------------------
+
+
+def test_new_partitions_follow_the_old_ones() -> None:
+    image = with_topic("a", partitions=2)
+    decision = controller.create_partitions(
+        image, [NewPartitions(name="a", partition_count=5)], node_ids=(1,)
+    )
+    assert decision.results[0].error_code == ErrorCode.NONE
+    assert image.apply_entry(decision.records).topics["a"].partition_count == 5
+
+
+@pytest.mark.parametrize(
+    ("asked", "code", "message"),
+    [
+        (NewPartitions(name="b", partition_count=3), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None),
+        (
+            NewPartitions(name="a", partition_count=2),
+            ErrorCode.INVALID_PARTITIONS,
+            "Topic already has 2 partition(s).",
+        ),
+        (
+            NewPartitions(name="a", partition_count=1),
+            ErrorCode.INVALID_PARTITIONS,
+            "The topic a currently has 2 partition(s); 1 would not be an increase.",
+        ),
+        (
+            NewPartitions(name="a", partition_count=4, assignments=((1,),)),
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "Attempted to add 2 additional partition(s), but only 1 assignment(s) were specified.",
+        ),
+        (
+            NewPartitions(name="a", partition_count=3, assignments=((2,),)),
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            None,
+        ),
+        (
+            NewPartitions(name="a", partition_count=2**31 - 1),
+            ErrorCode.POLICY_VIOLATION,
+            None,
+        ),
+    ],
+)
+def test_partitions_that_cannot_be_added_are_refused(
+    asked: NewPartitions, code: ErrorCode, message: str | None
+) -> None:
+    decision = controller.create_partitions(with_topic("a"), [asked], node_ids=(1,))
+    assert decision.records == ()
+    assert decision.results[0].error_code == code
+    assert message is None or decision.results[0].error_message == message
+
+
+def test_partitions_of_a_topic_named_twice_or_only_validated_stay_as_they_are() -> None:
+    image = with_topic("a")
+    asked = NewPartitions(name="a", partition_count=3)
+    twice = controller.create_partitions(image, [asked, asked], node_ids=(1,))
+    assert twice.records == ()
+    assert [result.error_code for result in twice.results] == [ErrorCode.INVALID_REQUEST]
+    checked = controller.create_partitions(image, [asked], node_ids=(1,), intent=Intent.VALIDATE)
+    assert checked.records == ()
+    assert checked.results[0].error_code == ErrorCode.NONE
+
+
+# --- properties --------------------------------------------------------------------------------
+
+
+def test_properties_are_replaced_as_a_whole_and_only_if_they_differ() -> None:
+    image = with_topic("a", retention_ms="5")
+    same = controller.set_topic_properties(
+        image, [NewProperties(name="a", properties={"retention.ms": "5"})], defaults=DEFAULTS
+    )
+    assert (same.records, same.results[0].error_code) == ((), ErrorCode.NONE)
+    changed = controller.set_topic_properties(
+        image, [NewProperties(name="a", properties={"segment.ms": "7"})], defaults=DEFAULTS
+    )
+    assert dict(image.apply_entry(changed.records).topics["a"].properties) == {"segment.ms": "7"}
+
+
+def test_turning_tiering_off_must_say_what_becomes_of_the_data() -> None:
+    image = with_topic("a", remote_storage_enable="true")
+
+    def change(**properties: str) -> ErrorCode:
+        texts = {key.replace("_", "."): text for key, text in properties.items()}
+        decision = controller.set_topic_properties(
+            image, [NewProperties(name="a", properties=texts)], defaults=TIERED
+        )
+        return decision.results[0].error_code
+
+    assert change() == ErrorCode.INVALID_CONFIG
+    assert change(remote_storage_enable="false") == ErrorCode.INVALID_CONFIG
+    assert change(remote_log_delete_on_disable="true") == ErrorCode.NONE
+    assert change(remote_storage_enable="true", remote_log_copy_disable="true") == ErrorCode.NONE
+
+
+def test_bad_properties_and_unknown_topics_are_refused() -> None:
+    decision = controller.set_topic_properties(
+        with_topic("a"),
+        [
+            NewProperties(name="a", properties={"retention.ms": "x"}),
+            NewProperties(name="b", properties={}),
+            NewProperties(name="c", properties={}),
+            NewProperties(name="c", properties={}),
+        ],
+        defaults=DEFAULTS,
+    )
+    assert decision.records == ()
+    assert [result.error_code for result in decision.results] == [40, 3, 42]
+
+
+# --- brokers and producers ---------------------------------------------------------------------
+
+
+def test_every_start_of_a_broker_raises_its_leader_epochs() -> None:
+    image = with_topic("a")
+    for expected in (1, 2):
+        image = image.apply_entry(controller.start_broker(image, 1).records)
+        assert {p.leader_epoch for p in image.topics["a"].partitions} == {expected}
+
+
+def test_producer_ids_are_never_given_away_twice() -> None:
+    image, seen = MetadataImage(), set[int]()
+    for _ in range(3):
+        decision = controller.allocate_producer_ids(image, 10)
+        block = range(decision.first_producer_id, decision.first_producer_id + decision.count)
+        assert seen.isdisjoint(block)
+        seen.update(block)
+        image = image.apply_entry(decision.records)
+    assert seen == set(range(30))
+
+
+def test_running_out_of_producer_ids_is_an_error_and_no_wrap_around() -> None:
+    image = MetadataImage(next_producer_id=LONG_MAX - 5)
+    with pytest.raises(StorageError, match="given away"):
+        controller.allocate_producer_ids(image, 10)

@@ -1,4 +1,4 @@
-"""A log folder that cannot be read is not taken for an empty one, and is named."""
+"""What is opened at a start is what it is taken for."""
 
 from __future__ import annotations
 
@@ -8,20 +8,12 @@ import pytest
 
 from strandline.broker.cluster.metadata.metadata_log import MetadataLog
 from strandline.broker.config.loading import load_config
-from strandline.broker.server.folder_marks import check_no_replica, check_not_interrupted
 from strandline.broker.server.opening import load_metadata
 from strandline.storage.clock import ManualClock
 from strandline.storage.errors import TierError
 from strandline.storage.remote.object_store.local_directory import LocalDirectoryStore
 
 CLUSTER = "cluster-of-the-tests00"
-
-
-def test_a_folder_that_cannot_be_looked_into_is_left_to_who_locks_it(tmp_path: Path) -> None:
-    """Where permissions are missing it is the same; a test may run as root."""
-    folder = tmp_path / ("x" * 300)
-    check_no_replica([folder])
-    check_not_interrupted([folder])
 
 
 class Unreadable(LocalDirectoryStore):
