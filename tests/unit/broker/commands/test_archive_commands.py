@@ -1,18 +1,39 @@
-"""What `strandline archive verify` prints of what is wrong, of however much."""
+"""`strandline archive verify`: what it prints of what is wrong, and what it drops."""
 
 from __future__ import annotations
 
 import sys
 import uuid
+from pathlib import Path
 
 import pytest
 
+from strandline.broker.cli import main
 from strandline.broker.commands import archive_commands
 from strandline.storage.model import TopicIdPartition
 from strandline.storage.tiering.audit.findings import Damage, Finding
+from tests.unit.broker.commands.archive_rig import Archive
 
 LONG_DETAIL = "is not what the manifest says, " * 20
+
+
 TOPIC_ID = uuid.uuid4()
+
+
+def test_pieces_of_the_open_segment_are_given_up_when_somebody_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    archive = Archive(tmp_path)
+    archive.store.delete(archive.pieces[:1])
+    before = archive.store.get(archive.manifest_key)
+    words = ["archive", "verify", *archive.options, "--drop-pieces"]
+    assert main(words) == 2
+    told = capsys.readouterr()
+    assert archive.pieces[0] in told.out
+    assert "add --yes" in told.err
+    assert archive.store.get(archive.manifest_key) == before
+    main([*words, "--yes"])
+    assert f"dropped: {archive.pieces[0]}" in capsys.readouterr().out
 
 
 def findings(count: int) -> list[Finding]:
