@@ -17,7 +17,6 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
-from tests.unit.broker.handlers.fetch.fetch_plans import plan_of_nothing
 
 from strandline.broker.cluster.replicas.partition import Partition
 from strandline.broker.cluster.replicas.traffic import TopicTraffic
@@ -44,6 +43,7 @@ from strandline.storage.clock import SystemClock
 from strandline.storage.errors import DiskError
 from strandline.storage.model import TopicPartition
 from strandline.storage.tiering.log.unified_log import UnifiedLog
+from tests.unit.broker.handlers.fetch.fetch_plans import plan_of_nothing
 from tests.unit.storage.local.builders import PARTITION, TOPIC_ID, append, batch, open_log
 
 OFFSET_OUT_OF_RANGE = 1

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
-from tests.unit.broker.handlers.fetch.fetch_plans import plan_of_nothing
 
 from strandline.broker.cluster.replicas.partition import Partition
 from strandline.broker.cluster.replicas.traffic import TopicTraffic
@@ -23,6 +22,7 @@ from strandline.storage.clock import ManualClock
 from strandline.storage.errors import AccessDenied, ObjectNotFound, TierUnavailable
 from strandline.storage.model import TopicPartition
 from strandline.storage.tiering.log.cold_read import RemoteRead
+from tests.unit.broker.handlers.fetch.fetch_plans import plan_of_nothing
 
 # Longer than any test: who waits for it fails.
 HOURS_MS = 10 * 3_600_000

@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.unit.broker.handlers.fetch.fetch_plans import handler_over, plan_of_nothing
 
 from strandline.broker.cluster.replicas.partition import Partition
 from strandline.broker.cluster.replicas.traffic import TopicTraffic
@@ -24,6 +23,7 @@ from strandline.storage.errors import DiskError
 from strandline.storage.local.formats.producer_state import MarkerType
 from strandline.storage.model import Isolation
 from strandline.storage.tiering.log.unified_log import UnifiedLog
+from tests.unit.broker.handlers.fetch.fetch_plans import handler_over, plan_of_nothing
 from tests.unit.storage.local.builders import (
     PARTITION,
     TOPIC_ID,

@@ -7,8 +7,6 @@ import gc
 import weakref
 from types import SimpleNamespace
 
-from tests.unit.broker.handlers.fetch.fetch_plans import handler_over
-
 from strandline.broker.cluster.replicas.partition import AppendWaiter
 from strandline.broker.handlers.fetch.fetch import FetchHandler
 from strandline.broker.network.answers import Deferred, Parts
@@ -16,6 +14,7 @@ from strandline.broker.protocol.header import RequestHeader
 from strandline.broker.protocol.schema.api import ApiKey
 from strandline.storage.model import TopicPartition
 from tests.system.calls import fetch_request, fetch_topic
+from tests.unit.broker.handlers.fetch.fetch_plans import handler_over
 
 LONG_MS = 600_000
 
