@@ -11,8 +11,6 @@ from strandline.storage.remote.object_store.local_directory import LocalDirector
 from tests.unit.storage.tiering.harness import CONFIG, Rig, asynchronous, keys_of
 
 CLOCK = ManualClock(1_700_000_000_000)
-
-
 UPLOAD_MS = 1000
 
 

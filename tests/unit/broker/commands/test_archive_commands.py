@@ -15,8 +15,6 @@ from strandline.storage.tiering.audit.findings import Damage, Finding
 from tests.unit.broker.commands.archive_rig import Archive
 
 LONG_DETAIL = "is not what the manifest says, " * 20
-
-
 TOPIC_ID = uuid.uuid4()
 
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 import itertools
 import uuid
 from dataclasses import dataclass, field
-from textwrap import dedent
 
 from strandline.broker.cluster.metadata.image import MetadataImage, replay
 from strandline.broker.cluster.metadata.records import (
@@ -34,7 +33,7 @@ from strandline.broker.coordination.consumer.consumer_group import ConsumerGroup
 from strandline.broker.coordination.consumer.consumer_shard import ConsumerDecision
 from strandline.broker.coordination.consumer.decisions import check_heartbeat
 from strandline.broker.coordination.consumer.migration import partitions_by_id
-from strandline.broker.coordination.records.offset_records import decode_record, encode_records
+from strandline.broker.coordination.records.offset_records import decode_record
 from strandline.broker.coordination.runtime.shard import GroupShard
 from strandline.broker.coordination.values.consumer_values import (
     ConsumerRules,
@@ -45,6 +44,7 @@ from strandline.broker.coordination.values.group_values import (
     CoordinatorFault,
     GroupRules,
     GroupSnapshot,
+    GroupState,
     JoinRequest,
     LeavingMember,
     MemberProtocol,
@@ -68,8 +68,8 @@ from strandline.broker.protocol.formats.consumer_protocol import (
     encode_subscription,
 )
 from strandline.broker.protocol.schema.errors import ErrorCode
-from strandline.storage.records.batch.batch import iter_batches
-from strandline.storage.records.batch.record import iter_records
+from tests.unit.broker.coordination.group_trace import logged
+from tests.unit.broker.coordination.trace_lines import TraceLines
 
 SESSION_MS = 45_000
 REBALANCE_MS = 60_000
@@ -97,7 +97,7 @@ class Client:
         }
 
 
-class ConsumerTrace:
+class ConsumerTrace(TraceLines):
     """See the top of this file."""
 
     def __init__(
@@ -108,11 +108,10 @@ class ConsumerTrace:
         reads_log_every: int = 1,
     ) -> None:
         """`reads_log_every`: how many events pass between two looks at the log."""
+        super().__init__()
         self._reads_log_every = reads_log_every
         self._elapsed_ms = 0
         self._ids = itertools.count(1)
-        self._last_line = 0
-        self.lines: list[str] = []
         self.rules = rules or ConsumerRules()
         self.image = replay(MetadataImage(), [[ClusterCreated(cluster_id="c")]])
         for text in topics.split():
@@ -147,17 +146,6 @@ class ConsumerTrace:
         group = self.shard.group("g")
         assert group is not None
         return group
-
-    def shows(self, expected: str) -> None:
-        """Compares the lines since the last look."""
-        wanted = [" ".join(line.split()) for line in dedent(expected).strip().splitlines()]
-        got = self.lines[self._last_line :]
-        self._last_line = len(self.lines)
-        assert got == wanted, "\n" + "\n".join(got)
-
-    def skip(self) -> None:
-        """What happened so far is not what the test is about."""
-        self._last_line = len(self.lines)
 
     # --- topics ------------------------------------------------------------------------------
 
@@ -287,6 +275,13 @@ class ConsumerTrace:
         if request.member_epoch == 0:
             client.has = {}
         self._note(f"{event} {who}: epoch {answer.member_epoch}{told}")
+
+    def settle(self) -> None:
+        """Everybody gives back and takes over what there is to."""
+        for _ in range(3):
+            for who in self.clients:
+                self.beat(who)
+                self.ack(who)
 
     # --- the classic protocol ----------------------------------------------------------------
 
@@ -424,6 +419,20 @@ class ConsumerTrace:
         self._carry_out(decision)
         self._note(f"classic leave {who} {decision.leave[0].error_code.name}")
 
+    # --- all members -------------------------------------------------------------------------
+
+    def check_that_all_is_read(self) -> None:
+        """The group is at rest, and every partition that somebody subscribes to has its reader."""
+        assert self.group.state is GroupState.STABLE
+        read = {partition for client in self.clients.values() for partition in client.reads()}
+        wanted = {
+            (topic.topic_id, partition)
+            for name in {name for client in self.clients.values() for name in client.topics}
+            for topic in [self.image.topics[name]]
+            for partition in range(topic.partition_count)
+        }
+        assert read == wanted, "\n".join(self.lines)
+
     # --- offsets -----------------------------------------------------------------------------
 
     def commit(self, who: str, wanted: str, *, epoch: int | None = None) -> None:
@@ -505,13 +514,7 @@ class ConsumerTrace:
         self.kinds = [type(record).__name__.removesuffix("Record") for record in records]
         if not records:
             return
-        batch = bytes(encode_records(records, self.now.wall_ms))
-        for header in iter_batches(batch):
-            for record in iter_records(batch, header.header, header.position):
-                assert record.key is not None
-                self.log.append(
-                    (bytes(record.key), None if record.value is None else bytes(record.value))
-                )
+        self.log.extend(logged(records, self.now.wall_ms))
         for record in records:
             self.shard.replay(record, self.now)
 

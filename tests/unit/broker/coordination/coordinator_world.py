@@ -14,14 +14,13 @@ import pytest
 from strandline.broker.cluster.metadata.decisions import TopicDefaults
 from strandline.broker.cluster.metadata.image import MetadataImage, replay
 from strandline.broker.cluster.metadata.records import ClusterCreated, TopicCreated
+from strandline.broker.coordination.runtime import runtime
 from strandline.broker.coordination.runtime.runtime import GroupCoordinator
 from strandline.broker.coordination.values.consumer_values import ConsumerRules
 from strandline.broker.coordination.values.group_config import GroupConfig
 from strandline.broker.coordination.values.group_values import (
     CoordinatorFault,
     GroupRules,
-    JoinRequest,
-    MemberProtocol,
 )
 from strandline.broker.coordination.values.shard_values import (
     CommitRequest,
@@ -34,7 +33,6 @@ from strandline.storage.concurrency.resizable_pool import ResizablePool
 from strandline.storage.local.log.log import AppendOrigin
 from strandline.storage.model import TopicPartition
 from strandline.storage.records.batch.batch import read_header, stamp
-from tests.unit.broker.coordination.group_trace import subscription
 
 TOPIC_ID = uuid.UUID(int=7)
 CONFIG = GroupConfig(
@@ -139,7 +137,10 @@ def play(scenario: Callable[[World], Coroutine[Any, Any, None]]) -> None:
             await scenario(world)
         world.executor.shutdown()
 
-    asyncio.run(bounded())
+    with pytest.MonkeyPatch.context() as patch:
+        # The loop does not see a manual clock move, so it must not sleep long.
+        patch.setattr(runtime, "POLL_S", 0.005)
+        asyncio.run(bounded())
 
 
 class Running:
@@ -164,19 +165,6 @@ async def until(check: Callable[[], object]) -> None:
 
 async def until_loaded(coordinator: GroupCoordinator) -> None:
     await until(lambda: coordinator.statistics().loaded_partitions == 2)
-
-
-def join_request(member_id: str = "", *, session_timeout_ms: int = 10_000) -> JoinRequest:
-    return JoinRequest(
-        member_id=member_id,
-        client_id="c",
-        client_host="/h",
-        protocol_type="consumer",
-        protocols=(MemberProtocol("range", subscription("t")),),
-        session_timeout_ms=session_timeout_ms,
-        rebalance_timeout_ms=10_000,
-        needs_member_id=False,
-    )
 
 
 def commit_request(offset: int = 5) -> CommitRequest:

@@ -12,9 +12,10 @@ first visit is under its client's name; the group makes ids of that and a number
 from __future__ import annotations
 
 import itertools
-from textwrap import dedent
+from collections.abc import Iterator, Sequence
 
 from strandline.broker.coordination.classic.group import Group
+from strandline.broker.coordination.records.offset_records import encode_records
 from strandline.broker.coordination.values.group_values import (
     AssignmentWrite,
     Effects,
@@ -29,11 +30,15 @@ from strandline.broker.coordination.values.group_values import (
     SyncRequest,
 )
 from strandline.broker.coordination.values.member_room import Room
+from strandline.broker.coordination.values.shard_values import CoordinatorRecord
 from strandline.broker.protocol.formats.consumer_protocol import (
     ConsumerProtocolSubscription,
     encode_subscription,
 )
 from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage.records.batch.batch import iter_batches
+from strandline.storage.records.batch.record import iter_records
+from tests.unit.broker.coordination.trace_lines import TraceLines
 
 SESSION_MS = 10_000
 REBALANCE_MS = 60_000
@@ -51,7 +56,35 @@ def short_subscription(*topics: str, version: int) -> bytes:
     return version.to_bytes(2, signed=True) + whole[2:]
 
 
-class GroupTrace:
+def join_request(
+    member_id: str = "", *, metadata: bytes | None = None, needs_member_id: bool = False
+) -> JoinRequest:
+    """Of a consumer of `t`, unless it brings something else."""
+    brought = subscription("t") if metadata is None else metadata
+    return JoinRequest(
+        member_id=member_id,
+        client_id="c",
+        client_host="/h",
+        protocol_type="consumer",
+        protocols=(MemberProtocol("range", brought),),
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=10_000,
+        needs_member_id=needs_member_id,
+    )
+
+
+def logged(
+    records: Sequence[CoordinatorRecord], wall_ms: int
+) -> Iterator[tuple[bytes, bytes | None]]:
+    """Keys and values of these records as they lie in the log."""
+    buffer = bytes(encode_records(records, wall_ms))
+    for batch in iter_batches(buffer):
+        for record in iter_records(buffer, batch.header, batch.position):
+            assert record.key is not None
+            yield bytes(record.key), None if record.value is None else bytes(record.value)
+
+
+class GroupTrace(TraceLines):
     """See the top of this file."""
 
     def __init__(
@@ -63,13 +96,12 @@ class GroupTrace:
         room: Room | None = None,
         restored: GroupSnapshot | None = None,
     ) -> None:
+        super().__init__()
         self._elapsed_ms = 0
         self._tickets = itertools.count(1)
         self._ids = itertools.count(1)
         self._who: dict[int, str] = {}
         self._waiting: set[int] = set()
-        self._last_line = 0
-        self.lines: list[str] = []
         # Set to make the next write fail, or (None again) wait for `write_arrives`.
         self.write_fails_with: ErrorCode | None = None
         self.writes_are_slow = False
@@ -95,23 +127,6 @@ class GroupTrace:
     def waiting(self) -> list[str]:
         """Who has not been answered, in the order of asking."""
         return [self._who[ticket] for ticket in sorted(self._waiting)]
-
-    def shows(self, expected: str) -> None:
-        """Compares the lines since the last look; `|` goes on with the line above."""
-        joined = dedent(expected).strip().replace("\n|", " ")
-        wanted = [" ".join(line.split()) for line in joined.splitlines()]
-        got = self.lines[self._last_line :]
-        self._last_line = len(self.lines)
-        assert got == wanted, "\n" + "\n".join(got)
-
-    def shows_last(self, expected: str) -> None:
-        """Compares the last line only."""
-        self._last_line = len(self.lines) - 1
-        self.shows(expected)
-
-    def skip(self) -> None:
-        """What happened so far is not what the test is about."""
-        self._last_line = len(self.lines)
 
     # --- events ------------------------------------------------------------------------------
 

@@ -59,8 +59,6 @@ _LENGTHS = [0, 0, 1, 2, 7, 7, 7, 20, 126, 127, 128, 300]
 _LONG = [16_382, 16_383, 20_000]
 _LETTERS = "abcxyz0189._- äß€\U0001f30a\x00"
 _INTEGER_BITS = {"b": 8, "h": 16, "i": 32, "q": 64}
-
-
 # The first version of an API that Kafka 4 still has, where that is not 0.
 DROPPED_BELOW = {
     ApiKey.PRODUCE: 3,

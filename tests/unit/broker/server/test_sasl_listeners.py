@@ -14,8 +14,6 @@ CLIENTS = (
     "listeners=PLAINTEXT://127.0.0.1:0,CLIENTS://127.0.0.1:0",
     "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CLIENTS:SASL_PLAINTEXT",
 )
-
-
 USERS = (
     "listener.name.clients.plain.sasl.jaas.config="
     'org.apache.kafka.common.security.plain.PlainLoginModule required user_a="b";'

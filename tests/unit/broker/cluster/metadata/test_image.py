@@ -25,8 +25,6 @@ from strandline.storage.errors import CorruptFile
 from strandline.storage.model import TopicPartition
 
 A = uuid.UUID(int=0xA)
-
-
 B = uuid.UUID(int=0xB)
 
 

@@ -37,8 +37,6 @@ _REPLICAS = st.lists(
 
 
 _IDS = st.uuids()
-
-
 _PROPERTIES = st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=3)
 
 

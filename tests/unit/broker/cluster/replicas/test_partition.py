@@ -47,14 +47,8 @@ from tests.unit.broker.handlers.fetch.fetch_plans import plan_of_nothing
 from tests.unit.storage.local.builders import PARTITION, TOPIC_ID, append, batch, open_log
 
 OFFSET_OUT_OF_RANGE = 1
-
-
 CONTEXT = cast(RequestContext, SimpleNamespace(api_version=10))
-
-
 END = 10
-
-
 WAIT_S_MAX = 60.0
 
 

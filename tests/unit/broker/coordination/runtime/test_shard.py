@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
-from strandline.broker.coordination.records.offset_records import decode_record, encode_records
+from strandline.broker.coordination.records.offset_records import decode_record
 from strandline.broker.coordination.runtime.shard import GroupShard
 from strandline.broker.coordination.values.group_values import (
     GroupRules,
     JoinAnswer,
-    JoinRequest,
     LeavingMember,
-    MemberProtocol,
     Moment,
 )
 from strandline.broker.coordination.values.shard_values import (
@@ -26,9 +25,12 @@ from strandline.broker.coordination.values.shard_values import (
     OffsetToDelete,
 )
 from strandline.broker.protocol.schema.errors import ErrorCode
-from strandline.storage.records.batch.batch import iter_batches
-from strandline.storage.records.batch.record import iter_records
-from tests.unit.broker.coordination.group_trace import short_subscription, subscription
+from tests.unit.broker.coordination.group_trace import (
+    join_request,
+    logged,
+    short_subscription,
+    subscription,
+)
 
 NOW = Moment(1_700_000_000_000, 0)
 LATER = Moment(NOW.wall_ms + 10_000, 10_000)
@@ -59,44 +61,17 @@ def commit(shard: GroupShard, group_id: str, *offsets: OffsetToCommit) -> list[E
     return list(decision.error_codes)
 
 
-def join_request(
-    *,
-    member_id: str = "",
-    protocols: tuple[MemberProtocol, ...] = (MemberProtocol("range", b""),),
-    needs_member_id: bool = True,
-) -> JoinRequest:
-    return JoinRequest(
-        member_id=member_id,
-        client_id="c",
-        client_host="/h",
-        protocol_type="consumer",
-        protocols=protocols,
-        session_timeout_ms=10_000,
-        rebalance_timeout_ms=10_000,
-        needs_member_id=needs_member_id,
-    )
-
-
 def join(shard: GroupShard, group_id: str, *, metadata: bytes | None = None) -> str:
     """A member joins and its group waits for others; returns the member's id."""
-    protocol = MemberProtocol("range", subscription("t") if metadata is None else metadata)
-    request = join_request(protocols=(protocol,), needs_member_id=False)
-    step = shard.join(group_id, request, 1, NOW)
+    step = shard.join(group_id, join_request(metadata=metadata), 1, NOW)
     assert step.group is not None
     return step.group.describe().members[0].member_id
 
 
 def through_the_log(records: Sequence[CoordinatorRecord]) -> list[CoordinatorRecord]:
     """What a loader makes of these records once they were written."""
-    buffer = bytes(encode_records(records, NOW.wall_ms))
-    loaded = []
-    for batch in iter_batches(buffer):
-        for record in iter_records(buffer, batch.header, batch.position):
-            assert record.key is not None
-            decoded = decode_record(record.key, record.value)
-            assert decoded is not None
-            loaded.append(decoded)
-    return loaded
+    loaded = [decode_record(key, value) for key, value in logged(records, NOW.wall_ms)]
+    return [record for record in loaded if record is not None]
 
 
 # --- commits ---------------------------------------------------------------------------------
@@ -193,7 +168,7 @@ def test_a_tombstone_takes_a_group_away() -> None:
 
 def test_a_refused_join_leaves_no_group() -> None:
     shard = make_shard()
-    request = join_request(protocols=())
+    request = replace(join_request(), protocols=())
     step = shard.join("g", request, 1, NOW)
     assert step.group is None
     assert shard.group("g") is None
@@ -204,7 +179,7 @@ def test_a_refused_join_leaves_no_group() -> None:
 
 def test_an_id_of_a_group_that_does_not_exist_is_unknown() -> None:
     shard = make_shard()
-    request = join_request(member_id="m-1")
+    request = join_request("m-1", needs_member_id=True)
     (answer,) = shard.join("g", request, 1, NOW).effects.answers
     assert answer.error_code is ErrorCode.UNKNOWN_MEMBER_ID
 
@@ -277,7 +252,7 @@ def test_a_group_of_which_nothing_is_left_goes_with_its_last_offset() -> None:
 def test_a_group_with_members_or_one_that_is_awaited_does_not_expire() -> None:
     shard = make_shard()
     join(shard, "g")
-    request = join_request()
+    request = join_request(needs_member_id=True)
     shard.join("awaited", request, 2, NOW)
     assert shard.expire(MUCH_LATER) == []
 

@@ -10,13 +10,11 @@ from strandline.broker.coordination.runtime.shard import GroupShard
 from strandline.broker.coordination.values.group_values import (
     GroupRules,
     GroupState,
-    JoinRequest,
-    MemberProtocol,
     Moment,
 )
 from strandline.broker.coordination.values.member_room import MEMBER_BYTES, Room
 from strandline.broker.protocol.schema.errors import ErrorCode
-from tests.unit.broker.coordination.group_trace import GroupTrace
+from tests.unit.broker.coordination.group_trace import GroupTrace, join_request
 
 LARGE = b"x" * 10_000
 
@@ -88,20 +86,7 @@ def test_groups_that_go_with_their_partition_give_their_room_back() -> None:
         retention_ms=1000,
     )
     now = Moment(0, 0)
-    shard.join("g", a_join(LARGE), 1, now)
+    shard.join("g", join_request(metadata=LARGE), 1, now)
     assert room.held_bytes > len(LARGE)
     shard.unload(ErrorCode.NOT_COORDINATOR, now)
     assert room.held_bytes == 0
-
-
-def a_join(metadata: bytes) -> JoinRequest:
-    return JoinRequest(
-        member_id="",
-        client_id="a",
-        client_host="/10.0.0.1",
-        protocol_type="consumer",
-        protocols=(MemberProtocol("range", metadata),),
-        session_timeout_ms=10_000,
-        rebalance_timeout_ms=10_000,
-        needs_member_id=False,
-    )

@@ -25,8 +25,6 @@ from strandline.broker.protocol.messages.incremental_alter_configs import (
 from strandline.broker.protocol.schema.errors import ErrorCode
 
 DEFAULTS = TopicDefaults(tiering_enabled=True)
-
-
 THROTTLED = "leader.replication.throttled.replicas"
 
 

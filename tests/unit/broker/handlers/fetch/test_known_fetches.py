@@ -63,12 +63,8 @@ from tests.unit.storage.local.builders import (
 )
 
 LEADER_EPOCH = 4
-
-
 # Sizes at which their own encoding becomes longer.
 SIZES = (1, 126, 127, 128, 16_382, 16_383, 16_384, 2_097_150, 2_097_151)
-
-
 VERSIONS = range(4, SPECS[ApiKey.FETCH].supported.highest + 1)
 
 

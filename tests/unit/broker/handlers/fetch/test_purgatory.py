@@ -17,8 +17,6 @@ from tests.system.calls import fetch_request, fetch_topic
 from tests.unit.broker.handlers.fetch.fetch_plans import handler_over
 
 LONG_MS = 600_000
-
-
 VERSION = 12
 
 

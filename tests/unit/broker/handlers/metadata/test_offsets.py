@@ -22,20 +22,10 @@ from strandline.broker.telemetry.requests import RemoteWaits
 from strandline.storage.model import TimestampOffset
 
 UNKNOWN_TOPIC_OR_PARTITION = 3
-
-
 REQUEST_TIMED_OUT = 7
-
-
 UNSUPPORTED_VERSION = 35
-
-
 NONE = 0
-
-
 WHEN_MS = 1_000
-
-
 END = 10
 
 

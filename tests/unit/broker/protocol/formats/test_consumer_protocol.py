@@ -34,11 +34,7 @@ with warnings.catch_warnings():
 
 
 SEEDS = st.integers(0, 2**32)
-
-
 VERSIONS = range(CONSUMER_PROTOCOL_VERSION_MAX + 1)
-
-
 # Written by the classes of Apache Kafka 4.1.
 KAFKA_SUBSCRIPTIONS = [
     "0000000000020001610001620000000109",
@@ -46,8 +42,6 @@ KAFKA_SUBSCRIPTIONS = [
     "00020000000200016100016200000001090000000100016100000002000000000000000200000006",
     "0003000000020001610001620000000109000000010001610000000200000000000000020000000600027231",
 ]
-
-
 KAFKA_ASSIGNMENT_V0 = "0000" + "00000001000161000000020000000000000002ffffffff"
 
 
@@ -55,13 +49,9 @@ KAFKA_ASSIGNMENT_V3 = "0003" + KAFKA_ASSIGNMENT_V0[4:]
 
 
 OWNED = ConsumerTopicPartitions(topic="a", partitions=[0, 2])
-
-
 SUBSCRIPTION = ConsumerProtocolSubscription(
     topics=["a", "b"], user_data=b"\x09", owned_partitions=[OWNED], generation_id=6, rack_id="r1"
 )
-
-
 ASSIGNMENT = ConsumerProtocolAssignment(assigned_partitions=[OWNED])
 
 

@@ -28,21 +28,11 @@ from strandline.broker.protocol.formats.offsets_topic import (
 from strandline.broker.protocol.schema.schema import ZERO_UUID
 
 VERSIONS = range(5)
-
-
 # Written by the classes of Apache Kafka 4.1 from the values below.
 LEGACY_OFFSET_KEY = bytes.fromhex("000000056772c3bc6e0007666c696768747300000007")
-
-
 OFFSET_KEY = bytes.fromhex("000100056772c3bc6e0007666c696768747300000007")
-
-
 GROUP_KEY = bytes.fromhex("000200056772c3bc6e")
-
-
 CONSUMER_GROUP_KEY = bytes.fromhex("0003000167")
-
-
 OFFSETS = [
     "00000000011f71fb04cb00056dc3a974610000018bcfe5687b",
     "00010000011f71fb04cb00056dc3a974610000018bcfe5687b0000018bcfe6ee9f",
@@ -53,8 +43,6 @@ OFFSETS = [
         "01001001020304050607081112131415161718"
     ),
 ]
-
-
 GROUPS = [
     (
         "00000008636f6e73756d657200000003000572616e676500036d2d310000000200036d2d310001630"
@@ -82,11 +70,7 @@ GROUPS = [
         "0000ea600000271001010000"
     ),
 ]
-
-
 EMPTY_GROUP = "0003000000000000ffffffffffffffffffffffff00000000"
-
-
 COMMIT = OffsetCommitValue(
     offset=1_234_567_890_123,
     leader_epoch=5,
@@ -95,8 +79,6 @@ COMMIT = OffsetCommitValue(
     expire_timestamp_ms=1_700_000_099_999,
     topic_id=uuid.UUID("01020304-0506-0708-1112-131415161718"),
 )
-
-
 GROUP = GroupMetadataValue(
     protocol_type="consumer",
     generation=3,

@@ -1,33 +1,63 @@
-"""In which epochs a member of a KIP-848 group may commit what (KIP-1251)."""
+"""Members are known by what the log says, and commit in the epochs they may (KIP-1251)."""
 
 from __future__ import annotations
 
-import uuid
+import random
 
 import pytest
 
-from strandline.broker.coordination.records.consumer_records import (
-    decode_consumer_record,
-    encode_consumer_record,
-)
-from strandline.broker.coordination.values.consumer_values import (
-    CurrentAssignment,
-    CurrentRecord,
-    MemberState,
-)
 from strandline.broker.coordination.values.shard_values import CommitRequest, OffsetToCommit
-from strandline.broker.protocol.formats.consumer_group_records import (
-    CURRENT_ASSIGNMENT_TYPE,
-    ConsumerGroupKey,
-    CurrentAssignmentValue,
-    CurrentPartitions,
-    encode_consumer_key,
-    encode_consumer_value,
-)
 from strandline.broker.protocol.schema.errors import ErrorCode
-from tests.unit.broker.coordination.consumer_trace import ConsumerTrace
+from tests.unit.broker.coordination.consumer_trace import Client, ConsumerTrace
 
-TOPIC_ID = uuid.UUID(int=7)
+
+def test_who_is_no_member_is_told_so() -> None:
+    trace = ConsumerTrace()
+    trace.clients["x"] = Client(epoch=3)
+    trace.beat("x")
+    trace.join("a")
+    trace.beat("x")
+    trace.shows("""
+        beat x    GROUP_ID_NOT_FOUND
+        join a    a: epoch 1 has t:0-3
+        beat x    UNKNOWN_MEMBER_ID
+    """)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_members_do_nothing_is_read_twice_and_in_the_end_all_is_read(seed: int) -> None:
+    """The trace checks after every step that no partition has two readers."""
+    chance = random.Random(seed)
+    trace = ConsumerTrace("t:5 u:3 v:1", reads_log_every=10)
+    names = iter(range(10_000))
+    for _ in range(120):
+        who = chance.choice(list(trace.clients)) if trace.clients else None
+        action = chance.random()
+        if who is None or (action < 0.15 and len(trace.clients) < 8):
+            topics = chance.choice(["t", "t u", "u v", "t u v"])
+            assignor = chance.choice([None, "uniform", "range"])
+            trace.join(f"m{next(names)}", topics, assignor=assignor)
+        elif action < 0.25:
+            trace.leave(who)
+        elif action < 0.32:
+            trace.subscribe(who, chance.choice(["t", "t u", "v", "u v"]))
+        elif action < 0.35:
+            trace.after(chance.choice([1_000, 20_000, 46_000]))
+        elif action < 0.37:
+            trace.grow("u", trace.image.topics["u"].partition_count + 1)
+        elif action < 0.39:
+            trace.restart()
+        elif action < 0.42:
+            trace.compact()
+        elif action < 0.7:
+            trace.beat(who)
+        else:
+            trace.ack(who)
+    if not trace.clients:
+        trace.join("last", "t u v")
+    trace.settle()
+    trace.settle()
+    trace.check_that_all_is_read()
 
 
 def after_a_second_member(trace: ConsumerTrace) -> None:
@@ -251,47 +281,3 @@ def test_offsets_are_fetched_in_the_members_own_epoch_alone() -> None:
     for epoch in (1, 3):
         code = consumers.check_fetch(group, member_id="a", member_epoch=epoch)
         assert code is ErrorCode.STALE_MEMBER_EPOCH
-
-
-# --- in the log ------------------------------------------------------------------------------
-
-
-def current_record(partitions: list[int], epochs: list[int], *, epoch: int = 9) -> CurrentRecord:
-    """What is read of a record with these epochs beside its partitions."""
-    row = CurrentPartitions(topic_id=TOPIC_ID, partitions=partitions, assignment_epochs=epochs)
-    value = CurrentAssignmentValue(
-        epoch=epoch, previous_epoch=8, state=0, assigned=[row], revoking=[]
-    )
-    key = ConsumerGroupKey(record_type=CURRENT_ASSIGNMENT_TYPE, group="g", name="m")
-    found = decode_consumer_record(encode_consumer_key(key), encode_consumer_value(value))
-    assert isinstance(found, CurrentRecord)
-    return found
-
-
-def test_each_partitions_epoch_is_in_the_record_also_of_those_to_be_given_back() -> None:
-    current = CurrentAssignment(
-        epoch=9,
-        previous_epoch=8,
-        state=MemberState.UNREVOKED,
-        assigned={TOPIC_ID: {2: 9, 0: 5}},
-        revoking={TOPIC_ID: {1: 7}},
-    )
-    record = CurrentRecord("g", "m", current)
-    key, value = encode_consumer_record(record)
-    assert decode_consumer_record(key, value) == record
-    assert [current.assignment_epoch(TOPIC_ID, p) for p in range(4)] == [5, 7, 9, None]
-
-
-@pytest.mark.parametrize("epochs", [[], [5], [5, 6, 7]])
-def test_partitions_without_their_epochs_were_given_in_the_members_as_in_kafka(
-    epochs: list[int],
-) -> None:
-    record = current_record([0, 2], epochs)
-    assert record.current is not None
-    assert record.current.assigned == {TOPIC_ID: {0: 9, 2: 9}}
-
-
-def test_partitions_without_their_epochs_of_a_static_member_that_is_away_count_from_zero() -> None:
-    record = current_record([0], [], epoch=-2)
-    assert record.current is not None
-    assert record.current.assigned == {TOPIC_ID: {0: 0}}

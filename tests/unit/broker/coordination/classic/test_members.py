@@ -1,10 +1,12 @@
-"""Members with an instance id: they may go and come back, and there is only one of each."""
+"""Who the members of a classic group are, and what all of them support; static ones come back."""
 
 from __future__ import annotations
 
 import pytest
 
-from strandline.broker.coordination.values.group_values import GroupState
+from strandline.broker.coordination.values.group_values import (
+    GroupState,
+)
 from strandline.broker.protocol.schema.errors import ErrorCode
 from tests.unit.broker.coordination.group_trace import GroupTrace
 
@@ -178,3 +180,98 @@ def test_an_instance_that_nobody_has_is_no_member(member_id: str) -> None:
     trace = static_pair()
     trace.leave(member_id, instance="nobody")
     trace.shows(f"leave {member_id} UNKNOWN_MEMBER_ID -")
+
+
+def test_the_protocol_that_most_members_prefer_is_chosen_among_those_all_have() -> None:
+    trace = GroupTrace()
+    trace.join("a", version=3, protocols="mine range sticky")
+    trace.join("b", version=3, protocols="sticky range")
+    trace.join("c", version=3, protocols="sticky range")
+    trace.after(6000)
+    assert trace.group.protocol_name == "sticky"
+
+
+def test_members_without_a_common_protocol_are_refused() -> None:
+    trace = GroupTrace()
+    trace.stabilise("a", protocols="range")
+    trace.join("b", protocols="sticky")
+    trace.join("b", protocol_type="connect")
+    trace.join("b", protocols="")
+    trace.shows("""
+        join b    b: INCONSISTENT_GROUP_PROTOCOL
+        join b    b: INCONSISTENT_GROUP_PROTOCOL
+        join b    b: INCONSISTENT_GROUP_PROTOCOL
+    """)
+    assert trace.group.state is GroupState.STABLE
+
+
+def test_an_empty_group_takes_any_protocol_but_none() -> None:
+    trace = GroupTrace()
+    trace.join("a", protocols="")
+    trace.join("a", protocol_type="")
+    trace.shows("""
+        join a    a: INCONSISTENT_GROUP_PROTOCOL
+        join a    a: INCONSISTENT_GROUP_PROTOCOL
+    """)
+
+
+def test_an_unknown_member_id_is_refused() -> None:
+    trace = GroupTrace()
+    trace.stabilise("a")
+    trace.join("x-9")
+    trace.sync("x-9")
+    trace.beat("x-9")
+    trace.leave("x-9")
+    trace.shows("""
+        join x-9    x-9: UNKNOWN_MEMBER_ID
+        sync x-9    x-9: UNKNOWN_MEMBER_ID
+        beat x-9    UNKNOWN_MEMBER_ID
+        leave x-9   UNKNOWN_MEMBER_ID -
+    """)
+
+
+def test_the_same_member_asking_twice_has_its_first_request_answered() -> None:
+    trace = GroupTrace()
+    trace.stabilise("a", "b")
+    trace.join("b-2", topics=("u",))
+    trace.join("b-2", topics=("v",))
+    trace.shows("""
+        join b-2    -
+        join b-2    b-2: REBALANCE_IN_PROGRESS
+    """)
+    assert trace.waiting == ["b-2"]
+
+
+def test_a_promised_id_cannot_be_used_by_a_static_member() -> None:
+    trace = GroupTrace()
+    trace.join("a")
+    trace.join("a-1", instance="i")
+    trace.shows_last("join a-1 a-1: INVALID_REQUEST")
+
+
+def test_ids_that_nobody_comes_back_with_are_bounded_and_the_oldest_goes() -> None:
+    trace = GroupTrace(pending_max=2)
+    for name in "abc":
+        trace.join(name)
+    trace.skip()
+    trace.join("a-1")
+    trace.join("b-2")
+    trace.join("a")
+    trace.shows("""
+        join a-1    a-1: UNKNOWN_MEMBER_ID
+        join b-2    -
+        join a      a: MEMBER_ID_REQUIRED a-4
+    """)
+    for number in range(100):
+        trace.join(f"x{number}")
+    assert "pending=2" in repr(trace.group)
+
+
+def test_the_longest_rebalance_timeout_counts() -> None:
+    trace = GroupTrace()
+    trace.stabilise("a", session_ms=300_000, rebalance_ms=40_000)
+    trace.join("b", version=3, session_ms=300_000, rebalance_ms=10_000)
+    trace.after(39_999)
+    assert trace.waiting == ["b"]
+    trace.after(1)
+    trace.shows_last("at 43000 b: joined b-2 generation 2 as leader of b-2")

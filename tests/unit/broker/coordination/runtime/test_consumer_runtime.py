@@ -9,7 +9,6 @@ import pytest
 
 from strandline.broker.cluster.metadata.records import TopicCreated
 from strandline.broker.coordination.consumer import consumer_group
-from strandline.broker.coordination.runtime import runtime
 from strandline.broker.coordination.runtime.runtime import GroupCoordinator
 from strandline.broker.coordination.values.consumer_values import HeartbeatAnswer, HeartbeatRequest
 from strandline.broker.coordination.values.group_values import (
@@ -35,18 +34,12 @@ from tests.unit.broker.coordination.coordinator_world import (
     Running,
     World,
     commit_request,
-    join_request,
     offset_in,
     play,
     until,
     until_loaded,
 )
-
-
-@pytest.fixture(autouse=True)
-def _look_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loop does not see a manual clock move, so it must not sleep long."""
-    monkeypatch.setattr(runtime, "POLL_S", 0.005)
+from tests.unit.broker.coordination.group_trace import join_request
 
 
 def joining(

@@ -1,0 +1,131 @@
+"""Groups lie where Kafka puts them, and are not served before their log is read."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from strandline.broker.coordination.records.offset_records import encode_records
+from strandline.broker.coordination.runtime.slots import (
+    coordinating_partition,
+    java_hash,
+)
+from strandline.broker.coordination.values.group_offsets import CommittedOffset
+from strandline.broker.coordination.values.group_values import (
+    CoordinatorFault,
+)
+from strandline.broker.coordination.values.shard_values import (
+    OffsetRecord,
+)
+from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage.errors import DiskError
+from strandline.storage.local.log.log import AppendOrigin
+from strandline.storage.records.batch.batch import read_header
+from strandline.storage.records.batch.record import Record, encode_batch, iter_records
+from tests.unit.broker.coordination.coordinator_world import (
+    Running,
+    World,
+    commit_request,
+    fault_of,
+    offset_in,
+    play,
+    until_loaded,
+)
+from tests.unit.broker.coordination.group_trace import join_request
+
+
+def test_groups_are_not_served_before_their_log_is_read() -> None:
+    async def scenario(world: World) -> None:
+        await world.coordinator().commit("g", commit_request())
+        restarted = world.coordinator()
+        loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert fault_of(lambda: restarted.offsets_of("g")) is loading
+        assert fault_of(lambda: restarted.describe("g")) is loading
+        assert fault_of(restarted.groups) is loading
+        assert await restarted.delete("g") is loading
+        with pytest.raises(CoordinatorFault):
+            await restarted.commit("g", commit_request())
+        with pytest.raises(CoordinatorFault):
+            await restarted.join("g", join_request())
+        # Members are told that all is well: their session begins when the group is loaded.
+        code = restarted.heartbeat("g", member_id="m", group_instance_id=None, generation=1)
+        assert code is ErrorCode.NONE
+
+    play(scenario)
+
+
+def test_a_log_that_cannot_be_read_is_tried_again_and_nothing_forgotten() -> None:
+    async def scenario(world: World) -> None:
+        await world.coordinator().commit("g", commit_request())
+        world.fail(DiskError("broken"))
+        async with Running(world) as restarted:
+            await asyncio.sleep(0.05)
+            assert restarted.statistics().loading_partitions == 1
+            world.fail(None)
+            world.clock.advance_ms(30_000)
+            await until_loaded(restarted)
+            assert offset_in(restarted, "g") == 5
+
+    play(scenario)
+
+
+def _transactional(offset: int, producer_id: int) -> bytes:
+    committed = CommittedOffset(offset, -1, "", 1)
+    batch = encode_records([OffsetRecord("g", "t", 0, committed)], 1)
+    # Rebuilt with the producer's id; what the broker itself writes has none.
+    records = list(iter_records(batch, read_header(batch)))
+    return encode_batch(
+        records, producer_id=producer_id, producer_epoch=0, base_sequence=0, transactional=True
+    )
+
+
+def _marker(kind: int, producer_id: int) -> bytes:
+    record = Record(offset=0, timestamp_ms=1, key=kind.to_bytes(4, "big"), value=b"\0\0\0\0\0\0")
+    return encode_batch(
+        [record], producer_id=producer_id, producer_epoch=0, transactional=True, control=True
+    )
+
+
+def test_transactional_commits_count_when_their_transaction_did() -> None:
+    async def scenario(world: World) -> None:
+        first = world.coordinator()
+        await first.commit("g", commit_request(1))
+        (partition,) = [p for p in world.partitions.values() if p.end_offset]
+        for data in (
+            _transactional(10, 77),
+            _transactional(20, 88),
+            _marker(1, 77),
+            _marker(0, 88),
+            _transactional(30, 99),
+        ):
+            partition.append(memoryview(bytearray(data)), origin=AppendOrigin.COORDINATOR)
+        async with Running(world) as restarted:
+            await until_loaded(restarted)
+            assert offset_in(restarted, "g") == 10
+
+    play(scenario)
+
+
+@pytest.mark.parametrize(
+    ("text", "signed"),
+    [
+        ("", 0),
+        ("a", 97),
+        ("hello", 99162322),
+        ("polygenelubricants", -(2**31)),
+        ("ä", 228),
+        ("😀", 1772899),
+    ],
+)
+def test_java_hash_is_that_of_java(text: str, signed: int) -> None:
+    assert java_hash(text) == signed % 2**32
+
+
+@pytest.mark.parametrize("group_id", ["g", "polygenelubricants", "", "ü" * 100])
+def test_every_group_has_a_partition(group_id: str) -> None:
+    assert 0 <= coordinating_partition(group_id, 50) < 50
+
+
+def test_the_smallest_hash_of_all_belongs_to_partition_zero() -> None:
+    assert coordinating_partition("polygenelubricants", 50) == 0
