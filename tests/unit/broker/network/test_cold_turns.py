@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
-import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -26,11 +25,11 @@ from strandline.broker.quotas.cold_pace import (
 from strandline.storage.clock import ManualClock, SystemClock
 from strandline.storage.files import FileRange, OpenFile
 from strandline.storage.system.timer import Ticks
+from tests.unit.broker.network.connected import REQUEST, connection_over, receive
 
 FLOOR = 64 * 1024 * 1024
 SETTINGS = PaceConfig(lateness_s_max=0.001, floor_bytes_per_s=FLOOR, full_floor_bytes_per_s=FLOOR)
 CONTENT = random.Random(1).randbytes(1_000_003)
-REQUEST = struct.pack(">i", 1) + b"?"
 TURN_BYTES_AT_MOST = TURN_BYTES + SLACK_BYTES
 
 
@@ -103,20 +102,7 @@ class Bench:
         ours.setblocking(False)
         client.setblocking(False)
         self.connections.append(
-            Connection(
-                ours,
-                peer="test:1",
-                listener="TEST",
-                handler=Scripted(*answers),
-                loop=asyncio.get_running_loop(),
-                spawn=asyncio.get_running_loop().create_task,
-                clock=self.clock,
-                frame_bytes_max=1000,
-                on_close=lambda _connection: None,
-                on_refused=lambda _peer, _reason: None,
-                on_failed=lambda _peer, _error: None,
-                cold_turns=turns or self.turns,
-            )
+            connection_over(ours, Scripted(*answers), self.clock, turns or self.turns)
         )
         self.clients.append(client)
         return client
@@ -135,14 +121,6 @@ async def bench() -> AsyncIterator[Bench]:
         found.turns.close()
 
 
-async def _receive(client: socket.socket, size: int) -> bytes:
-    received = b""
-    loop = asyncio.get_running_loop()
-    while len(received) < size:
-        received += await asyncio.wait_for(loop.sock_recv(client, size - len(received)), 30)
-    return received
-
-
 @pytest.mark.parametrize("as_parts", [_in_memory, _in_a_file])
 def test_a_cold_answer_comes_whole_in_small_turns(
     as_parts: Callable[[Path], Parts], tmp_path: Path
@@ -155,7 +133,7 @@ def test_a_cold_answer_comes_whole_in_small_turns(
             received = b""
             while len(received) < len(CONTENT):
                 held.be_live()
-                received += await _receive(client, min(50_000, len(CONTENT) - len(received)))
+                received += await receive(client, min(50_000, len(CONTENT) - len(received)))
             assert received == CONTENT
             sizes = [sent for _, sent in held.turns.went]
             assert sum(sizes) == len(CONTENT)
@@ -173,7 +151,7 @@ def test_cold_answers_have_turns_in_turn() -> None:
                 client.send(REQUEST)
 
             async def read(client: socket.socket) -> bytes:
-                return await _receive(client, len(CONTENT))
+                return await receive(client, len(CONTENT))
 
             async def live() -> None:
                 while True:
@@ -200,7 +178,7 @@ def test_a_live_answer_goes_between_two_turns_of_a_cold_one() -> None:
             producer = held.connect(*([b"acknowledged"] for _ in range(20)))
             held.be_live()
             reader.send(REQUEST)
-            reading = asyncio.ensure_future(_receive(reader, len(CONTENT)))
+            reading = asyncio.ensure_future(receive(reader, len(CONTENT)))
             between = []
             for _ in range(20):
                 before = len(held.turns.went)
@@ -239,7 +217,7 @@ def test_answers_before_a_cold_one_do_not_wait_for_its_turn() -> None:
             client = held.connect([b"live"], ColdParts([CONTENT]), [b"behind"], turns=never)
             held.be_live()
             client.send(3 * REQUEST)
-            assert await _receive(client, 4) == b"live"
+            assert await receive(client, 4) == b"live"
             await asyncio.sleep(0)
             assert not _has_bytes(client)
             never.close()
@@ -255,10 +233,10 @@ def test_answers_behind_a_cold_one_come_in_their_order() -> None:
             client = held.connect(ColdParts([CONTENT]), [b"second"], later, last)
             held.be_live()
             client.send(4 * REQUEST)
-            assert await _receive(client, len(CONTENT) + 6) == CONTENT + b"second"
+            assert await receive(client, len(CONTENT) + 6) == CONTENT + b"second"
             held.be_live()
             later.complete(ColdParts([b"third"]))
-            assert await _receive(client, 14) == b"third" + CONTENT[:9]
+            assert await receive(client, 14) == b"third" + CONTENT[:9]
 
     asyncio.run(main())
 
@@ -276,7 +254,7 @@ def test_when_nothing_is_live_any_more_what_waits_goes_on() -> None:
             while not pace.waiting_count:
                 await asyncio.sleep(0)
             clock.advance_ms(60_000)
-            assert await _receive(client, len(CONTENT)) == CONTENT
+            assert await receive(client, len(CONTENT)) == CONTENT
             assert pace.waiting_count == 0
             turns.close()
 
@@ -294,7 +272,7 @@ def test_a_client_that_does_not_read_has_no_turns_and_holds_nobody_up() -> None:
             received = b""
             while len(received) < len(CONTENT):
                 held.be_live()
-                received += await _receive(other, min(50_000, len(CONTENT) - len(received)))
+                received += await receive(other, min(50_000, len(CONTENT) - len(received)))
             assert received == CONTENT
             # It waits for its socket, which is the client's fault, and not for a turn.
             assert held.connections[0].is_sending
@@ -341,7 +319,7 @@ def test_without_a_timer_of_the_kernel_cold_answers_go_as_others_do(
             client = held.connect(ColdParts([CONTENT]))
             held.be_live()
             client.send(REQUEST)
-            assert await _receive(client, len(CONTENT)) == CONTENT
+            assert await receive(client, len(CONTENT)) == CONTENT
             assert not held.turns.went
 
     asyncio.run(main())
@@ -387,7 +365,7 @@ def test_ticks_come_as_far_apart_as_the_pace_has_them(monkeypatch: pytest.Monkey
             left = answers * len(CONTENT)
             while left and len(set_s) < 3:
                 pace.saw_live(clock.monotonic_s())
-                left -= len(await _receive(client, min(50_000, left)))
+                left -= len(await receive(client, min(50_000, left)))
             turns.close()
 
     asyncio.run(main())
@@ -406,7 +384,7 @@ async def _first_core_wait_s() -> float:
         left = answers * len(CONTENT)
         while left and not pace.core_waits_s:
             pace.saw_live(clock.monotonic_s())
-            left -= len(await _receive(client, min(50_000, left)))
+            left -= len(await receive(client, min(50_000, left)))
         turns.close()
     return pace.core_waits_s[0]
 

@@ -1,4 +1,4 @@
-"""Pages that Prometheus' own parsers read, and numbers that are what happened."""
+"""Pages that Prometheus' own parsers read."""
 
 from __future__ import annotations
 
@@ -7,35 +7,17 @@ import math
 import prometheus_client.openmetrics.parser
 import prometheus_client.parser
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from strandline.broker.docs import metrics_docs
-from strandline.broker.protocol.messages.describe_cluster import DescribeClusterResponse
-from strandline.broker.protocol.messages.metadata import (
-    MetadataResponse,
-    MetadataResponsePartition,
-    MetadataResponseTopic,
-)
-from strandline.broker.protocol.schema.api import ApiKey
-from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.broker.telemetry.exposition import (
     Family,
     Format,
     Kind,
+    LabelTexts,
     Sample,
     end_of,
     write_family,
 )
-from strandline.broker.telemetry.families import FAMILIES, SECTIONS
-from strandline.broker.telemetry.requests import (
-    ERRORS_LOOKED_AT_MAX,
-    WINDOW_S,
-    Durations,
-    RequestTraffic,
-    count_errors,
-)
-from strandline.storage.clock import ManualClock
+from strandline.broker.telemetry.families import FAMILIES
 
 
 def parsed(text: str, wanted: Format) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
@@ -81,77 +63,12 @@ def test_every_kind_is_read_by_the_reference_parser(wanted: Format) -> None:
     assert "none" not in text
 
 
-def test_names_follow_the_conventions() -> None:
-    assert len(FAMILIES) == sum(len(section) for section in SECTIONS.values())
-    for family in FAMILIES.values():
-        assert family.name.endswith("_total") is (family.kind is Kind.COUNTER), family.name
-        assert family.help.endswith("."), family.name
-
-
-def test_every_metric_is_on_the_page() -> None:
-    page = metrics_docs.render()
-    for name in FAMILIES:
-        assert f"| `{name}` |" in page
-
-
-# --- counting ------------------------------------------------------------------------------------
-
-
-@given(st.lists(st.floats(1e-6, 1e4), min_size=1, max_size=200))
-def test_quantiles_are_right_to_a_factor_of_two(elapsed: list[float]) -> None:
-    durations = Durations()
-    for one in elapsed:
-        durations.record(one)
-    for quantile in (0.5, 0.99):
-        exact = sorted(elapsed)[max(0, math.ceil(quantile * len(elapsed)) - 1)]
-        assert exact / 2.01 <= durations.quantile_s(quantile) <= exact * 2.01
-    assert durations.count == len(elapsed)
-    assert durations.sum_s == pytest.approx(sum(elapsed))
-
-
-def test_quantiles_are_of_late_and_sums_for_ever() -> None:
-    clock = ManualClock()
-    requests = RequestTraffic(clock)
-    traffic = requests.apis[ApiKey.METADATA]
-    traffic.came(9, 100, 0.0)
-    traffic.late([b"\x00\x00\x00\x10", b"x" * 16], local_s=0.001, remote_s=0.5)
-    clock.advance_ms(int(WINDOW_S * 1000))
-    requests.turn_if_due()
-    assert not math.isnan(traffic.total.quantile_s(0.5))
-    clock.advance_ms(int(WINDOW_S * 1000))
-    requests.turn_if_due()
-    assert math.isnan(traffic.total.quantile_s(0.5))
-    assert (traffic.total.count, traffic.response_bytes) == (1, 20)
-    assert list(traffic.versions()) == [(9, 1)]
-
-
-def test_errors_are_counted_wherever_an_answer_has_them() -> None:
-    traffic = RequestTraffic(ManualClock()).apis[ApiKey.METADATA]
-    broken = MetadataResponsePartition(
-        error_code=ErrorCode.LEADER_NOT_AVAILABLE,
-        partition_index=0,
-        leader_id=1,
-        replica_nodes=[],
-        isr_nodes=[],
-    )
-    response = MetadataResponse(
-        brokers=[],
-        topics=[
-            MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name="a"),
-            MetadataResponseTopic(name="b", partitions=[broken, broken]),
-        ],
-    )
-    count_errors(response, traffic)
-    assert traffic.errors == {
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: 1,
-        ErrorCode.LEADER_NOT_AVAILABLE: 2,
-    }
-    count_errors(DescribeClusterResponse(cluster_id="c", brokers=()), traffic)
-    assert traffic.failed_answers == 1
-
-
-def test_of_a_huge_answer_only_so_many_elements_are_looked_at() -> None:
-    traffic = RequestTraffic(ManualClock()).apis[ApiKey.METADATA]
-    topics = [MetadataResponseTopic(error_code=3, name="a") for _ in range(50_000)]
-    count_errors(MetadataResponse(brokers=[], topics=topics), traffic)
-    assert 0 < traffic.errors[3] <= ERRORS_LOOKED_AT_MAX
+def test_labels_that_families_share_are_written_as_each_names_them() -> None:
+    texts: LabelTexts = {}
+    bytes_in = FAMILIES["kafka_server_brokertopicmetrics_bytesin_total"]
+    size = FAMILIES["kafka_log_log_size"]
+    for _ in range(2):
+        (line,) = write_family(size, [Sample(1, ("a", "0"))], Format.TEXT, texts)
+        assert line.endswith('kafka_log_log_size{topic="a",partition="0"} 1\n')
+        (line,) = write_family(bytes_in, [Sample(2, ("a",))], Format.TEXT, texts)
+        assert line.endswith('bytesin_total{topic="a"} 2\n')

@@ -1,6 +1,4 @@
-"""A restore of an archive in which something is damaged: all of it is told before anything is
-written, and the rest may be had without it.
-"""
+"""A restore takes what is whole and says what is not, before it writes; two restores spare each other."""
 
 from __future__ import annotations
 
@@ -8,6 +6,7 @@ import re
 import shutil
 import uuid
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,22 +18,30 @@ from strandline.broker.cluster.metadata.records import (
     TopicCreated,
 )
 from strandline.broker.commands.archive_commands import DAMAGED, VerifyOptions, verify
-from strandline.broker.commands.restore import Restore, RestoreSummary
+from strandline.broker.commands.restore import MARK_FORMAT, MARK_VERSIONS, Restore, RestoreSummary
 from strandline.broker.config.loading import load_config
 from strandline.broker.coordination.runtime.group_archive import LiveRecord, encode_live
 from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
-from strandline.broker.server.folder_marks import METADATA_FOLDER, RestoreRefused
+from strandline.broker.server.folder_marks import METADATA_FOLDER, RESTORE_MARK, RestoreRefused
 from strandline.storage.clock import ManualClock
+from strandline.storage.crash_points import RESTORE_BEFORE_UNMARK
+from strandline.storage.errors import LogDirLocked
+from strandline.storage.local.formats.checkpoint import META_PROPERTIES, read_properties
+from strandline.storage.local.log_dirs.log_dirs import LogDirs
+from strandline.storage.model import TopicPartition
 from strandline.storage.remote.keys import (
     CHANGES_KEY,
     CLUSTER_KEY,
     GROUPS_PREFIX,
     group_state_key,
+    manifest_key,
     metadata_log_key,
     topic_key,
 )
-from strandline.storage.remote.manifest.change_list import ChangeList
+from strandline.storage.remote.manifest import store as manifest_store
+from strandline.storage.remote.manifest.change_list import ChangeList, ManifestChange
 from strandline.storage.remote.manifest.cluster_info import ClusterInfo, create_cluster_info
+from strandline.storage.remote.manifest.json_document import encode_document
 from strandline.storage.remote.manifest.topic_info import (
     TopicInfo,
     load_topic_info,
@@ -42,17 +49,41 @@ from strandline.storage.remote.manifest.topic_info import (
 )
 from strandline.storage.remote.object_store.local_directory import LocalDirectoryStore
 from strandline.storage.tiering.audit.listing import list_partitions
+from strandline.storage.tiering.audit.restoring import read_partition
 from strandline.storage.tiering.audit.scrub import Depth
 from strandline.storage.tiering.manager.topic_purge import TopicPurge
-from tests.unit.storage.tiering.harness import ID_PARTITION, TOPIC, TOPIC_ID, Rig, asynchronous
+from tests.unit.storage.tiering.harness import (
+    ID_PARTITION,
+    PARTITION,
+    TOPIC,
+    TOPIC_ID,
+    Rig,
+    asynchronous,
+)
 
 CLUSTER = "cluster-of-the-tests00"
+
+
 CLOCK = ManualClock(1_700_000_000_000)
+
+
 GROUPS = group_state_key(0)
+
+
 DESCRIPTION = topic_key(TOPIC, TOPIC_ID)
+
+
 # Of the metadata: the cluster, two topics, and producer ids twice.
 ENTRIES = 4
+
+
 UNKNOWN = TopicInfo(topic="unknown", topic_id=uuid.UUID(int=7), partition_count=1)
+
+
+MANIFEST = manifest_key(ID_PARTITION)
+
+
+OTHER = TopicPartition("other", 0)
 
 
 @pytest.fixture(scope="module")
@@ -106,20 +137,28 @@ def empty(archive: Path, key: str) -> None:
     (archive / key).write_bytes(b"")
 
 
-class Silent:
-    """A progress that nobody sees."""
+class Meanwhile:
+    """A progress that nobody sees; does something while the archive is read."""
+
+    def __init__(self, call: Callable[[], object] = lambda: None) -> None:
+        self._call = call
 
     def begin(self, what: str, total: int) -> None:
-        pass
+        if what == "metadata":
+            self._call()
 
     def advance(self, count: int = 1) -> None:
         pass
 
 
-def restore(archive: Path, *, skip_damaged: bool = False) -> RestoreSummary:
-    config = load_config(None, [f"log.dirs={archive.parent / 'data'}", "node.id=1"])
-    store = LocalDirectoryStore(archive, clock=CLOCK)
-    return Restore(config, store, clock=CLOCK, progress=Silent(), skip_damaged=skip_damaged).run()
+def restore(
+    folder: Path, meanwhile: Callable[[], object] = lambda: None, *, skip_damaged: bool = False
+) -> RestoreSummary:
+    """Into `data`, from the archive beside it."""
+    config = load_config(None, [f"log.dirs={folder / 'data'}", "node.id=1"])
+    store = LocalDirectoryStore(folder / "archive", clock=CLOCK)
+    progress = Meanwhile(meanwhile)
+    return Restore(config, store, clock=CLOCK, progress=progress, skip_damaged=skip_damaged).run()
 
 
 @pytest.mark.parametrize("damage", [spoil, empty])
@@ -139,16 +178,16 @@ def test_what_is_damaged_beside_the_partitions_is_told_and_the_rest_may_be_had(
     problem: str,
     kept: tuple[int, int],
 ) -> None:
-    assert restore(archive).problems == ()
+    assert restore(archive.parent).problems == ()
     shutil.rmtree(archive.parent / "data")
     damage(archive, key)
     store = LocalDirectoryStore(archive, clock=CLOCK)
     assert verify(store, VerifyOptions()) == DAMAGED
     assert key in capsys.readouterr().err
     with pytest.raises(RestoreRefused, match=problem):
-        restore(archive)
+        restore(archive.parent)
     assert not (archive.parent / "data").exists()
-    summary = restore(archive, skip_damaged=True)
+    summary = restore(archive.parent, skip_damaged=True)
     (told,) = summary.problems
     assert problem in told
     assert (summary.topic_count, summary.offset_count) == kept
@@ -232,9 +271,9 @@ def test_deleted_metadata_are_told_and_what_is_before_them_may_be_had(
     delete(archive, *map(metadata_log_key, gone))
     assert what in told_by_verify(archive, capsys, depth)
     with pytest.raises(RestoreRefused, match=re.escape(what)):
-        restore(archive)
+        restore(archive.parent)
     assert not (archive.parent / "data").exists()
-    summary = restore(archive, skip_damaged=True)
+    summary = restore(archive.parent, skip_damaged=True)
     assert f"restored as they were after entry {entry}" in summary.problems[0]
     topics = {row.topic_partition.topic for row in summary.partitions}
     assert topics >= {TOPIC, UNKNOWN.topic}
@@ -248,7 +287,7 @@ def test_what_was_restored_without_lost_metadata_owns_the_archive_and_makes_it_w
     archive: Path, gone: tuple[int, ...]
 ) -> None:
     delete(archive, *map(metadata_log_key, gone))
-    restore(archive, skip_damaged=True)
+    restore(archive.parent, skip_damaged=True)
     store = LocalDirectoryStore(archive, clock=CLOCK)
     own = LocalDirectoryStore(archive.parent / "data" / METADATA_FOLDER)
     metadata = MetadataLog(own, store, cluster_id=CLUSTER)
@@ -270,8 +309,8 @@ def test_damaged_metadata_are_told_as_lost_ones_are(
     damage(archive, key)
     assert key in told_by_verify(archive, capsys, Depth.CHECKSUMS)
     with pytest.raises(RestoreRefused, match=key):
-        restore(archive)
-    summary = restore(archive, skip_damaged=True)
+        restore(archive.parent)
+    summary = restore(archive.parent, skip_damaged=True)
     assert "after entry 2" in summary.problems[0]
     assert (summary.topic_count, summary.offset_count) == (3, 1)
 
@@ -286,8 +325,8 @@ def test_without_its_cluster_json_an_archive_is_that_of_its_metadata(
     assert CLUSTER in told
     assert "writes it again" in told
     with pytest.raises(RestoreRefused, match=f"archive of cluster {CLUSTER}"):
-        restore(archive)
-    summary = restore(archive, skip_damaged=True)
+        restore(archive.parent)
+    summary = restore(archive.parent, skip_damaged=True)
     assert summary.cluster_id == CLUSTER
     assert (summary.topic_count, summary.offset_count) == (3, 1)
 
@@ -298,7 +337,7 @@ def test_without_cluster_json_and_metadata_nobody_knows_whose_it_is(
     delete(archive, CLUSTER_KEY, *map(metadata_log_key, range(1, ENTRIES + 1)))
     assert f"{CLUSTER_KEY} is missing" in told_by_verify(archive, capsys, Depth.SIZES)
     with pytest.raises(RestoreRefused, match=re.escape("no cluster.json, and no metadata")):
-        restore(archive, skip_damaged=True)
+        restore(archive.parent, skip_damaged=True)
 
 
 def test_a_list_of_changes_that_tells_of_impossible_metadata_is_not_believed(
@@ -308,4 +347,224 @@ def test_a_list_of_changes_that_tells_of_impossible_metadata_is_not_believed(
     store = LocalDirectoryStore(archive, clock=CLOCK)
     store.put(CHANGES_KEY, told.encode())
     assert verify(store, VerifyOptions()) == 0
-    assert restore(archive).problems == ()
+    assert restore(archive.parent).problems == ()
+
+
+class LostMachine:
+    """What is left of a broker: its archive, of two topics, one of which has nothing in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.store = LocalDirectoryStore(folder / "archive", clock=CLOCK)
+        create_cluster_info(self.store, ClusterInfo(cluster_id=CLUSTER))
+        metadata = MetadataLog(LocalDirectoryStore(folder / "own"), self.store, cluster_id=CLUSTER)
+        metadata.load()
+        tiered = {"remote.storage.enable": "true"}
+        metadata.append(
+            [
+                TopicCreated(topic=TOPIC, topic_id=TOPIC_ID, replicas=((1,),), properties=tiered),
+                TopicCreated(
+                    topic=OTHER.topic, topic_id=uuid.UUID(int=7), replicas=((1,),), properties={}
+                ),
+            ]
+        )
+        metadata.mirror_once()
+        self.epoch = 0
+
+    def archive(self, segment_count: int) -> bytes:
+        """More segments, by a broker that is started and stopped; the manifest after it."""
+        self.epoch += 1
+
+        @asynchronous
+        async def run() -> None:
+            rig = Rig(self.folder / "disk", store=self.store, leader_epoch=self.epoch)
+            async with rig:
+                rig.produce_segments(segment_count)
+                await rig.settle()
+
+        run()
+        return self.store.get(MANIFEST)
+
+    def restore(self, *, skip_damaged: bool = False) -> RestoreSummary:
+        return restore(self.folder, skip_damaged=skip_damaged)
+
+    @property
+    def has_written(self) -> bool:
+        return (self.folder / "data").exists()
+
+
+@pytest.fixture
+def lost(tmp_path: Path) -> LostMachine:
+    return LostMachine(tmp_path)
+
+
+def restored(summary: RestoreSummary) -> set[TopicPartition]:
+    return {row.topic_partition for row in summary.partitions}
+
+
+def test_a_restore_from_an_older_manifest_is_refused_or_does_without_the_partition(
+    lost: LostMachine,
+) -> None:
+    older = lost.archive(2)
+    newest = lost.archive(3)
+    lost.store.put(MANIFEST, older)
+    with pytest.raises(RestoreRefused, match="3 segments from 20 on lie beyond its end"):
+        lost.restore()
+    assert not lost.has_written
+    summary = lost.restore(skip_damaged=True)
+    (told,) = summary.problems
+    assert "flights-0: damaged, not restored" in told
+    assert "Bring back the newest version" in told
+    assert restored(summary) == {OTHER}
+    lost.store.put(MANIFEST, newest)
+    assert read_partition(lost.store, ID_PARTITION).end_offset == 50
+
+
+def test_an_older_manifest_that_the_list_of_changes_knows_a_later_one_of_is_refused(
+    lost: LostMachine,
+) -> None:
+    older = lost.archive(2)
+    lost.archive(1)
+    stored = manifest_store.load(lost.store, ID_PARTITION)
+    assert stored is not None
+    change = ManifestChange(topic_id=TOPIC_ID, partition=0, sequence=1, order=stored.manifest.order)
+    changes = ChangeList(
+        incarnation="a", sequence=1, complete_after=0, metadata_version=1, changes=[change]
+    )
+    lost.store.put(CHANGES_KEY, changes.encode())
+    assert restored(lost.restore()) == {PARTITION, OTHER}
+    shutil.rmtree(lost.folder / "data")
+    lost.store.put(MANIFEST, older)
+    with pytest.raises(RestoreRefused, match=r"changes\.json tells of revision"):
+        lost.restore()
+
+
+def test_an_older_manifest_whose_segments_were_merged_meanwhile_is_refused(
+    lost: LostMachine,
+) -> None:
+    older = lost.archive(4)
+
+    @asynchronous
+    async def merge() -> None:
+        rig = Rig(
+            lost.folder / "disk",
+            store=lost.store,
+            leader_epoch=2,
+            merge_target_bytes=1500,
+            grace_ms=0,
+        )
+        async with rig:
+            for _ in range(4):
+                rig.produce_segments(1)
+                rig.pass_ms(5000)
+                await rig.settle()
+            assert len(rig.archived) < 8
+
+    merge()
+    assert lost.store.get(MANIFEST) != older
+    lost.store.put(MANIFEST, older)
+    with pytest.raises(RestoreRefused, match=r"is gone, and .* begins there"):
+        lost.restore()
+
+
+def test_copies_that_were_under_way_hold_no_restore_up_and_are_told(lost: LostMachine) -> None:
+    older = lost.archive(2)
+    lost.archive(2)
+    lost.store.put(MANIFEST, older)
+    summary = lost.restore()
+    assert summary.problems == ()
+    (row,) = [row for row in summary.partitions if row.topic_partition == PARTITION]
+    assert "2 segments from 20 on, beyond the end, that no manifest names" in row.note
+    # What is written now is told from them by its epoch.
+    assert read_partition(lost.store, ID_PARTITION).leader_epoch == 2
+
+
+@pytest.fixture
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three entries in the root, two in a page: pages after four segments."""
+    small = partial(manifest_store.commit, root_entries_max=3, page_entries=2, page_entries_max=2)
+    monkeypatch.setattr(manifest_store, "commit", small)
+
+
+@pytest.mark.usefixtures("small_pages")
+@pytest.mark.parametrize("damage", ["lost", "flipped"])
+def test_a_lost_page_of_a_manifest_is_told_and_what_it_does_not_name_may_be_had(
+    lost: LostMachine, damage: str
+) -> None:
+    lost.archive(9)
+    stored = manifest_store.load(lost.store, ID_PARTITION)
+    assert stored is not None
+    page = stored.manifest.pages[1]
+    if damage == "lost":
+        lost.store.delete([page.key])
+    else:
+        lost.store.put(page.key, lost.store.get(page.key)[:-2] + b" }")
+    with pytest.raises(RestoreRefused, match="records from 20 to 39 cannot be read"):
+        lost.restore()
+    assert not lost.has_written
+    summary = lost.restore(skip_damaged=True)
+    (told,) = summary.problems
+    assert page.key in told
+    assert "DeleteRecords up to 40" in told
+    assert restored(summary) == {PARTITION, OTHER}
+
+
+@pytest.mark.usefixtures("small_pages")
+def test_a_lost_page_that_ends_below_the_log_start_is_nobodys_loss(lost: LostMachine) -> None:
+    lost.archive(9)
+    stored = manifest_store.load(lost.store, ID_PARTITION)
+    assert stored is not None
+    page = stored.manifest.pages[0]
+    manifest_store.commit(lost.store, stored, stored.manifest.with_log_start(page.end_offset))
+    lost.store.delete([page.key])
+    assert lost.restore().problems == ()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """With an archive of nothing."""
+    store = LocalDirectoryStore(tmp_path / "archive", clock=CLOCK)
+    create_cluster_info(store, ClusterInfo(cluster_id=CLUSTER))
+    return tmp_path
+
+
+def test_a_restore_that_another_one_overtook_leaves_the_folders_as_they_are(folder: Path) -> None:
+    with pytest.raises(RestoreRefused, match="is not empty"):
+        restore(folder, lambda: restore(folder))
+    found = read_properties(folder / "data" / META_PROPERTIES)
+    assert found is not None
+    assert found["cluster.id"] == CLUSTER
+    assert not (folder / "data" / RESTORE_MARK).exists()
+
+
+def test_a_restore_beside_one_that_is_under_way_takes_nothing_from_it(folder: Path) -> None:
+    data = folder / "data"
+    data.mkdir()
+    restore(folder)
+    # As the first one has it in its middle.
+    fields = {"cluster_id": CLUSTER, "url": ""}
+    (data / RESTORE_MARK).write_bytes(encode_document(MARK_FORMAT, MARK_VERSIONS.start, fields))
+    opened = LogDirs.open([data], node_id=1, cluster_id=CLUSTER, clock=CLOCK)
+    with pytest.raises(LogDirLocked):
+        restore(folder)
+    assert (data / META_PROPERTIES).exists()
+    opened.close()
+
+
+def test_a_restore_beside_one_that_takes_its_marks_away_empties_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused: list[str] = []
+
+    def try_another(point: str) -> None:
+        if point == RESTORE_BEFORE_UNMARK:
+            with pytest.raises(LogDirLocked) as caught:
+                restore(folder)
+            refused.append(str(caught.value))
+
+    monkeypatch.setattr("strandline.broker.commands.restore.crash_point", try_another)
+    restore(folder)
+    assert len(refused) == 1
+    assert (folder / "data" / META_PROPERTIES).exists()
+    assert not (folder / "data" / RESTORE_MARK).exists()
+    LogDirs.open([folder / "data"], node_id=1, cluster_id=CLUSTER, clock=CLOCK).close()

@@ -1,4 +1,4 @@
-"""A page over very many partitions is made in small pieces, whatever has to be added up for it."""
+"""The remote tier of very many partitions is told in small pieces, whatever has to be added up."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from types import FrameType, SimpleNamespace
 import pytest
 
 from strandline.broker.telemetry.collector import SAMPLES_PER_PIECE
-from strandline.broker.telemetry.exposition import Format, LabelTexts, Sample, write_family
-from strandline.broker.telemetry.families import FAMILIES
+from strandline.broker.telemetry.exposition import Format, LabelTexts, write_family
 from strandline.broker.telemetry.requests import RequestTraffic
 from strandline.broker.telemetry.rows import Step
 from strandline.broker.telemetry.tier_rows import tier_rows
@@ -24,7 +23,11 @@ from strandline.storage.tiering.policy.lifecycle import SegmentState
 from strandline.storage.tiering.policy.retry import FailureInfo
 
 TOPICS = [f"t{number:03d}" for number in range(100)]
+
+
 PARTITIONS_PER_TOPIC = 40
+
+
 # Of Python's or C's functions, in one step: some hundred microseconds.
 CALLS_PER_STEP_MAX = 2000
 
@@ -158,14 +161,3 @@ def test_sums_are_those_of_every_partition(steps: Callable[[], Iterator[Step]]) 
     assert waiting == {(topic, "next"): PARTITIONS_PER_TOPIC for topic in TOPICS}
     failing = [labels for name, labels in found if name == "strandline_remote_copy_failing_seconds"]
     assert failing == [(topic, "3", "TierUnavailable") for topic in TOPICS[:10]]
-
-
-def test_labels_that_families_share_are_written_as_each_names_them() -> None:
-    texts: LabelTexts = {}
-    bytes_in = FAMILIES["kafka_server_brokertopicmetrics_bytesin_total"]
-    size = FAMILIES["kafka_log_log_size"]
-    for _ in range(2):
-        (line,) = write_family(size, [Sample(1, ("a", "0"))], Format.TEXT, texts)
-        assert line.endswith('kafka_log_log_size{topic="a",partition="0"} 1\n')
-        (line,) = write_family(bytes_in, [Sample(2, ("a",))], Format.TEXT, texts)
-        assert line.endswith('bytesin_total{topic="a"} 2\n')
