@@ -1,4 +1,4 @@
-"""A restore takes what is whole and says what is not, before it writes; two restores spare each other."""
+"""A restore takes what is whole, says what is not before it writes, and spares another one."""
 
 from __future__ import annotations
 
@@ -62,27 +62,13 @@ from tests.unit.storage.tiering.harness import (
 )
 
 CLUSTER = "cluster-of-the-tests00"
-
-
 CLOCK = ManualClock(1_700_000_000_000)
-
-
 GROUPS = group_state_key(0)
-
-
 DESCRIPTION = topic_key(TOPIC, TOPIC_ID)
-
-
 # Of the metadata: the cluster, two topics, and producer ids twice.
 ENTRIES = 4
-
-
 UNKNOWN = TopicInfo(topic="unknown", topic_id=uuid.UUID(int=7), partition_count=1)
-
-
 MANIFEST = manifest_key(ID_PARTITION)
-
-
 OTHER = TopicPartition("other", 0)
 
 
