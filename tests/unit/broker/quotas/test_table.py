@@ -8,11 +8,7 @@ from strandline.broker.cluster.metadata.records import QuotaEntity
 from strandline.broker.quotas.table import Limit, QuotaKey, QuotaTable
 
 KEY = QuotaKey.PRODUCER_BYTE_RATE
-
-
 USER, CLIENT = "alice", "app"
-
-
 # From the most specific to the least; each with who shares it.
 PRECEDENCE = [
     ({"user": USER, "client-id": CLIENT}, (USER, CLIENT)),

@@ -26,7 +26,6 @@ from strandline.broker.telemetry.requests import (
 from strandline.storage.clock import ManualClock
 
 
-
 @given(st.lists(st.floats(1e-6, 1e4), min_size=1, max_size=200))
 def test_quantiles_are_right_to_a_factor_of_two(elapsed: list[float]) -> None:
     durations = Durations()

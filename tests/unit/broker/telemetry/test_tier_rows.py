@@ -23,11 +23,7 @@ from strandline.storage.tiering.policy.lifecycle import SegmentState
 from strandline.storage.tiering.policy.retry import FailureInfo
 
 TOPICS = [f"t{number:03d}" for number in range(100)]
-
-
 PARTITIONS_PER_TOPIC = 40
-
-
 # Of Python's or C's functions, in one step: some hundred microseconds.
 CALLS_PER_STEP_MAX = 2000
 

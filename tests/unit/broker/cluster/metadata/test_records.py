@@ -34,12 +34,8 @@ from tests.unit.broker.cluster.metadata_rig import created
 _REPLICAS = st.lists(
     st.lists(st.integers(0, 9), min_size=1, max_size=3).map(tuple), min_size=1, max_size=4
 ).map(tuple)
-
-
 _IDS = st.uuids()
 _PROPERTIES = st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=3)
-
-
 _RECORDS: st.SearchStrategy[MetadataRecord] = st.one_of(
     st.builds(ClusterCreated, cluster_id=st.text()),
     st.builds(BrokerStarted, node_id=st.integers(0, 2**31 - 1)),

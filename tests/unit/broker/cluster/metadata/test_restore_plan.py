@@ -23,8 +23,6 @@ from strandline.storage.model import TopicIdPartition
 from strandline.storage.remote.manifest.topic_info import TopicInfo
 
 A, B = uuid.UUID(int=0xA), uuid.UUID(int=0xB)
-
-
 NODE = 1
 
 

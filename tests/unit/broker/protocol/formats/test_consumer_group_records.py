@@ -55,8 +55,6 @@ KEYS = [
     ("000800016700016d", ConsumerGroupKey(record_type=8, group="g", name="m")),
     ("00100001670003612e2a", ConsumerGroupKey(record_type=16, group="g", name="a.*")),
 ]
-
-
 VALUES: list[tuple[int, str, ConsumerGroupValue]] = [
     (3, "000000000007010008fffffffffffffffb", GroupEpochValue(epoch=7, metadata_hash=-5)),
     (3, "00000000000700", GroupEpochValue(epoch=7)),

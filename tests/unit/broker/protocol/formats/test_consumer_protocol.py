@@ -43,11 +43,7 @@ KAFKA_SUBSCRIPTIONS = [
     "0003000000020001610001620000000109000000010001610000000200000000000000020000000600027231",
 ]
 KAFKA_ASSIGNMENT_V0 = "0000" + "00000001000161000000020000000000000002ffffffff"
-
-
 KAFKA_ASSIGNMENT_V3 = "0003" + KAFKA_ASSIGNMENT_V0[4:]
-
-
 OWNED = ConsumerTopicPartitions(topic="a", partitions=[0, 2])
 SUBSCRIPTION = ConsumerProtocolSubscription(
     topics=["a", "b"], user_data=b"\x09", owned_partitions=[OWNED], generation_id=6, rack_id="r1"
