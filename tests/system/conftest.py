@@ -1,4 +1,4 @@
-"""One broker for the tests that leave it running; each test makes topics of its own."""
+"""Brokers for the tests that leave them running; each test makes topics of its own."""
 
 from __future__ import annotations
 
@@ -17,8 +17,21 @@ from tests.system.groups.group_members import RunningMember
 
 
 @pytest.fixture(scope="session")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     with faultless_broker(tmp_path_factory.mktemp("broker"), settings=KEEP_EVERYTHING) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def broker(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[BrokerProcess]:
+    """The one of all tests; of a file that says BROKER_SETTINGS one of its own, which has them."""
+    settings = getattr(request.module, "BROKER_SETTINGS", None)
+    if settings is None:
+        yield request.getfixturevalue("shared_broker")
+        return
+    with faultless_broker(tmp_path_factory.mktemp("broker"), settings=settings) as running:
         yield running
 
 

@@ -31,7 +31,7 @@ from strandline.broker.protocol.messages.describe_topic_partitions import (
 from strandline.broker.protocol.messages.incremental_alter_configs import (
     ConfigOperation,
 )
-from tests.support.broker import BrokerProcess, eventually, faultless_broker
+from tests.support.broker import BrokerProcess, eventually
 from tests.support.wire import WireClient
 from tests.system.calls import KEEP_EVERYTHING, create_topic, software
 from tests.system.config_calls import alter
@@ -43,17 +43,11 @@ DYNAMIC_BROKER, DYNAMIC_DEFAULT, STATIC, DEFAULT = 2, 3, 4, 5
 SET, DELETE = ConfigOperation.SET, ConfigOperation.DELETE
 
 
-SETTINGS = {
+BROKER_SETTINGS = {
     **KEEP_EVERYTHING,
     "max.connections": "900",
     "max.request.partition.size.limit": "3",
 }
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with faultless_broker(tmp_path_factory.mktemp("configs"), settings=SETTINGS) as running:
-        yield running
 
 
 @pytest.fixture
@@ -91,7 +85,7 @@ def described(
 def test_a_default_for_all_brokers_reaches_topics_at_once_and_outlives_a_kill(
     tmp_path: Path,
 ) -> None:
-    broker = BrokerProcess(tmp_path, settings=SETTINGS).start()
+    broker = BrokerProcess(tmp_path, settings=BROKER_SETTINGS).start()
 
     def shown(asked: WireClient) -> tuple[str | None, int]:
         entry = described(asked, "t", "segment.bytes", kind=ConfigResourceType.TOPIC)[

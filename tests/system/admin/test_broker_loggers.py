@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 
@@ -27,7 +27,7 @@ from strandline.broker.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsResponse,
     IncrementalConfig,
 )
-from tests.support.broker import BrokerProcess, faultless_broker
+from tests.support.broker import BrokerProcess
 from tests.support.wire import WireClient
 from tests.system.group_calls import GroupMember, new_group
 
@@ -38,15 +38,13 @@ INVALID_REQUEST = 42
 LOGGER = ConfigResourceType.BROKER_LOGGER
 SET, DELETE, APPEND, SUBTRACT = ConfigOperation
 REBALANCE = "broker.coordination.classic.group"
+BROKER_SETTINGS = {"group.initial.rebalance.delay.ms": "0"}
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    settings = {"group.initial.rebalance.delay.ms": "0"}
-    with faultless_broker(tmp_path_factory.mktemp("loggers"), settings=settings) as running:
-        # Loads what serves groups, and with it the loggers of the tests.
-        rebalance(running)
-        yield running
+@pytest.fixture(scope="module", autouse=True)
+def loggers(broker: BrokerProcess) -> None:
+    """Loads what serves groups, and with it the loggers of the tests."""
+    rebalance(broker)
 
 
 def rebalance(broker: BrokerProcess) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -39,7 +38,7 @@ from strandline.broker.protocol.messages.update_features import (
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
-from tests.support.broker import BrokerProcess, faultless_broker
+from tests.support.broker import BrokerProcess
 from tests.support.wire import WireClient
 from tests.system.calls import (
     KEEP_EVERYTHING,
@@ -62,13 +61,7 @@ SECURITY_DISABLED = 54
 INVALID_UPDATE_VERSION = 95
 BROKER_ID_NOT_REGISTERED = 102
 RACK = "zone-a"
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    settings = {**KEEP_EVERYTHING, "broker.rack": RACK}
-    with faultless_broker(tmp_path_factory.mktemp("racks"), settings=settings) as running:
-        yield running
+BROKER_SETTINGS = {**KEEP_EVERYTHING, "broker.rack": RACK}
 
 
 # --- features ------------------------------------------------------------------------------------

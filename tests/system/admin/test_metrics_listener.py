@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import urllib.error
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from strandline.broker.protocol.messages.api_versions import ApiVersionsResponse
 from strandline.broker.protocol.messages.produce import ProduceResponse
 from strandline.broker.telemetry.http_server import CONNECTIONS_MAX
-from tests.support.broker import BrokerProcess, eventually, faultless_broker
+from tests.support.broker import BrokerProcess, eventually
 from tests.support.metrics import METRICS_ON, get, metric, metrics_port
 from tests.support.wire import WireClient
 from tests.system.calls import (
@@ -34,14 +34,7 @@ UNKNOWN_TOPIC_OR_PARTITION = 3
 MESSAGE_TOO_LARGE = 10
 INVALID_TIMESTAMP = 32
 UNKNOWN_LEADER_EPOCH = 75
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """A broker that shows its metrics."""
-    settings = {**KEEP_EVERYTHING, **METRICS_ON}
-    with faultless_broker(tmp_path_factory.mktemp("metrics"), settings=settings) as running:
-        yield running
+BROKER_SETTINGS = {**KEEP_EVERYTHING, **METRICS_ON}
 
 
 def close_all(connections: Sequence[socket.socket]) -> None:

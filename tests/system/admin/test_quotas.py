@@ -47,7 +47,7 @@ from strandline.broker.protocol.messages.describe_user_scram_credentials import 
 from strandline.broker.protocol.messages.fetch import FetchResponse
 from strandline.broker.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from strandline.broker.protocol.messages.produce import ProduceResponse
-from tests.support.broker import BrokerProcess, eventually, faultless_broker
+from tests.support.broker import BrokerProcess, eventually
 from tests.support.kafka_python import KafkaConsumer
 from tests.support.wire import WireClient
 from tests.system.calls import (
@@ -70,14 +70,8 @@ RESOURCE_NOT_FOUND = 91
 DUPLICATE_RESOURCE = 92
 # A pause is kept to the millisecond by the broker; the clocks of two processes are read.
 CLOCKS_S = 0.05
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """A broker with two windows of a second: a client's burst is what one second allows."""
-    settings = {**KEEP_EVERYTHING, "quota.window.num": "2"}
-    with faultless_broker(tmp_path_factory.mktemp("quotas"), settings=settings) as running:
-        yield running
+# Two windows of a second: a client's burst is what one second allows.
+BROKER_SETTINGS = {**KEEP_EVERYTHING, "quota.window.num": "2"}
 
 
 @pytest.fixture

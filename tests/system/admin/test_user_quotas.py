@@ -19,7 +19,7 @@ from strandline.broker.protocol.messages.alter_client_quotas import (
     QuotaOperation,
 )
 from strandline.broker.protocol.messages.produce import ProduceResponse
-from tests.support.broker import BrokerProcess, faultless_broker
+from tests.support.broker import BrokerProcess
 from tests.support.users import (
     BOB,
     CAROL,
@@ -41,18 +41,17 @@ BATCH_BYTES = 30_000
 SLOW, FAST = 1000.0, 1e9
 PATIENCE_S = 60.0
 BOBS: Mapping[str, str | None] = {"user": BOB}
+BROKER_SETTINGS = SETTINGS
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with faultless_broker(tmp_path_factory.mktemp("users"), settings=SETTINGS) as running:
-        make_users(running)
-        with WireClient(running.port) as client:
-            create_topic(client, TOPIC)
-            for _ in range(BATCHES):
-                request = produce_request(TOPIC, batch(value=bytes(BATCH_BYTES)))
-                client.ask(request, ProduceResponse, 9)
-        yield running
+@pytest.fixture(scope="module", autouse=True)
+def users(broker: BrokerProcess) -> None:
+    make_users(broker)
+    with WireClient(broker.port) as client:
+        create_topic(client, TOPIC)
+        for _ in range(BATCHES):
+            request = produce_request(TOPIC, batch(value=bytes(BATCH_BYTES)))
+            client.ask(request, ProduceResponse, 9)
 
 
 class Quotas:

@@ -6,7 +6,6 @@ import io
 import json
 import sys
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -54,11 +53,7 @@ class Shell:
         return [json.loads(line) for line in text.splitlines()]
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    settings = {"group.initial.rebalance.delay.ms": "0", "offsets.topic.num.partitions": "2"}
-    with BrokerProcess(tmp_path_factory.mktemp("cli"), settings=settings) as running:
-        yield running
+BROKER_SETTINGS = {"group.initial.rebalance.delay.ms": "0", "offsets.topic.num.partitions": "2"}
 
 
 @pytest.fixture

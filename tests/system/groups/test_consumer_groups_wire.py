@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -29,7 +29,7 @@ from strandline.broker.protocol.messages.offset_fetch import (
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
 )
-from tests.support.broker import BrokerProcess, eventually, faultless_broker
+from tests.support.broker import BrokerProcess, eventually
 from tests.support.wire import WireClient
 from tests.system.calls import create_topic
 from tests.system.group_calls import GroupMember, commit, describe, listed
@@ -43,13 +43,7 @@ FENCED_MEMBER_EPOCH = 110
 UNSUPPORTED_ASSIGNOR = 112
 STALE_MEMBER_EPOCH = 113
 INVALID_REGULAR_EXPRESSION = 128
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    settings = {"group.initial.rebalance.delay.ms": "0"}
-    with faultless_broker(tmp_path_factory.mktemp("consumers"), settings=settings) as running:
-        yield running
+BROKER_SETTINGS = {"group.initial.rebalance.delay.ms": "0"}
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
 
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
@@ -45,18 +44,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.clients]
 
 GROUP = ConfigResourceType.GROUP
 SESSION, HEARTBEAT = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
-SETTINGS = {
+BROKER_SETTINGS = {
     "group.consumer.min.session.timeout.ms": "500",
     "group.consumer.min.heartbeat.interval.ms": "100",
     "group.consumer.heartbeat.interval.ms": "5000",
 }
 SET, DELETE = ConfigOperation.SET, ConfigOperation.DELETE
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("groups"), settings=SETTINGS) as running:
-        yield running
 
 
 def alter(

@@ -16,7 +16,7 @@ from strandline.broker.protocol.messages.leave_group import (
     MemberIdentity,
 )
 from strandline.broker.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
-from tests.support.broker import BrokerProcess, eventually, faultless_broker
+from tests.support.broker import BrokerProcess, eventually
 from tests.support.wire import WireClient
 from tests.system.group_calls import GroupMember, describe, listed
 
@@ -29,13 +29,10 @@ GROUP_ID_NOT_FOUND = 69
 FENCED_INSTANCE_ID = 82
 
 MakeMember = Callable[..., GroupMember]
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    settings = {"group.initial.rebalance.delay.ms": "100", "group.min.session.timeout.ms": "1000"}
-    with faultless_broker(tmp_path_factory.mktemp("groups"), settings=settings) as running:
-        yield running
+BROKER_SETTINGS = {
+    "group.initial.rebalance.delay.ms": "100",
+    "group.min.session.timeout.ms": "1000",
+}
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -27,7 +27,7 @@ from strandline.broker.protocol.messages.offset_fetch import (
     OffsetFetchResponse,
 )
 from strandline.storage.model import ZERO_TOPIC_ID
-from tests.support.broker import BrokerProcess, eventually, faultless_broker
+from tests.support.broker import BrokerProcess, eventually
 from tests.support.wire import WireClient
 from tests.system.calls import (
     batch,
@@ -57,17 +57,11 @@ UNKNOWN_TOPIC_ID = 100
 OFFSETS_TOPIC = "__consumer_offsets"
 
 MakeTopic = Callable[..., str]
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    settings = {
-        "group.initial.rebalance.delay.ms": "0",
-        "offsets.topic.num.partitions": "3",
-        "offset.metadata.max.bytes": "10",
-    }
-    with faultless_broker(tmp_path_factory.mktemp("offsets"), settings=settings) as running:
-        yield running
+BROKER_SETTINGS = {
+    "group.initial.rebalance.delay.ms": "0",
+    "offsets.topic.num.partitions": "3",
+    "offset.metadata.max.bytes": "10",
+}
 
 
 @pytest.mark.parametrize("version", range(2, 11))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 
 import pytest
 
@@ -13,7 +12,7 @@ from strandline.broker.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatResponse,
     HeartbeatTopicPartitions,
 )
-from tests.support.broker import BrokerProcess, faultless_broker
+from tests.support.broker import BrokerProcess
 from tests.support.wire import WireClient
 from tests.system.calls import create_topic, software
 from tests.system.group_calls import GroupMember, commit, committed, listed
@@ -58,19 +57,19 @@ class Bystander:
         assert self.failure is None, self.failure
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+BROKER_SETTINGS = {
     # Members that still come prolong it, so that all of them are in the first generation.
-    settings = {
-        "group.initial.rebalance.delay.ms": "1000",
-        "max.connections": str(2 * MEMBERS + 100),
-        "group.consumer.session.timeout.ms": str(SESSION_MS),
-    }
-    with faultless_broker(tmp_path_factory.mktemp("storm"), settings=settings) as running:
-        with WireClient(running.port) as client:
-            create_topic(client, "t", PARTITIONS)
-            commit(client, "bystander", {("t", 0): 0})
-        yield running
+    "group.initial.rebalance.delay.ms": "1000",
+    "max.connections": str(2 * MEMBERS + 100),
+    "group.consumer.session.timeout.ms": str(SESSION_MS),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def topic_and_bystander(broker: BrokerProcess) -> None:
+    with WireClient(broker.port) as client:
+        create_topic(client, "t", PARTITIONS)
+        commit(client, "bystander", {("t", 0): 0})
 
 
 def test_many_classic_members_at_once_get_their_assignments_and_hold_up_nobody(

@@ -51,13 +51,7 @@ INVALID_REQUEST = 42
 # READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS and ALTER_CONFIGS, as bits.
 ALL_OF_A_GROUP = 0b1101_0100_1000
 NO_NAME_FOR_A_TOPIC = "two words"
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    settings = {"group.initial.rebalance.delay.ms": "0"}
-    with BrokerProcess(tmp_path_factory.mktemp("as-kafka"), settings=settings) as running:
-        yield running
+BROKER_SETTINGS = {"group.initial.rebalance.delay.ms": "0"}
 
 
 @pytest.fixture

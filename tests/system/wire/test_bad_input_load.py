@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
@@ -24,7 +24,7 @@ from strandline.broker.protocol.messages.fetch import FetchPartition, FetchRespo
 from strandline.broker.protocol.messages.metadata import (
     MetadataRequest,
 )
-from tests.support.broker import BrokerProcess, eventually, faultless_broker
+from tests.support.broker import BrokerProcess, eventually
 from tests.support.metrics import METRICS_ON, metric
 from tests.support.wire import WireClient
 from tests.system.calls import (
@@ -40,19 +40,13 @@ pytestmark = pytest.mark.slow
 
 CLIENTS = 2000
 IDLE_MS = 1000
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """A broker that closes idle connections soon, and shows its metrics."""
-    settings = {
-        **KEEP_EVERYTHING,
-        "connections.max.idle.ms": str(IDLE_MS),
-        "quota.window.num": "2",
-        **METRICS_ON,
-    }
-    with faultless_broker(tmp_path_factory.mktemp("load"), settings=settings) as running:
-        yield running
+# Closes idle connections soon, and shows its metrics.
+BROKER_SETTINGS = {
+    **KEEP_EVERYTHING,
+    "connections.max.idle.ms": str(IDLE_MS),
+    "quota.window.num": "2",
+    **METRICS_ON,
+}
 
 
 def connect(broker: BrokerProcess, count: int, first_bytes: bytes = b"") -> list[socket.socket]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -54,7 +54,7 @@ from strandline.broker.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopic,
 )
 from strandline.broker.protocol.schema.schema import Request
-from tests.support.broker import BrokerProcess, faultless_broker
+from tests.support.broker import BrokerProcess
 from tests.support.wire import WireClient
 from tests.system.calls import (
     KEEP_EVERYTHING,
@@ -67,12 +67,8 @@ from tests.system.calls import (
 pytestmark = pytest.mark.slow
 
 MIB = 1024 * 1024
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with faultless_broker(tmp_path_factory.mktemp("huge"), settings=KEEP_EVERYTHING) as running:
-        yield running
+# A broker of its own: it is looked at what its process holds.
+BROKER_SETTINGS = KEEP_EVERYTHING
 
 
 def names(count: int) -> list[str]:

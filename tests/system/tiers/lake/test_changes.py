@@ -30,7 +30,7 @@ from tests.conftest import S3Bucket
 from tests.support.broker import eventually
 from tests.support.fault_proxy import Action, FaultProxy, Rule
 from tests.system.tiers.conftest import MakeBroker
-from tests.system.tiers.lake.test_lake import uploaded
+from tests.system.tiers.lake.uploads import uploaded
 from tests.system.tiers.log_client import end_of, make_batches
 from tests.system.tiers.tiered_broker import SEGMENT_BYTES, TIERED, WAIT_S, Archive, TieredBroker
 

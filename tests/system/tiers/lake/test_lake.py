@@ -15,11 +15,10 @@ from strandline.spark_lake import count, scan
 from strandline.spark_lake.plan.planner import Skip
 from strandline.spark_lake.query.arrow_scan import make_query
 from strandline.storage.errors import AccessDenied, ObjectCorrupt, TierError, TierUnavailable
-from strandline.storage.remote.open_store import open_store
 from tests.conftest import S3Bucket
 from tests.support.fault_proxy import Action, FaultProxy, Rule
+from tests.system.tiers.lake.uploads import uploaded
 from tests.system.tiers.tiered_broker import SEGMENT_BYTES, TIERED, WAIT_S, Archive, TieredBroker
-from tests.unit.spark_lake.archive_builder import ArchiveBuilder, make_batches, make_records
 
 pytestmark = [pytest.mark.slow, pytest.mark.s3, pytest.mark.clients]
 
@@ -128,21 +127,6 @@ def test_records_of_all_codecs_are_the_same_from_the_bucket_and_from_the_broker(
     assert plan.skipped[Skip.KEYS].segment_count > 0
     broker.stop()
     assert scan(s3_bucket.url, "t", options=options).read_all().num_rows == len(rows)
-
-
-def uploaded(bucket: S3Bucket, folder: Path, *, records: int = 600) -> ArchiveBuilder:
-    """Topic `t` with so many records in two segments, in the bucket."""
-    archive = ArchiveBuilder(folder)
-    archive.add_topic("t")
-    size = 20 if records == 600 else 2000
-    for start in (0, records // 2):
-        made = make_records(records // 2, base_offset=start, value_bytes=size)
-        archive.add_segment("t", make_batches(made))
-    store = open_store(bucket.url, endpoint_url=bucket.endpoint_url, region="us-east-1")
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            store.put(str(path.relative_to(folder)), path.read_bytes())
-    return archive
 
 
 @pytest.mark.parametrize(

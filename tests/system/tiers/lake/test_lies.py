@@ -25,6 +25,7 @@ from strandline.storage.errors import InvalidConfig, ObjectNotFound
 from strandline.storage.remote.open_store import open_store
 from tests.conftest import S3Bucket
 from tests.support.fault_proxy import Action, FaultProxy, Rule
+from tests.system.tiers.lake.uploads import upload
 from tests.unit.spark_lake.archive_builder import ArchiveBuilder, make_batches, make_records
 
 pytestmark = [pytest.mark.slow, pytest.mark.s3]
@@ -46,13 +47,6 @@ def archive(s3_bucket: S3Bucket, tmp_path: Path) -> ArchiveBuilder:
         archive.add_segment(topic, make_batches(make_records(100)), partition=partition)
     upload(archive, s3_bucket)
     return archive
-
-
-def upload(archive: ArchiveBuilder, bucket: S3Bucket) -> None:
-    store = open_store(bucket.url, endpoint_url=bucket.endpoint_url, region="us-east-1")
-    for path in sorted(archive.path.rglob("*")):
-        if path.is_file():
-            store.put(str(path.relative_to(archive.path)), path.read_bytes())
 
 
 @pytest.fixture
