@@ -1,14 +1,23 @@
-"""Partitions that are served from log folders, by a replica manager as the broker has it."""
+"""Partitions that are served: from log folders by a replica manager, or each by itself."""
 
 from __future__ import annotations
 
-from concurrent.futures import Executor
+from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 
 from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.cluster.metadata.tiers import LocalTier
+from strandline.broker.cluster.replicas.partition import Partition
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
+from strandline.broker.cluster.replicas.traffic import TopicTraffic
+from strandline.storage.errors import DiskError
+from strandline.storage.local.log.log import LocalLog
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
+from strandline.storage.model import Offset
+from strandline.storage.tiering.log.unified_log import UnifiedLog
 from tests.unit.broker.cluster.controlled import with_topic
+from tests.unit.storage.local.builders import PARTITION, TOPIC_ID
 
 
 async def serving(dirs: LogDirs, disk: Executor, *, partitions: int) -> ReplicaManager:
@@ -29,3 +38,13 @@ async def serving_nothing(dirs: LogDirs, disk: Executor) -> ReplicaManager:
     )
     await replicas.follow(MetadataImage())
     return replicas
+
+
+@contextmanager
+def leading(local: LocalLog, *, epoch: int, log_start_offset: Offset = 0) -> Iterator[Partition]:
+    """A partition of this log, which is closed in the end."""
+    with ThreadPoolExecutor(1) as pool:
+        log = UnifiedLog(local, log_start_offset=log_start_offset)
+        yield Partition(PARTITION, TOPIC_ID, log, epoch, syncs=pool, traffic=TopicTraffic())
+    with suppress(DiskError):  # A test may have stopped it.
+        local.close()

@@ -1,10 +1,28 @@
-"""The configuration of a broker that is started without a file."""
+"""Configurations of a broker that is started without a file, and altered while it runs."""
 
 from __future__ import annotations
 
+from strandline.broker.cluster.metadata.image import MetadataImage
+from strandline.broker.cluster.metadata.records import BrokerConfigsSet
 from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.config.loading import load_config
+from strandline.broker.config.running_config import RunningConfig
 
 
 def load(*overrides: str) -> BrokerConfig:
     return load_config(None, overrides)
+
+
+def altered(own: dict[str, str], everybodys: dict[str, str], *overrides: str) -> RunningConfig:
+    """By what was set for broker 1, for all brokers, and for another one."""
+    running = RunningConfig(load(*overrides))
+    running.follow(
+        MetadataImage().apply_entry(
+            [
+                BrokerConfigsSet(node_id=1, properties=own),
+                BrokerConfigsSet(node_id=None, properties=everybodys),
+                BrokerConfigsSet(node_id=2, properties={"max.connections": "2"}),
+            ]
+        )
+    )
+    return running

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import uuid
-
 import pytest
 
-from strandline.broker.cluster.metadata.decisions import Refusal
-from strandline.broker.cluster.metadata.image import MetadataImage
-from strandline.broker.cluster.metadata.records import BrokerConfigsSet, TopicCreated
 from strandline.broker.config.loading import load_config
 from strandline.broker.config.rows import (
     ConfigRow,
@@ -18,10 +13,10 @@ from strandline.broker.config.rows import (
     describe_broker,
     describe_topic,
 )
-from strandline.broker.config.running_config import RunningConfig, check_broker_change
+from strandline.broker.config.running_config import RunningConfig
 from strandline.broker.config.table import BROKER_CONFIGS
-from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.config.log_config import TOPIC_CONFIGS, ConfigType
+from tests.unit.broker.config.loaded import altered
 
 
 def broker_row(name: str, *overrides: str) -> ConfigRow:
@@ -102,20 +97,6 @@ def test_only_what_can_be_altered_claims_that_it_can() -> None:
 # --- altered while it runs -----------------------------------------------------------------------
 
 
-def altered(own: dict[str, str], everybodys: dict[str, str], *overrides: str) -> RunningConfig:
-    running = RunningConfig(load_config(None, overrides))
-    running.follow(
-        MetadataImage().apply_entry(
-            [
-                BrokerConfigsSet(node_id=1, properties=own),
-                BrokerConfigsSet(node_id=None, properties=everybodys),
-                BrokerConfigsSet(node_id=2, properties={"max.connections": "2"}),
-            ]
-        )
-    )
-    return running
-
-
 def test_what_was_altered_for_this_broker_wins_over_all_and_over_the_file() -> None:
     running = altered({"max.connections": "7"}, {"max.connections": "8"}, "max.connections=9")
     assert running.current.network.connections_max == 7
@@ -150,70 +131,3 @@ def test_an_altered_default_is_what_topics_without_a_value_of_their_own_have() -
         ("log.retention.hours", "2"),
         ("log.retention.hours", "168"),
     ]
-
-
-def test_what_is_taken_back_leaves_what_the_broker_was_started_with() -> None:
-    running = altered({"max.connections": "7"}, {}, "max.connections=9")
-    running.follow(MetadataImage())
-    assert running.current.network.connections_max == 9
-    assert dict(running.current.given) == {"max.connections": "9"}
-
-
-def test_stored_keys_that_cannot_be_applied_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
-    running = altered({"node.id": "5", "max.connections": "many"}, {"log.roll.ms": "9"})
-    assert running.current.node_id == 1
-    assert running.current.topics.properties == {"segment.ms": "9"}
-    assert caplog.text.count("stored configuration not applied") == 2
-
-
-def test_a_topic_that_contradicts_itself_already_holds_up_no_change_of_the_broker() -> None:
-    """The file's defaults may have changed since it was made; only what a change breaks is said."""
-    image = MetadataImage().apply(
-        TopicCreated(
-            topic="slow",
-            topic_id=uuid.UUID(int=1),
-            replicas=((1,),),
-            properties={"min.compaction.lag.ms": "5000"},
-        )
-    )
-    key = "log.cleaner.max.compaction.lag.ms"
-    contradicted = load_config(None, [f"{key}=4000"])
-    for properties in ({"max.connections": "9"}, {key: "3000"}, {key: "6000"}):
-        check_broker_change(contradicted, image, 1, properties)
-    with pytest.raises(Refusal, match="topic slow could not run with it"):
-        check_broker_change(load_config(), image, 1, {key: "4000"})
-
-
-@pytest.mark.parametrize(
-    ("properties", "complaint"),
-    [
-        ({"nonsense": "1"}, "unknown key"),
-        ({"node.id": "2"}, "Cannot update these configs dynamically: node.id"),
-        ({"log.retention.hours": "2"}, "Cannot update these configs dynamically"),
-        ({"max.connections": "-1"}, "must be at least 0"),
-        # Kafka's DynamicBrokerConfigTest, KafkaConfigTest.testMaxConnectionsPerIpProp and
-        # testInvalidGzipCompressionLevel.
-        ({"max.connections": "0"}, "nobody could connect to take it back"),
-        ({"listener.name.plaintext.max.connections": "0"}, "nobody could connect"),
-        ({"max.connections.per.ip": "0"}, "can be set to zero only if"),
-        ({"compression.gzip.level": "0"}, "must be -1, or from 1 to 9"),
-        ({"max.connections.per.ip.overrides": "x:1"}, "expected address:count"),
-        ({"log.local.retention.ms": "9999999999"}, "must not exceed"),
-        ({"log.retention.ms": "0"}, "must be -1, for no limit, or at least 1"),
-        ({"log.retention.ms": "1"}, "topic tiered could not run with it"),
-    ],
-)
-def test_what_a_broker_could_not_run_with_is_refused(
-    properties: dict[str, str], complaint: str
-) -> None:
-    image = MetadataImage().apply(
-        TopicCreated(
-            topic="tiered",
-            topic_id=uuid.UUID(int=1),
-            replicas=((1,),),
-            properties={"local.retention.ms": "5", "remote.storage.enable": "true"},
-        )
-    )
-    with pytest.raises(Refusal, match=complaint) as caught:
-        check_broker_change(load_config(), image, None, properties)
-    assert caught.value.error_code is ErrorCode.INVALID_REQUEST

@@ -6,7 +6,6 @@ import socket
 
 import pytest
 
-from strandline.broker.network.addresses import is_same_machine
 from strandline.broker.network.pacing import UNPACED, SystemChoice, congestion_control
 
 ELSEWHERE = "192.0.2.7"
@@ -80,9 +79,3 @@ def test_an_accepted_connection_has_the_listening_sockets_control_and_gets_the_s
             assert congestion_control(accepted) == UNPACED
             choice.restore(accepted, ELSEWHERE)
             assert congestion_control(accepted) == of_the_system
-
-
-def test_a_connection_between_two_addresses_of_a_network_leaves_the_machine() -> None:
-    assert not is_same_machine("192.0.2.1", ELSEWHERE)
-    assert is_same_machine("2001:db8::1", "2001:db8::1")
-    assert is_same_machine("0.0.0.0", "127.8.9.10")

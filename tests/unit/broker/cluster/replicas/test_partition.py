@@ -11,7 +11,6 @@ import threading
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -43,8 +42,9 @@ from strandline.storage.clock import SystemClock
 from strandline.storage.errors import DiskError
 from strandline.storage.model import TopicPartition
 from strandline.storage.tiering.log.unified_log import UnifiedLog
-from tests.unit.broker.handlers.fetch.fetch_plans import plan_of_nothing
-from tests.unit.storage.local.builders import PARTITION, TOPIC_ID, append, batch, open_log
+from tests.unit.broker.cluster.served import leading
+from tests.unit.broker.handlers.fetch.fetch_rig import plan_of_nothing
+from tests.unit.storage.local.builders import PARTITION, append, batch, open_log
 
 OFFSET_OUT_OF_RANGE = 1
 CONTEXT = cast(RequestContext, SimpleNamespace(api_version=10))
@@ -52,26 +52,10 @@ END = 10
 WAIT_S_MAX = 60.0
 
 
-@contextmanager
-def leading(tmp_path: Path, *, epoch: int) -> Iterator[Partition]:
-    """A partition whose log is empty."""
-    local = open_log(tmp_path / "t")
-    with ThreadPoolExecutor(1) as pool:
-        yield Partition(
-            PARTITION,
-            TOPIC_ID,
-            UnifiedLog(local),
-            epoch,
-            syncs=pool,
-            traffic=TopicTraffic(),
-        )
-    local.close()
-
-
 @pytest.fixture
 def partition(tmp_path: Path) -> Iterator[Partition]:
     """Epoch 1 wrote [0, 3), epoch 3 [3, 5); epoch 6 leads and has written nothing yet."""
-    with leading(tmp_path, epoch=6) as made:
+    with leading(open_log(tmp_path / "t"), epoch=6) as made:
         append(made.log.local, batch(3), leader_epoch=1)
         append(made.log.local, batch(2), leader_epoch=3)
         yield made
@@ -129,13 +113,13 @@ def test_an_epoch_that_wrote_nothing_ended_where_its_forerunner_did(partition: P
 
 
 def test_every_epoch_of_a_log_without_records_ended_where_it_begins(tmp_path: Path) -> None:
-    with leading(tmp_path, epoch=2) as partition:
+    with leading(open_log(tmp_path / "t"), epoch=2) as partition:
         ends = [_end_of(partition, epoch) for epoch in (-1, 0, 1, 2, 3)]
         assert ends == [(-1, -1), (0, 0), (1, 0), (2, 0), (-1, -1)]
 
 
 def test_what_comes_next_is_written_by_the_epoch_that_leads(tmp_path: Path) -> None:
-    with leading(tmp_path, epoch=2) as partition:
+    with leading(open_log(tmp_path / "t"), epoch=2) as partition:
         assert [_epoch_at(partition, when) for when in (EARLIEST, LATEST)] == [2, 2]
         append(partition.log.local, batch(1), leader_epoch=2)
         partition.leader_epoch = 4

@@ -22,7 +22,7 @@ from strandline.storage.clock import ManualClock
 from strandline.storage.errors import AccessDenied, ObjectNotFound, TierUnavailable
 from strandline.storage.model import TopicPartition
 from strandline.storage.tiering.log.cold_read import RemoteRead
-from tests.unit.broker.handlers.fetch.fetch_plans import plan_of_nothing
+from tests.unit.broker.handlers.fetch.fetch_rig import plan_of_nothing
 
 # Longer than any test: who waits for it fails.
 HOURS_MS = 10 * 3_600_000

@@ -5,15 +5,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from strandline.broker.cluster.replicas.partition import Partition
-from strandline.broker.cluster.replicas.traffic import TopicTraffic
 from strandline.broker.handlers.fetch.fetch import FetchHandler
 from strandline.broker.handlers.fetch.partition_answers import passed_over
 from strandline.broker.handlers.fetch.plan import FetchPass
@@ -22,11 +19,9 @@ from strandline.storage.config.log_config import LogConfig
 from strandline.storage.errors import DiskError
 from strandline.storage.local.formats.producer_state import MarkerType
 from strandline.storage.model import Isolation
-from strandline.storage.tiering.log.unified_log import UnifiedLog
-from tests.unit.broker.handlers.fetch.fetch_plans import handler_over, plan_of_nothing
+from tests.unit.broker.cluster.served import leading
+from tests.unit.broker.handlers.fetch.fetch_rig import handler_over, plan_of_nothing
 from tests.unit.storage.local.builders import (
-    PARTITION,
-    TOPIC_ID,
     append,
     append_marker,
     batch,
@@ -44,18 +39,8 @@ def partition(tmp_path: Path) -> Iterator[Partition]:
     fill(local, 3)
     opened = batch(producer_id=9, producer_epoch=0, base_sequence=0, transactional=True)
     append(local, opened, leader_epoch=2)
-    with ThreadPoolExecutor(1) as pool:
-        made = Partition(
-            PARTITION,
-            TOPIC_ID,
-            UnifiedLog(local, log_start_offset=20),
-            LEADER_EPOCH,
-            syncs=pool,
-            traffic=TopicTraffic(),
-        )
+    with leading(local, epoch=LEADER_EPOCH, log_start_offset=20) as made:
         yield made
-    with suppress(DiskError):  # A test may have stopped it.
-        local.close()
 
 
 async def _handler() -> FetchHandler:

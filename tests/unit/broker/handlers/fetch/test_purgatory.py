@@ -14,7 +14,7 @@ from strandline.broker.protocol.header import RequestHeader
 from strandline.broker.protocol.schema.api import ApiKey
 from strandline.storage.model import TopicPartition
 from tests.system.calls import fetch_request, fetch_topic
-from tests.unit.broker.handlers.fetch.fetch_plans import handler_over
+from tests.unit.broker.handlers.fetch.fetch_rig import handler_over
 
 LONG_MS = 600_000
 VERSION = 12

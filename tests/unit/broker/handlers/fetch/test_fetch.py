@@ -1,0 +1,119 @@
+"""A fetch that is known again is answered and counted as that of a stranger."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from concurrent.futures import Executor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from strandline.broker.cluster.replicas.partition import Partition
+from strandline.broker.cluster.replicas.traffic import TopicTraffic
+from strandline.broker.handlers.dispatch.dispatch import Dispatcher
+from strandline.broker.handlers.fetch import plan
+from strandline.broker.handlers.fetch.fetch import FetchHandler
+from strandline.broker.handlers.fetch.sessions import FetchSessionCache
+from strandline.broker.handlers.produce.produce import ProduceHandler
+from strandline.broker.network.answers import Answer
+from strandline.broker.protocol.fetch import decode_fetch_request
+from strandline.broker.protocol.header import encode_request_header
+from strandline.broker.protocol.messages.fetch import (
+    FetchRequest,
+)
+from strandline.broker.protocol.schema.api import ApiKey
+from strandline.broker.telemetry.requests import ApiTraffic
+from strandline.storage.files import FileRange
+from strandline.storage.local.formats.producer_state import MarkerType
+from strandline.storage.model import Isolation
+from tests.unit.broker.cluster.served import leading
+from tests.unit.broker.handlers.fetch.fetch_rig import body_of, fetch_of_one, services_over
+from tests.unit.storage.local.builders import (
+    append,
+    append_marker,
+    batch,
+    fill,
+    open_log,
+)
+
+LEADER_EPOCH = 4
+
+
+@pytest.fixture
+def partition(tmp_path: Path) -> Iterator[Partition]:
+    """Offsets 0 to 99, of which a transaction at 40 was aborted."""
+    local = open_log(tmp_path / "t")
+    fill(local, 4)
+    append(local, batch(producer_id=1, producer_epoch=0, base_sequence=0, transactional=True))
+    append_marker(local, MarkerType.ABORT, producer_id=1)
+    fill(local, 5)
+    with leading(local, epoch=LEADER_EPOCH) as made:
+        yield made
+
+
+def _dispatcher(partition: Partition) -> tuple[Dispatcher, ApiTraffic]:
+    """One that serves fetches; made within a running loop."""
+    served = {0: partition}
+    services = services_over(SimpleNamespace(partitions_of=lambda *_: served))
+    fetch = FetchHandler(services, cast("FetchSessionCache", None))
+    dispatcher = Dispatcher(
+        services,
+        cast("ProduceHandler", None),
+        fetch,
+        {},
+        decoding=cast("Executor", None),
+    )
+    return dispatcher, services.traffic.apis[ApiKey.FETCH]
+
+
+def _content(parts: Answer) -> str:
+    assert isinstance(parts, list)
+    return b"".join(part.read() if isinstance(part, FileRange) else part for part in parts).hex()
+
+
+@pytest.mark.parametrize("isolation", Isolation)
+@pytest.mark.parametrize("version", [4, 10, 12, 16])
+def test_of_a_consumer_that_reads_on_the_third_fetch_is_not_decoded(
+    partition: Partition, monkeypatch: pytest.MonkeyPatch, version: int, isolation: Isolation
+) -> None:
+    """Its answers and what is counted are those of strangers, of whom nothing is known."""
+    decoded = 0
+
+    def counted(version: int, body: memoryview) -> FetchRequest:
+        nonlocal decoded
+        decoded += 1
+        return decode_fetch_request(version, body)
+
+    monkeypatch.setattr(plan, "decode_fetch_request", counted)
+
+    async def main() -> None:
+        dispatcher, fetches = _dispatcher(partition)
+        # At the end its wait is over at once; behind it there is an error.
+        offsets = [*range(30, 50), partition.log.end_offset, partition.log.end_offset + 1]
+        for number, offset in enumerate(offsets):
+            fetch = fetch_of_one(version, offset, isolation_level=int(isolation), max_wait_ms=0)
+            head = encode_request_header(ApiKey.FETCH, version, 1000 + number, "client")
+            frame = memoryview(head + body_of(version, fetch))
+            answers, counts = set(), set()
+            for peer in ("peer", f"stranger {number}"):
+                before = fetches.total.count, fetches.request_bytes, _counts(partition)
+                answers.add(_content(dispatcher.handle(frame, peer, 0.0)))
+                after = fetches.total.count, fetches.request_bytes, _counts(partition)
+                counts.add(tuple(a - b for a, b in zip(_flat(after), _flat(before), strict=True)))
+            assert len(answers) == len(counts) == 1
+        assert dict(fetches.versions()) == {version: 2 * len(offsets)}
+        assert decoded == len(offsets) + 2
+
+    asyncio.run(main())
+
+
+def _counts(partition: Partition) -> tuple[int, ...]:
+    return tuple(getattr(partition.traffic, name) for name in TopicTraffic.__slots__)
+
+
+def _flat(counts: tuple[int, int, tuple[int, ...]]) -> tuple[int, ...]:
+    requests, size_bytes, traffic = counts
+    return requests, size_bytes, *traffic
