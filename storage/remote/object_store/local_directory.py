@@ -87,7 +87,7 @@ class LocalDirectoryStore:
 
     @property
     def url(self) -> str:
-        return self._root.as_uri()
+        return self._root.absolute().as_uri()
 
     def check(self) -> None:
         """Unlike a bucket, a missing folder is created: its parent must exist."""

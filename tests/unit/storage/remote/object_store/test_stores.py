@@ -52,6 +52,14 @@ def test_a_url_opens_its_store_without_contacting_it(url: str, kind: type, canon
     assert store.url == canonical
 
 
+def test_a_folder_with_a_relative_path_has_an_absolute_url(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Log folders may be relative (`log.dirs=./data`), and the first one is such a store."""
+    monkeypatch.chdir(tmp_path)
+    assert LocalDirectoryStore(Path("data")).url == (tmp_path / "data").as_uri()
+
+
 @pytest.mark.parametrize(
     "url",
     ["", "bucket", "s3://", "s3:///prefix", "http://host/x", "file://host/x", "file://", "file:///",
