@@ -75,9 +75,11 @@ def page(outcomes: Sequence[Outcome], settings: Mapping[str, str], before: str) 
         "",
         "<!-- Made by `make compat`. Do not edit. -->",
         "",
-        "What the test suites of Kafka clients say about the broker: kafka-python's integration",
-        "tests and librdkafka's C tests, run by `make compat` against a fresh broker with two log",
-        "folders and " + ", ".join(f"`{key}={value}`" for key, value in settings.items()) + ".",
+        "Results of the test suites of Kafka clients against the broker: kafka-python's",
+        "integration tests and librdkafka's C tests. `make compat` runs them against a fresh broker",
+        "with two log folders and "
+        + ", ".join(f"`{key}={value}`" for key, value in settings.items())
+        + ".",
         "With `SUITES=folder` it also runs franz-go's tests of kgo and KafkaJS's suites, from",
         "source trees in that folder; KafkaJS's broker has the ports and the settings that its own",
         "brokers have. A test that fails without a reason here fails the target, and so does a",
@@ -141,9 +143,9 @@ def by_hand() -> Sequence[str]:
         "",
         "## By hand",
         "",
-        "Run once against a broker with `num.partitions=2` and"
+        "We ran these clients once against a broker with `num.partitions=2` and"
         " `group.initial.rebalance.delay.ms=0`,",
-        "and found to work. A topic is cold when its local copies are gone, and S3 or a folder has",
+        "and they worked. A topic is cold when its local copies are gone, and S3 or a folder has",
         "its segments.",
         "",
         "| client | what it did |",
