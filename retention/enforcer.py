@@ -75,7 +75,7 @@ class RetentionEnforcer:
     ) -> None:
         """`logs` returns the served logs. `write_log_starts` returns once the log starts of all of
         them are durable, but for those in the log folders that it names. `purge_deleted` and
-        `note_time`, which is told what `guard` believes, block and run in `executor`.
+        `note_time`, which gets the believed time of `guard`, block and run in `executor`.
         """
         self._logs = logs
         self._write_log_starts = write_log_starts

@@ -409,8 +409,7 @@ class _State:
         return is_done
 
     def done(self, partition: TopicIdPartition) -> None:
-        """Notes the partition; the file is written within STATE_INTERVAL_S, as a whole each time.
-        """
+        """Notes the partition; the whole file is written again within STATE_INTERVAL_S."""
         self._done.add(_name(partition))
         if self._clock.monotonic_s() >= self._written_s + STATE_INTERVAL_S:
             self.write()

@@ -86,7 +86,7 @@ class Server:
         spawn: Spawn,
         cold_turns: ColdTurns | None = None,
     ) -> None:
-        """`handler_of` gives the handler of a new connection by its listener.
+        """`handler_of` returns the handler of a new connection by its listener.
 
         `limits` are read again at every use: they may be altered.
 

@@ -79,7 +79,7 @@ class ConsumerCoordinator:
     # --- the new protocol --------------------------------------------------------------------
 
     async def heartbeat(self, slot: Slot, request: HeartbeatRequest) -> HeartbeatAnswer:
-        """Raises CoordinatorFault."""
+        """Handles a heartbeat. Raises CoordinatorFault."""
         now, image = self._surroundings.now(), self._surroundings.image
         group_id = request.group_id
         other = slot.shard.group(group_id)
@@ -106,7 +106,7 @@ class ConsumerCoordinator:
     async def join(
         self, slot: Slot, group: ConsumerGroup, request: JoinRequest, ticket: Ticket
     ) -> JoinAnswer:
-        """Raises CoordinatorFault."""
+        """Handles JoinGroup of a classic member. Raises CoordinatorFault."""
         now, image = self._surroundings.now(), self._surroundings.image
         decision = slot.shard.consumers.classic_join(group, request, ticket, image, now)
         answer = decision.join
@@ -122,7 +122,7 @@ class ConsumerCoordinator:
         return answer
 
     def sync(self, group: ConsumerGroup, request: SyncRequest, ticket: Ticket) -> SyncAnswer:
-        """Raises CoordinatorFault."""
+        """Handles SyncGroup of a classic member. Raises CoordinatorFault."""
         now = self._surroundings.now()
         try:
             assignment = classic.sync(group.roster, request, self._surroundings.image)
@@ -163,7 +163,7 @@ class ConsumerCoordinator:
     async def leave(
         self, slot: Slot, group: ConsumerGroup, leaving: Sequence[LeavingMember]
     ) -> tuple[LeaveResult, ...]:
-        """Raises CoordinatorFault."""
+        """Handles LeaveGroup. Raises CoordinatorFault."""
         now, image = self._surroundings.now(), self._surroundings.image
         decision = slot.shard.consumers.classic_leave(group, leaving, image, now)
         self._carry_out(slot, group.group_id, decision, now)
