@@ -1,7 +1,7 @@
 """`strandline topic`, `group`, `produce`, `consume`: command-line tools for any Kafka cluster.
 
     arguments           arguments, and the examples of `--help`
-      topic_commands, group_commands, produce_command, consume_command     one file per command
+      topics, groups, produce, consume, status                             one file per command
         cluster         requests to a cluster, as values               resets, timestamps: pure
           connection    addresses, settings, and remedies for errors
             printing, failures
