@@ -1,0 +1,120 @@
+"""What the coordinator wrote is what a loader reads, and nothing else is taken for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from strandline.broker.coordination.records.offset_records import (
+    LoadedRecord,
+    TransactionalRecord,
+    TransactionEnd,
+    TransactionMarker,
+    encode_records,
+    read_chunk,
+)
+from strandline.broker.coordination.values.group_offsets import CommittedOffset
+from strandline.broker.coordination.values.group_values import GroupSnapshot, MemberSnapshot
+from strandline.broker.coordination.values.shard_values import GroupRecord, OffsetRecord
+from strandline.storage.errors import CorruptFile
+from strandline.storage.local.formats.producer_state import MarkerType
+from strandline.storage.records.batch.record import Record, encode_batch
+from strandline.storage.tiering.log.unified_log import UnifiedLog
+from tests.unit.broker.coordination.group_trace import logged
+from tests.unit.storage.local.builders import append, append_marker, open_log
+
+COMMITTED = OffsetRecord("g", "t", 3, CommittedOffset(7, 2, "note", 1_000))
+# Kafka's format has the one or the other: an epoch, or a time at which it expires.
+EXPIRING = OffsetRecord("g", "t", 4, CommittedOffset(8, -1, "", 1_000, 9_000))
+MEMBER = MemberSnapshot(
+    member_id="m-1",
+    group_instance_id="i",
+    client_id="c",
+    client_host="/h",
+    rebalance_timeout_ms=60_000,
+    session_timeout_ms=10_000,
+    metadata=b"reads",
+    assignment=b"has",
+)
+GROUP = GroupRecord(
+    "g",
+    GroupSnapshot(
+        protocol_type="consumer",
+        generation=4,
+        protocol_name="range",
+        leader="m-1",
+        state_since_ms=1_000,
+        members=(MEMBER,),
+    ),
+)
+GONE = (OffsetRecord("g", "t", 3, None), GroupRecord("h", None))
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[UnifiedLog]:
+    made = UnifiedLog(open_log(tmp_path / "t"))
+    yield made
+    made.local.close()
+
+
+def loaded(log: UnifiedLog, offset: int = 0) -> tuple[list[LoadedRecord], int]:
+    """Everything from there on, and how many records were passed over."""
+    records: list[LoadedRecord] = []
+    skipped_count = 0
+    while offset < log.end_offset:
+        chunk = read_chunk(log, offset, log.end_offset)
+        records += chunk.records
+        skipped_count += chunk.skipped_count
+        offset = chunk.next_offset
+    return records, skipped_count
+
+
+def test_what_was_written_is_read_as_it_was_meant(log: UnifiedLog) -> None:
+    for records in ((COMMITTED, EXPIRING, GROUP), GONE):
+        append(log.local, memoryview(encode_records(records, 1_000)))
+    assert loaded(log) == ([COMMITTED, EXPIRING, GROUP, *GONE], 0)
+    assert loaded(log, 3) == ([*GONE], 0)
+
+
+def test_what_belongs_to_a_transaction_says_so_and_so_does_its_end(log: UnifiedLog) -> None:
+    key, value = _entry(COMMITTED)
+    append(log.local, _batch(key, value, producer_id=7))
+    append_marker(log.local, MarkerType.ABORT, producer_id=7)
+    assert loaded(log)[0] == [
+        TransactionalRecord(7, COMMITTED),
+        TransactionMarker(7, TransactionEnd.ABORT),
+    ]
+
+
+def test_groups_that_are_not_served_are_passed_over_and_counted(log: UnifiedLog) -> None:
+    # A key of a type that no release of Kafka has yet.
+    append(log.local, _batch(b"\x7f\x00", b"anything"))
+    append(log.local, memoryview(encode_records((COMMITTED,), 1_000)))
+    assert loaded(log) == ([COMMITTED], 1)
+
+
+def test_a_record_in_no_format_is_refused_with_its_offset(log: UnifiedLog) -> None:
+    key, value = _entry(COMMITTED)
+    append(log.local, _batch(key, value[:-1]))
+    with pytest.raises(CorruptFile, match="topic-0: offset 0"):
+        loaded(log)
+
+
+def _entry(record: OffsetRecord) -> tuple[bytes, bytes]:
+    ((key, value),) = logged((record,), 1_000)
+    assert value is not None
+    return key, value
+
+
+def _batch(key: bytes, value: bytes, *, producer_id: int = -1) -> memoryview:
+    is_transactional = producer_id >= 0
+    made = encode_batch(
+        [Record(offset=0, timestamp_ms=1, key=key, value=value)],
+        producer_id=producer_id,
+        producer_epoch=0 if is_transactional else -1,
+        base_sequence=0 if is_transactional else -1,
+        transactional=is_transactional,
+    )
+    return memoryview(bytearray(made))
