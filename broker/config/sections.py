@@ -84,15 +84,15 @@ class SaslConfig:
         "connections.max.reauth.ms",
         LONG,
         0,
-        "A login of SASL is to be renewed within this many ms, or the connection is closed; 0: it"
-        " lasts as long as the connection. May be set for one listener.",
+        "Ms within which a client must renew a SASL login, or the broker closes the connection;"
+        " 0: the login lasts as long as the connection. May be set for one listener.",
         minimum=0,
     )
     failed_delay_ms: int = key(
         "connection.failed.authentication.delay.ms",
         INT,
         100,
-        "A client that fails to log in is told so after this many ms.",
+        "Ms after which the broker answers a failed login.",
         minimum=0,
         maximum=10_000,
     )
@@ -113,16 +113,17 @@ class MetricsConfig:
         "strandline.metrics.listener",
         STRING,
         None,
-        "Where /metrics, /healthz and /readyz are served over HTTP: http://host:port. Unset:"
-        " nowhere. There is no password: choose an address that only the monitoring reaches.",
+        "Address at which the broker serves /metrics, /healthz and /readyz over HTTP:"
+        " http://host:port. Unset: none. There is no password: choose an address that only the"
+        " monitoring reaches.",
         convert=parse_metrics_listener,
     )
     partitions_max: int = key(
         "strandline.metrics.partitions.max",
         INT,
         10_000,
-        "Partitions, and committed offsets, that /metrics lists one by one; further ones only"
-        " count in the totals.",
+        "Number of partitions, and of committed offsets, that /metrics lists one by one;"
+        " further ones count only in the totals.",
         minimum=0,
     )
 
@@ -135,14 +136,15 @@ class FetchConfig:
         "fetch.max.bytes",
         INT,
         55 * MIB,
-        "Largest answer to a fetch, in bytes; one batch is sent even if larger.",
+        "Largest answer to a fetch, in bytes; the broker sends one batch even if it is larger.",
         minimum=1024,
     )
     sessions_max: int = key(
         "max.incremental.fetch.session.cache.slots",
         INT,
         1000,
-        "Incremental fetch sessions kept; further clients send full fetches.",
+        "Number of incremental fetch sessions that the broker keeps; further clients send full"
+        " fetches.",
         minimum=0,
     )
 
@@ -162,7 +164,7 @@ class PartitionConfig:
         "producer.id.expiration.ms",
         INT,
         86_400_000,
-        "An idle producer's sequence numbers are forgotten after this many ms.",
+        "Ms after which the broker forgets an idle producer's sequence numbers.",
         minimum=1,
         dynamic=True,
     )
@@ -184,14 +186,15 @@ class LogDirsConfig:
         "log.dirs",
         LIST,
         None,
-        "Folders of the logs, comma separated; a new partition goes where there are fewest.",
+        "Folders of the logs, comma separated; the broker creates a new partition in the folder"
+        " with the fewest.",
         convert=_paths,
     )
     recovery_threads: int = key(
         "num.recovery.threads.per.data.dir",
         INT,
         2,
-        "Logs of one folder that are opened at the same time at start-up, or recovered.",
+        "Number of logs of one folder that the start opens or recovers at the same time.",
         minimum=1,
         maximum=256,
     )
@@ -199,7 +202,7 @@ class LogDirsConfig:
         "log.retention.check.interval.ms",
         LONG,
         300_000,
-        "Ms between two looks for segments to delete.",
+        "Ms between two checks for segments to delete.",
         minimum=1,
     )
     first_delay_ms: int = key(
@@ -216,8 +219,8 @@ class LogDirsConfig:
 
 
 _THROTTLE_DOC = (
-    "Set, and taken back, by kafka-reassign-partitions --throttle. One broker replicates nothing,"
-    " so there is nothing to hold back."
+    "kafka-reassign-partitions --throttle sets and removes it. It has no effect, because a"
+    " single broker does not replicate."
 )
 
 
@@ -246,15 +249,15 @@ class ArchiveConfig:
         "remote.log.storage.system.enable",
         BOOLEAN,
         False,
-        "Turn the remote tier on; topics still ask for it with remote.storage.enable. Needs"
+        "Enables the remote tier; each topic also needs remote.storage.enable. Requires"
         " strandline.remote.url.",
     )
     url: str | None = key(
         "strandline.remote.url",
         STRING,
         None,
-        "Where the remote tier lies: s3://bucket/prefix or file:///folder. Credentials come by the"
-        " usual AWS chain.",
+        "Place of the remote tier: s3://bucket/prefix or file:///folder. Credentials come from"
+        " the usual AWS chain.",
     )
     endpoint_url: str | None = key(
         "strandline.remote.s3.endpoint.url",
@@ -272,16 +275,15 @@ class ArchiveConfig:
         "strandline.remote.groups.upload.ms",
         LONG,
         60_000,
-        "Ms between two writes of changed group offsets to the bucket, from where a restore takes"
-        " them.",
+        "Ms between two writes of changed group offsets to the bucket; a restore reads them there.",
         minimum=1,
     )
     check_interval_ms: int = key(
         "strandline.remote.check.interval.ms",
         LONG,
         600_000,
-        "Ms between two looks whether cluster.json, the metadata and the groups' offsets still lie"
-        " in the bucket: three requests. What was deleted is written again.",
+        "Ms between two checks that cluster.json, the metadata and the groups' offsets are"
+        " still in the bucket: three requests. The broker writes deleted objects again.",
         minimum=10,
     )
 
@@ -294,7 +296,7 @@ class RemoteWaitConfig:
         "remote.fetch.max.wait.ms",
         INT,
         500,
-        "Longest wait of a fetch for the remote tier, in ms; the download goes on.",
+        "Longest wait of a fetch for the remote tier, in ms; the download continues.",
         minimum=1,
         dynamic=True,
     )
@@ -316,14 +318,14 @@ class ReplicaConfig:
         "strandline.remote.replica.poll.ms",
         LONG,
         10_000,
-        "Ms between two looks of a read-only replica at the archive that it serves.",
+        "Ms between two polls of the archive by a read-only replica.",
         minimum=10,
     )
     full_poll_ms: int = key(
         "strandline.remote.replica.full.poll.ms",
         LONG,
         600_000,
-        "Ms after which a read-only replica asks for every manifest, whatever the list of changes"
-        " says that the archive's broker writes.",
+        "Ms after which a read-only replica requests every manifest, whatever the broker's list"
+        " of changes says.",
         minimum=10,
     )

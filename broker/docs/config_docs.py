@@ -20,23 +20,23 @@ _INTRODUCTION = """\
 <!-- Made by `make docs`. Do not edit. -->
 
 `strandline serve --config server.properties --set key=value` reads a Java properties file (in
-UTF-8) and then the overrides, which win. Kafka's names mean what they mean in Kafka; keys that
-begin with `strandline.` are ours. A mistyped key or a value out of bounds stops the start with a
-message that names the line, what is accepted, and the nearest known key.
+UTF-8) and then the overrides, which win. Kafka's names have Kafka's meaning; keys that begin with
+`strandline.` are ours. A mistyped key or a value out of bounds stops the start with a
+message that names the line, the accepted values, and the nearest known key.
 
-Defaults are Kafka's but for three: `node.id` is 1, `log.dir` is a folder under the working
+Defaults are Kafka's with three exceptions: `node.id` is 1, `log.dir` is a folder under the working
 directory (Kafka's `/tmp` is emptied at boot), and `listeners` is this machine alone, because
-without further settings nobody is asked for a password.
+by default the broker asks no client for a password.
 
-The keys of the broker are read at the start. Those marked *dynamic* can also be altered while it
-runs, for one broker or for all (`kafka-configs --entity-type brokers`), and keep that value over
-the file's through restarts. Topic properties can be altered at any time.
+The broker reads its keys at the start. You can alter those marked *dynamic* while it runs, for one
+broker or for all (`kafka-configs --entity-type brokers`); that value overrides the file, also after
+restarts. You can alter topic properties at any time.
 """
 
 _TOPIC_INTRODUCTION = """\
 ## Topic properties
 
-Set when a topic is created, or altered later. A topic that does not set a property gets the
+Set them when you create a topic, or alter them later. A topic that does not set a property gets the
 broker's default for it, from the broker key in the last column.
 """
 
@@ -48,15 +48,15 @@ the finest unit wins: `.ms` over `.minutes` over `.hours`.
 _IGNORED_INTRODUCTION = """\
 ## Kafka's keys that have no effect
 
-Accepted, so that a configuration made for Kafka can be used, and logged as ignored. A star stands
-for all keys that begin so.
+The broker accepts these keys, so that you can use a configuration made for Kafka, and logs that it
+ignores them. A star stands for all keys that begin so.
 """
 
 _REFUSED_INTRODUCTION = """\
 ## Kafka's keys that are refused
 
-Ignoring these would break a promise that the configuration makes. A value that asks for nothing, as
-in the last column, is accepted.
+If the broker ignored these keys, it would break a promise of the configuration. It accepts a value
+without effect, as in the last column.
 """
 
 

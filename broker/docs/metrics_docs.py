@@ -10,20 +10,20 @@ _INTRODUCTION = """\
 
 <!-- Made by `make docs`. Do not edit. -->
 
-`strandline.metrics.listener=http://127.0.0.1:9404` serves these at `/metrics`, in Prometheus' text
-format, or in OpenMetrics to who asks for it. Beside it are `/healthz` (the broker runs) and
-`/readyz` (it serves clients; 503 and the reason if not). There is no password: choose an address
-that only the monitoring reaches.
+`strandline.metrics.listener=http://127.0.0.1:9404` serves these metrics at `/metrics`, in
+Prometheus' text format, or in OpenMetrics to a client that asks for it. It also serves `/healthz`
+(the broker runs) and `/readyz` (it serves clients; 503 and the reason if not). There is no
+password: choose an address that only the monitoring reaches.
 
-Names are those of Kafka with the JMX exporter's usual rules, so that dashboards made for Kafka find
-them. Of a metric with a `topic` label, the series without that label is the sum over all topics, as
-in Kafka: sum over `topic!=""`, or take the one without. What to alert on:
-[operations.md](operations.md#metrics-and-alerts).
+Names are those of Kafka with the JMX exporter's usual rules, so that Kafka's dashboards work. For a
+metric with a `topic` label, the series without that label is the sum over all topics, as in Kafka:
+sum over `topic!=""`, or use the one without. [operations.md](operations.md#metrics-and-alerts) has
+the alerts.
 
-Of Kafka's metrics of tiered storage there are not: `BuildRemoteLogAuxState*`, which is about
-followers; `RemoteLogSizeComputationTime`, because the manifest says the size;
-`RemoteLogReaderFetchRateAndTimeMs` and `remote-{fetch,copy}-throttle-time-*`, for which there are
-`strandline_cold_*` and `strandline_remote_throttled_seconds_total`.
+These of Kafka's metrics of tiered storage are missing: `BuildRemoteLogAuxState*`, which concerns
+followers; `RemoteLogSizeComputationTime`, because the manifest has the size;
+`RemoteLogReaderFetchRateAndTimeMs` and `remote-{fetch,copy}-throttle-time-*`, which
+`strandline_cold_*` and `strandline_remote_throttled_seconds_total` replace.
 """
 
 

@@ -95,10 +95,10 @@ class PaceConfig:
         "strandline.remote.fetch.yield.ms",
         DOUBLE,
         0.25,
-        "Cold reads make way for live traffic. While records are produced, they are slowed down"
-        " until 99 of 100 requests wait for their turn no longer than this, or than 1.3 times what"
-        " they wait without cold reads, in ms. Without live traffic they go at full speed. 0: they"
-        " never make way.",
+        "Cold reads yield to live traffic. While producers send, the broker throttles cold"
+        " reads until 99 of 100 requests wait for their turn no longer than this, or than 1.3"
+        " times their wait without cold reads, in ms. Without live traffic cold reads run at"
+        " full speed. 0: they never yield.",
         minimum=0,
         dynamic=True,
         convert=lambda ms: ms / 1000,
@@ -107,8 +107,9 @@ class PaceConfig:
         "strandline.remote.fetch.yield.floor.bytes.per.second",
         LONG,
         16 * MIB,
-        "Bytes per second that all cold reads together get at least, however busy the broker is, so"
-        " that each of them advances. A machine without a free core has the floor below.",
+        "Minimum rate of all cold reads together, in bytes per second, however busy the broker"
+        " is, so that each of them advances. On a machine without a free core the next property"
+        " applies.",
         minimum=64 * 1024,
         dynamic=True,
     )
@@ -116,9 +117,9 @@ class PaceConfig:
         "strandline.remote.fetch.yield.full.floor.bytes.per.second",
         LONG,
         4 * MIB,
-        "The same on a machine without a free core: where the broker waits for a core longer than"
-        " strandline.remote.fetch.yield.ms, and longer than 1.3 times what it waits without cold"
-        " reads. It is never above the other floor.",
+        "Minimum rate on a machine without a free core: where the broker waits for a core"
+        " longer than strandline.remote.fetch.yield.ms, and longer than 1.3 times its wait"
+        " without cold reads. It never exceeds the other minimum rate.",
         minimum=64 * 1024,
         dynamic=True,
     )

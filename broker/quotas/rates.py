@@ -28,7 +28,7 @@ class QuotaWindows:
         "quota.window.num",
         INT,
         11,
-        "Windows over which a client's rate is taken for its quota.",
+        "Number of windows over which the broker measures a client's rate for its quota.",
         minimum=1,
         maximum=1000,
     )

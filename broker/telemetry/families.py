@@ -55,7 +55,7 @@ REQUESTS = (
     _family(
         "kafka_network_requestmetrics_throttletimems",
         _S,
-        "Ms for which clients were told to be silent because of a quota.",
+        "Ms for which a quota throttled clients.",
         _REQUEST,
     ),
     _family("kafka_network_requestmetrics_requestbytes", _S, "Bytes of requests.", _REQUEST),
@@ -63,8 +63,8 @@ REQUESTS = (
     _family(
         "strandline_requests_refused_total",
         _C,
-        "Requests that were malformed or of a version that is not served: their connections were"
-        " closed.",
+        "Requests that were malformed or of an unsupported version: the broker closed their"
+        " connections.",
     ),
 )
 
@@ -78,17 +78,15 @@ CONNECTIONS = (
     _family(
         "strandline_connections_refused_total",
         _C,
-        "Connections that were closed at once: max.connections or max.connections.per.ip.",
+        "Connections that the broker closed at once: max.connections or max.connections.per.ip.",
     ),
     _family(
         "strandline_connections_closed_total",
         _C,
-        "Connections that were closed by the broker: idle, or stalled in a request or an answer.",
+        "Connections that the broker closed: idle, or stalled in a request or an answer.",
         ("reason",),
     ),
-    _family(
-        "strandline_connections_muted", _G, "Connections that are silenced because of a quota."
-    ),
+    _family("strandline_connections_muted", _G, "Connections that a quota mutes."),
     _family("strandline_receive_buffer_bytes", _G, "Memory of all receive buffers."),
 )
 
@@ -99,11 +97,11 @@ TOPICS = (
     _topic_counter("totalproducerequests", "Batches that producers sent."),
     _topic_counter(
         "failedproducerequests",
-        "Batches that were refused for what is in them, or could not be written.",
+        "Batches with invalid content, or that the broker could not write.",
     ),
-    _topic_counter("totalfetchrequests", "Looks at partitions for consumers."),
-    _topic_counter("failedfetchrequests", "Looks that failed because of the broker or its disk."),
-    _topic_counter("remotefetchrequests", "Looks that needed the object store."),
+    _topic_counter("totalfetchrequests", "Reads of partitions for consumers."),
+    _topic_counter("failedfetchrequests", "Reads that failed because of the broker or its disk."),
+    _topic_counter("remotefetchrequests", "Reads that needed the object store."),
     _topic_counter("remotefetchbytes", "Bytes of batches read from the object store."),
     _topic_counter("remotefetcherrors", "Reads from the object store that failed."),
     _topic_counter("remotecopybytes", "Bytes archived and committed."),
@@ -129,14 +127,14 @@ TIERS = (
     _family(
         "kafka_server_brokertopicmetrics_remotedeletelagbytes",
         _G,
-        "Bytes of objects in the archive that nothing refers to any more and that are not deleted"
-        " yet: of segments that retention has given up, and of what others took the place of.",
+        "Bytes of unreferenced objects in the archive that wait for deletion: of expired"
+        " segments, and of replaced objects.",
         _TOPIC,
     ),
     _family(
         "kafka_server_brokertopicmetrics_remotedeletelagsegments",
         _G,
-        "Segments in the archive that retention has given up and that are not deleted yet.",
+        "Expired segments in the archive that wait for deletion.",
         _TOPIC,
     ),
     _family(
@@ -151,43 +149,43 @@ TIERS = (
     _family(
         "strandline_remote_copy_failing_seconds",
         _G,
-        "For how long archiving a partition has not succeeded, with the kind of the last error;"
-        " there only while it is so.",
+        "Seconds for which archiving a partition has failed, with the kind of the last error;"
+        " absent otherwise.",
         ("topic", "partition", "error"),
     ),
     _family(
         "strandline_remote_delete_failing_seconds",
         _G,
-        "The same for deleting in the archive.",
+        "Seconds for which deleting in the archive has failed; absent otherwise.",
         ("topic", "partition", "error"),
     ),
     _family(
         "strandline_remote_copy_waiting_segments",
         _G,
-        "Closed segments that are not archived, by why: `next` and `queued` are on their way;"
-        " `gap`, `overlap` and `fenced` will not be archived before somebody does something.",
+        "Closed segments that are not archived, by reason: `next` and `queued` wait for their"
+        " copy; `gap`, `overlap` and `fenced` need an operator.",
         ("topic", "reason"),
     ),
-    _family("strandline_remote_up", _G, "1 if the object store answers, 0 if it is away."),
+    _family("strandline_remote_up", _G, "1 if the object store answers, 0 if it is unreachable."),
     _family(
         "strandline_remote_writes_refused_seconds",
         _G,
-        "For how long the object store has taken no write at all, with the kind of error"
-        " (`AccessDenied`: it is forbidden, `StoreFull`: there is no room); there only while it is"
-        " so, from a start on.",
+        "Seconds for which the object store has accepted no write since the start, with the"
+        " kind of error (`AccessDenied`: it is forbidden, `StoreFull`: there is no room); absent"
+        " otherwise.",
         ("error",),
     ),
     _family(
         "strandline_remote_conditions_atomic",
         _G,
-        "0 if of several conditional writes at once more than one was done, when the broker"
-        " started: the archive is safe with this broker alone. 1 if just one was.",
+        "0 if more than one of several concurrent conditional writes succeeded at the start:"
+        " the archive is safe with this broker alone. 1 if just one did.",
     ),
     _family(
         "strandline_remote_archive_owned",
         _G,
-        "1 if the archive is this broker's to change; 0 until that is known, and from when another"
-        " broker took it.",
+        "1 if this broker owns the archive; 0 until it knows that, and once another broker owns"
+        " it.",
     ),
     _family(
         "strandline_metadata_mirror_lag",
@@ -197,8 +195,9 @@ TIERS = (
     _family(
         "strandline_remote_deleted_objects_total",
         _C,
-        "Objects that somebody deleted in the bucket beside the topics, and that the broker writes"
-        " again: `cluster` is cluster.json, `metadata` and `groups` what lies in those folders.",
+        "Objects outside of topics that were deleted in the bucket, and that the broker writes"
+        " again: `cluster` is cluster.json, `metadata` and `groups` are the objects of those"
+        " folders.",
         ("object",),
     ),
     _family(
@@ -215,11 +214,11 @@ TIERS = (
     _family(
         "strandline_remote_throttled_seconds_total",
         _C,
-        "Time that copies and fetches waited because of remote.log.manager.*.max.bytes.per.second.",
+        "Seconds for which remote.log.manager.*.max.bytes.per.second throttled copies and fetches.",
         ("what",),
     ),
     _family("strandline_cold_cache_bytes", _G, "Memory of chunks of archived segments."),
-    _family("strandline_cold_running_downloads", _G, "Chunks that are being fetched."),
+    _family("strandline_cold_running_downloads", _G, "Chunks whose download is under way."),
     _family("strandline_cold_index_bytes", _G, "Memory of indexes of archived segments."),
     _family(
         "strandline_cold_index_evictions_total",
@@ -229,7 +228,7 @@ TIERS = (
     _family(
         "kafka_log_remote_remotelogmanager_remotelogmanagertasksavgidlepercent",
         _G,
-        "Part of the copier's pool that has no work just now, 0 to 1.",
+        "Idle part of the copier's pool, 0 to 1.",
     ),
     _family(
         "kafka_log_remote_remotestoragethreadpool_remotelogreadertaskqueuesize",
@@ -239,19 +238,19 @@ TIERS = (
     _family(
         "kafka_log_remote_remotestoragethreadpool_remotelogreaderavgidlepercent",
         _G,
-        "Part of the readers' pool that has no work just now, 0 to 1.",
+        "Idle part of the readers' pool, 0 to 1.",
     ),
     _family(
         "kafka_server_delayedremotefetchmetrics_expires_total",
         _C,
-        "Fetches for which remote.fetch.max.wait.ms was over before all that they asked of the"
-        " archive was there. Their downloads went on.",
+        "Fetches whose remote.fetch.max.wait.ms expired before all their archived records were"
+        " there. Their downloads continued.",
     ),
     _family(
         "kafka_server_delayedremotelistoffsetsmetrics_expires_total",
         _C,
-        "Lookups by time that were answered with REQUEST_TIMED_OUT, by partition: the client's"
-        " time was over, or remote.list.offsets.request.timeout.ms.",
+        "Lookups by time that got REQUEST_TIMED_OUT, by partition: the client's timeout or"
+        " remote.list.offsets.request.timeout.ms expired.",
     ),
     _family(
         "strandline_remote_pool_size",
@@ -263,7 +262,7 @@ TIERS = (
     _family(
         "strandline_cold_chunks_total",
         _C,
-        "Chunks that readers asked for, by where they were: memory, download under way, disk,"
+        "Chunks that readers requested, by their place: memory, download under way, disk,"
         " object store.",
         ("found",),
     ),
@@ -271,69 +270,71 @@ TIERS = (
     _family(
         "strandline_cold_failures_total",
         _C,
-        "Downloads that failed or were damaged (corrupt), and reads that could not be done because"
-        " what a manifest names is missing, corrupt, in an archive class (archived) or refused"
-        " (denied).",
+        "Downloads that failed or were damaged (corrupt), and reads that failed because an"
+        " object that a manifest names is missing, corrupt, in an archive class (archived) or"
+        " refused (denied).",
         ("reason",),
     ),
     _family(
         "strandline_cold_limit_bytes_per_second",
         _G,
-        "What cold reads may take at present, so that live traffic does not wait; 0: there is no"
-        " limit, because nothing is live. Below"
+        "Present limit of all cold reads, so that live traffic does not wait; 0: no limit,"
+        " because there is no live traffic. Below"
         " strandline.remote.fetch.yield.floor.bytes.per.second the broker waits for a core.",
     ),
     _family(
         "strandline_cold_lateness_seconds_max",
         _G,
-        "Beyond this wait of the event loop cold reads are slowed down:"
+        "Wait of the event loop above which the broker throttles cold reads:"
         " strandline.remote.fetch.yield.ms, or 1.3 times the wait without them.",
     ),
     _family(
         "strandline_cold_held_answers",
         _G,
-        "Answers from the archive that wait while live traffic goes first.",
+        "Answers from the archive that wait for live traffic.",
     ),
     _family(
         "strandline_cold_held_seconds_total",
         _C,
-        "Time in which answers from the archive were held back for live traffic.",
+        "Seconds during which answers from the archive waited for live traffic.",
     ),
     _family(
         "strandline_cold_limit_cuts_total",
         _C,
-        "How often the limit of cold reads was lowered because live traffic waited too long.",
+        "Number of times that the broker lowered the limit of cold reads because live traffic"
+        " waited too long.",
     ),
 )
 
 PARTITIONS = (
     _family("kafka_log_log_size", _G, "Bytes on the local disk.", _PARTITION),
     _family("kafka_log_log_numlogsegments", _G, "Segments on the local disk.", _PARTITION),
-    _family("kafka_log_log_logstartoffset", _G, "First offset, in whichever tier.", _PARTITION),
-    _family("kafka_log_log_logendoffset", _G, "Next offset to be written.", _PARTITION),
+    _family("kafka_log_log_logstartoffset", _G, "First offset, in either tier.", _PARTITION),
+    _family("kafka_log_log_logendoffset", _G, "Next offset that a record gets.", _PARTITION),
     _family(
         "kafka_log_log_retentionsizeinpercent",
         _G,
         "Bytes in percent of retention.bytes; 0 without such a limit, and for tiered topics."
-        " Beyond 100 something waits to be deleted.",
+        " Above 100 segments wait for deletion.",
         _PARTITION,
     ),
     _family(
         "kafka_log_remote_remotelogmanager_retentionsizeinpercent",
         _G,
-        "The same for tiered topics: bytes in both tiers, what lies in both counted once.",
+        "For tiered topics, bytes in both tiers in percent of retention.bytes; bytes in both"
+        " count once.",
         _PARTITION,
     ),
     _family(
         "kafka_log_remote_remotelogmanager_localretentionsizeinpercent",
         _G,
-        "Of tiered topics, bytes on the local disk in percent of local.retention.bytes.",
+        "For tiered topics, bytes on the local disk in percent of local.retention.bytes.",
         _PARTITION,
     ),
     _family(
         "strandline_log_tier_bytes",
         _G,
-        "Bytes per tier; what lies in both counts in both.",
+        "Bytes per tier; bytes in both tiers count in both.",
         ("topic", "partition", "tier"),
     ),
     _family(
@@ -349,23 +350,23 @@ PARTITIONS = (
     _family(
         "kafka_log_logcleanermanager_uncleanable_partitions_count",
         _G,
-        "Compacted logs that are left alone until the next start; the log says why.",
+        "Compacted logs that the cleaner skips until the next start; the log says why.",
     ),
     _family("kafka_log_logcleanermanager_uncleanable_bytes", _G, "Dirty bytes of those logs."),
     _family(
         "kafka_log_logcleaner_max_compaction_delay_secs",
         _G,
-        "How long max.compaction.lag.ms has been over for the log that waits longest.",
+        "Seconds since max.compaction.lag.ms expired, for the log that has waited longest.",
     ),
     _family(
         "kafka_log_logcleaner_max_buffer_utilization_percent",
         _G,
-        "How full log.cleaner.dedupe.buffer.size became in the last compaction.",
+        "Percent of log.cleaner.dedupe.buffer.size that the last compaction used.",
     ),
     _family(
         "kafka_log_logcleaner_max_clean_time_secs",
         _G,
-        "How long the last compaction of a log took.",
+        "Seconds that the last compaction of a log took.",
     ),
     _family("strandline_cleaner_cleanings_total", _C, "Compactions of logs."),
     _family("strandline_cleaner_read_bytes_total", _C, "Bytes read by compaction, in both passes."),
@@ -373,8 +374,10 @@ PARTITIONS = (
 )
 
 REPLICAS = (
-    _family("kafka_server_replicamanager_partitioncount", _G, "Partitions served here."),
-    _family("kafka_server_replicamanager_leadercount", _G, "Partitions led here."),
+    _family(
+        "kafka_server_replicamanager_partitioncount", _G, "Partitions that this broker serves."
+    ),
+    _family("kafka_server_replicamanager_leadercount", _G, "Partitions that this broker leads."),
     _family(
         "kafka_server_replicamanager_underreplicatedpartitions",
         _G,
@@ -388,13 +391,15 @@ REPLICAS = (
     _family(
         "kafka_server_replicamanager_offlinereplicacount",
         _G,
-        "Partitions that should be served here and are not: their folder failed.",
+        "Partitions that the broker does not serve because their folder failed.",
     ),
     _family(
         "kafka_controller_kafkacontroller_activecontrollercount", _G, "1: this broker decides."
     ),
     _family(
-        "kafka_controller_kafkacontroller_offlinepartitionscount", _G, "Partitions nobody serves."
+        "kafka_controller_kafkacontroller_offlinepartitionscount",
+        _G,
+        "Partitions that no broker serves.",
     ),
     _family("kafka_controller_kafkacontroller_globaltopiccount", _G, "Topics."),
     _family("kafka_controller_kafkacontroller_globalpartitioncount", _G, "Partitions of topics."),
@@ -417,7 +422,7 @@ REPLICAS = (
     _family(
         "kafka_server_fetchsessioncache_incrementalfetchsessionevictions_total",
         _C,
-        "Fetch sessions that made room for others.",
+        "Fetch sessions that the broker evicted for others.",
     ),
     _family("strandline_metadata_version", _G, "Entries of the metadata log."),
     _family(
@@ -450,15 +455,15 @@ PROCESS = (
     _family("process_resident_memory_bytes", _G, "Memory of the process that is in RAM."),
     _family("process_virtual_memory_bytes", _G, "Address space of the process."),
     _family("process_open_fds", _G, "Open files and sockets."),
-    _family("process_max_fds", _G, "How many there may be."),
+    _family("process_max_fds", _G, "Limit of open files and sockets."),
     _family("process_threads", _G, "Threads."),
-    _family("process_start_time_seconds", _G, "When it was started, since 1970."),
+    _family("process_start_time_seconds", _G, "Start time of the process, in seconds since 1970."),
     _family("python_gc_collections_total", _C, "Garbage collections.", ("generation",)),
     _family("strandline_build_info", _G, "1, with the release.", ("version",)),
     _family(
         "strandline_metrics_left_out",
         _G,
-        "Series that are not shown because there are too many, by what they are about.",
+        "Series that /metrics omits because there are too many, by subject.",
         ("what",),
     ),
 )

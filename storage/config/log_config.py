@@ -99,8 +99,8 @@ class LogConfig:
         "compression.type",
         STRING,
         "producer",
-        "Codec of what is stored; producer keeps what was sent, others make the broker"
-        " decompress and compress each batch that has another one.",
+        "Codec of stored batches; producer keeps the producer's codec, with others the broker"
+        " recompresses each batch that has another one.",
         "compression.type",
         choices=COMPRESSION_TYPES,
     )
@@ -262,7 +262,7 @@ class LogConfig:
         "min.insync.replicas",
         INT,
         1,
-        "Replicas that must have a record of acks=all, of those that there are.",
+        "Number of existing replicas that must have a record of acks=all.",
         "min.insync.replicas",
         minimum=1,
     )
@@ -273,8 +273,8 @@ class LogConfig:
         "remote.copy.lag.bytes",
         LONG,
         SAME_AS_LOCAL,
-        "A closed segment may be copied when so many newer bytes are in the local log, or when"
-        " remote.copy.lag.ms allows it; 0: at once, -1: as many as are kept locally.",
+        "The broker may copy a closed segment when the local log has this many newer bytes, or"
+        " when remote.copy.lag.ms allows it; 0: at once, -1: the local retention in bytes.",
         "log.remote.copy.lag.bytes",
         minimum=-1,
     )
@@ -282,9 +282,9 @@ class LogConfig:
         "remote.copy.lag.ms",
         LONG,
         0,
-        "A closed segment may be copied when its newest record is so old, in ms, or when"
-        " remote.copy.lag.bytes allows it; 0: at once, -1: as old as what is kept locally, or"
-        " at once where both are -1 and all is kept locally.",
+        "The broker may copy a closed segment when its newest record has this age, in ms, or"
+        " when remote.copy.lag.bytes allows it; 0: at once, -1: the local retention in ms, or at"
+        " once where both are -1 and local retention is unlimited.",
         "log.remote.copy.lag.ms",
         minimum=-1,
     )
@@ -292,7 +292,7 @@ class LogConfig:
         "remote.log.copy.disable",
         BOOLEAN,
         False,
-        "Stop copying to the remote tier; what is there stays readable.",
+        "Stop copying to the remote tier; archived segments stay readable.",
     )
     remote_log_delete_on_disable: bool = key(
         "remote.log.delete.on.disable",
@@ -325,7 +325,7 @@ class LogConfig:
         "segment.bytes",
         INT,
         1_073_741_824,
-        "Size at which a segment is closed.",
+        "Size at which the broker closes a segment.",
         "log.segment.bytes",
         minimum=SEGMENT_BYTES_MIN,
     )
@@ -341,7 +341,7 @@ class LogConfig:
         "segment.jitter.ms",
         LONG,
         0,
-        "Random part taken off segment.ms, in ms.",
+        "Upper bound of the random ms that the broker subtracts from segment.ms.",
         "log.roll.jitter.ms",
         "log.roll.jitter.hours",
         minimum=0,
@@ -350,7 +350,7 @@ class LogConfig:
         "segment.ms",
         LONG,
         604_800_000,
-        "Age at which a segment is closed, in ms, also while nothing is written to it.",
+        "Age at which the broker closes a segment, in ms, also without writes to it.",
         "log.roll.ms",
         "log.roll.hours",
         minimum=1,

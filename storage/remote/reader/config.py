@@ -42,7 +42,7 @@ class ColdReaderConfig:
         "strandline.remote.chunk.bytes",
         INT,
         8 * MIB,
-        "Bytes of a segment that are fetched at a time, rounded up to about a mebibyte.",
+        "Bytes of a segment that the broker downloads at a time, rounded up to about a mebibyte.",
         minimum=64 * 1024,
         maximum=256 * MIB,
     )
@@ -57,8 +57,8 @@ class ColdReaderConfig:
         "strandline.remote.cache.disk.bytes",
         LONG,
         0,
-        "Disk space for chunks of remote segments, at most 16,384 of them; they outlive a restart."
-        " 0: none.",
+        "Disk space for chunks of remote segments, at most 16,384 of them; they survive a"
+        " restart. 0: none.",
         minimum=0,
     )
     disk_directory: Path | None = key(

@@ -56,23 +56,23 @@ class TieringConfig:
         "strandline.remote.orphan.grace.ms",
         LONG,
         24 * HOUR_MS,
-        "Objects that no manifest names are deleted when they are older than this many ms, and than"
-        " two copies and the delete grace may take.",
+        "Age in ms at which the broker deletes objects that no manifest names; they must also"
+        " be older than two copies and the delete grace may take.",
         minimum=1,
     )
     orphan_interval_ms: int = key(
         "strandline.remote.orphan.check.interval.ms",
         LONG,
         24 * HOUR_MS,
-        "Ms between two looks for objects that no manifest names; each lists the whole archive.",
+        "Ms between two searches for objects that no manifest names; each lists the whole archive.",
         minimum=1,
     )
     merge_target_bytes: int = key(
         "strandline.remote.merge.target.bytes",
         LONG,
         64 * MIB,
-        "Adjacent small segments are merged in the remote tier into objects of up to this size; 0:"
-        " never. One is held on the local disk while it is made.",
+        "Size up to which the broker merges adjacent small segments in the remote tier; 0:"
+        " never. The local disk holds one merged segment during the merge.",
         minimum=0,
         maximum=1024 * MIB,
     )
@@ -80,15 +80,15 @@ class TieringConfig:
         "strandline.remote.copy.timeout.ms",
         LONG,
         900_000,
-        "A copy of one segment that takes longer is given up and tried again, in ms.",
+        "Ms after which the broker aborts and retries the copy of one segment.",
         minimum=1,
     )
     changes_interval_ms: int = key(
         "strandline.remote.changes.interval.ms",
         LONG,
         5_000,
-        "Ms between two writes of the list of changes, which tells read-only replicas what to ask"
-        " for: one request each, while something changes. -1: none is written.",
+        "Ms between two writes of the list of changes, which names the changed manifests for"
+        " read-only replicas: one request each, while something changes. -1: no list.",
         minimum=-1,
     )
 
