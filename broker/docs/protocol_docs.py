@@ -9,8 +9,8 @@ _INTRODUCTION = """\
 
 <!-- Made by `make docs`. Do not edit. -->
 
-What the broker speaks. An API that is not in this table is not advertised, and a request for it
-closes the connection, as in Apache Kafka. The ranges end where Apache Kafka 4.3's do. From the
+The table lists the APIs of the broker. It does not advertise others, and closes the connection on
+a request for one, as Apache Kafka does. The ranges end where Apache Kafka 4.3's do. From the
 version in the last column on, requests have compact lengths and tagged fields (KIP-482).
 
 | API | key | versions | flexible |
@@ -18,59 +18,59 @@ version in the last column on, requests have compact lengths and tagged fields (
 """
 
 _NOTES = """
-Produce 0 to 2, which Kafka 4 advertises and refuses, are served: their messages are stored as a
-batch of v2 ([decision 3](decisions/0003-wire-protocol.md)). Fetch 0 to 3 gives records back in
-the message formats of that time. The other versions that Kafka 4 dropped (KIP-896), such as
-ListOffsets 0, are served too: clients from before Kafka 0.10 work.
+The broker serves Produce 0 to 2, which Kafka 4 advertises and refuses: it stores their messages as
+a batch of v2 ([decision 3](decisions/0003-wire-protocol.md)). Fetch 0 to 3 returns records in the
+message formats of that time. The broker also serves the other versions that Kafka 4 dropped
+(KIP-896), such as ListOffsets 0: clients from before Kafka 0.10 work.
 
 AlterConfigs and IncrementalAlterConfigs change topics, and those keys of brokers that
-[configuration.md](configuration.md) calls dynamic; the other keys are read at the start and refused
-with INVALID_REQUEST. `remote.storage.enable` can be turned on for a running topic, and off again
-together with `remote.log.delete.on.disable=true` (KIP-950). The APIs for elections and
-reassignments give the answers of a single broker: no election is needed, and a partition can be
+[configuration.md](configuration.md) calls dynamic. The broker reads the other keys at its start and
+refuses to alter them (INVALID_REQUEST). You can turn `remote.storage.enable` on for a running
+topic, and off again together with `remote.log.delete.on.disable=true` (KIP-950). The APIs for
+elections and reassignments answer as a single broker: it needs no election, and a partition can be
 assigned to this broker alone. AlterReplicaLogDirs moves partitions between the log folders of the
-broker; a move that a restart interrupts goes on.
+broker; an interrupted move continues after a restart.
 
-On a listener without SASL everybody is the user `ANONYMOUS`, as in Kafka; there SaslHandshake and
-SaslAuthenticate are answered with ILLEGAL_SASL_STATE. Quotas of the entity `ip` take addresses
-only, no host names. UpdateFeatures accepts the level that a feature has and no other;
-UnregisterBroker refuses the one broker there is.
+On a listener without SASL every client is the user `ANONYMOUS`, as in Kafka; there the broker
+answers SaslHandshake and SaslAuthenticate with ILLEGAL_SASL_STATE. Quotas of the entity `ip` take
+addresses only, no host names. UpdateFeatures accepts the present level of a feature and no other.
+UnregisterBroker refuses the only broker.
 
-Not served yet: transactions, ACLs, delegation tokens and TLS. Of SASL there are PLAIN and SCRAM.
-What asks for ACLs is answered with SECURITY_DISABLED, as by a Kafka without an authorizer.
-Transactional ids are refused at once with INVALID_REQUEST; in FindCoordinator 1 and 2 with
-TRANSACTIONAL_ID_AUTHORIZATION_FAILED, as librdkafka asks again for ever after anything else.
+Not supported yet: transactions, ACLs, delegation tokens and TLS. SASL has PLAIN and SCRAM. The
+broker answers requests for ACLs with SECURITY_DISABLED, as a Kafka without an authorizer does. It
+refuses transactional ids at once with INVALID_REQUEST; in FindCoordinator 1 and 2 with
+TRANSACTIONAL_ID_AUTHORIZATION_FAILED, because librdkafka retries any other error for ever.
 
 ## Where answers differ from Apache Kafka's
 
-Each on purpose:
+Each difference is intentional:
 
-* **ListOffsets** -3, the record with the largest timestamp, looks through both tiers, and only at
-  records that are not deleted; Kafka's looks at all that is on the local disk. A lookup by time for
-  which the archive cannot be read now gets KAFKA_STORAGE_ERROR, which clients repeat, and not
+* **ListOffsets** -3, the record with the largest timestamp, searches both tiers, and only existing
+  records; Kafka's searches all records on the local disk. If the archive is unreadable at the
+  moment, a lookup by time gets KAFKA_STORAGE_ERROR, which clients retry, instead of
   UNKNOWN_SERVER_ERROR.
-* **Fetch** from an archive that cannot be read now is answered without records and without an
-  error, as when its time is over; so is a read beyond `remote.log.reader.max.pending.tasks`. A
-  partition that is answered with an error still gets its high watermark, last stable offset and log
-  start, where they are known. A topic with `compression.type=zstd` is refused to Fetch before 10
-  with UNSUPPORTED_COMPRESSION_TYPE, as Kafka did before 4.
-* **Produce** takes a batch whose base offset is not 0, and reads no records of topics that do not
-  ask for it, but for the first batches of a connection
-  ([decision 5](decisions/0005-append.md)); so of the max timestamps that are wrong
-  it corrects those below the first record's. A batch that says its timestamps are the broker's is
-  refused; Kafka takes it where the topic has CreateTime. There a repeated batch is answered without
-  an append time; Kafka tells the timestamp of the first one.
-* **Groups** that only a refused join asked for are not kept; Kafka's stay, empty, until somebody
-  deletes them.
-* **CreateTopics** refuses from the first topic on with which the request passes 10,000 partitions;
-  Kafka refuses all topics of such a request.
-* **DeleteRecords** is answered when the new log start is synced to the disk: no crash takes it
-  back.
+* **Fetch** from an archive that is unreadable at the moment gets no records and no error, as at
+  the end of its wait; so does a read beyond `remote.log.reader.max.pending.tasks`. A partition with
+  an error still gets its high watermark, last stable offset and log start, where the broker knows
+  them. For a topic with `compression.type=zstd`, Fetch before 10 gets UNSUPPORTED_COMPRESSION_TYPE,
+  as in Kafka before 4.
+* **Produce** accepts a batch whose base offset is not 0. It reads no records of topics that do not
+  require it, except for the first batches of a connection
+  ([decision 5](decisions/0005-append.md)); so of wrong max timestamps it corrects those below the
+  first record's. It refuses a batch that declares log append time; Kafka accepts it where the topic
+  has CreateTime. There the answer to a repeated batch has no append time; Kafka returns the
+  timestamp of the first one.
+* **Groups**: the broker does not keep a group of which it only refused a join; Kafka keeps it,
+  empty, until a client deletes it.
+* **CreateTopics** refuses topics from the first one on with which the request exceeds 10,000
+  partitions; Kafka refuses all topics of such a request.
+* **DeleteRecords**: the broker answers when the new log start is synced to the disk: no crash
+  reverts it.
 * **Configurations**: compacted topics may be tiered
-  ([decision 18](decisions/0018-compaction.md)). `remote.copy.lag.ms` alone delays
-  copies also where local retention has no limit in bytes; Kafka copies at once then. A limit in
-  bytes below -1, digits of other scripts, and a key of the broker that nobody knows are refused.
-  Every property names as its last synonym the key whose default it has; Kafka leaves some out.
+  ([decision 18](decisions/0018-compaction.md)). `remote.copy.lag.ms` alone delays copies also where
+  local retention has no limit in bytes; Kafka copies at once then. The broker refuses a limit in
+  bytes below -1, digits of other scripts, and an unknown key of the broker. Every property names as
+  its last synonym the key of its default; Kafka omits some.
 """
 
 
