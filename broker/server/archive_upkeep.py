@@ -297,11 +297,11 @@ async def start_tiering(
     """
     workers.manifests.resize(MANIFEST_THREADS_AT_START)
     try:
-        if not tiering.is_unclaimed:
+        if not tiering.ownership.is_unknown:
             await tiering.start()
             return
         await side_by_side(tiering.start(), _claim_soon(tiering, metadata_log, workers))
-        if tiering.archive_is_ours and tiering.is_waiting:
+        if tiering.ownership.is_ours and tiering.is_waiting:
             await tiering.start()
     finally:
         workers.manifests.resize(MANIFEST_THREADS)
@@ -379,10 +379,10 @@ class ArchiveUpkeep:
         mirroring = RetryState("mirror", "metadata", policy=RetryPolicy(), clock=self._clock)
         while True:
             # Who has lost the archive does not take it back when its metadata are deleted.
-            is_lost = not (self._tiering.archive_is_ours or self._tiering.is_unclaimed)
+            is_lost = not (self._tiering.ownership.is_ours or self._tiering.ownership.is_unknown)
             if self._claim.is_ours and mirroring.may_try and not is_lost:
                 metadata_log = self._metadata_log
-                is_urgent = self._tiering.is_unclaimed
+                is_urgent = self._tiering.ownership.is_unknown
                 mirror: Callable[[], object] = (
                     metadata_log.claim_mirror if is_urgent else metadata_log.mirror_once
                 )
@@ -470,7 +470,7 @@ class ArchiveUpkeep:
     @property
     def _may_tell(self) -> bool:
         tiering = self._tiering
-        return self._claim.is_ours and tiering.archive_is_ours and tiering.store_is_up
+        return self._claim.is_ours and tiering.ownership.is_ours and tiering.health.is_up
 
     async def tier_forever(self) -> None:
         """Runs the tiering once the archive is known to be ours."""

@@ -82,8 +82,8 @@ def tier_rows(
                 for where, failure in failing[: sources.partitions_max]
             ],
         )
-    yield single("strandline_remote_up", int(sources.tiering.store_is_up))
-    refusal = sources.tiering.write_refusal
+    yield single("strandline_remote_up", int(sources.tiering.health.is_up))
+    refusal = sources.tiering.health.write_refusal
     refused = [] if refusal is None else [(now_s - refusal.since_s, refusal.kind)]
     yield row_of(
         "strandline_remote_writes_refused_seconds",
@@ -93,7 +93,7 @@ def tier_rows(
     if conditions is not None:
         # Here the module of the remote tier is loaded already.
         yield single("strandline_remote_conditions_atomic", int(conditions.name == "AT_ONCE"))
-    yield single("strandline_remote_archive_owned", int(sources.tiering.archive_is_ours))
+    yield single("strandline_remote_archive_owned", int(sources.tiering.ownership.is_ours))
     yield single("strandline_metadata_mirror_lag", sources.mirror_lag())
     yield row_of(
         "strandline_remote_deleted_objects_total",

@@ -50,7 +50,7 @@ from strandline.storage.remote.manifest.manifest import Manifest
 from strandline.storage.remote.manifest.store import ManifestPages, load
 from strandline.storage.remote.manifest.topic_info import load_topic_info
 from strandline.storage.remote.object_store.interface import ObjectInfo, ObjectStore
-from strandline.storage.tiering.audit.older_manifest import (
+from strandline.storage.tiering.partition.older_manifest import (
     ArchivedEpochs,
     is_beyond,
     with_other_records,

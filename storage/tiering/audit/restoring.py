@@ -39,8 +39,8 @@ from strandline.storage.remote.manifest.store import ManifestPages
 from strandline.storage.remote.object_store.interface import ObjectStore
 from strandline.storage.remote.segment import meta as segment_meta
 from strandline.storage.remote.segment.meta import Section
-from strandline.storage.tiering.audit.older_manifest import FolderState, compare_folder
-from strandline.storage.tiering.copy.open_segment_copy import (
+from strandline.storage.tiering.partition.older_manifest import FolderState, compare_folder
+from strandline.storage.tiering.partition.open_segment_parts import (
     append_part,
     fault_of_part,
     read_part,

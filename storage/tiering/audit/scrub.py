@@ -49,18 +49,18 @@ from strandline.storage.remote.manifest.topic_info import load_topic_info
 from strandline.storage.remote.object_store.interface import ObjectStore
 from strandline.storage.remote.segment.meta import MetaReader, Section, SegmentStatistics
 from strandline.storage.tiering.audit.findings import Damage, Finding, PartitionReport, of_segment
-from strandline.storage.tiering.audit.older_manifest import (
+from strandline.storage.tiering.audit.segment_download import SegmentDownloads
+from strandline.storage.tiering.copy.inspection import Offsets, SegmentFacts, inspect_segment
+from strandline.storage.tiering.copy.segment_sections import check_offset_index, statistics_of
+from strandline.storage.tiering.copy.segment_walk import AdaptiveWalk
+from strandline.storage.tiering.partition.older_manifest import (
     ArchivedEpochs,
     is_beyond,
     segments_beyond,
     segments_of_others,
 )
-from strandline.storage.tiering.audit.segment_download import SegmentDownloads
-from strandline.storage.tiering.copy.inspection import Offsets, SegmentFacts, inspect_segment
-from strandline.storage.tiering.copy.open_segment_copy import fault_of_part, read_part
-from strandline.storage.tiering.copy.pipeline import COPIES_PER_PARTITION
-from strandline.storage.tiering.copy.segment_sections import check_offset_index, statistics_of
-from strandline.storage.tiering.copy.segment_walk import AdaptiveWalk
+from strandline.storage.tiering.partition.open_segment_parts import fault_of_part, read_part
+from strandline.storage.tiering.policy.lifecycle import COPIES_PER_PARTITION
 
 # Requests at the same time; a HEAD takes 30 ms, so 500 segments a second.
 PARALLEL_MAX = 16

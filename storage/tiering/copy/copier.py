@@ -7,7 +7,7 @@
     3 put .log   under a name that no other attempt has        crash point copy.after-log
     4 put .meta                                                crash point copy.after-meta
     5 verify     size and checksum of both, as the store has them
-    ---- then, by copy_steps.py, if the partition is still ours and the deadline has not passed:
+    ---- then, by steps.py, if the partition is still ours and the deadline has not passed:
                                                                crash point copy.before-commit
     6 commit     the manifest, by compare-and-swap             crash point copy.after-commit
                  from here on retention may free the local segment
@@ -75,6 +75,7 @@ from strandline.storage.tiering.copy.upload_check import verify_object
 from strandline.storage.tiering.log.unified_log import UnifiedLog
 from strandline.storage.tiering.policy.lifecycle import SegmentVerdict
 from strandline.storage.tiering.policy.object_options import object_options
+from strandline.storage.tiering.policy.quota import TierQuota
 
 log = logging.getLogger(__name__)
 
@@ -130,7 +131,7 @@ class _Source:
 
 
 class SegmentCopier:
-    """Steps 1 to 5 for any partition; keeps no state about them."""
+    """Uploads closed segments of any partition: steps 1 to 5."""
 
     def __init__(
         self,
@@ -140,8 +141,14 @@ class SegmentCopier:
         executor: Executor,
         clock: Clock,
         timeout_ms: int,
+        quota: TierQuota,
+        copies_max: int,
     ) -> None:
-        """`executor` runs the blocking steps: its size is the number of parallel copies."""
+        """`executor` runs the blocking steps, `copies_max` of them at a time."""
+        self.quota = quota
+        # May be changed at any time; copies under way go on.
+        self.copies_max = copies_max
+        self._under_way_count = 0
         self._store = store
         self._inspector = inspector
         self._executor = executor
@@ -149,6 +156,18 @@ class SegmentCopier:
         self._timeout_s = timeout_ms / 1000
         # Why copies could not be taken back, as far as it was logged; a good copy ends it.
         self._noted_kind = ""
+
+    @property
+    def may_go_ahead(self) -> bool:
+        """Whether a copy besides the next one of a partition has a thread that nobody needs.
+
+        The next one of each may always be under way: the number of workers is a bound for it.
+        """
+        return self._under_way_count < self.copies_max
+
+    def is_late(self, deadline_s: float) -> bool:
+        """Whether a copy with this deadline may not be committed any more."""
+        return self._clock.monotonic_s() > deadline_s
 
     def begin(
         self, unified_log: UnifiedLog, wanted: SegmentVerdict, *, leader_epoch: Epoch
@@ -188,8 +207,8 @@ class SegmentCopier:
             return self._copy(source)
 
         outcome = asyncio.get_running_loop().run_in_executor(self._executor, work)
-        # Nobody may ask: a copy that became useless is forgotten, with its failure.
-        outcome.add_done_callback(_note_failure)
+        self._under_way_count += 1
+        outcome.add_done_callback(self._end)
         return Copying(
             base_offset=base_offset,
             end_offset=wanted.end_offset,
@@ -198,6 +217,12 @@ class SegmentCopier:
             deadline_s=source.deadline_s,
             useless=source.useless,
         )
+
+    def _end(self, outcome: asyncio.Future[SegmentEntry]) -> None:
+        self._under_way_count -= 1
+        if not outcome.cancelled():
+            # Nobody may ask: a copy that became useless is forgotten, with its failure.
+            outcome.exception()
 
     async def finish(self, copying: Copying) -> CopiedSegment:
         """Waits for a copy.
@@ -345,16 +370,11 @@ class SegmentCopier:
             raise CopyUseless(source.keys.log_key, "copy", "nobody waits for it any more")
 
     def _check_deadline(self, source: _Source) -> None:
-        if self._clock.monotonic_s() > source.deadline_s:
+        if self.is_late(source.deadline_s):
             raise self._too_late(source.keys.log_key)
 
     def _too_late(self, log_key: str) -> CopyDeadlineMissed:
         return CopyDeadlineMissed(log_key, "copy", f"not done in {self._timeout_s:g} s")
-
-
-def _note_failure(outcome: asyncio.Future[SegmentEntry]) -> None:
-    if not outcome.cancelled():
-        outcome.exception()
 
 
 def _sections(source: _Source, facts: SegmentFacts) -> dict[Section, Buffer]:

@@ -69,17 +69,21 @@ class RemoteLog:
         executor: Executor,
         gate: ReadGate | None = None,
         life: ArchiveLife,
+        is_followed: bool = False,
     ) -> None:
-        """`executor` runs the loading of manifest pages; `gate` bounds the reads of all."""
+        """`executor` runs the loading of manifest pages; `gate` bounds the reads of all. One that
+        `is_followed` is written by another broker, and this one is a replica.
+        """
         self.partition = partition
         self.life = life
+        self.is_followed = is_followed
         # Whether a manifest, or that there is none, was read from the bucket once.
         self.known = False
         # Why the manifest is not known, for those who have to be refused meanwhile; None if
         # nobody has tried to load it.
         self.load_error: StrandlineError | None = None
         self.stored: StoredManifest | None = None
-        # Set where somebody else writes the archive: takes over the newest manifest.
+        # Takes over the newest manifest of an archive that is followed.
         self.follow: Callable[[], Awaitable[object]] | None = None
         self._pages = pages
         self._reader = reader
@@ -116,7 +120,7 @@ class RemoteLog:
                 f"{key}: revision went back from {held.revision} to {found.manifest.revision}"
             )
         # Whoever follows may hear late, or never, that tiering was turned off and on again.
-        if found.manifest.generation != held.generation and self.follow is None:
+        if found.manifest.generation != held.generation and not self.is_followed:
             raise CorruptFile(f"{key}: another archive was begun in place of this broker's")
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from strandline.storage.metrics import MetricRegistry
 from strandline.storage.model import Offset, TopicPartition
 from strandline.storage.remote.manifest.manifest import Manifest
 from strandline.storage.tiering.log.remote_log import RemoteLog
@@ -119,3 +120,33 @@ def _pending(segment: SegmentVerdict, failure: FailureInfo | None) -> PendingSeg
         state=segment.state,
         reason=reason,
     )
+
+
+class PartitionCounters:
+    """What the tiering of a topic's partitions has done; they share the topic's counters."""
+
+    def __init__(self, metrics: MetricRegistry, topic: str) -> None:
+        labels = {"topic": topic}
+        self.copied_bytes = metrics.counter(
+            "strandline_remote_copy_bytes_total", "Bytes archived and committed.", **labels
+        )
+        self.copied_segments = metrics.counter(
+            "strandline_remote_copy_segments_total", "Segments archived and committed.", **labels
+        )
+        self.copy_errors = metrics.counter(
+            "strandline_remote_copy_errors_total", "Failed attempts to archive.", **labels
+        )
+        self.deleted_segments = metrics.counter(
+            "strandline_remote_delete_segments_total", "Segments deleted in the archive.", **labels
+        )
+        self.merged_segments = metrics.counter(
+            "strandline_remote_merged_segments_total", "Segments merged into larger ones.", **labels
+        )
+        self.compacted_segments = metrics.counter(
+            "strandline_remote_compacted_segments_total",
+            "Archived segments of compacted topics that were rewritten.",
+            **labels,
+        )
+        self.delete_errors = metrics.counter(
+            "strandline_remote_delete_errors_total", "Failed attempts to delete.", **labels
+        )

@@ -11,14 +11,17 @@ the work is done when it is due again: nothing depends on it.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import partial
 
+from strandline.storage.clock import Clock
 from strandline.storage.errors import StorageError
 from strandline.storage.remote.keys import TOPICS_PREFIX
 from strandline.storage.tiering.audit.orphans import delete_safe_orphans
 from strandline.storage.tiering.partition.config import TieringConfig
-from strandline.storage.tiering.partition.tiering_tools import TieringTools
+from strandline.storage.tiering.policy.metadata_threads import MetadataThreads
 from strandline.storage.tiering.policy.ownership import Ownership
+from strandline.storage.tiering.policy.store_health import StoreHealth
 
 log = logging.getLogger(__name__)
 
@@ -27,36 +30,50 @@ ABORT_UPLOADS_INTERVAL_S = 24 * 3600.0
 
 
 class Housekeeping:
-    """See the top of this file. Used on the event loop only."""
+    """Does what nobody waits for when it is due. Used on the event loop only."""
 
-    def __init__(self, tools: TieringTools, config: TieringConfig, ownership: Ownership) -> None:
-        self._tools = tools
+    def __init__(
+        self,
+        threads: MetadataThreads,
+        config: TieringConfig,
+        *,
+        clock: Clock,
+        health: StoreHealth,
+        ownership: Ownership,
+        end_idle: Callable[[], None],
+    ) -> None:
+        """`end_idle` ends children that had nothing to do for a while; it blocks."""
+        self._threads = threads
         self._config = config
+        self._clock = clock
+        self._health = health
         self._ownership = ownership
+        self._end_idle = end_idle
         self._abort_uploads_s = 0.0
         # Not at the start, when there is enough to do.
-        self._orphans_s = tools.clock.monotonic_s() + config.orphan_interval_ms / 1000
+        self._orphans_s = clock.monotonic_s() + config.orphan_interval_ms / 1000
 
     async def step(self) -> None:
         """Does what is due."""
         await self._abort_old_uploads()
         await self._delete_orphans()
-        await self._tools.run(self._tools.inspector.close_if_idle)
-        await self._tools.run(self._tools.compactor.end_if_idle)
+        await self._threads.run(self._end_idle)
 
     @property
     def _may_change_bucket(self) -> bool:
-        return self._tools.health.is_up and self._ownership.is_ours
+        return self._health.is_up and self._ownership.is_ours
 
     async def _abort_old_uploads(self) -> None:
-        now_s = self._tools.clock.monotonic_s()
+        now_s = self._clock.monotonic_s()
         if now_s < self._abort_uploads_s or not self._may_change_bucket:
             return
         self._abort_uploads_s = now_s + ABORT_UPLOADS_INTERVAL_S
         older_than_ms = 2 * self._config.copy_timeout_ms
-        call = partial(self._tools.store.abort_uploads, TOPICS_PREFIX, older_than_ms=older_than_ms)
+        call = partial(
+            self._threads.store.abort_uploads, TOPICS_PREFIX, older_than_ms=older_than_ms
+        )
         try:
-            aborted = await self._tools.run(call)
+            aborted = await self._threads.run(call)
         except StorageError as error:
             log.info("old uploads not aborted", extra={"fields": {"reason": str(error)}})
             return
@@ -65,7 +82,7 @@ class Housekeeping:
 
     async def _delete_orphans(self) -> None:
         """Deletes what dead uploads left behind, in folders whose manifest could be read."""
-        now_s = self._tools.clock.monotonic_s()
+        now_s = self._clock.monotonic_s()
         if now_s < self._orphans_s or not self._may_change_bucket:
             return
         self._orphans_s = now_s + self._config.orphan_interval_ms / 1000
@@ -76,12 +93,12 @@ class Housekeeping:
         )
         call = partial(
             delete_safe_orphans,
-            self._tools.store,
-            clock=self._tools.clock,
+            self._threads.store,
+            clock=self._clock,
             grace_ms=grace_ms,
         )
         try:
-            deleted = await self._tools.run(call)
+            deleted = await self._threads.run(call)
         except StorageError as error:
             log.info("orphans not deleted", extra={"fields": {"reason": str(error)}})
             return

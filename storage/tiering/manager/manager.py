@@ -34,28 +34,29 @@ from strandline.storage.remote.manifest.topic_info import TopicInfo, list_topics
 from strandline.storage.remote.object_store.interface import ObjectStore
 from strandline.storage.remote.reader.cold_reader import ColdReader
 from strandline.storage.tiering.changes.change_reader import News
+from strandline.storage.tiering.changes.change_writer import ChangeWriter
 from strandline.storage.tiering.copy.inspector import SegmentInspector
-from strandline.storage.tiering.log.open_segment_timer import tail_check_ms
+from strandline.storage.tiering.copy.open_segment import tail_check_ms
 from strandline.storage.tiering.log.remote_log import RemoteLog
 from strandline.storage.tiering.log.statistics import PartitionStatistics
 from strandline.storage.tiering.log.unified_log import UnifiedLog
 from strandline.storage.tiering.manager.housekeeping import Housekeeping
+from strandline.storage.tiering.manager.partition_tiering import PartitionTiering
 from strandline.storage.tiering.manager.topic_purge import TopicPurge
-from strandline.storage.tiering.manager.topic_removal import Departures
+from strandline.storage.tiering.manager.topic_removal import TopicRemovals
+from strandline.storage.tiering.manager.worker_pool import WorkerPool
+from strandline.storage.tiering.manager.workers import ArchiveWorkers
 from strandline.storage.tiering.partition.config import TieringConfig, TieringExecutors
-from strandline.storage.tiering.partition.partition_tiering import PartitionTiering
-from strandline.storage.tiering.partition.tiering_tools import make_tools
+from strandline.storage.tiering.partition.manifest_owner import ManifestOwner
 from strandline.storage.tiering.partition.topic_registration import (
     TopicRegistration,
     TopicRegistrations,
 )
 from strandline.storage.tiering.policy.archive_state import ArchiveLife
+from strandline.storage.tiering.policy.metadata_threads import MetadataThreads
 from strandline.storage.tiering.policy.ownership import Ownership
 from strandline.storage.tiering.policy.quota import ReadGate, TierQuota
-from strandline.storage.tiering.policy.retry import FailureInfo
-from strandline.storage.tiering.policy.store_health import PROBE_WAIT_S_FIRST
-from strandline.storage.tiering.policy.work_queue import WorkQueue
-from strandline.storage.tiering.policy.worker_pool import WorkCrew
+from strandline.storage.tiering.policy.store_health import PROBE_WAIT_S_FIRST, StoreHealth
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +69,7 @@ WorkKey: TypeAlias = TopicPartition | TopicId
 
 
 class TieringManager:
-    """See the top of this file. Used on the event loop only."""
+    """Owner of all tiered partitions and of the topics that leave. Used on the event loop only."""
 
     def __init__(
         self,
@@ -90,39 +91,56 @@ class TieringManager:
         `believed_ms` is the time by which tombstones are over; None: that of the clock.
         `ownership` is told by its owner whether the archive is this broker's; None: it is.
         """
-        self._ownership = ownership or Ownership()
-        self._store = store
+        self.ownership = ownership or Ownership()
+        self.health = StoreHealth(store, executor=executors.metadata, clock=clock)
+        self.fetch_quota = TierQuota(config.fetch_quota, clock)
+        self.changes = ChangeWriter(
+            store,
+            executor=executors.changes or executors.metadata,
+            clock=clock,
+            retry=config.retry,
+            ownership=self.ownership,
+            interval_ms=config.changes_interval_ms,
+        )
+        self._threads = MetadataThreads(store, executors.metadata)
         self._reader = reader
-        self._executors = executors
         self._clock = clock
         self._config = config
+        self._metrics = metrics or MetricRegistry()
         self._on_topic_purged = on_topic_purged
         self._pages = ManifestPages(store)
-        quota = TierQuota(config.fetch_quota, clock)
-        self._gate = ReadGate(reads_max=config.reads_max, quota=quota)
-        self._tools = make_tools(
+        self._gate = ReadGate(reads_max=config.reads_max, quota=self.fetch_quota)
+        self._inspector = inspector or SegmentInspector(clock)
+        self._workers = ArchiveWorkers.new(
             store,
             executors,
             config,
             clock=clock,
             believed_ms=believed_ms or clock.now_ms,
-            metrics=metrics or MetricRegistry(),
-            inspector=inspector or SegmentInspector(clock),
+            inspector=self._inspector,
             cleaner=cleaner or CleanerProcess(clock),
-            ownership=self._ownership,
         )
-        self.changes = self._tools.changes
-        self._health = self._tools.health
-        self._housekeeping = Housekeeping(self._tools, config, self._ownership)
+        self.copy_quota = self._workers.copier.quota
+        self._housekeeping = Housekeeping(
+            self._threads,
+            config,
+            clock=clock,
+            health=self.health,
+            ownership=self.ownership,
+            end_idle=self._end_idle,
+        )
         self._partitions: dict[TopicPartition, PartitionTiering] = {}
         # The same by topic: what is done for one looks at no other; there may be thousands.
         self._of_topic: dict[TopicId, dict[TopicPartition, PartitionTiering]] = {}
         self._topics = TopicRegistrations()
-        self._departures = Departures(
-            store, tools=self._tools, clock=clock, config=config, on_away=self._health.failed
+        self._removals = TopicRemovals(
+            store,
+            executor=self._workers.expirer.executor,
+            clock=clock,
+            config=config,
+            on_away=self.health.failed,
         )
-        self._queue: WorkQueue[WorkKey] = WorkQueue()
-        self._crew = WorkCrew(config.workers, self._queue, self._step, clock=clock)
+        self._pool: WorkerPool[WorkKey] = WorkerPool(config.workers, self._step, clock=clock)
         self._tombstones_read = False
 
     # --- which partitions there are ----------------------------------------------------------
@@ -142,7 +160,7 @@ class TieringManager:
         topic_partition = unified_log.topic_partition
         assert topic_partition not in self._partitions, topic_partition
         assert topic_info.topic_id == unified_log.topic_id, (topic_info, unified_log)
-        if self._departures.hold_up(unified_log, topic_info, leader_epoch):
+        if self._removals.hold_up(unified_log, topic_info, leader_epoch):
             return
         remote = RemoteLog(
             TopicIdPartition(
@@ -150,27 +168,38 @@ class TieringManager:
             ),
             pages=self._pages,
             reader=self._reader,
-            executor=self._executors.metadata,
+            executor=self._threads.executor,
             gate=self._gate,
-            life=ArchiveLife(self._ownership),
+            life=ArchiveLife(self.ownership),
+            is_followed=self._config.follows,
         )
         if is_new:
             remote.adopt(None)
         unified_log.remote = remote
         unified_log.local.on_segment_closed = lambda _closed: self.wake(topic_partition)
-        partition = PartitionTiering(
+        owner = ManifestOwner(
             unified_log,
             remote,
             topic=self._register(topic_info),
             leader_epoch=leader_epoch,
-            tools=self._tools,
-            past_generation=self._departures.past_generation(
+            past_generation=self._removals.past_generation(
                 topic_info.topic_id, topic_partition.partition
             ),
+            threads=self._threads,
+            clock=self._clock,
+            health=self.health,
+            changes=self.changes,
+        )
+        partition = PartitionTiering(
+            owner,
+            self._workers,
+            health=self.health,
+            retry=self._config.retry,
+            metrics=self._metrics,
         )
         self._partitions[topic_partition] = partition
         self._of_topic.setdefault(topic_info.topic_id, {})[topic_partition] = partition
-        self._queue.add(topic_partition)
+        self._pool.add(topic_partition)
 
     def detach(self, topic_partition: TopicPartition) -> None:
         """Ends tiering of the partition; what is under way is not committed any more."""
@@ -183,7 +212,7 @@ class TieringManager:
             del self._of_topic[topic_id]
         partition.detach()
         if not self._config.follows:
-            self._departures.add(partition)
+            self._removals.add(partition)
         elif topic_id not in self._of_topic and self._topics.remove(topic_id):
             # No purge comes for it: that is the origin's.
             self._retire_counters(topic_partition.topic)
@@ -191,11 +220,11 @@ class TieringManager:
     def _retire_counters(self, topic: str) -> None:
         """Unless another topic has the name of the one that is gone."""
         if not self._topics.has_name(topic):
-            self._tools.metrics.retire(topic=topic)
+            self._metrics.retire(topic=topic)
 
     def disable_topics(self, topic_ids: Iterable[TopicId]) -> None:
         """The topics that are not tiered now: whatever start-up finds of them is deleted."""
-        self._departures.disabled = frozenset(topic_ids)
+        self._removals.disabled = frozenset(topic_ids)
 
     def update_topic(self, topic_info: TopicInfo) -> None:
         """Partitions or properties of a topic changed: topic.json follows."""
@@ -205,13 +234,13 @@ class TieringManager:
         known = self._topics.get(topic_info.topic_id)
         if known is None:
             known = TopicRegistration(
-                topic_info, store=self._store, executor=self._executors.metadata
+                topic_info, store=self._threads.store, executor=self._threads.executor
             )
             self._topics.add(known)
         elif known.info != topic_info:
             known.update(topic_info)
             for topic_partition in self._of_topic.get(topic_info.topic_id, ()):
-                self._queue.add(topic_partition)
+                self._pool.add(topic_partition)
         return known
 
     def disable_topic(self, topic_info: TopicInfo) -> None:
@@ -224,29 +253,29 @@ class TieringManager:
         Asking again is fine, also after a restart.
         """
         self._empty(topic_info, stays=False)
-        self._departures.forget(topic_info.topic_id)
+        self._removals.forget(topic_info.topic_id)
 
     def _empty(self, topic_info: TopicInfo, *, stays: bool) -> None:
-        self._departures.stop_waiting(topic_info.topic_id)
+        self._removals.stop_waiting(topic_info.topic_id)
         for topic_partition in tuple(self._of_topic.get(topic_info.topic_id, ())):
             self.detach(topic_partition)
         self._topics.remove(topic_info.topic_id)
-        if not self._departures.is_purged_once(topic_info.topic_id):
-            self._departures.purge(topic_info, stays=stays)
-            self._queue.add(topic_info.topic_id)
+        if not self._removals.is_purged_once(topic_info.topic_id):
+            self._removals.purge(topic_info, stays=stays)
+            self._pool.add(topic_info.topic_id)
 
     def _go_on_with_purge(self, info: TopicInfo) -> None:
         """A purge of an earlier run; if the topic is tiered (again), it waits for its end."""
         tiered = tuple(self._of_topic.get(info.topic_id, {}).values())
-        self._empty(info, stays=bool(tiered) or info.topic_id in self._departures.disabled)
-        self._departures.wait(info.topic_id, tiered)
+        self._empty(info, stays=bool(tiered) or info.topic_id in self._removals.disabled)
+        self._removals.wait(info.topic_id, tiered)
 
     def _end_purge(self, purge: TopicPurge) -> None:
         self._retire_counters(purge.info.topic)
         if purge.is_second and self._on_topic_purged is not None:
             self._on_topic_purged(purge.info)
         told = self._topics.get(purge.info.topic_id)
-        for waiting in self._departures.end(purge):
+        for waiting in self._removals.end(purge):
             # Nothing is left of the archive before, so there is no manifest to wait for.
             if waiting.log.config.remote_storage_enable:
                 # It may have been altered meanwhile.
@@ -258,34 +287,29 @@ class TieringManager:
         partition = self._partitions.get(topic_partition)
         if partition is not None:
             partition.lead(leader_epoch)
-            self._queue.add(topic_partition)
-        self._departures.lead(topic_partition, leader_epoch)
+            self._pool.add(topic_partition)
+        self._removals.lead(topic_partition, leader_epoch)
 
     def wake(self, topic_partition: TopicPartition) -> None:
         """Something changed: a segment was closed, or the log start moved."""
         if topic_partition in self._partitions:
-            self._queue.add(topic_partition)
+            self._pool.add(topic_partition)
 
     # --- running -----------------------------------------------------------------------------
 
     def confirm(self) -> None:
         """The archive is this broker's: what waited for that begins."""
-        if self._ownership.confirm():
+        if self.ownership.confirm():
             self._add_all()
 
     def lose(self, reason: str) -> None:
         """The archive is another broker's: it is read, and neither changed nor relied upon."""
-        self._ownership.lose(reason)
+        self.ownership.lose(reason)
 
     def note_probe(self, refusal: TierError | None) -> None:
         """Whether the store takes writes at all, or why not: then it is read, and nobody copies."""
-        if self._health.note_probe(refusal):
+        if self.health.note_probe(refusal):
             self._add_all()
-
-    @property
-    def is_unclaimed(self) -> bool:
-        """Whether nobody knows yet whose the archive is."""
-        return self._ownership.is_unknown
 
     @property
     def is_waiting(self) -> bool:
@@ -319,7 +343,7 @@ class TieringManager:
 
     async def run(self) -> None:
         """Works until it is cancelled."""
-        works = [self._schedule(), self._watch_store(), self._crew.run()]
+        works = [self._schedule(), self._watch_store(), self._pool.run()]
         if not self._config.follows:
             works += [self._keep_house(), self.changes.run()]
         await side_by_side(*works)
@@ -344,35 +368,34 @@ class TieringManager:
         self.copy_quota.limits = config.copy_quota
         self.fetch_quota.limits = config.fetch_quota
         self._gate.reads_max = config.reads_max
-        self._crew.count = config.workers
-        self._tools.copy_slots.count = config.workers
+        self._pool.resize(config.workers)
+        self._workers.copier.copies_max = config.workers
 
     async def _schedule(self) -> None:
         while True:
-            self._look_again()
+            self._removals.begin_second_purges()
             self._add_all()
             await asyncio.sleep(self._interval_ms() / 1000)
 
     def _interval_ms(self) -> int:
         """Ms until every partition is looked at again: the shortest that one of them needs."""
-        wanted = (
-            tail_check_ms(
-                self._tools.interval_ms, p.log.config.strandline_remote_active_segment_upload_ms
-            )
+        uploads_ms = (
+            p.log.config.strandline_remote_active_segment_upload_ms
             for p in self._partitions.values()
-            if p.log.config.strandline_remote_active_segment_upload_ms >= 0
         )
-        return min(wanted, default=self._config.task_interval_ms)
+        interval_ms = self._config.task_interval_ms
+        wanted = (tail_check_ms(interval_ms, one_ms) for one_ms in uploads_ms if one_ms >= 0)
+        return min(wanted, default=interval_ms)
 
     async def _watch_store(self) -> None:
         while True:
-            if await self._health.probe_if_due():
+            if await self.health.probe_if_due():
                 self._add_all()
             await asyncio.sleep(PROBE_WAIT_S_FIRST)
 
     async def _keep_house(self) -> None:
         while True:
-            if self._health.is_up and not self._tombstones_read:
+            if self.health.is_up and not self._tombstones_read:
                 await self._read_tombstones()
             await self._housekeeping.step()
             await asyncio.sleep(HOUSEKEEPING_INTERVAL_S)
@@ -380,10 +403,10 @@ class TieringManager:
     def _add_all(self) -> None:
         for topic_partition, partition in self._partitions.items():
             if partition.is_due:
-                self._queue.add(topic_partition)
-        self._departures.let_go()
-        for topic_id in self._departures:
-            self._queue.add(topic_id)
+                self._pool.add(topic_partition)
+        self._removals.let_go()
+        for topic_id in self._removals:
+            self._pool.add(topic_id)
 
     async def _step(self, key: WorkKey) -> bool:
         if isinstance(key, TopicPartition):
@@ -391,32 +414,26 @@ class TieringManager:
             if partition is None:
                 return False
             return await (partition.follow() if self._config.follows else partition.step())
-        purge = self._departures.purge_of(key)
-        if purge is None or not self._health.is_up or not self._ownership.is_ours:
+        purge = self._removals.purge_of(key)
+        if purge is None or not self.health.is_up or not self.ownership.is_ours:
             return False
         more = await purge.step()
         if purge.done:
             self._end_purge(purge)
         return more
 
-    def _look_again(self) -> None:
-        for topic_id in self._departures.begin_second_purges():
-            self._queue.add(topic_id)
-
     async def run_once(self) -> None:
         """Does everything that is due now, and what follows from it: for tests and tools."""
-        await self._health.probe_if_due()
+        await self.health.probe_if_due()
         if not self._tombstones_read:
             await self._read_tombstones()
-        self._look_again()
-        keys: list[WorkKey] = [*self._partitions, *self._departures]
-        for key in keys:
-            while await self._step(key):
-                pass
+        self._removals.begin_second_purges()
+        while await self.step_each():
+            pass
 
     async def step_each(self) -> bool:
         """One step of every partition and purge; whether one has more to do: for tests."""
-        keys: list[WorkKey] = [*self._partitions, *self._departures]
+        keys: list[WorkKey] = [*self._partitions, *self._removals]
         return any([await self._step(key) for key in keys])
 
     # --- purges of an earlier run -------------------------------------------------------------
@@ -424,9 +441,9 @@ class TieringManager:
     async def _read_tombstones(self) -> bool:
         """Goes on with purges that a crash interrupted; False if the store does not answer."""
         try:
-            topics = await self._tools.run(partial(list_topics, self._store))
+            topics = await self._threads.run(partial(list_topics, self._threads.store))
         except TierUnavailable as error:
-            self._health.failed(error)
+            self.health.failed(error)
             return False
         except StorageError as error:
             # One damaged topic.json, or a LIST that is not allowed, must not stop everything else.
@@ -437,24 +454,20 @@ class TieringManager:
             return True
         self._tombstones_read = True
         for info in topics:
-            if info.is_deleted or info.topic_id in self._departures.disabled:
+            if info.is_deleted or info.topic_id in self._removals.disabled:
                 self._go_on_with_purge(info)
         return True
 
     def close(self) -> None:
         """Ends the inspection process; blocks for as long as an inspection runs."""
-        self._tools.inspector.close()
-        self._tools.compactor.close()
+        self._inspector.close()
+        self._workers.compactor.close()
+
+    def _end_idle(self) -> None:
+        self._inspector.close_if_idle()
+        self._workers.compactor.end_if_idle()
 
     # --- what an operator sees ---------------------------------------------------------------
-
-    @property
-    def copy_quota(self) -> TierQuota:
-        return self._tools.copy_quota
-
-    @property
-    def fetch_quota(self) -> TierQuota:
-        return self._gate.quota
 
     def statistics(self) -> tuple[PartitionStatistics, ...]:
         """One row per tiered partition."""
@@ -468,23 +481,8 @@ class TieringManager:
         partition = self._partitions.get(topic_partition)
         return None if partition is None else partition.statistics()
 
-    @property
-    def archive_is_ours(self) -> bool:
-        """Whether this broker is known to own the archive; without, it changes nothing there."""
-        return self._ownership.is_ours
-
-    @property
-    def store_is_up(self) -> bool:
-        """Whether the object store answered last."""
-        return self._health.is_up
-
-    @property
-    def write_refusal(self) -> FailureInfo | None:
-        """Why nothing can be written to the store; None if it takes writes."""
-        return self._health.write_refusal
-
     def __repr__(self) -> str:
         return (
-            f"<TieringManager {self._store.url} partitions={len(self._partitions)} "
-            f"purges={len(self._departures)} {self._queue!r}>"
+            f"<TieringManager {self._threads.store.url} partitions={len(self._partitions)} "
+            f"purges={len(self._removals)} {self._pool!r}>"
         )

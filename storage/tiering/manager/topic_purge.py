@@ -7,7 +7,7 @@
     3 delete every object but topic.json, see              crash point purge.after-some
       topic_objects: a request for a thousand of them      crash point purge.before-topic
     4 delete topic.json; not yet if the topic stays and a DELETE of before may still come
-    ... an upload of before has come by now, if it ever comes; see late_uploads ...
+    ... an upload of before has come by now, if it ever comes; see topic_removal ...
     5 delete what came: 3 and 4 once more, by a purge that is the `second`. If something came, 1 is
       done again before the first DELETE, which may be one that is not answered
 
@@ -39,8 +39,8 @@ from strandline.storage.remote.manifest.topic_info import (
     delete_topic_info,
 )
 from strandline.storage.remote.object_store.interface import ObjectStore
+from strandline.storage.tiering.manager.partition_tiering import PartitionTiering
 from strandline.storage.tiering.manager.topic_objects import TopicObjects
-from strandline.storage.tiering.partition.partition_tiering import PartitionTiering
 from strandline.storage.tiering.policy.grace_times import GraceTimes
 from strandline.storage.tiering.policy.retry import RetryPolicy, RetryState
 

@@ -1,16 +1,29 @@
 """Topics that leave the archive, and partitions that wait for the end of that.
 
-    tiered ── detached ──> leaving ── purge ──> late uploads ── second purge ──> gone
+    tiered ── detached ──> leaving ── purge ──> purged once ── second purge ──> gone
                                         |             |
     tiered again:                       '── waiting ──'──> tiered, as something new
 
 A topic leaves when it is deleted, or not tiered any more; what was begun for its partitions comes
-to its end first. Used on the event loop only.
+to its end first.
+
+An upload of a process that was killed, or one that was given up, may still be on its way when the
+topic is purged: a proxy or the store has it, and goes on. Its objects would lie in a folder without
+topic.json, where nobody takes them for safe to delete. So a topic counts as gone when its folder
+was emptied a second time, after the time that an upload may take. Until then the metadata log asks
+for the purge again at each start.
+
+A DELETE may be on its way as well, if one was given up, or sent by a process that was killed. Most
+names are used once, and a manifest's is not: it would take the manifest of a topic that was tiered
+again meanwhile. So such a topic waits for the same time, and keeps its tombstone meanwhile: a start
+finds it, and waits anew.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor
+from dataclasses import dataclass
 
 from strandline.storage.clock import Clock
 from strandline.storage.errors import TierUnavailable
@@ -18,33 +31,43 @@ from strandline.storage.model import Epoch, TopicId, TopicPartition
 from strandline.storage.remote.manifest.topic_info import TopicInfo
 from strandline.storage.remote.object_store.interface import ObjectStore
 from strandline.storage.tiering.log.unified_log import UnifiedLog
-from strandline.storage.tiering.manager.late_uploads import LateUploads, WaitingPartition
+from strandline.storage.tiering.manager.partition_tiering import PartitionTiering
 from strandline.storage.tiering.manager.topic_purge import TopicPurge
 from strandline.storage.tiering.partition.config import TieringConfig
-from strandline.storage.tiering.partition.partition_tiering import PartitionTiering
-from strandline.storage.tiering.partition.tiering_tools import TieringTools
 
 
-class Departures:
-    """See the top of this file."""
+@dataclass(slots=True)
+class WaitingPartition:
+    """One that is tiered again, as soon as nothing can come any more of its earlier archive."""
+
+    log: UnifiedLog
+    info: TopicInfo
+    leader_epoch: Epoch
+
+
+class TopicRemovals:
+    """The topics that leave the archive of a broker. Used on the event loop only."""
 
     def __init__(
         self,
         store: ObjectStore,
         *,
-        tools: TieringTools,
+        executor: Executor,
         clock: Clock,
         config: TieringConfig,
         on_away: Callable[[TierUnavailable], None],
     ) -> None:
-        """`on_away` is told of a store that does not answer a purge."""
+        """`executor` deletes; `on_away` is told of a store that does not answer a purge."""
         self._store = store
         self._on_away = on_away
-        self._tools = tools
+        self._executor = executor
         self._clock = clock
         self._config = config
         self._purges: dict[TopicId, TopicPurge] = {}
-        self._late = LateUploads(clock, wait_ms=2 * config.copy_timeout_ms)
+        # Topics that were purged once, and when they are purged again.
+        self._purged_once: dict[TopicId, tuple[float, TopicInfo]] = {}
+        # Of these, those of which a DELETE may still come.
+        self._in_doubt: set[TopicId] = set()
         # Partitions that are tiered again while their earlier archive is still being deleted.
         self._waiting: dict[TopicId, list[WaitingPartition]] = {}
         # Topics that are not tiered any more; what the bucket has of them goes.
@@ -79,8 +102,9 @@ class Departures:
 
     def hold_up(self, unified_log: UnifiedLog, info: TopicInfo, leader_epoch: Epoch) -> bool:
         """Whether a partition that is to be tiered waits until nothing of its past can come."""
-        if info.topic_id not in self._purges and not self._late.holds_up(info.topic_id):
-            self._late.forget(info.topic_id)
+        if info.topic_id not in self._purges and info.topic_id not in self._in_doubt:
+            # What its manifests will not name is found as an orphan.
+            self._purged_once.pop(info.topic_id, None)
             return False
         waiting = self._waiting.setdefault(info.topic_id, [])
         if all(known.log is not unified_log for known in waiting):
@@ -107,7 +131,7 @@ class Departures:
 
     def is_purged_once(self, topic_id: TopicId) -> bool:
         """Whether its folder is empty, and is looked at once more later."""
-        return topic_id in self._late
+        return topic_id in self._purged_once
 
     def purge(self, info: TopicInfo, *, stays: bool, is_second: bool = False) -> None:
         """Begins to empty the folder of a topic, or goes on with it. `stays`: see TopicPurge."""
@@ -116,7 +140,7 @@ class Departures:
                 info,
                 leaving=self._leaving.pop(info.topic_id, ()),
                 store=self._store,
-                executor=self._tools.deletes,
+                executor=self._executor,
                 clock=self._clock,
                 retry=self._config.retry,
                 grace_ms=self._config.delete_grace_ms,
@@ -130,24 +154,30 @@ class Departures:
         for purge in self._purges.values():
             purge.let_go()
 
-    def begin_second_purges(self) -> list[TopicId]:
-        """Purges again what was purged long enough ago; those topics."""
-        due = list(self._late.take_due())
-        for info in due:
-            self.purge(info, stays=True, is_second=True)
-        return [info.topic_id for info in due]
+    def begin_second_purges(self) -> None:
+        """Purges again what was purged long enough ago."""
+        now_s = self._clock.monotonic_s()
+        for topic_id, (due_s, info) in list(self._purged_once.items()):
+            if now_s >= due_s:
+                del self._purged_once[topic_id]
+                self._in_doubt.discard(topic_id)
+                self.purge(info, stays=True, is_second=True)
 
     def end(self, purge: TopicPurge) -> list[WaitingPartition]:
         """A purge is done; the partitions that nothing holds up any more."""
         topic_id = purge.info.topic_id
         del self._purges[topic_id]
         if purge.is_in_doubt or not purge.is_second:
-            self._late.expect(purge)
-        return [] if self._late.holds_up(topic_id) else self._waiting.pop(topic_id, [])
+            # Longer than an upload that was begun before the purge may take.
+            wait_s = 2 * self._config.copy_timeout_ms / 1000
+            self._purged_once[topic_id] = (self._clock.monotonic_s() + wait_s, purge.info)
+        if purge.is_in_doubt:
+            self._in_doubt.add(topic_id)
+        return [] if topic_id in self._in_doubt else self._waiting.pop(topic_id, [])
 
     def forget(self, topic_id: TopicId) -> None:
         """The topic is deleted: no archive of it comes after this one."""
         self._generations.pop(topic_id, None)
 
     def __repr__(self) -> str:
-        return f"<Departures purges={len(self._purges)} waiting={len(self._waiting)}>"
+        return f"<TopicRemovals purges={len(self._purges)} waiting={len(self._waiting)}>"

@@ -1,4 +1,4 @@
-"""What a disk took under offsets that its archive has already, given back behind the archive.
+"""Re-appends acknowledged records whose offsets diverged from the archive behind the archive.
 
 A broker starts without its store, and takes records. If its disk is an older image of itself, or
 lost its end with the power, the archive ends above where the disk did, and both have records of the
@@ -51,8 +51,8 @@ from strandline.storage.model import NO_EPOCH, Epoch, EpochStart, Offset
 from strandline.storage.records.batch.batch import BatchHeader, iter_batches, read_header, stamp
 from strandline.storage.remote.manifest.manifest import Manifest
 from strandline.storage.tiering.log.unified_log import UnifiedLog
-from strandline.storage.tiering.partition.tiering_tools import TieringTools
 from strandline.storage.tiering.policy.archive_state import ArchiveLife
+from strandline.storage.tiering.policy.metadata_threads import MetadataThreads
 
 log = logging.getLogger(__name__)
 
@@ -78,14 +78,18 @@ def own_start(local: LocalLog, manifest: Manifest) -> EpochStart | None:
 
 
 async def take_away_own(
-    unified_log: UnifiedLog, manifest: Manifest | None, *, tools: TieringTools, life: ArchiveLife
+    unified_log: UnifiedLog,
+    manifest: Manifest | None,
+    *,
+    threads: MetadataThreads,
+    life: ArchiveLife,
 ) -> None:
     """Steps 1 and 2, unless they were done before a crash. Nobody else may append meanwhile.
 
     Raises StorageError, to be tried again.
     """
     local = unified_log.local
-    note = await tools.run(partial(set_aside.read_note, local))
+    note = await threads.run(partial(set_aside.read_note, local))
     if note is None:
         own = None if manifest is None else own_start(local, manifest)
     elif note.target_offset == NOT_KNOWN and _is_uncut(local, note):
@@ -100,7 +104,7 @@ async def take_away_own(
     )
     _warn_of_own(unified_log, note, manifest)
     segments = [one for one in local.segments if one.end_offset > note.start_offset]
-    await tools.run(partial(set_aside.set_aside, local, note, segments))  # 1
+    await threads.run(partial(set_aside.set_aside, local, note, segments))  # 1
     crash_point(GIVE_BACK_AFTER_NOTE)
     if life.is_detached():
         # Others append from now on, and would be cut off.
@@ -134,11 +138,11 @@ def _cut(local: LocalLog, offset: Offset) -> None:
         local.reset_to(local.start_offset)
 
 
-async def give_back(
+async def re_append(
     unified_log: UnifiedLog,
     leader_epoch: Epoch,
     *,
-    tools: TieringTools,
+    threads: MetadataThreads,
     life: ArchiveLife,
 ) -> None:
     """Steps 4 to 7, if something is set aside. Nobody else may append meanwhile.
@@ -146,24 +150,24 @@ async def give_back(
     Raises StorageError, to be begun again.
     """
     local = unified_log.local
-    note = await tools.run(partial(set_aside.read_note, local))
+    note = await threads.run(partial(set_aside.read_note, local))
     if note is None or life.is_detached():
         return
     if note.target_offset == NOT_KNOWN:
-        await tools.run(local.flush)
+        await threads.run(local.flush)
         note = replace(note, target_offset=local.end_offset)
-        await tools.run(partial(set_aside.write_note, local, note))  # 4
+        await threads.run(partial(set_aside.write_note, local, note))  # 4
         crash_point(GIVE_BACK_AFTER_TARGET)
     appender = _Appender(local, note.target_offset, leader_epoch)
     pieces = set_aside.read_pieces(local, note, bytes_max=PIECE_BYTES)
-    while (piece := await tools.run(partial(_next, pieces))) is not None:
+    while (piece := await threads.run(partial(_next, pieces))) is not None:
         if life.is_detached():
             return
         appender.append(piece)  # 5
         crash_point(GIVE_BACK_AFTER_PIECE)
-    await tools.run(local.flush)  # 6
+    await threads.run(local.flush)  # 6
     crash_point(GIVE_BACK_AFTER_APPEND)
-    await tools.run(partial(set_aside.remove, local))  # 7
+    await threads.run(partial(set_aside.remove, local))  # 7
     log.warning(
         "records that were taken while the archive was ahead have their new offsets",
         extra={

@@ -24,15 +24,15 @@ from strandline.storage.remote.manifest.open_segment import TailPart
 from strandline.storage.remote.object_store.interface import ObjectStore
 from strandline.storage.remote.segment import meta as segment_meta
 from strandline.storage.remote.segment.meta import Section
-from strandline.storage.tiering.copy.open_segment_copy import (
+from strandline.storage.tiering.log.remote_log import RemoteLog
+from strandline.storage.tiering.log.unified_log import UnifiedLog
+from strandline.storage.tiering.partition.open_segment_parts import (
     append_part,
     is_prefix_of,
     read_part,
     usable_tail,
 )
-from strandline.storage.tiering.log.remote_log import RemoteLog
-from strandline.storage.tiering.log.unified_log import UnifiedLog
-from strandline.storage.tiering.partition.tiering_tools import TieringTools
+from strandline.storage.tiering.policy.metadata_threads import MetadataThreads
 
 log = logging.getLogger(__name__)
 
@@ -42,15 +42,15 @@ async def restart_behind(
     remote: RemoteLog,
     manifest: Manifest,
     *,
-    tools: TieringTools,
+    threads: MetadataThreads,
 ) -> None:
     """Begins the local log anew if it ends below the archive, and gives it what it lacks of the
     open segment.
 
     Raises StorageError; then it is to be begun again, and until then nobody may append.
     """
-    await _begin_anew(unified_log, remote, manifest, tools=tools)
-    await _append_tail(unified_log, remote, manifest, tools=tools)
+    await _begin_anew(unified_log, remote, manifest, threads=threads)
+    await _append_tail(unified_log, remote, manifest, threads=threads)
 
 
 async def _begin_anew(
@@ -58,7 +58,7 @@ async def _begin_anew(
     remote: RemoteLog,
     manifest: Manifest,
     *,
-    tools: TieringTools,
+    threads: MetadataThreads,
 ) -> None:
     local, tail = unified_log.local, usable_tail(manifest)
     offset = max(manifest.end_offset, manifest.log_start_offset)
@@ -68,7 +68,7 @@ async def _begin_anew(
         return
     log.log(
         # Of a followed archive nothing is ever local: this is how it grows.
-        logging.DEBUG if tools.follows else logging.WARNING,
+        logging.DEBUG if remote.is_followed else logging.WARNING,
         "local log ends below the archive, it is begun anew behind it",
         extra={
             "fields": {
@@ -82,13 +82,13 @@ async def _begin_anew(
     epochs: Sequence[EpochStart] = ()
     last = await remote.find_entry(offset - 1)
     if last is not None:
-        snapshot, epochs = await tools.run(partial(_read_state_at_end, tools.store, last))
+        snapshot, epochs = await threads.run(partial(_read_state_at_end, threads.store, last))
     if not remote.life.is_detached():
         unified_log.restart_at(offset, producer_snapshot=snapshot, leader_epochs=epochs)
 
 
 async def _append_tail(
-    unified_log: UnifiedLog, remote: RemoteLog, manifest: Manifest, *, tools: TieringTools
+    unified_log: UnifiedLog, remote: RemoteLog, manifest: Manifest, *, threads: MetadataThreads
 ) -> None:
     """What the bucket has of the open segment, for a disk that has less of it, or nothing."""
     local = unified_log.local
@@ -97,12 +97,12 @@ async def _append_tail(
         return
     if local.end_offset >= tail[-1].end_offset:
         return
-    if not tools.follows and not await tools.run(partial(_begins_like, local, tail)):
+    if not remote.is_followed and not await threads.run(partial(_begins_like, local, tail)):
         _warn_of_another_past(unified_log, tail[-1].end_offset)
         return
     for part in tail:
         if part.end_offset > local.end_offset:
-            content = await tools.run(partial(read_part, tools.store, part))
+            content = await threads.run(partial(read_part, threads.store, part))
             if remote.life.is_detached():
                 return
             if part.base_offset < local.end_offset and not _has_head_of(local, part, content):

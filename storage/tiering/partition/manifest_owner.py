@@ -12,8 +12,8 @@ is behind the bucket goes on behind it (`local_restart.py`), and what it took me
 that (`divergence.py`). While it is not known whose the archive is, neither is done: the manifest
 is read, and a disk that is behind it takes no records.
 
-The steps of the partition (`copy_steps.py`, `merge_steps.py`, `compaction_steps.py`,
-`expiration_steps.py`) decide what is committed; `PartitionTiering` calls them one at a time.
+The steps of the partition (copy, merge, compact, expire) decide what is committed;
+`PartitionTiering` calls them one at a time.
 """
 
 from __future__ import annotations
@@ -21,8 +21,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
+from typing import TypeVar
 
-from strandline.storage.crash_points import GIVE_BACK_AFTER_RESTART, crash_point
+from strandline.storage.clock import Clock
+from strandline.storage.crash_points import (
+    DELETE_AFTER_LOG_START,
+    GIVE_BACK_AFTER_RESTART,
+    crash_point,
+)
 from strandline.storage.errors import AccessDenied, CorruptFile, StoreFull
 from strandline.storage.local.log import set_aside
 from strandline.storage.local.log_dirs import unknown_past
@@ -32,25 +38,29 @@ from strandline.storage.remote.manifest import store as manifest_store
 from strandline.storage.remote.manifest.manifest import Manifest, new_generation
 from strandline.storage.remote.manifest.store import StoredManifest
 from strandline.storage.remote.object_store.interface import ObjectStore
-from strandline.storage.tiering.audit.older_manifest import compare_folder
+from strandline.storage.tiering.changes.change_writer import ChangeWriter
 from strandline.storage.tiering.log.remote_log import RemoteLog
 from strandline.storage.tiering.log.unified_log import UnifiedLog
 from strandline.storage.tiering.partition.divergence import (
     bucket_end,
-    give_back,
     own_start,
+    re_append,
     take_away_own,
 )
 from strandline.storage.tiering.partition.local_restart import restart_behind
-from strandline.storage.tiering.partition.tiering_tools import TieringTools
+from strandline.storage.tiering.partition.older_manifest import compare_folder
 from strandline.storage.tiering.partition.topic_registration import TopicRegistration
 from strandline.storage.tiering.policy.archive_state import ArchiveState
+from strandline.storage.tiering.policy.metadata_threads import MetadataThreads
+from strandline.storage.tiering.policy.store_health import StoreHealth
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 
 class ManifestOwner:
-    """See the top of this file. Used on the event loop only, under the partition's lock."""
+    """Loads and commits one partition's manifest. Used on the event loop, under its lock."""
 
     def __init__(
         self,
@@ -59,16 +69,24 @@ class ManifestOwner:
         *,
         topic: TopicRegistration,
         leader_epoch: Epoch,
-        tools: TieringTools,
         past_generation: str,
+        threads: MetadataThreads,
+        clock: Clock,
+        health: StoreHealth,
+        changes: ChangeWriter,
     ) -> None:
-        """`past_generation` is that of an archive that the partition had before; empty: unknown."""
+        """`past_generation` is that of an archive that the partition had before; empty: unknown.
+        `changes` tells replicas of what is committed.
+        """
         self.log = unified_log
         self.remote = remote
         self.life = remote.life
         self.topic = topic
         self.leader_epoch = leader_epoch
-        self._tools = tools
+        self.clock = clock
+        self._threads = threads
+        self._health = health
+        self._changes = changes
         self._past_generation = past_generation
         # What was read but not claimed; a claim may be tried with it once.
         self._unclaimed: StoredManifest | None = None
@@ -77,7 +95,7 @@ class ManifestOwner:
         # Records are set aside. After a crash in between nobody appends until they are back.
         self._is_set_aside = set_aside.is_any(unified_log.local.directory)
         # Of a topic that another broker made, this one has no past before it has read of it.
-        is_followed_anew = tools.follows and unified_log.end_offset == 0
+        is_followed_anew = remote.is_followed and unified_log.end_offset == 0
         self.life.is_past_unknown = self._is_marked or is_followed_anew
         if self._is_set_aside:
             self.life.move(ArchiveState.BLOCKED)
@@ -107,7 +125,11 @@ class ManifestOwner:
     @property
     def may_change(self) -> bool:
         """Whether a commit may be begun, and has a chance."""
-        return self.life.may_commit and self._tools.health.is_up
+        return self.life.may_commit and self._health.is_up
+
+    async def run(self, call: Callable[[], T]) -> T:
+        """What `call` returns, in the threads of manifests and other small objects."""
+        return await self._threads.run(call)
 
     # --- loading -----------------------------------------------------------------------------
 
@@ -123,18 +145,19 @@ class ManifestOwner:
         if not self.life.must_load:
             return
         stored = await self._read()
-        await self._refuse_older(stored)
-        if stored is not None and self._must_hold_off(stored):
-            return
-        await self._set_own_aside(stored)
-        stored = await self._claim(stored)
+        if not self.remote.is_followed:
+            await self._refuse_older(stored)
+            if stored is not None and self._must_hold_off(stored):
+                return
+            await self._set_own_aside(stored)
+            stored = await self._claim(stored)
         self._adopt(stored)
         await self._restart_local_if_behind()
         if not self.life.is_detached():
             self.log.adopt_remote_log_start()
         self._end_load()
         if self._is_marked:
-            await self._tools.run(partial(unknown_past.forget, self.log.local.directory))
+            await self.run(partial(unknown_past.forget, self.log.local.directory))
             self._is_marked = False
 
     async def adopt_newest(self) -> None:
@@ -143,7 +166,7 @@ class ManifestOwner:
         key = manifest_key(self.remote.partition)
         # What was held before but not gone on behind is loaded again, be it new or not.
         if held is not None and self.life.may_append:
-            in_bucket = await self._tools.run(partial(self._tools.store.head, key))
+            in_bucket = await self.run(partial(self._threads.store.head, key))
             if in_bucket.etag == held.etag:
                 return
         self._doubt()
@@ -152,8 +175,8 @@ class ManifestOwner:
     async def _read(self) -> StoredManifest | None:
         stored = self._take_unclaimed()
         if stored is None:
-            stored = await self._tools.run(
-                partial(self._loader(), self._tools.store, self.remote.partition)
+            stored = await self.run(
+                partial(self._loader(), self._threads.store, self.remote.partition)
             )
         self.remote.refuse_regress(stored)
         return stored
@@ -163,10 +186,10 @@ class ManifestOwner:
 
         Until it lies there nobody appends. Raises CorruptFile.
         """
-        if stored is None or self._tools.follows or not self._is_behind(stored.manifest):
+        if stored is None or not self._is_behind(stored.manifest):
             return
         try:
-            await self._tools.run(partial(compare_folder, self._tools.store, stored.manifest))
+            await self.run(partial(compare_folder, self._threads.store, stored.manifest))
         except CorruptFile:
             self.life.move(ArchiveState.BLOCKED)
             raise
@@ -178,7 +201,7 @@ class ManifestOwner:
         then, as far as that is safe, and the next load asks again.
         """
         ownership = self.life.ownership
-        if ownership.is_ours and self._tools.health.takes_writes:
+        if ownership.is_ours and self._health.takes_writes:
             return False
         if self._must_claim(stored.manifest) or self._is_behind(stored.manifest):
             self._only_read(stored)
@@ -189,22 +212,22 @@ class ManifestOwner:
         return False
 
     async def _set_own_aside(self, stored: StoredManifest | None) -> None:
-        if self._tools.follows or self.life.is_fenced:
+        if self.life.is_fenced:
             return
         manifest = None if stored is None else stored.manifest
         if self._is_set_aside or (manifest is not None and self._has_own_past(manifest)):
             self._is_set_aside = True
             self.life.move(ArchiveState.SETTING_ASIDE)
-            await take_away_own(self.log, manifest, tools=self._tools, life=self.life)
+            await take_away_own(self.log, manifest, threads=self._threads, life=self.life)
 
     async def _claim(self, stored: StoredManifest | None) -> StoredManifest | None:
         """The manifest under this broker's epoch, if it has to be; else as it is."""
         if stored is None or not self._must_claim(stored.manifest):
             return stored
-        claimed = self.owned(stored.manifest)
+        claimed = stored.manifest.with_leader_epoch(self.leader_epoch)
         try:
-            return await self._tools.run(
-                partial(manifest_store.commit, self._tools.store, stored, claimed)
+            return await self.run(
+                partial(manifest_store.commit, self._threads.store, stored, claimed)
             )
         except (AccessDenied, StoreFull):
             # What cannot be written is no reason not to read.
@@ -213,7 +236,7 @@ class ManifestOwner:
 
     def _has_own_past(self, manifest: Manifest) -> bool:
         """Whether this disk took records under offsets that the archive has others of."""
-        return not self._tools.follows and own_start(self.log.local, manifest) is not None
+        return own_start(self.log.local, manifest) is not None
 
     def _is_behind(self, manifest: Manifest) -> bool:
         return self.log.local.end_offset < bucket_end(manifest)
@@ -249,7 +272,7 @@ class ManifestOwner:
         """Without a manifest the log begins where this disk does: not for one wrong answer."""
         local = self.log.local
         is_all_here = local.start_offset == 0 and local.end_offset > 0
-        is_believed = self.remote.known or self._tools.follows or is_all_here
+        is_believed = self.remote.known or self.remote.is_followed or is_all_here
         return manifest_store.load if is_believed else manifest_store.load_or_refuse
 
     def _must_claim(self, manifest: Manifest) -> bool:
@@ -258,7 +281,7 @@ class ManifestOwner:
         Then offsets are given out once more, and a commit of the broker before, still on its way,
         would bury the new records. After the claim it cannot be done any more.
         """
-        if self.life.is_claimed or self._tools.follows or self.life.is_detached():
+        if self.life.is_claimed or self.life.is_detached():
             return False
         is_all_there = self.log.local.end_offset <= bucket_end(manifest)
         return is_all_there and manifest.leader_epoch < self.leader_epoch
@@ -267,7 +290,11 @@ class ManifestOwner:
         """The manifest is this broker's, unless it was written under a higher epoch."""
         manifest = self.remote.manifest
         # Who follows may hear of the manifest of a new epoch before he hears of the epoch.
-        if manifest is None or self._tools.follows or manifest.leader_epoch <= self.leader_epoch:
+        if (
+            manifest is None
+            or self.remote.is_followed
+            or manifest.leader_epoch <= self.leader_epoch
+        ):
             self.life.move(ArchiveState.OWNED)
             return
         self.life.move(ArchiveState.FENCED)
@@ -285,15 +312,20 @@ class ManifestOwner:
     # --- committing --------------------------------------------------------------------------
 
     async def commit(self, new: Manifest) -> None:
-        """Writes `new` and takes it over. After any failure the manifest is read again first."""
+        """Writes `new` under this broker's epoch and takes it over.
+
+        After any failure the manifest is read again first. Raises ValueError if a higher epoch
+        owns it.
+        """
+        new = new.with_leader_epoch(self.leader_epoch)
         self.life.move(ArchiveState.IN_DOUBT)
-        stored = await self._tools.run(
+        stored = await self.run(
             partial(
                 manifest_store.commit,
-                self._tools.store,
+                self._threads.store,
                 self.remote.stored,
                 new,
-                now_ms=self._tools.clock.now_ms(),
+                now_ms=self.clock.now_ms(),
             )
         )
         self._adopt(stored)
@@ -302,8 +334,19 @@ class ManifestOwner:
     def _adopt(self, stored: StoredManifest | None) -> None:
         """Takes over what lies in the bucket, and tells of it whoever follows this broker."""
         self.remote.adopt(stored)
-        if stored is not None and not self._tools.follows:
-            self._tools.changes.note(stored.manifest)
+        if stored is not None and not self.remote.is_followed:
+            self._changes.note(stored.manifest)
+
+    async def move_log_start(self) -> None:
+        """Moves the log start in the manifest to that of the log, before anything is copied.
+
+        So the archive may go on behind records that were deleted before they were ever copied, and
+        nothing is deleted later that a restarted broker would still offer.
+        """
+        manifest = self.remote.manifest
+        if manifest is not None and self.log.log_start_offset > manifest.log_start_offset:
+            await self.commit(manifest.with_log_start(self.log.log_start_offset))
+            crash_point(DELETE_AFTER_LOG_START)
 
     async def ensure_manifest(self) -> None:
         """Returns when the bucket has topic and manifest, which come before any other object.
@@ -313,7 +356,7 @@ class ManifestOwner:
         """
         await self.topic.ensure()
         if self.remote.manifest is None and not self.life.is_detached():
-            await self.commit(self.owned(self.manifest()))
+            await self.commit(self.manifest())
 
     def manifest(self) -> Manifest:
         """The committed one, or an empty one to begin with."""
@@ -322,12 +365,8 @@ class ManifestOwner:
             topic=partition.topic,
             topic_id=partition.topic_id,
             partition=partition.partition,
-            generation=new_generation(self._tools.clock.now_ms(), after=self._past_generation),
+            generation=new_generation(self.clock.now_ms(), after=self._past_generation),
         ).with_log_start(self.log.log_start_offset)
-
-    def owned(self, manifest: Manifest) -> Manifest:
-        """The same under this broker's epoch. Raises ValueError if a higher one owns it."""
-        return manifest.with_leader_epoch(self.leader_epoch)
 
     # --- the disk behind the archive ---------------------------------------------------------
 
@@ -342,13 +381,13 @@ class ManifestOwner:
         # If it fails, it is begun again by the next step, and until then nobody appends.
         self.life.move(ArchiveState.RESTARTING)
         if manifest is not None:
-            await restart_behind(self.log, self.remote, manifest, tools=self._tools)
+            await restart_behind(self.log, self.remote, manifest, threads=self._threads)
         if self._is_set_aside and not self.life.is_detached():
-            self.life.move(ArchiveState.GIVING_BACK)
+            self.life.move(ArchiveState.RE_APPENDING)
             crash_point(GIVE_BACK_AFTER_RESTART)
-            await give_back(self.log, self.leader_epoch, tools=self._tools, life=self.life)
+            await re_append(self.log, self.leader_epoch, threads=self._threads, life=self.life)
             self._is_set_aside = False
-        if self._tools.follows and manifest is not None and not manifest.is_empty:
+        if self.remote.is_followed and manifest is not None and not manifest.is_empty:
             self.log.drop_archived(manifest.end_offset)
 
     def __repr__(self) -> str:

@@ -5,7 +5,7 @@
               disk and manifest do not fit, or nobody can tell whose it is ──> BLOCKED
               it has to be claimed and cannot be, and the disk has it all ───> READ_ONLY
               there is no manifest ──────────────────────────────────────────> OWNED
-              else  [ SETTING_ASIDE ]──> RESTARTING ──[ GIVING_BACK ]──┬─────> OWNED
+              else  [ SETTING_ASIDE ]──> RESTARTING ──[ RE_APPENDING ]─┬─────> OWNED
                     [ ]: if the disk took records under                └─────> FENCED
                          offsets that the archive has
 
@@ -20,7 +20,7 @@
     BLOCKED           -       -       -      until a load shows how the disk may go on
     SETTING_ASIDE     -       -       -      steps 1 and 2 of divergence.py
     RESTARTING        -       -       -      local_restart.py
-    GIVING_BACK       -       -       -      steps 4 to 7 of divergence.py
+    RE_APPENDING      -       -       -      steps 4 to 7 of divergence.py
     OWNED            yes     yes     yes
     IN_DOUBT         yes     yes      -      the bucket may have another manifest than is held
     FENCED           yes      -       -      a higher leader epoch owns the manifest
@@ -49,7 +49,7 @@ class ArchiveState(Enum):
     BLOCKED = auto()
     SETTING_ASIDE = auto()
     RESTARTING = auto()
-    GIVING_BACK = auto()
+    RE_APPENDING = auto()
     OWNED = auto()
     IN_DOUBT = auto()
     FENCED = auto()
@@ -65,8 +65,8 @@ LEGAL_MOVES: Mapping[ArchiveState, frozenset[ArchiveState]] = {
     _State.READ_ONLY: _LOAD_BEGUN | {_State.READ_ONLY},
     _State.BLOCKED: _LOAD_BEGUN | {_State.READ_ONLY},
     _State.SETTING_ASIDE: _LOAD_BEGUN,
-    _State.RESTARTING: _LOAD_BEGUN | {_State.GIVING_BACK, _State.OWNED, _State.FENCED},
-    _State.GIVING_BACK: _LOAD_BEGUN | {_State.OWNED, _State.FENCED},
+    _State.RESTARTING: _LOAD_BEGUN | {_State.RE_APPENDING, _State.OWNED, _State.FENCED},
+    _State.RE_APPENDING: _LOAD_BEGUN | {_State.OWNED, _State.FENCED},
     _State.OWNED: frozenset({_State.IN_DOUBT, _State.DETACHED}),
     _State.IN_DOUBT: _LOAD_BEGUN | {_State.IN_DOUBT, _State.OWNED},
     _State.FENCED: frozenset({_State.IN_DOUBT, _State.DETACHED}),
@@ -79,7 +79,7 @@ _APPENDS = frozenset(
 _AGREES = frozenset({_State.READ_ONLY, _State.OWNED, _State.IN_DOUBT, _State.FENCED})
 _LOADED = frozenset({_State.OWNED, _State.FENCED, _State.DETACHED})
 _CLAIMED = frozenset(
-    {_State.RESTARTING, _State.GIVING_BACK, _State.OWNED, _State.IN_DOUBT, _State.FENCED}
+    {_State.RESTARTING, _State.RE_APPENDING, _State.OWNED, _State.IN_DOUBT, _State.FENCED}
 )
 
 

@@ -25,6 +25,9 @@ from enum import Enum
 
 from strandline.storage.model import Offset, TimestampMs
 
+# One on the wire and one before it. More would take bandwidth from the one that is due.
+COPIES_PER_PARTITION = 2
+
 
 class SegmentState(Enum):
     """Where a local segment stands; the value is what an operator reads."""
@@ -108,7 +111,7 @@ class PartitionVerdict:
         """The segment to copy now, if there is one."""
         return next((s for s in self.segments if s.state is SegmentState.NEXT), None)
 
-    def next_copies(self, count_max: int) -> tuple[SegmentVerdict, ...]:
+    def next_copies(self, count_max: int = COPIES_PER_PARTITION) -> tuple[SegmentVerdict, ...]:
         """The segment to copy now and those that wait for nothing but it, oldest first."""
         copies: list[SegmentVerdict] = []
         for segment in self.segments:

@@ -19,25 +19,43 @@ A run is merged when it makes an object of at least half the target, or has so m
 even a small object is worth it. So a byte is rewritten once or twice in its life. Time-rolled
 partitions with little data, which would become dust, end as objects of the target's size; their
 retention by time is as much coarser.
+
+What was merged is deleted by `expiration.py`, when the grace time of its readers is over. An object
+whose run is gone when it is done is an orphan. A segment that cannot be read, because it is damaged
+or was uploaded into a class that has to be restored first, is tried a few times and then left alone
+until the next start: what lies behind it is merged all the same.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import tempfile
 from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from strandline.storage.clock import Clock
 from strandline.storage.crash_points import (
+    MERGE_AFTER_COMMIT,
     MERGE_AFTER_LOG,
     MERGE_AFTER_META,
+    MERGE_BEFORE_COMMIT,
     crash_point,
 )
-from strandline.storage.errors import DiskError, ObjectCorrupt
+from strandline.storage.errors import (
+    CorruptFile,
+    CorruptRecords,
+    DiskError,
+    ObjectCorrupt,
+    StrandlineError,
+)
 from strandline.storage.local.formats.producer_state import iter_snapshot
 from strandline.storage.model import AbortedTransaction, Epoch, TopicIdPartition
 from strandline.storage.remote.keys import new_unique, segment_keys
+from strandline.storage.remote.manifest import store as manifest_store
 from strandline.storage.remote.manifest.entries import SegmentEntry
 from strandline.storage.remote.manifest.manifest import Manifest
 from strandline.storage.remote.object_store.interface import (
@@ -52,7 +70,14 @@ from strandline.storage.tiering.copy.inspection import Offsets, SegmentFacts
 from strandline.storage.tiering.copy.inspector import InspectionRequest, SegmentInspector
 from strandline.storage.tiering.copy.segment_sections import entry_of, sections_of
 from strandline.storage.tiering.copy.upload_check import verify_object
+from strandline.storage.tiering.log.statistics import PartitionCounters
+from strandline.storage.tiering.partition.manifest_owner import ManifestOwner
+from strandline.storage.tiering.policy.object_options import RESTORED_FIRST, object_options
+from strandline.storage.tiering.policy.quota import TierQuota
+from strandline.storage.tiering.policy.retry import OBJECT_UNREADABLE, UNREADABLE_TIMES, named_in
 from strandline.storage.tiering.rewrite.scratch import made
+
+log = logging.getLogger(__name__)
 
 # So many objects into one are worth a rewrite, however small they are.
 RUN_SEGMENTS_ENOUGH = 16
@@ -123,25 +148,34 @@ MERGE_POINTS = PublishPoints(after_log=MERGE_AFTER_LOG, after_meta=MERGE_AFTER_M
 
 
 class SegmentMerger:
-    """Steps 1 to 5 for any partition; keeps no state about them. Blocking."""
+    """Makes one object of a run of segments of any partition: steps 1 to 5."""
 
     def __init__(
         self,
         store: ObjectStore,
         *,
         inspector: SegmentInspector,
+        executor: Executor,
         clock: Clock,
         timeout_ms: int,
+        quota: TierQuota,
+        target_bytes: int,
         scratch: Path | None = None,
     ) -> None:
-        """`scratch` is where a merged segment lies while it is made; None: the system's place."""
+        """`scratch` is where a merged segment lies while it is made; None: the system's place.
+
+        Nothing is merged if `target_bytes` is 0.
+        """
+        self.quota = quota
+        self.target_bytes = target_bytes
         self._store = store
         self._inspector = inspector
+        self._executor = executor
         self._clock = clock
         self._timeout_s = timeout_ms / 1000
         self._scratch = scratch
 
-    def merge(
+    async def merge(
         self,
         partition: TopicIdPartition,
         run: Sequence[SegmentEntry],
@@ -154,6 +188,18 @@ class SegmentMerger:
         Raises ObjectCorrupt if one of them is not what the manifest says, DiskError without room
         for it, and as a copy does.
         """
+        self.quota.record(sum(entry.size_bytes for entry in run))
+        call = partial(self._merge, partition, run, leader_epoch=leader_epoch, options=options)
+        return await asyncio.get_running_loop().run_in_executor(self._executor, call)
+
+    def _merge(
+        self,
+        partition: TopicIdPartition,
+        run: Sequence[SegmentEntry],
+        *,
+        leader_epoch: Epoch,
+        options: ObjectOptions,
+    ) -> SegmentEntry:
         try:
             with tempfile.NamedTemporaryFile(dir=made(self._scratch), prefix="merge-") as file:
                 for entry in run:  # 1
@@ -179,7 +225,7 @@ class SegmentMerger:
         points: PublishPoints = MERGE_POINTS,
         aborted: Collection[AbortedTransaction] | None = None,
     ) -> SegmentEntry:
-        """Steps 2 to 5: the file as the verified, uncommitted segment of the run's offsets.
+        """Steps 2 to 5: the file as the verified, uncommitted segment of the run's offsets; blocks.
 
         `aborted` are its aborted transactions; None: those of the run.
         """
@@ -264,3 +310,94 @@ def _recompressed_from_bytes(run: Sequence[SegmentEntry]) -> int | None:
     if all(entry.recompressed_from_bytes is None for entry in run):
         return None
     return sum(entry.recompressed_from_bytes or entry.size_bytes for entry in run)
+
+
+# --- the steps of one partition --------------------------------------------------------------
+
+
+class MergeSteps:
+    """Merges one partition's small segments. Used on the event loop only."""
+
+    def __init__(
+        self, owner: ManifestOwner, merger: SegmentMerger, counters: PartitionCounters
+    ) -> None:
+        self._owner = owner
+        self._merger = merger
+        self._counters = counters
+        # How often segments could not be read, by key; all of them in the root of the manifest.
+        self._unreadable: dict[str, int] = {}
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether entries of the root will soon be sealed, and could not be merged any more."""
+        manifest = self._owner.remote.manifest
+        return manifest is not None and len(manifest.segments) > manifest_store.PAGE_ENTRIES
+
+    async def step(self) -> bool:
+        """Makes one segment of several small ones, if there are such; True if there may be more.
+
+        Raises StorageError, RecordsRejected.
+        """
+        manifest, config = self._owner.remote.manifest, self._owner.log.config
+        target_bytes = self._merger.target_bytes
+        # What has to be restored first cannot be read, so it cannot be merged either.
+        is_out_of_reach = config.strandline_remote_storage_class in RESTORED_FIRST
+        if manifest is None or target_bytes <= 0 or is_out_of_reach:
+            return False
+        if config.remote_log_copy_disable or not manifest.marks_left:
+            return False
+        run = choose_run(manifest, target_bytes=target_bytes, left_alone=self._left_alone)
+        if not run or await self._merger.quota.wait_a_step():
+            return bool(run)
+        try:
+            merged = await self._merger.merge(
+                self._owner.remote.partition,
+                run,
+                leader_epoch=self._owner.leader_epoch,
+                options=object_options(config),
+            )
+        except (CorruptFile, CorruptRecords) as error:
+            self._note_unreadable(manifest, run, error)
+            raise
+        except OBJECT_UNREADABLE as error:
+            self._note_unreadable(manifest, named_in(error, run), error)
+            raise
+        if self._owner.life.is_detached() or self._owner.remote.manifest is not manifest:
+            return False
+        crash_point(MERGE_BEFORE_COMMIT)
+        now_ms = self._owner.clock.now_ms()
+        await self._owner.commit(manifest.with_replacement(run, merged, marked_ms=now_ms))  # 6
+        crash_point(MERGE_AFTER_COMMIT)
+        self._counters.merged_segments.add(len(run))
+        log.info(
+            "archived segments merged",
+            extra={
+                "fields": {
+                    "partition": str(self._owner.log.topic_partition),
+                    "segments": len(run),
+                    "base_offset": merged.base_offset,
+                    "size_bytes": merged.size_bytes,
+                }
+            },
+        )
+        return True
+
+    @property
+    def _left_alone(self) -> frozenset[str]:
+        times = self._unreadable.items()
+        return frozenset(key for key, count in times if count >= UNREADABLE_TIMES)
+
+    def _note_unreadable(
+        self, manifest: Manifest, entries: Sequence[SegmentEntry], error: StrandlineError
+    ) -> None:
+        in_root = {entry.log_key for entry in manifest.segments}
+        times = {key: count for key, count in self._unreadable.items() if key in in_root}
+        self._unreadable = times
+        for entry in entries:
+            times[entry.log_key] = times.get(entry.log_key, 0) + 1
+            if times[entry.log_key] != UNREADABLE_TIMES:
+                continue
+            log.warning(
+                "segment cannot be merged and is left as it is",
+                extra={"fields": {"key": entry.log_key, "reason": str(error)}},
+            )

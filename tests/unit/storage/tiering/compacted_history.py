@@ -389,7 +389,7 @@ class History(CompactedRig):
         } - (named | marked | self.known_orphans)
         if self._may_leave:
             self.known_orphans |= stray
-        elif not self.manager._tools.compactor.is_busy:
+        elif not self.manager._workers.compactor.is_busy:
             assert not stray, stray
         self.known_orphans -= named
         if not self.memory._faults:

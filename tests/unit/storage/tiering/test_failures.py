@@ -23,9 +23,7 @@ from strandline.storage.remote.object_store.interface import (
     PutCondition,
 )
 from strandline.storage.remote.object_store.memory import Fault, MemoryStore, Moment
-from strandline.storage.tiering.copy.copier import CopiedSegment
-from strandline.storage.tiering.copy.pipeline import CopyPipeline
-from strandline.storage.tiering.policy.lifecycle import SegmentVerdict
+from strandline.storage.tiering.copy.copier import CopiedSegment, Copying, SegmentCopier
 from tests.unit.storage.tiering.harness import (
     Rig,
     asynchronous,
@@ -294,17 +292,17 @@ async def test_a_copy_that_was_done_in_time_and_is_late_for_its_commit_is_made_a
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is older than its deadline may be taken for an orphan."""
-    finish = CopyPipeline.finish
+    finish = SegmentCopier.finish
     async with Rig(tmp_path) as rig:
         rig.produce_segments(1)
 
-        async def finish_and_wait(self: CopyPipeline, segment: SegmentVerdict) -> CopiedSegment:
-            copied = await finish(self, segment)
-            monkeypatch.setattr(CopyPipeline, "finish", finish)
+        async def finish_and_wait(self: SegmentCopier, copying: Copying) -> CopiedSegment:
+            copied = await finish(self, copying)
+            monkeypatch.setattr(SegmentCopier, "finish", finish)
             rig.pass_ms(rig.tiering_config.copy_timeout_ms + 1)
             return copied
 
-        monkeypatch.setattr(CopyPipeline, "finish", finish_and_wait)
+        monkeypatch.setattr(SegmentCopier, "finish", finish_and_wait)
         await rig.manager.run_once()
         assert rig.archived == [(0, 10)]
         manifest = rig.manifest

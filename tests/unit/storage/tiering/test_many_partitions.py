@@ -21,11 +21,11 @@ from strandline.storage.model import TopicId, TopicPartition
 from strandline.storage.remote.manifest.topic_info import TopicInfo
 from strandline.storage.remote.object_store.memory import Fault
 from strandline.storage.tiering.log.unified_log import UnifiedLog
+from strandline.storage.tiering.manager.worker_pool import WorkerPool
 from strandline.storage.tiering.partition.topic_registration import (
     TopicRegistration,
     TopicRegistrations,
 )
-from strandline.storage.tiering.policy.work_queue import WorkQueue
 from tests.unit.storage.tiering.harness import (
     CONFIG,
     GRACE_MS,
@@ -69,16 +69,16 @@ async def test_each_partition_of_a_new_topic_is_queued_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queued: list[object] = []
-    add = WorkQueue.add
+    add = WorkerPool.add
 
-    def counted(queue: WorkQueue[object], key: object) -> None:
+    def counted(pool: WorkerPool[object], key: object) -> None:
         queued.append(key)
-        add(queue, key)
+        add(pool, key)
 
     async with Rig(tmp_path) as rig:
         for number in range(MANY.partition_count):
             (tmp_path / f"many-{number}").mkdir()
-        monkeypatch.setattr(WorkQueue, "add", counted)
+        monkeypatch.setattr(WorkerPool, "add", counted)
         attach_many(rig, tmp_path)
     assert queued == [TopicPartition("many", number) for number in range(MANY.partition_count)]
 

@@ -17,8 +17,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from strandline.storage.remote.manifest import store as manifest_store
 from strandline.storage.remote.manifest.manifest import Manifest
-from strandline.storage.tiering.copy import copier
-from strandline.storage.tiering.copy import open_segment_copy as tail_copy
+from strandline.storage.tiering.copy import copier, open_segment
 from strandline.storage.tiering.log.unified_log import UnifiedLog
 from strandline.storage.tiering.partition import local_restart, manifest_owner
 from strandline.storage.tiering.partition.manifest_owner import ManifestOwner
@@ -114,7 +113,7 @@ def retention_takes_one_segment_too_many(patch: Patch) -> None:
 
 
 def every_attempt_has_the_same_name(patch: Patch) -> None:
-    for module in (copier, merging, tail_copy, manifest_store):
+    for module in (copier, merging, open_segment, manifest_store):
         patch.setattr(module, "new_unique", lambda: "0" * 32)
 
 

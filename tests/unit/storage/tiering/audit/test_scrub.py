@@ -22,8 +22,8 @@ from strandline.storage.tiering.audit.listing import list_partitions, list_segme
 from strandline.storage.tiering.audit.repair import repair_meta
 from strandline.storage.tiering.audit.scrub import Depth, Scrub
 from strandline.storage.tiering.copy import segment_sections
-from strandline.storage.tiering.copy.pipeline import COPIES_PER_PARTITION
 from strandline.storage.tiering.copy.segment_sections import statistics_of
+from strandline.storage.tiering.policy.lifecycle import COPIES_PER_PARTITION
 from tests.unit.storage.tiering.harness import ID_PARTITION, TOPIC, Rig, asynchronous
 
 

@@ -252,7 +252,7 @@ async def test_a_list_that_hangs_or_fails_delays_no_copy_and_no_deletion(tmp_pat
         assert not writing.done()
         hanging.set()
         await writing
-        assert rig.manager.store_is_up
+        assert rig.manager.health.is_up
         own_thread.shutdown()
 
 

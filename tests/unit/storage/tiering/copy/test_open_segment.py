@@ -20,8 +20,9 @@ from strandline.storage.remote.object_store.interface import ObjectInfo, PutBody
 from strandline.storage.remote.object_store.memory import Fault, MemoryStore
 from strandline.storage.tiering.audit.orphans import compare, delete_orphans
 from strandline.storage.tiering.audit.scrub import Depth, Scrub
-from strandline.storage.tiering.copy import open_segment_copy as tail_copy
-from strandline.storage.tiering.log.open_segment_timer import tail_check_ms
+from strandline.storage.tiering.copy import open_segment
+from strandline.storage.tiering.copy.open_segment import tail_check_ms
+from strandline.storage.tiering.partition.open_segment_parts import usable_tail
 from strandline.storage.tiering.partition.topic_registration import TopicRegistration
 from tests.unit.storage.tiering.harness import CONFIG, GRACE_MS, ID_PARTITION, Rig, asynchronous
 
@@ -180,7 +181,7 @@ async def test_nobody_writes_while_the_open_segment_comes_back(tmp_path: Path) -
 async def test_there_are_few_parts_however_often_they_are_uploaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tail_copy, "PART_BYTES_MAX", 4000)
+    monkeypatch.setattr(open_segment, "PART_BYTES_MAX", 4000)
     async with Rig(tmp_path, config=CONFIGURED) as rig:
         for _ in range(40):
             rig.produce(5)
@@ -197,7 +198,7 @@ async def test_there_are_few_parts_however_often_they_are_uploaded(
 async def test_parts_that_get_smaller_and_smaller_are_bounded_in_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tail_copy, "PARTS_MANY", 8)
+    monkeypatch.setattr(open_segment, "PARTS_MANY", 8)
     async with Rig(tmp_path, config=CONFIGURED) as rig:
         for record_count in range(60, 0, -1):
             rig.produce(record_count)
@@ -212,7 +213,7 @@ async def test_parts_that_get_smaller_and_smaller_are_bounded_in_number(
 async def test_open_records_of_more_than_one_part_are_in_the_bucket_in_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tail_copy, "PART_BYTES_MAX", 1000)
+    monkeypatch.setattr(open_segment, "PART_BYTES_MAX", 1000)
     async with Rig(tmp_path, config=CONFIGURED) as rig:
         for _ in range(20):
             rig.produce(20)
@@ -226,7 +227,7 @@ async def test_open_records_of_more_than_one_part_are_in_the_bucket_in_time(
 async def test_a_batch_that_is_larger_than_a_part_reaches_the_bucket(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tail_copy, "PART_BYTES_MAX", 500)
+    monkeypatch.setattr(open_segment, "PART_BYTES_MAX", 500)
     async with Rig(tmp_path, config=CONFIGURED) as rig:
         for record_count in (5, 100, 5, 200, 300):
             rig.produce(record_count)
@@ -321,10 +322,10 @@ async def test_parts_that_begin_inside_the_archive_or_end_below_the_log_start_do
         manifest = rig.manifest
         assert manifest is not None
         assert [(part.base_offset, part.end_offset) for part in manifest.tail] == [(20, 30)]
-        assert tail_copy.usable_tail(manifest) == manifest.tail
+        assert usable_tail(manifest) == manifest.tail
         overlapping = (replace(manifest.tail[0], base_offset=10),)
-        assert tail_copy.usable_tail(replace(manifest, tail=overlapping)) == ()
-        assert tail_copy.usable_tail(replace(manifest, log_start_offset=30)) == ()
+        assert usable_tail(replace(manifest, tail=overlapping)) == ()
+        assert usable_tail(replace(manifest, log_start_offset=30)) == ()
 
 
 @asynchronous

@@ -10,7 +10,7 @@ import pytest
 
 from strandline.storage.errors import TierUnavailable
 from strandline.storage.remote.object_store.memory import Fault, Moment
-from strandline.storage.tiering.copy.pipeline import COPIES_PER_PARTITION
+from strandline.storage.tiering.policy.lifecycle import COPIES_PER_PARTITION
 from tests.unit.storage.tiering.harness import PARTITION, Rig, asynchronous, keys_of
 
 SECOND_LOG = r"/0{18}10-[^/]*\.log$"

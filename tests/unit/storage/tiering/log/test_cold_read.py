@@ -14,7 +14,7 @@ from strandline.storage.errors import ObjectCorrupt, ObjectNotFound, OffsetOutOf
 from strandline.storage.local.formats.producer_state import MarkerType
 from strandline.storage.model import Isolation
 from strandline.storage.remote.manifest import store as manifest_store
-from strandline.storage.tiering.partition import merge_steps
+from strandline.storage.tiering.rewrite import merging
 from tests.unit.storage.tiering.harness import GRACE_MS, Rig, asynchronous
 from tests.unit.storage.tiering.transactional_producer import Producer
 
@@ -99,7 +99,7 @@ def test_a_reader_whose_segment_is_merged_away_meanwhile_looks_into_the_merged_o
     async def run() -> None:
         async with Rig(tmp_path, merge_target_bytes=MERGE_BYTES) as rig:
             with monkeypatch.context() as patch:
-                patch.setattr(merge_steps, "choose_run", lambda *_, **__: ())
+                patch.setattr(merging, "choose_run", lambda *_, **__: ())
                 aborted = await archive_and_free(rig)
             before = set(rig.data_keys())
 

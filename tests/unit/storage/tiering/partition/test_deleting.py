@@ -19,8 +19,8 @@ from strandline.storage.errors import (
 from strandline.storage.remote.keys import topic_folder
 from strandline.storage.remote.manifest.topic_info import TopicInfo, load_topic_info
 from strandline.storage.remote.object_store.memory import Fault, Moment
-from strandline.storage.tiering.partition import expiration_steps
-from strandline.storage.tiering.partition.partition_tiering import PartitionTiering
+from strandline.storage.tiering.manager.partition_tiering import PartitionTiering
+from strandline.storage.tiering.partition import expiration
 from tests.unit.storage.tiering.harness import (
     CONFIG,
     GRACE_MS,
@@ -66,7 +66,7 @@ async def test_objects_go_only_after_the_log_start_moved_and_the_grace_time(
 async def test_one_step_deletes_no_more_than_one_request_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(expiration_steps, "SEGMENTS_PER_DELETE_MAX", 2)
+    monkeypatch.setattr(expiration, "SEGMENTS_PER_DELETE_MAX", 2)
     async with Rig(tmp_path) as rig:
         rig.produce_segments(5)
         await rig.settle()

@@ -33,7 +33,7 @@ from strandline.storage.local.log.log import LocalLog
 from strandline.storage.records.batch.batch import iter_batches
 from strandline.storage.records.batch.record import Record, encode_batch, iter_records
 from strandline.storage.remote.object_store.memory import Fault
-from strandline.storage.tiering.partition import divergence as giving_back
+from strandline.storage.tiering.partition import divergence
 from strandline.storage.tiering.policy.ownership import Ownership, OwnershipState
 from tests.unit.storage.tiering.harness import CONFIG, GRACE_MS, Rig, asynchronous
 
@@ -170,7 +170,7 @@ async def test_what_lies_before_the_first_that_comes_back_is_synced_before_its_p
 async def test_a_crash_between_any_two_steps_loses_nothing_and_doubles_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str, is_away_again: bool
 ) -> None:
-    monkeypatch.setattr(giving_back, "PIECE_BYTES", 300)
+    monkeypatch.setattr(divergence, "PIECE_BYTES", 300)
     async with Rig(tmp_path) as rig:
         await put_back_an_older_image(rig, archived_after=2)
         for _ in range(6):
@@ -275,7 +275,7 @@ async def test_whatever_happens_between_images_all_that_was_acknowledged_is_ther
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, config: LogConfig
 ) -> None:
     """But for what an image takes away that the bucket never had, as a lost disk does."""
-    monkeypatch.setattr(giving_back, "PIECE_BYTES", 200)
+    monkeypatch.setattr(divergence, "PIECE_BYTES", 200)
     random = Random(seed)
     async with Rig(tmp_path, config=config) as rig:
         life = _Life(rig, random)

@@ -1,8 +1,7 @@
-"""The small parts: the queue, the waits after failures, and the points where a process may die."""
+"""The small parts: the waits after failures, and the points where a process may die."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import subprocess
 import sys
@@ -24,45 +23,7 @@ from strandline.storage.errors import AccessDenied, ObjectCorrupt, TierUnavailab
 from strandline.storage.remote.object_store.memory import Fault, MemoryStore
 from strandline.storage.tiering.policy.retry import RetryPolicy, RetryState
 from strandline.storage.tiering.policy.store_health import StoreHealth
-from strandline.storage.tiering.policy.work_queue import WorkQueue
 from tests.unit.storage.tiering.harness import Executors, asynchronous
-
-# --- the queue ---------------------------------------------------------------------------------
-
-
-@asynchronous
-async def test_a_key_waits_once_however_often_it_is_added() -> None:
-    queue: WorkQueue[str] = WorkQueue()
-    for key in ("a", "b", "a", "a"):
-        queue.add(key)
-    assert [await queue.take(), await queue.take()] == ["a", "b"]
-    assert repr(queue) == "<WorkQueue waiting=0 running=2>"
-
-
-@asynchronous
-async def test_a_key_added_while_it_is_worked_on_comes_again_afterwards() -> None:
-    queue: WorkQueue[str] = WorkQueue()
-    queue.add("a")
-    key = await queue.take()
-    queue.add("a")
-    queue.add("b")
-    assert await queue.take() == "b", "nobody else gets it meanwhile"
-    queue.done(key)
-    assert await queue.take() == "a"
-    queue.done("a")
-    assert repr(queue) == "<WorkQueue waiting=0 running=1>"
-
-
-@asynchronous
-async def test_takers_wait_for_something_to_do() -> None:
-    queue: WorkQueue[str] = WorkQueue()
-    takers = asyncio.gather(queue.take(), queue.take())
-    await asyncio.sleep(0)
-    queue.add("a")
-    await asyncio.sleep(0)
-    queue.add("b")
-    assert sorted(await takers) == ["a", "b"]
-
 
 # --- failures ----------------------------------------------------------------------------------
 

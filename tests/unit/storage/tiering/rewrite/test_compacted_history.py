@@ -30,10 +30,8 @@ from strandline.storage.remote.manifest.manifest import Manifest
 from strandline.storage.remote.manifest.store import Replacement
 from strandline.storage.remote.object_store.interface import ObjectStore
 from strandline.storage.remote.segment import meta as segment_meta
-from strandline.storage.tiering.partition import compaction_steps
-from strandline.storage.tiering.partition.compaction_steps import CompactionSteps
-from strandline.storage.tiering.rewrite import merging
-from strandline.storage.tiering.rewrite.archive_compaction import CompactionRound
+from strandline.storage.tiering.rewrite import compaction, merging
+from strandline.storage.tiering.rewrite.compaction import CompactionRound, CompactionSteps
 from tests.unit.storage.tiering.compacted_history import GRACE_MS, History
 from tests.unit.storage.tiering.compacted_rig import COMPACTED, DELETE_RETENTION_MS
 from tests.unit.storage.tiering.harness import asynchronous
@@ -143,7 +141,7 @@ def the_disk_is_forgotten_when_tombstones_go(patch: Patch) -> None:
     def forgets(before: CompactionMark | None, **known: int) -> CompactionMark:
         return next_mark(before, **{**known, "local_start_offset": known["cleaned_offset"]})
 
-    patch.setattr(compaction_steps, "next_mark", forgets)
+    patch.setattr(compaction, "next_mark", forgets)
 
 
 def the_time_of_tombstones_begins_with_the_first_round(patch: Patch) -> None:
@@ -151,7 +149,7 @@ def the_time_of_tombstones_begins_with_the_first_round(patch: Patch) -> None:
         mark = next_mark(before, **known)
         return mark if before is None else replace(mark, horizon_ms=before.horizon_ms)
 
-    patch.setattr(compaction_steps, "next_mark", never_later)
+    patch.setattr(compaction, "next_mark", never_later)
 
 
 def what_was_copied_meanwhile_is_taken_as_clean(patch: Patch) -> None:

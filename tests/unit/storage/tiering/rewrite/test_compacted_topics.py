@@ -369,7 +369,7 @@ async def test_a_round_that_is_refused_a_thread_is_given_up_and_begun_again(
         with monkeypatch.context() as patch:
             patch.setattr(rig.executors.copies, "submit", refuse)
             await rig.manager.step_each()
-        assert not rig.manager._tools.compactor.is_busy
+        assert not rig.manager._workers.compactor.is_busy
         rig.pass_ms(GRACE_MS)
         await rig.manager.run_once()
         assert rig.manifest is not None

@@ -17,8 +17,8 @@ from strandline.storage.remote.manifest.compaction_mark import CompactionMark
 from strandline.storage.remote.manifest.entries import SegmentEntry
 from strandline.storage.remote.manifest.manifest import Manifest
 from strandline.storage.remote.segment.meta import Section
-from strandline.storage.tiering.partition import compaction_steps
-from strandline.storage.tiering.rewrite.archive_compaction import (
+from strandline.storage.tiering.rewrite import compaction
+from strandline.storage.tiering.rewrite.compaction import (
     INDEXES_PER_STEP,
     borders_of,
     is_worth_compacting,
@@ -109,7 +109,7 @@ async def test_a_round_waits_while_too_much_waits_for_its_grace_time(
 ) -> None:
     marks_max = 10
     monkeypatch.setattr(manifest_module, "MARKS_MAX", marks_max)
-    monkeypatch.setattr(compaction_steps, "RUNS_PER_COMMIT_MAX", 1)
+    monkeypatch.setattr(compaction, "RUNS_PER_COMMIT_MAX", 1)
     rig = await begin(tmp_path, 60)
     waits = marks = 0
     while compacted_manifest(rig) is None:

@@ -8,6 +8,9 @@ A crash after 2 leaves an orphan. A new part swallows the parts before it that a
 itself, as long as it stays small enough for memory: so there are few parts however often this is
 done, and each byte is uploaded only a few times. Only parts that get smaller and smaller are not
 swallowed that way: from `PARTS_MANY` on a part swallows whatever fits.
+
+Records wait for at most `strandline.remote.active.segment.upload.ms`. Nobody tells when they came:
+they are found at one of the looks, so the time between two looks is taken off.
 """
 
 from __future__ import annotations
@@ -19,21 +22,20 @@ from dataclasses import dataclass
 from functools import partial
 
 from strandline.storage.clock import Clock
-from strandline.storage.crash_points import TAIL_AFTER_PART, crash_point
-from strandline.storage.errors import (
-    CorruptFile,
-    CorruptRecords,
-    ObjectCorrupt,
-    ObjectNotFound,
-)
-from strandline.storage.local.log.log import AppendOrigin, LocalLog
+from strandline.storage.crash_points import TAIL_AFTER_COMMIT, TAIL_AFTER_PART, crash_point
+from strandline.storage.errors import CorruptFile, CorruptRecords
+from strandline.storage.local.log.log import LocalLog
 from strandline.storage.local.segment.segment import LogSegment
 from strandline.storage.model import Epoch, Offset, TopicIdPartition
 from strandline.storage.records.batch.batch import LOG_OVERHEAD, iter_batches
 from strandline.storage.remote.keys import new_unique, tail_key
-from strandline.storage.remote.manifest.manifest import Manifest
 from strandline.storage.remote.manifest.open_segment import TailPart
 from strandline.storage.remote.object_store.interface import ObjectStore, checksum
+from strandline.storage.tiering.log.unified_log import UnifiedLog
+from strandline.storage.tiering.partition.manifest_owner import ManifestOwner
+from strandline.storage.tiering.partition.open_segment_parts import is_prefix_of
+from strandline.storage.tiering.policy.lifecycle import SegmentState
+from strandline.storage.tiering.policy.quota import TierQuota
 
 # A part is read into memory; a larger one has a single batch.
 PART_BYTES_MAX = 16 * 1024 * 1024
@@ -51,10 +53,26 @@ class _Extent:
     end_offset: Offset
 
 
-class TailCopier:
-    """Steps 1 and 2 for any partition; keeps no state about them."""
+def tail_check_ms(interval_ms: int, upload_ms: int) -> int:
+    """How often it is looked whether the open segment is due: twice in its time at least."""
+    return min(interval_ms, max(1, upload_ms // 2))
 
-    def __init__(self, store: ObjectStore, *, executor: Executor, clock: Clock) -> None:
+
+class OpenSegmentCopier:
+    """Uploads parts of the open segment of any partition: steps 1 and 2."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        executor: Executor,
+        clock: Clock,
+        quota: TierQuota,
+        interval_ms: int,
+    ) -> None:
+        """`interval_ms` is the time between two looks at a partition without a tail."""
+        self.quota = quota
+        self.interval_ms = interval_ms
         self._store = store
         self._executor = executor
         self._clock = clock
@@ -152,62 +170,76 @@ def _whole_batches(content: bytes) -> tuple[bytes, Offset]:
     return content[:end], end_offset
 
 
-def is_prefix_of(tail: Sequence[TailPart], local: LocalLog) -> bool:
-    """Whether the open segment begins as the parts do; reads what they hold. Blocks."""
-    segment = local.active_segment
-    if not tail:
-        return True
-    if tail[0].base_offset != segment.base_offset or tail[-1].end_position > segment.size_bytes:
+class OpenSegmentSteps:
+    """Copies what is new in one partition's open segment. Used on the event loop only."""
+
+    def __init__(self, owner: ManifestOwner, copier: OpenSegmentCopier) -> None:
+        self._owner = owner
+        self._copier = copier
+        # When the records have waited long enough; None while all of them are in the bucket.
+        self._due_s: float | None = None
+        # The open segment of which the committed parts are known to be the beginning.
+        self._checked: LogSegment | None = None
+
+    async def step(self) -> bool:
+        """Puts what is new in the open segment into the bucket, if it is time to.
+
+        True if there is more. Raises StorageError.
+        """
+        owner, local = self._owner, self._owner.log.local
+        segment = local.active_segment
+        tail = await self._tail_that_fits()
+        covered = tail[-1].end_offset if tail else segment.base_offset
+        if not self._is_due(owner.log, max(covered, owner.log.log_start_offset)):
+            return False
+        if await self._copier.quota.wait_a_step():
+            return True
+        await owner.ensure_manifest()
+        if owner.life.is_detached() or local.active_segment is not segment:
+            # What was found above is about a segment that is closed by now.
+            return not owner.life.is_detached()
+        end_offset = local.end_offset
+        parts = await self._copier.copy(
+            local, tail, owner.remote.partition, leader_epoch=owner.leader_epoch
+        )
+        self._copier.quota.record(parts[-1].size_bytes)
+        if owner.life.is_detached() or local.active_segment is not segment:
+            # It was closed meanwhile, and is copied as a whole: the part is an orphan.
+            return True
+        await owner.commit(  # 3
+            owner.manifest().with_tail(parts, marked_ms=owner.clock.now_ms())
+        )
+        crash_point(TAIL_AFTER_COMMIT)
+        if parts[-1].end_offset < end_offset:
+            # The rest came as long ago: it is due as well.
+            return True
+        self._due_s = None
         return False
-    return all(
-        checksum(segment.file().read_at(part.position, part.size_bytes)) == part.crc32c
-        for part in tail
-    )
 
+    async def _tail_that_fits(self) -> tuple[TailPart, ...]:
+        """The committed parts, if they are the beginning of the segment that is open now."""
+        tail = () if self._owner.remote.manifest is None else self._owner.remote.manifest.tail
+        segment = self._owner.log.local.active_segment
+        if not tail or tail[0].base_offset != segment.base_offset:
+            return ()
+        if self._checked is not segment:
+            # Once after a start: the disk may have another past than the bucket.
+            if not await self._owner.run(partial(is_prefix_of, tail, self._owner.log.local)):
+                return ()
+            self._checked = segment
+        return tail
 
-def read_part(store: ObjectStore, part: TailPart) -> bytearray:
-    """The batches of a part. Raises ObjectCorrupt, and what the store raises."""
-    content = store.get(part.key)
-    if len(content) != part.size_bytes or checksum(content) != part.crc32c:
-        raise ObjectCorrupt(part.key, "get", "is not what the manifest says")
-    return bytearray(content)
-
-
-def fault_of_part(store: ObjectStore, part: TailPart) -> str:
-    """What a HEAD tells that is wrong with a part; "" if nothing is. Raises what the store raises.
-
-    A part is read where the store keeps no checksum of it. What was damaged where it lies, and is
-    still said to be what it was, only reading finds.
-    """
-    try:
-        info = store.head(part.key)
-        if info.crc32c is None:
-            read_part(store, part)
-    except ObjectNotFound:
-        return "is missing"
-    except ObjectCorrupt as error:
-        return str(error)
-    if info.size_bytes != part.size_bytes or info.stated_crc32c not in (None, part.crc32c):
-        return "is not what the manifest says"
-    return ""
-
-
-def append_part(local: LocalLog, content: bytearray) -> None:
-    """Appends what the log lacks of a part, with the offsets and epochs it has.
-
-    Raises CorruptRecords, DiskError.
-    """
-    for batch in iter_batches(content):
-        if batch.header.base_offset >= local.end_offset:
-            rest = memoryview(content)[batch.position :]
-            local.append(rest, leader_epoch=-1, origin=AppendOrigin.REPLICATION)
-            return
-
-
-def usable_tail(manifest: Manifest) -> tuple[TailPart, ...]:
-    """The parts that a log which begins behind the archive goes on with."""
-    tail = manifest.tail
-    is_needed = bool(tail) and tail[-1].end_offset > manifest.log_start_offset
-    # Where nothing is archived yet, the log start may lie inside the open segment.
-    archive_end = 0 if manifest.is_empty else manifest.end_offset
-    return tail if is_needed and tail[0].base_offset >= archive_end else ()
+    def _is_due(self, unified_log: UnifiedLog, covered_offset: Offset) -> bool:
+        """Whether records above `covered_offset` have waited as long as they may."""
+        upload_ms = unified_log.config.strandline_remote_active_segment_upload_ms
+        pending = unified_log.judge().pending
+        is_next = all(segment.state is SegmentState.ACTIVE for segment in pending)
+        if upload_ms < 0 or not is_next or unified_log.local.end_offset <= covered_offset:
+            self._due_s = None
+            return False
+        now_s = self._owner.clock.monotonic_s()
+        if self._due_s is None:
+            # They came at any time since the last look, so that time has passed already.
+            passed_ms = min(upload_ms, tail_check_ms(self._copier.interval_ms, upload_ms))
+            self._due_s = now_s + (upload_ms - passed_ms) / 1000
+        return now_s >= self._due_s

@@ -9,7 +9,7 @@ A page of the manifest that is lost, or damaged, names nothing that could be mar
 start is beyond all of it, it is let go by itself, and keeps the segments behind it no longer; what
 it named is nobody's then, and goes as every orphan does (orphans.py).
 
-The log start is durable in the manifest before 1 (`copy_steps.py`). After 1 no reader finds the
+The log start is durable in the manifest before 1 (`manifest_owner.py`). After 1 no reader finds the
 entry. A crash between 2 and 3 deletes absent objects once more, which is fine. What was merged or
 compacted away comes to 2 by its marks. Kafka has RemoteLogManager.RLMExpirationTask for this.
 """
@@ -18,6 +18,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from concurrent.futures import Executor
+from dataclasses import dataclass
 
 from strandline.storage.crash_points import DELETE_AFTER_MARK, DELETE_AFTER_OBJECTS, crash_point
 from strandline.storage.errors import (
@@ -29,8 +31,9 @@ from strandline.storage.errors import (
 )
 from strandline.storage.remote.manifest.entries import DeletedEntry, SegmentEntry
 from strandline.storage.remote.manifest.manifest import Manifest
+from strandline.storage.remote.object_store.interface import ObjectStore
+from strandline.storage.tiering.log.statistics import PartitionCounters
 from strandline.storage.tiering.partition.manifest_owner import ManifestOwner
-from strandline.storage.tiering.partition.tiering_tools import PartitionCounters, TieringTools
 from strandline.storage.tiering.policy.grace_times import GraceTimes
 
 log = logging.getLogger(__name__)
@@ -43,17 +46,31 @@ _LOST = (CorruptFile, ObjectCorrupt, ObjectNotFound)
 SEGMENTS_PER_DELETE_MAX = 500
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentExpirer:
+    """Deletes the objects of segments that no manifest names any more, of any partition."""
+
+    store: ObjectStore
+    executor: Executor
+    grace_ms: int
+
+    async def delete(self, keys: list[str]) -> None:
+        """Returns when they are gone. Raises TierError."""
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self.executor, self.store.delete, keys)
+
+
 class ExpirationSteps:
-    """See the top of this file. Used on the event loop only."""
+    """Expires one partition's archived segments. Used on the event loop only."""
 
     def __init__(
-        self, owner: ManifestOwner, tools: TieringTools, counters: PartitionCounters
+        self, owner: ManifestOwner, expirer: SegmentExpirer, counters: PartitionCounters
     ) -> None:
         self._owner = owner
-        self._tools = tools
+        self._expirer = expirer
         self._counters = counters
         self._grace_times: GraceTimes[DeletedEntry] = GraceTimes(
-            tools.clock, grace_ms=tools.delete_grace_ms
+            owner.clock, grace_ms=expirer.grace_ms
         )
 
     async def step(self) -> bool:
@@ -97,10 +114,8 @@ class ExpirationSteps:
             # What lies before the page goes first, then it is the first one itself.
             count_max = len(entries)
         if entries:
-            now_ms = self._tools.clock.now_ms()
-            await self._owner.commit(
-                self._owner.owned(manifest).with_deleting(entries, marked_ms=now_ms)
-            )
+            now_ms = self._owner.clock.now_ms()
+            await self._owner.commit(manifest.with_deleting(entries, marked_ms=now_ms))
             crash_point(DELETE_AFTER_MARK)
             log.info(
                 "archived segments are let go",
@@ -119,10 +134,8 @@ class ExpirationSteps:
         if not manifest.pages or manifest.pages[0].end_offset > manifest.log_start_offset:
             raise error
         page = manifest.pages[0]
-        now_ms = self._tools.clock.now_ms()
-        await self._owner.commit(
-            self._owner.owned(manifest).without_first_page(page, marked_ms=now_ms)
-        )
+        now_ms = self._owner.clock.now_ms()
+        await self._owner.commit(manifest.without_first_page(page, marked_ms=now_ms))
         log.warning(
             "lost manifest page is let go, what it named is collected as orphans",
             extra={
@@ -146,8 +159,7 @@ class ExpirationSteps:
         if not due:
             return
         keys = [key for mark in due for key in mark.keys]
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._tools.deletes, self._tools.store.delete, keys)
+        await self._expirer.delete(keys)
         crash_point(DELETE_AFTER_OBJECTS)
-        await self._owner.commit(self._owner.owned(manifest).without_deleting(due))
+        await self._owner.commit(manifest.without_deleting(due))
         self._counters.deleted_segments.add(sum(mark.log_key != mark.meta_key for mark in due))

@@ -8,8 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from strandline.storage.clock import ManualClock
-from strandline.storage.tiering.policy.work_queue import WorkQueue
-from strandline.storage.tiering.policy.worker_pool import WorkCrew
+from strandline.storage.tiering.manager.worker_pool import WorkerPool
 
 
 class Steps:
@@ -33,17 +32,16 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-def run(count: int, check: Callable[[WorkCrew[int], Steps], Awaitable[None]]) -> None:
+def run(count: int, check: Callable[[WorkerPool[int], Steps], Awaitable[None]]) -> None:
     async def whole() -> None:
-        queue: WorkQueue[int] = WorkQueue()
         steps = Steps()
-        crew = WorkCrew(count, queue, steps.step, clock=ManualClock())
+        pool = WorkerPool(count, steps.step, clock=ManualClock())
         for key in range(40):
-            queue.add(key)
-        working = asyncio.ensure_future(crew.run())
+            pool.add(key)
+        working = asyncio.ensure_future(pool.run())
         try:
             await settle()
-            await check(crew, steps)
+            await check(pool, steps)
             steps.gate.set()
             async with asyncio.timeout(60):
                 while len(steps.done) < 40:
@@ -58,25 +56,25 @@ def run(count: int, check: Callable[[WorkCrew[int], Steps], Awaitable[None]]) ->
 
 
 def test_as_many_steps_are_under_way_as_there_are_workers() -> None:
-    async def check(crew: WorkCrew[int], steps: Steps) -> None:
+    async def check(pool: WorkerPool[int], steps: Steps) -> None:
         assert len(steps.running) == 3
 
     run(3, check)
 
 
-def test_a_crew_that_grows_takes_up_more_at_once() -> None:
-    async def check(crew: WorkCrew[int], steps: Steps) -> None:
+def test_a_pool_that_grows_takes_up_more_at_once() -> None:
+    async def check(pool: WorkerPool[int], steps: Steps) -> None:
         for count in (4, 5, 9, 18):
-            crew.count = count
+            pool.resize(count)
             await settle()
             assert len(steps.running) == count
 
     run(3, check)
 
 
-def test_a_crew_that_shrinks_ends_its_steps_and_takes_up_fewer() -> None:
-    async def check(crew: WorkCrew[int], steps: Steps) -> None:
-        crew.count = 2
+def test_a_pool_that_shrinks_ends_its_steps_and_takes_up_fewer() -> None:
+    async def check(pool: WorkerPool[int], steps: Steps) -> None:
+        pool.resize(2)
         steps.gate.set()
         await settle()
         steps.gate.clear()
@@ -86,22 +84,71 @@ def test_a_crew_that_shrinks_ends_its_steps_and_takes_up_fewer() -> None:
     run(8, check)
 
 
-def test_a_crew_that_shrank_while_it_had_nothing_to_do_leaves_nothing_undone() -> None:
+def test_a_pool_that_shrank_while_it_had_nothing_to_do_leaves_nothing_undone() -> None:
     async def whole() -> None:
-        queue: WorkQueue[int] = WorkQueue()
         steps = Steps()
-        crew = WorkCrew(8, queue, steps.step, clock=ManualClock())
-        working = asyncio.ensure_future(crew.run())
+        pool = WorkerPool(8, steps.step, clock=ManualClock())
+        working = asyncio.ensure_future(pool.run())
         await settle()
-        crew.count = 1
+        pool.resize(1)
         for key in range(5):
-            queue.add(key)
+            pool.add(key)
         await settle()
         assert len(steps.running) == 1
         steps.gate.set()
         async with asyncio.timeout(60):
             while len(steps.done) < 5:
                 await asyncio.sleep(0)
+        working.cancel()
+
+    asyncio.run(whole())
+
+
+def test_a_key_waits_once_however_often_it_is_added() -> None:
+    async def whole() -> None:
+        steps = Steps()
+        pool = WorkerPool(1, steps.step, clock=ManualClock())
+        for key in (1, 2, 1, 1):
+            pool.add(key)
+        assert repr(pool) == "<WorkerPool waiting=2 running=0>"
+        steps.gate.set()
+        working = asyncio.ensure_future(pool.run())
+        await settle()
+        assert steps.done == [1, 2]
+        working.cancel()
+
+    asyncio.run(whole())
+
+
+def test_a_key_added_while_it_is_worked_on_comes_again_afterwards() -> None:
+    async def whole() -> None:
+        steps = Steps()
+        pool = WorkerPool(2, steps.step, clock=ManualClock())
+        working = asyncio.ensure_future(pool.run())
+        pool.add(1)
+        await settle()
+        pool.add(1)
+        await settle()
+        assert repr(pool) == "<WorkerPool waiting=0 running=1>", "nobody else gets it meanwhile"
+        steps.gate.set()
+        await settle()
+        assert steps.done == [1, 1]
+        working.cancel()
+
+    asyncio.run(whole())
+
+
+def test_workers_wait_for_something_to_do() -> None:
+    async def whole() -> None:
+        steps = Steps()
+        pool = WorkerPool(2, steps.step, clock=ManualClock())
+        working = asyncio.ensure_future(pool.run())
+        await settle()
+        pool.add(1)
+        await settle()
+        pool.add(2)
+        await settle()
+        assert steps.running == {1, 2}
         working.cancel()
 
     asyncio.run(whole())
@@ -119,12 +166,11 @@ def test_a_step_that_fails_by_our_mistake_ends_nothing_but_itself(
         return False
 
     async def whole() -> None:
-        queue: WorkQueue[str] = WorkQueue()
         clock = ManualClock()
-        crew = WorkCrew(1, queue, step, clock=clock)
-        working = asyncio.ensure_future(crew.run())
+        pool = WorkerPool(1, step, clock=clock)
+        working = asyncio.ensure_future(pool.run())
         for key in ("wrong", "wrong", "a", "wrong", "b"):
-            queue.add(key)
+            pool.add(key)
             await settle()
             clock.advance_ms(40_000)
         assert done == ["a", "b"]

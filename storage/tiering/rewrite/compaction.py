@@ -20,27 +20,57 @@ What came later made older records superfluous, and they lie in the bucket.
 
 It is a merge with fewer records, and is committed like one: a crash before 2d leaves orphans, one
 after it what is clean already. Each step of the partition does one download or one run, so that
-copying and deleting have their turn in between. The child's rules are the local cleaner's
-(`cleaning.py`), with the scratch folder holding one segment at a time; a record goes if the archive
-itself holds a newer one of its key, so nothing here depends on a local disk.
+copying and deleting have their turn in between, and waits while too much of what was replaced
+before is waiting for its grace time. What was rewritten of a run that is gone meanwhile is an
+orphan. The child's rules are the local cleaner's (`cleaning.py`), with the scratch folder holding
+one segment at a time; a record goes if the archive itself holds a newer one of its key, so nothing
+here depends on a local disk.
 
 A tombstone stays until no tier has had anything older of its key for delete.retention.ms
 (`compaction_mark`).
+
+A round reads the whole archive, so one that fails may have paid for all of it: the next one waits
+longer and longer. Of a segment that cannot be read, because it is damaged or lies in a class that
+has to be restored first, a few rounds are enough: then there is none until the next start, or until
+that segment is another one.
+
+However large the archive is, a step costs the same, and so does a commit: the root is bounded by
+the bound on marks, and a page of thousands of entries is written once for many runs, unless these
+take so long that it does not matter (docs/decisions/0018).
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import tempfile
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import TypeVar
 
 from strandline.storage import files
 from strandline.storage.config.log_config import LogConfig
-from strandline.storage.crash_points import COMPACT_AFTER_LOG, COMPACT_AFTER_META
-from strandline.storage.errors import DiskError, ObjectCorrupt
+from strandline.storage.crash_points import (
+    COMPACT_AFTER_COMMIT,
+    COMPACT_AFTER_LOG,
+    COMPACT_AFTER_MARK,
+    COMPACT_AFTER_META,
+    COMPACT_BEFORE_COMMIT,
+    crash_point,
+)
+from strandline.storage.errors import (
+    CorruptFile,
+    CorruptRecords,
+    DiskError,
+    ObjectCorrupt,
+    OutOfResources,
+    StrandlineError,
+)
 from strandline.storage.local.cleaner.messages import (
     CleanedGroup,
     CleaningRequest,
@@ -59,6 +89,8 @@ from strandline.storage.model import (
     TimestampMs,
     TopicIdPartition,
 )
+from strandline.storage.remote.manifest import store as manifest_store
+from strandline.storage.remote.manifest.compaction_mark import CompactionMark, next_mark
 from strandline.storage.remote.manifest.entries import PageRef, SegmentEntry
 from strandline.storage.remote.manifest.manifest import Manifest
 from strandline.storage.remote.manifest.store import Replacement
@@ -66,6 +98,11 @@ from strandline.storage.remote.object_store.interface import ObjectOptions, Obje
 from strandline.storage.remote.segment import meta as segment_meta
 from strandline.storage.remote.segment.meta import MetaReader, Section
 from strandline.storage.system import crc32c
+from strandline.storage.tiering.log.statistics import PartitionCounters
+from strandline.storage.tiering.partition.manifest_owner import ManifestOwner
+from strandline.storage.tiering.policy.object_options import RESTORED_FIRST, object_options
+from strandline.storage.tiering.policy.quota import TierQuota
+from strandline.storage.tiering.policy.retry import OBJECT_UNREADABLE, UNREADABLE_TIMES, named_in
 from strandline.storage.tiering.rewrite.merging import (
     RUN_SEGMENTS_MAX,
     PublishPoints,
@@ -73,12 +110,21 @@ from strandline.storage.tiering.rewrite.merging import (
 )
 from strandline.storage.tiering.rewrite.scratch import made
 
+log = logging.getLogger(__name__)
+
 DOWNLOAD_BYTES = 8 * 1024 * 1024
 # Read and written in pieces of this size by the child.
 IO_BYTES = 1024 * 1024
 LOAD_FACTOR = 0.9
 # One step reads so many indexes of aborted transactions: a bound on its requests.
 INDEXES_PER_STEP = 32
+
+# A page may be 2 MiB: it is written anew once for so many runs, or once in so many seconds. What a
+# crash makes orphans of is bounded by the same.
+RUNS_PER_COMMIT_MAX = 64
+COMMIT_S_MAX = 5.0
+
+T = TypeVar("T")
 
 _POINTS = PublishPoints(after_log=COMPACT_AFTER_LOG, after_meta=COMPACT_AFTER_META)
 
@@ -304,17 +350,20 @@ class ArchiveCompactor:
         *,
         merger: SegmentMerger,
         process: CleanerProcess,
+        executor: Executor,
         believed_ms: Callable[[], TimestampMs],
         key_bytes_max: int,
         scratch: Path | None = None,
     ) -> None:
         """`scratch` is where segments lie meanwhile; None: the system's place. `believed_ms` is the
-        time by which tombstones are over.
+        time by which tombstones are over: no clock that jumped is believed at once.
         """
-        self._store = store
+        self.store = store
+        self.believed_ms = believed_ms
+        self.quota: TierQuota = merger.quota
         self._merger = merger
         self._process = process
-        self._believed_ms = believed_ms
+        self._executor = executor
         self._key_bytes_max = key_bytes_max
         self._scratch = scratch
         self._round: CompactionRound | None = None
@@ -328,21 +377,37 @@ class ArchiveCompactor:
         under_way = self._round
         return under_way if under_way is not None and under_way.job.partition == owner else None
 
-    def begin(self, job: CompactionJob) -> CompactionRound:
+    def begin(self, job: CompactionJob) -> None:
         """A new round, if none is under way. Raises DiskError."""
         assert self._round is None, (job.partition, self._round)
         self._round = CompactionRound(
             job,
-            store=self._store,
+            store=self.store,
             process=self._process,
             merger=self._merger,
-            believed_ms=self._believed_ms,
+            believed_ms=self.believed_ms,
             key_bytes_max=self._key_bytes_max,
             scratch=self._scratch,
         )
-        return self._round
 
-    def end(self, finished: CompactionRound) -> None:
+    async def run(self, call: Callable[[], T]) -> T:
+        """What a method of the round returns, in the threads of copies."""
+        return await asyncio.get_running_loop().run_in_executor(self._executor, call)
+
+    def end(self, finished: CompactionRound) -> asyncio.Future[None]:
+        """Ends the round; done when others may begin theirs."""
+        loop = asyncio.get_running_loop()
+        try:
+            return loop.run_in_executor(self._executor, self._end, finished)
+        except (OutOfResources, RuntimeError, MemoryError):
+            # Without a thread it is ended here, which takes as long as killing a child. What was
+            # pending is gone: a round that went on would call clean what it never committed.
+            self._end(finished)
+        ended = loop.create_future()
+        ended.set_result(None)
+        return ended
+
+    def _end(self, finished: CompactionRound) -> None:
         """Kills the child if it is in the middle, then gives the place to others. Blocks shortly.
 
         In this order: the next round has the same child.
@@ -361,3 +426,241 @@ class ArchiveCompactor:
     def close(self) -> None:
         """Ends the child for good; a round that is under way fails at once."""
         self._process.close()
+
+
+# --- the steps of one partition --------------------------------------------------------------
+
+
+class CompactionSteps:
+    """Compacts one partition's archive. Used on the event loop only."""
+
+    def __init__(
+        self, owner: ManifestOwner, compactor: ArchiveCompactor, counters: PartitionCounters
+    ) -> None:
+        self._owner = owner
+        self._compactor = compactor
+        self._counters = counters
+        # Rewritten runs of one page that are committed together, and since when they wait.
+        self._pending: list[Replacement] = []
+        self._pending_since_s = 0.0
+        # A segment that could not be read, the object that names it (a page, or the `.log`), and
+        # how often.
+        self._unreadable: tuple[SegmentEntry, str, int] | None = None
+
+    async def step(self) -> bool:
+        """Begins a round over the archive of a compacted log, or goes on with it."""
+        under_way = self._under_way
+        if under_way is None:
+            return await self._begin_compacting()
+        manifest = self._owner.remote.manifest
+        if manifest is not None and not manifest.marks_left:
+            return False
+        is_over = True
+        try:
+            is_over = await self._go_on_compacting(under_way)
+        except (CorruptFile, CorruptRecords) as error:
+            self._note_unreadable(under_way, under_way.job.entries[0], error)
+            raise
+        except OBJECT_UNREADABLE as error:
+            for entry in named_in(error, under_way.job.entries):
+                self._note_unreadable(under_way, entry, error)
+            raise
+        finally:
+            if is_over:
+                await self._end(under_way)
+        return not is_over
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether this partition has the only place there is for a round."""
+        return self._under_way is not None
+
+    @property
+    def _under_way(self) -> CompactionRound | None:
+        return self._compactor.round_of(self._owner.remote.partition)
+
+    def give_up(self) -> asyncio.Future[None] | None:
+        """Ends a round between two steps, if there is one; done when others may begin theirs.
+
+        A partition that goes without this would keep the only place for ever.
+        """
+        under_way = self._under_way
+        return None if under_way is None else self._end(under_way)
+
+    def _note_unreadable(
+        self, under_way: CompactionRound, entry: SegmentEntry, error: StrandlineError
+    ) -> None:
+        manifest = self._owner.remote.manifest
+        if manifest is None:
+            return
+        known = self._unreadable
+        count = 1 if known is None or known[0] != entry else known[2] + 1
+        self._unreadable = (entry, _place_of(entry, manifest), count)
+        if count < UNREADABLE_TIMES:
+            return
+        log.warning(
+            "archive cannot be compacted, left alone until the next start",
+            extra={
+                "fields": {
+                    "partition": str(under_way.job.partition),
+                    "key": entry.log_key,
+                    "reason": str(error),
+                }
+            },
+        )
+
+    def _is_left_alone(self, manifest: Manifest) -> bool:
+        if self._unreadable is None:
+            return False
+        entry, place, count = self._unreadable
+        if entry.end_offset > manifest.log_start_offset and place == _place_of(entry, manifest):
+            return count >= UNREADABLE_TIMES
+        self._unreadable = None
+        return False
+
+    def _end(self, under_way: CompactionRound) -> asyncio.Future[None]:
+        self._pending.clear()
+        return self._compactor.end(under_way)
+
+    async def _begin_compacting(self) -> bool:
+        manifest, config = self._owner.remote.manifest, self._owner.log.config
+        is_out_of_reach = config.strandline_remote_storage_class in RESTORED_FIRST
+        if manifest is None or is_out_of_reach or config.remote_log_copy_disable:
+            return False
+        if self._compactor.is_busy or not is_worth_compacting(manifest, config):
+            return False
+        if self._is_left_alone(manifest):
+            return False
+        start_offset = manifest.log_start_offset
+        entries = await self._owner.remote.all_from(start_offset)
+        borders = await self._owner.run(partial(borders_of, manifest, entries))
+        if self._owner.life.is_detached() or self._compactor.is_busy or not entries:
+            return False
+        mark, now_ms = manifest.compaction, self._compactor.believed_ms()
+        job = CompactionJob(
+            partition=self._owner.remote.partition,
+            config=config,
+            entries=entries,
+            borders=borders,
+            cleaned_offset=0 if mark is None else mark.cleaned_offset,
+            horizon_end_offset=0
+            if mark is None
+            else mark.droppable_below(
+                now_ms=now_ms, delete_retention_ms=config.delete_retention_ms
+            ),
+        )
+        self._compactor.begin(job)
+        return True
+
+    async def _go_on_compacting(self, under_way: CompactionRound) -> bool:
+        """One download or one run; whether the round is over."""
+        if await self._compactor.quota.wait_a_step():
+            return False
+        call = partial(
+            under_way.advance,
+            leader_epoch=self._owner.leader_epoch,
+            options=object_options(self._owner.log.config),
+        )
+        done = await self._compactor.run(call)
+        manifest, config = self._owner.remote.manifest, self._owner.log.config
+        is_wanted = config.is_compacted and not config.remote_log_copy_disable
+        if self._owner.life.is_detached() or manifest is None or not is_wanted:
+            return True
+        if isinstance(done, CleaningStatistics):
+            if not await self._commit_pending():
+                return True
+            manifest = self._owner.manifest()
+            await self._owner.commit(manifest.with_compaction(self._next_mark(done)))  # 3
+            crash_point(COMPACT_AFTER_MARK)
+            self._report_compacted(under_way, done)
+            return True
+        if isinstance(done, Replacement):
+            self._note_rewritten(done)
+        if self._is_commit_due(manifest) and not await self._commit_pending():
+            return True
+        await self._compactor.run(under_way.go_on)
+        return False
+
+    def _note_rewritten(self, done: Replacement) -> None:
+        self._compactor.quota.record(done.new.size_bytes)
+        if not self._pending:
+            self._pending_since_s = self._owner.clock.monotonic_s()
+        self._pending.append(done)
+
+    def _is_commit_due(self, manifest: Manifest) -> bool:
+        if not self._pending:
+            return False
+        is_in_root = manifest.find_page(self._pending[-1].old[0].base_offset) is None
+        waited_s = self._owner.clock.monotonic_s() - self._pending_since_s
+        is_many = len(self._pending) >= RUNS_PER_COMMIT_MAX
+        return is_in_root or is_many or waited_s >= COMMIT_S_MAX
+
+    async def _commit_pending(self) -> bool:
+        """Whether the runs were still there; if not, what was made of them are orphans."""
+        while self._pending:
+            manifest = self._owner.manifest()
+            page = manifest.find_page(self._pending[0].old[0].base_offset)
+            runs = [
+                run for run in self._pending if manifest.find_page(run.old[0].base_offset) == page
+            ]
+            if not await self._commit_runs(manifest, runs):
+                return False
+            self._pending = [run for run in self._pending if run not in runs]
+        return True
+
+    async def _commit_runs(self, manifest: Manifest, runs: Sequence[Replacement]) -> bool:
+        replaced = partial(
+            manifest_store.with_replaced_runs,
+            self._compactor.store,
+            manifest,
+            runs,
+            marked_ms=self._owner.clock.now_ms(),
+        )
+        try:
+            new = await self._owner.run(replaced)
+        except ValueError:
+            return False
+        if self._owner.life.is_detached():
+            return False
+        crash_point(COMPACT_BEFORE_COMMIT)
+        await self._owner.commit(new)  # 2d
+        crash_point(COMPACT_AFTER_COMMIT)
+        self._counters.compacted_segments.add(sum(len(run.old) for run in runs))
+        return True
+
+    def _next_mark(self, done: CleaningStatistics) -> CompactionMark:
+        return next_mark(
+            self._owner.manifest().compaction,
+            cleaned_offset=done.next_dirty_offset,
+            local_start_offset=self._owner.log.local_start_offset,
+            now_ms=self._compactor.believed_ms(),
+            delete_retention_ms=self._owner.log.config.delete_retention_ms,
+        )
+
+    def _report_compacted(self, under_way: CompactionRound, done: CleaningStatistics) -> None:
+        log.info(
+            "archive compacted",
+            extra={
+                "fields": {
+                    "partition": str(self._owner.log.topic_partition),
+                    "segments": len(under_way.job.entries),
+                    "cleaned_offset": done.next_dirty_offset,
+                    "bytes_read": done.bytes_read,
+                    "bytes_written": done.bytes_written,
+                    "records_read": done.records_read,
+                    "records_kept": done.records_kept,
+                }
+            },
+        )
+
+
+def _place_of(entry: SegmentEntry, manifest: Manifest) -> str:
+    """The key of what stands at the entry's offset: another one once it is another segment.
+
+    Without reading a page: one that is written anew may have another segment there.
+    """
+    page = manifest.find_page(entry.base_offset)
+    if page is not None:
+        return page.key
+    found = manifest.find(entry.base_offset)
+    return "" if found is None else found.log_key

@@ -3,11 +3,11 @@
 One step, under the partition's lock; each file numbers the steps of its own work:
 
     load       the manifest, if it must be read; log start := the higher of both   manifest_owner.py
-    copy       the log start into the manifest, then a closed segment, or what is
-               new in the open one                                                 copy_steps.py
-    expire     what lies below the log start                                  expiration_steps.py
-    merge      small segments                                                      merge_steps.py
-    compact    the archive of a compacted topic                               compaction_steps.py
+    copy       the log start into the manifest, then a closed segment,                copy/steps.py
+               or what is new in the open one                                  copy/open_segment.py
+    expire     what lies below the log start                                          expiration.py
+    merge      small segments                                                    rewrite/merging.py
+    compact    the archive of a compacted topic                               rewrite/compaction.py
 
 Each kind of work fails by itself and is tried again by itself (`retry.py`): what cannot be deleted
 does not hold up what is copied.
@@ -25,64 +25,59 @@ from strandline.storage.errors import (
     StorageError,
     TierUnavailable,
 )
-from strandline.storage.metrics import Counter
+from strandline.storage.metrics import Counter, MetricRegistry
 from strandline.storage.model import Epoch
 from strandline.storage.tiering.changes.change_reader import Expectation, News
-from strandline.storage.tiering.log.remote_log import RemoteLog
-from strandline.storage.tiering.log.statistics import PartitionStatistics, statistics_of
-from strandline.storage.tiering.log.unified_log import UnifiedLog
-from strandline.storage.tiering.partition.compaction_steps import CompactionSteps
-from strandline.storage.tiering.partition.copy_steps import CopySteps
-from strandline.storage.tiering.partition.expiration_steps import ExpirationSteps
+from strandline.storage.tiering.copy.open_segment import OpenSegmentSteps
+from strandline.storage.tiering.copy.steps import CopySteps
+from strandline.storage.tiering.log.statistics import (
+    PartitionCounters,
+    PartitionStatistics,
+    statistics_of,
+)
+from strandline.storage.tiering.manager.workers import ArchiveWorkers
+from strandline.storage.tiering.partition.expiration import ExpirationSteps
 from strandline.storage.tiering.partition.manifest_owner import ManifestOwner
-from strandline.storage.tiering.partition.merge_steps import MergeSteps
-from strandline.storage.tiering.partition.tiering_tools import PartitionCounters, TieringTools
-from strandline.storage.tiering.partition.topic_registration import TopicRegistration
-from strandline.storage.tiering.policy.retry import RetryState
+from strandline.storage.tiering.policy.retry import RetryPolicy, RetryState
+from strandline.storage.tiering.policy.store_health import StoreHealth
+from strandline.storage.tiering.rewrite.compaction import CompactionSteps
+from strandline.storage.tiering.rewrite.merging import MergeSteps
 
 
 class PartitionTiering:
-    """Owner of one partition's remote state. Used on the event loop only."""
+    """Takes the steps of one partition's archive in order. Used on the event loop only."""
 
     def __init__(
         self,
-        unified_log: UnifiedLog,
-        remote: RemoteLog,
+        owner: ManifestOwner,
+        workers: ArchiveWorkers,
         *,
-        topic: TopicRegistration,
-        leader_epoch: Epoch,
-        tools: TieringTools,
-        past_generation: str = "",
+        health: StoreHealth,
+        retry: RetryPolicy,
+        metrics: MetricRegistry,
     ) -> None:
-        """`past_generation` is that of an archive that the partition had before, if it is known."""
-        self.log = unified_log
-        self.remote = remote
-        self.topic = topic
-        self._life = remote.life
-        self._tools = tools
-        self._owner = ManifestOwner(
-            unified_log,
-            remote,
-            topic=topic,
-            leader_epoch=leader_epoch,
-            tools=tools,
-            past_generation=past_generation,
-        )
+        self.log = owner.log
+        self.remote = owner.remote
+        self.topic = owner.topic
+        self._life = owner.life
+        self._owner = owner
+        self._health = health
         # What a replica waits for.
         self.expectation = Expectation()
-        if tools.follows:
-            remote.follow = self.follow
+        if self.remote.is_followed:
+            self.remote.follow = self.follow
         self._lock = asyncio.Lock()
-        subject = str(unified_log.topic_partition)
-        self._copying = RetryState("copy", subject, policy=tools.retry, clock=tools.clock)
-        self._deleting = RetryState("delete", subject, policy=tools.retry, clock=tools.clock)
-        self._merging = RetryState("merge", subject, policy=tools.retry, clock=tools.clock)
-        self._compacting = RetryState("compact", subject, policy=tools.retry, clock=tools.clock)
-        self._counters = PartitionCounters(tools.metrics, unified_log.topic_partition.topic)
-        self._copies = CopySteps(self._owner, tools, self._counters, retry=self._copying)
-        self._expiration = ExpirationSteps(self._owner, tools, self._counters)
-        self._merges = MergeSteps(self._owner, tools, self._counters)
-        self._compaction = CompactionSteps(self._owner, tools, self._counters)
+        state = partial(
+            RetryState, subject=str(self.log.topic_partition), policy=retry, clock=owner.clock
+        )
+        self._copying, self._deleting = state("copy"), state("delete")
+        self._merging, self._compacting = state("merge"), state("compact")
+        self._counters = counters = PartitionCounters(metrics, self.log.topic_partition.topic)
+        self._copies = CopySteps(owner, workers.copier, counters, retry=self._copying)
+        self._open_segment = OpenSegmentSteps(owner, workers.open_segments)
+        self._expiration = ExpirationSteps(owner, workers.expirer, counters)
+        self._merges = MergeSteps(owner, workers.merger, counters)
+        self._compaction = CompactionSteps(owner, workers.compactor, counters)
 
     # --- for the manager ---------------------------------------------------------------------
 
@@ -132,7 +127,7 @@ class PartitionTiering:
         """For an archive that somebody else writes: takes over its newest manifest."""
         async with self._lock:
             is_detached = self._life.is_detached()
-            if not is_detached and self._tools.health.is_up and self._copying.may_try:
+            if not is_detached and self._health.is_up and self._copying.may_try:
                 await self._guard(
                     self._copying,
                     self._counters.copy_errors,
@@ -143,7 +138,7 @@ class PartitionTiering:
     @property
     def is_due(self) -> bool:
         """Whether there may be something to do; a replica knows."""
-        return not self._tools.follows or self.expectation.is_due
+        return not self.remote.is_followed or self.expectation.is_due
 
     def hear(self, news: News) -> bool:
         """As `TieringManager.hear`."""
@@ -159,7 +154,7 @@ class PartitionTiering:
         """Does what is due; True if there is more to do right away."""
         async with self._lock:
             more, life = False, self._life
-            if not life.is_detached() and self.log.is_tiered and self._tools.health.is_up:
+            if not life.is_detached() and self.log.is_tiered and self._health.is_up:
                 more = await self._next_step()
             if life.is_detached() or life.is_fenced or not self.log.is_tiered:
                 given_up = self._compaction.give_up()
@@ -174,12 +169,13 @@ class PartitionTiering:
         if not self._life.ownership.is_ours and self.remote.known:
             return False
         if self._copying.may_try:
-            more = await self._guard(self._copying, counters.copy_errors, self._copies.step)
+            more = await self._guard(self._copying, counters.copy_errors, self._copy)
         if owner.may_change and self._deleting.may_try:
             more |= await self._guard(self._deleting, counters.delete_errors, self._expiration.step)
-        if not self._tools.health.takes_writes:
+        if not self._health.takes_writes:
             return more
-        may_merge = owner.may_change and self._merging.may_try
+        may_merge = not self._compaction.is_under_way
+        may_merge = may_merge and owner.may_change and self._merging.may_try
         if may_merge and (not more or self._merges.is_crowded):
             more |= await self._guard(self._merging, counters.copy_errors, self._merges.step)
         # A round that is under way is finished beside what is copied: others wait for its place.
@@ -194,6 +190,16 @@ class PartitionTiering:
                 is_over=lambda: not self._compaction.is_under_way,
             )
         return more
+
+    async def _copy(self) -> bool:
+        owner = self._owner
+        await owner.load_if_needed()
+        if not owner.life.may_commit or not self._health.takes_writes:
+            return False
+        await owner.move_log_start()
+        if await self._copies.step():
+            return True
+        return owner.life.may_commit and await self._open_segment.step()
 
     async def _guard(
         self,
@@ -218,7 +224,7 @@ class PartitionTiering:
             if not self.remote.known:
                 self.remote.load_error = error
             if isinstance(error, TierUnavailable):
-                self._tools.health.failed(error)
+                self._health.failed(error)
             return False
         except MemoryError:
             errors.add()

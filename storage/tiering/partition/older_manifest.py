@@ -49,7 +49,7 @@ from strandline.storage.remote.manifest.entries import SegmentEntry
 from strandline.storage.remote.manifest.manifest import Manifest
 from strandline.storage.remote.object_store.interface import ObjectInfo, ObjectStore
 from strandline.storage.remote.segment.meta import Section, SegmentStatistics, read_section
-from strandline.storage.tiering.copy.pipeline import COPIES_PER_PARTITION
+from strandline.storage.tiering.policy.lifecycle import COPIES_PER_PARTITION
 
 # Objects of one partition whose last batches are read, two requests for each. The others stay, and
 # the next look reads on where this one has deleted.

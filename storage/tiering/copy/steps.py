@@ -1,0 +1,214 @@
+"""Copying the closed segments of one partition: the next one, and the one after it.
+
+    commit  <-  head: uploading  <-  ahead: inspected, then uploading
+
+A segment is copied, verified and committed by steps 1 to 6 of `copier.py`, in order: a copy
+that is ready early waits here. Nobody waits for the store alone then: while one segment goes over
+the wire, the next is inspected. Before the first one the bucket gets topic.json, and a manifest
+that names nothing.
+
+A copy that was verified is kept until its commit is known: after a failure it is committed again,
+not uploaded again. One that is not wanted any more (deleted, out of time, another past, copying
+turned off) is forgotten, and taken back unless somebody may have tried to commit it: then its
+objects are orphans, or not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from strandline.storage.crash_points import COPY_AFTER_COMMIT, COPY_BEFORE_COMMIT, crash_point
+from strandline.storage.model import Offset
+from strandline.storage.remote.manifest.entries import SegmentEntry
+from strandline.storage.tiering.copy.copier import (
+    CopiedSegment,
+    CopyDeadlineMissed,
+    Copying,
+    SegmentCopier,
+)
+from strandline.storage.tiering.log.statistics import PartitionCounters
+from strandline.storage.tiering.partition.manifest_owner import ManifestOwner
+from strandline.storage.tiering.policy.lifecycle import SegmentVerdict
+from strandline.storage.tiering.policy.retry import RetryState
+
+log = logging.getLogger(__name__)
+
+
+class CopySteps:
+    """Copies one partition's closed segments. Used on the event loop only."""
+
+    def __init__(
+        self,
+        owner: ManifestOwner,
+        copier: SegmentCopier,
+        counters: PartitionCounters,
+        *,
+        retry: RetryState,
+    ) -> None:
+        """`retry` says whether the step before failed; its caller keeps it."""
+        self._owner = owner
+        self._copier = copier
+        self._counters = counters
+        self._retry = retry
+        self._copies: dict[Offset, Copying] = {}
+        # Of these, those that somebody may have tried to commit.
+        self._finished: set[Offset] = set()
+        self._running: set[asyncio.Future[SegmentEntry]] = set()
+        self._misfit_told: Offset | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is being uploaded, useful or not."""
+        return not self._running
+
+    async def wait_until_idle(self) -> None:
+        """Returns when nothing is being uploaded any more, useful or not."""
+        if self._running:
+            await asyncio.wait(set(self._running))
+
+    async def step(self) -> bool:
+        """Copies and commits the next segment; True if there is more.
+
+        Raises StorageError, RecordsRejected.
+        """
+        verdict = self._owner.log.judge()
+        wanted = verdict.next_copies()
+        self._forget_all_but(wanted)
+        self._tell_of_misfit(verdict.misfit)
+        if not wanted:
+            return False
+        head = wanted[0]
+        if head.base_offset not in self._copies:
+            await self._owner.ensure_manifest()
+            if await self._copier.quota.wait_a_step():
+                return True
+            if self._owner.life.is_detached():
+                return False
+            # Retention or the cleaner may have taken what was wanted.
+            wanted = self._owner.log.judge().next_copies()
+            self._forget_all_but(wanted)
+            if head not in wanted:
+                return True
+        self._begin_copies(wanted)
+        copied = await self._finish(head)
+        # The world went on while the copy was made.
+        if self._owner.life.is_detached() or not self._still_fits(copied, head.base_offset):
+            return not self._owner.life.is_detached()
+        await self._commit(copied.entry)
+        self._forget(head.base_offset)
+        return self._owner.log.judge().next_copy is not None
+
+    def _tell_of_misfit(self, segment: SegmentVerdict | None) -> None:
+        """A line in the log, once for each segment, since no retry mends it."""
+        told = self._misfit_told
+        self._misfit_told = None if segment is None else segment.base_offset
+        if segment is None or segment.base_offset == told:
+            return
+        log.warning(
+            "copying has stopped: segment and archive do not fit together; see docs/operations.md",
+            extra={
+                "fields": {
+                    "partition": str(self._owner.log.topic_partition),
+                    "base_offset": segment.base_offset,
+                    "archive_end_offset": self._owner.remote.end_offset,
+                    "log_start_offset": self._owner.log.log_start_offset,
+                    "reason": segment.state.value,
+                }
+            },
+        )
+
+    def _still_fits(self, copied: CopiedSegment, base_offset: Offset) -> bool:
+        """Whether the verified copy may be committed: in time, wanted, and of the right segment."""
+        return (
+            copied.entry.base_offset == base_offset
+            and copied.entry.end_offset > self._owner.log.log_start_offset
+            and not self._copier.is_late(copied.deadline_s)
+        )
+
+    async def _commit(self, entry: SegmentEntry) -> None:
+        new = (
+            self._owner.manifest()
+            .with_log_start(self._owner.log.log_start_offset)
+            .with_segment(entry, marked_ms=self._owner.clock.now_ms())
+        )
+        crash_point(COPY_BEFORE_COMMIT)
+        await self._owner.commit(new)  # 6
+        crash_point(COPY_AFTER_COMMIT)
+        self._counters.copied_bytes.add(entry.size_bytes)
+        self._counters.copied_segments.add()
+        log.info(
+            "segment archived",
+            extra={
+                "fields": {
+                    "partition": str(self._owner.log.topic_partition),
+                    "base_offset": entry.base_offset,
+                    "end_offset": entry.end_offset,
+                    "size_bytes": entry.size_bytes,
+                    "key": entry.log_key,
+                }
+            },
+        )
+
+    # --- the copies under way ----------------------------------------------------------------
+
+    def _begin_copies(self, wanted: Sequence[SegmentVerdict]) -> None:
+        """Begins the next copy, and those behind it as far as nothing speaks against it."""
+        for segment in wanted:
+            if segment.base_offset in self._copies:
+                continue
+            is_ahead = segment is not wanted[0]
+            # Behind a segment that cannot be copied nothing could be committed in time.
+            is_stuck = self._retry.failure is not None
+            over_quota = self._copier.quota.throttle_s() > 0
+            if is_ahead and (is_stuck or over_quota or not self._copier.may_go_ahead):
+                return
+            self._copier.quota.record(segment.size_bytes)
+            copying = self._copier.begin(
+                self._owner.log, segment, leader_epoch=self._owner.leader_epoch
+            )
+            self._copies[segment.base_offset] = copying
+            self._running.add(copying.outcome)
+            copying.outcome.add_done_callback(self._running.discard)
+
+    async def _finish(self, segment: SegmentVerdict) -> CopiedSegment:
+        """Waits for a copy that was begun; it stays here until `_forget`. Raises as a copy."""
+        base_offset = segment.base_offset
+        copying = self._copies[base_offset]
+        self._finished.add(base_offset)
+        try:
+            return await self._copier.finish(copying)
+        except CopyDeadlineMissed:
+            if self._copies.get(base_offset) is copying:
+                self._forget(base_offset)
+            raise
+
+    def _forget_all_but(self, wanted: Sequence[SegmentVerdict]) -> None:
+        """Forgets copies of other segments, those that failed, and those that are too late."""
+        ends = {segment.base_offset: segment.end_offset for segment in wanted}
+        for base_offset, copying in list(self._copies.items()):
+            outcome = copying.outcome
+            is_failed = outcome.done() and (outcome.cancelled() or outcome.exception() is not None)
+            # A cleaned log may have other borders.
+            is_other = ends.get(base_offset) != copying.end_offset
+            if is_other or is_failed or self._copier.is_late(copying.deadline_s):
+                self._forget(base_offset)
+
+    def _forget(self, base_offset: Offset) -> None:
+        """The copy is committed, or of no use: then it ends before its next upload.
+
+        Fine if it is forgotten already: the partition may be detached while it is committed.
+        """
+        copying = self._copies.pop(base_offset, None)
+        if copying is None:
+            return
+        copying.useless.set()
+        if base_offset in self._finished:
+            self._finished.discard(base_offset)
+        else:
+            self._copier.take_back(copying)
+
+    def forget_all(self) -> None:
+        """Whatever is under way is thrown away, and not committed any more."""
+        self._forget_all_but(())
