@@ -323,7 +323,7 @@ async def _tell(mirror: Callable[[], object], tiering: TieringManager, workers: 
     try:
         await loop.run_in_executor(workers.manifests, mirror)
     except MirrorTaken as error:
-        tiering.lose(str(error))
+        tiering.ownership.lose(str(error))
         raise
     except TierUnavailable:
         raise
@@ -415,7 +415,7 @@ class ArchiveUpkeep:
                 self._note_mirror()
                 await self._groups.look()
             except WrongArchive as error:
-                self._tiering.lose(str(error))
+                self._tiering.ownership.lose(str(error))
             except StorageError as error:
                 looking.failed(error)
             else:

@@ -18,6 +18,7 @@ Of the open segment there is nothing to make a piece of: `drop_pieces` goes on w
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from strandline.storage.clock import Clock
@@ -27,6 +28,7 @@ from strandline.storage.model import Offset, TopicIdPartition
 from strandline.storage.remote.keys import manifest_key, new_unique, segment_keys
 from strandline.storage.remote.manifest import store as manifest_store
 from strandline.storage.remote.manifest.entries import SegmentEntry
+from strandline.storage.remote.manifest.manifest import Manifest
 from strandline.storage.remote.manifest.store import ManifestPages
 from strandline.storage.remote.object_store.interface import ObjectStore, checksum
 from strandline.storage.remote.segment import meta as segment_meta
@@ -50,19 +52,35 @@ def drop_pieces(
 
     Raises ManifestFenced if others committed meanwhile every time, and what the store raises.
     """
+
+    def without(manifest: Manifest) -> Manifest | None:
+        keys = [part.key for part in manifest.tail]
+        if damaged_key not in keys:
+            return None
+        kept = manifest.tail[: keys.index(damaged_key)]
+        return manifest.with_tail(kept, marked_ms=clock.now_ms())
+
+    return _commit(store, partition, without)
+
+
+def _commit(
+    store: ObjectStore,
+    partition: TopicIdPartition,
+    change: Callable[[Manifest], Manifest | None],
+) -> bool:
+    """Commits what `change` makes of the newest manifest; False if that is nothing.
+
+    Raises ManifestFenced if others committed meanwhile every time.
+    """
     for attempt in range(1, ATTEMPTS_MAX + 1):
         stored = manifest_store.load(store, partition)
         if stored is None:
             raise ObjectNotFound(manifest_key(partition), "repair", "no manifest")
-        tail = stored.manifest.tail
-        keys = [part.key for part in tail]
-        if damaged_key not in keys:
+        new = change(stored.manifest)
+        if new is None:
             return False
-        kept = tail[: keys.index(damaged_key)]
         try:
-            manifest_store.commit(
-                store, stored, stored.manifest.with_tail(kept, marked_ms=clock.now_ms())
-            )
+            manifest_store.commit(store, stored, new)
         except ManifestFenced:
             if attempt == ATTEMPTS_MAX:
                 raise
@@ -85,11 +103,9 @@ def repair_meta(
     damaged, ManifestFenced if others committed meanwhile every time, and what the store raises.
     """
     made: SegmentEntry | None = None
-    for attempt in range(1, ATTEMPTS_MAX + 1):
-        stored = manifest_store.load(store, partition)
-        if stored is None:
-            raise ObjectNotFound(manifest_key(partition), "repair", "no manifest")
-        manifest = stored.manifest
+
+    def repaired(manifest: Manifest) -> Manifest | None:
+        nonlocal made
         old = ManifestPages(store, pages_max=1).find(manifest, base_offset)
         if old is None or old.meta_key != damaged_key:
             return None
@@ -101,18 +117,13 @@ def repair_meta(
             made = _with_new_meta(store, partition, old)  # 1, 2
             crash_point(REPAIR_AFTER_META)
         run = manifest_store.Replacement(old=(old,), new=made)
-        changed = manifest_store.with_replaced_runs(
-            store, manifest, [run], marked_ms=clock.now_ms()
-        )
-        try:
-            manifest_store.commit(store, stored, changed)  # 3
-        except ManifestFenced:
-            if attempt == ATTEMPTS_MAX:
-                raise
-            continue
-        crash_point(REPAIR_AFTER_COMMIT)
-        return made.meta_key
-    raise AssertionError("the last attempt returns or raises")
+        return manifest_store.with_replaced_runs(store, manifest, [run], marked_ms=clock.now_ms())
+
+    if not _commit(store, partition, repaired):  # 3
+        return None
+    crash_point(REPAIR_AFTER_COMMIT)
+    assert made is not None
+    return made.meta_key
 
 
 def _with_new_meta(

@@ -23,7 +23,7 @@ import itertools
 import mmap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -269,7 +269,7 @@ class Scrub:
     def _check_segment(
         self, partition: TopicIdPartition, _listed: object, entry: SegmentEntry
     ) -> _Found:
-        found = _Found(findings=[])
+        found = _Found()
         for part in _parts(entry):
             try:
                 info = self._store.head(part.key)
@@ -352,15 +352,10 @@ class Scrub:
 
 @dataclass(slots=True)
 class _Found:
-    findings: list[Finding]
-    unread: list[str]
+    findings: list[Finding] = field(default_factory=list)
+    unread: list[str] = field(default_factory=list)
     # Objects of which the store keeps no checksum.
-    by_size_count: int
-
-    def __init__(self, findings: list[Finding]) -> None:
-        self.findings = findings
-        self.unread = []
-        self.by_size_count = 0
+    by_size_count: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

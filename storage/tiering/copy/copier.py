@@ -66,18 +66,19 @@ from strandline.storage.remote.manifest.entries import SegmentEntry
 from strandline.storage.remote.object_store.interface import FileBody, ObjectOptions, ObjectStore
 from strandline.storage.remote.segment import meta as segment_meta
 from strandline.storage.remote.segment.meta import Section
-from strandline.storage.system import crc32c
 from strandline.storage.tiering.copy.inspection import Offsets, SegmentFacts
 from strandline.storage.tiering.copy.inspector import InspectionRequest, SegmentInspector
 from strandline.storage.tiering.copy.recompression import Recompression, nameless_file
 from strandline.storage.tiering.copy.segment_sections import entry_of, sections_of
-from strandline.storage.tiering.copy.upload_check import verify_object
+from strandline.storage.tiering.copy.upload import UploadPoints, upload_segment
 from strandline.storage.tiering.log.unified_log import UnifiedLog
 from strandline.storage.tiering.policy.lifecycle import SegmentVerdict
 from strandline.storage.tiering.policy.object_options import object_options
 from strandline.storage.tiering.policy.quota import TierQuota
 
 log = logging.getLogger(__name__)
+
+_POINTS = UploadPoints(after_log=COPY_AFTER_LOG, after_meta=COPY_AFTER_META)
 
 
 class CopyUseless(TierError):
@@ -89,16 +90,9 @@ class CopyDeadlineMissed(TierError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CopiedSegment:
-    """A verified, uncommitted copy; worthless after `deadline_s` of the monotonic clock."""
-
-    entry: SegmentEntry
-    deadline_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Copying:
-    """A copy under way; `outcome` is the entry to commit before `deadline_s`, or what failed.
+    """A copy under way; `outcome` is the verified entry to commit before `deadline_s`, or what
+    failed.
 
     Who sets `useless` does not want it any more; it ends in CopyUseless before its next upload.
     """
@@ -165,9 +159,9 @@ class SegmentCopier:
         """
         return self._under_way_count < self.copies_max
 
-    def is_late(self, deadline_s: float) -> bool:
-        """Whether a copy with this deadline may not be committed any more."""
-        return self._clock.monotonic_s() > deadline_s
+    def is_late(self, copying: Copying) -> bool:
+        """Whether the copy may not be committed any more."""
+        return self._clock.monotonic_s() > copying.deadline_s
 
     def begin(
         self, unified_log: UnifiedLog, wanted: SegmentVerdict, *, leader_epoch: Epoch
@@ -224,7 +218,7 @@ class SegmentCopier:
             # Nobody may ask: a copy that became useless is forgotten, with its failure.
             outcome.exception()
 
-    async def finish(self, copying: Copying) -> CopiedSegment:
+    async def finish(self, copying: Copying) -> SegmentEntry:
         """Waits for a copy.
 
         Raises CorruptRecords or CorruptFile if the segment is damaged, DiskError, InspectionFailed,
@@ -233,10 +227,9 @@ class SegmentCopier:
         try:
             async with asyncio.timeout(self._timeout_s):
                 # A copy that is given up goes on to its end, and is waited for by who purges.
-                entry = await result_of(copying.outcome)
+                return await result_of(copying.outcome)
         except TimeoutError:
             raise self._too_late(copying.log_key) from None
-        return CopiedSegment(entry=entry, deadline_s=copying.deadline_s)
 
     def take_back(self, copying: Copying) -> None:
         """Deletes a copy that nobody will commit, or ever tried to, once it has ended."""
@@ -271,9 +264,19 @@ class SegmentCopier:
         self._check_wanted(source)
         meta = segment_meta.encode(_sections(source, facts))
         try:
-            self._upload(source, facts, path, meta)  # 3, 4
-            self._verify(source, keys.log_key, facts.size_bytes, facts.crc32c)  # 5
-            self._verify(source, keys.meta_key, len(meta), crc32c.crc32c(meta))
+            upload_segment(  # 3, 4, 5
+                self._store,
+                keys,
+                FileBody(
+                    path=path,
+                    size_bytes=facts.size_bytes,
+                    crc32c=facts.crc32c,
+                    options=source.options,
+                ),
+                meta,
+                points=_POINTS,
+                check=partial(self._check_deadline, source),
+            )
         except StorageError as error:
             self._clean_up(keys, error)
             raise
@@ -290,20 +293,6 @@ class SegmentCopier:
             recompressed_from_bytes=facts.recompressed_from_bytes,
             uploaded_ms=self._clock.now_ms(),
         )
-
-    def _upload(self, source: _Source, facts: SegmentFacts, path: Path, meta: bytes) -> None:
-        body = FileBody(
-            path=path,
-            size_bytes=facts.size_bytes,
-            crc32c=facts.crc32c,
-            options=source.options,
-        )
-        self._store.put(source.keys.log_key, body)  # 3
-        crash_point(COPY_AFTER_LOG)
-        self._check_deadline(source)
-        self._store.put(source.keys.meta_key, meta)  # 4
-        crash_point(COPY_AFTER_META)
-        self._check_deadline(source)
 
     def _clean_up(self, keys: SegmentKeys, error: StorageError) -> None:
         """Takes back what a failed copy uploaded, so that a lasting failure leaves no heap.
@@ -356,21 +345,12 @@ class SegmentCopier:
             )
         return facts
 
-    def _verify(self, source: _Source, key: str, size_bytes: int, expected_crc32c: int) -> None:
-        verify_object(
-            self._store,
-            key,
-            size_bytes=size_bytes,
-            crc32c=expected_crc32c,
-            before_piece=partial(self._check_deadline, source),
-        )
-
     def _check_wanted(self, source: _Source) -> None:
         if source.useless.is_set():
             raise CopyUseless(source.keys.log_key, "copy", "nobody waits for it any more")
 
     def _check_deadline(self, source: _Source) -> None:
-        if self.is_late(source.deadline_s):
+        if self._clock.monotonic_s() > source.deadline_s:
             raise self._too_late(source.keys.log_key)
 
     def _too_late(self, log_key: str) -> CopyDeadlineMissed:

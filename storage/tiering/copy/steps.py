@@ -23,7 +23,6 @@ from strandline.storage.crash_points import COPY_AFTER_COMMIT, COPY_BEFORE_COMMI
 from strandline.storage.model import Offset
 from strandline.storage.remote.manifest.entries import SegmentEntry
 from strandline.storage.tiering.copy.copier import (
-    CopiedSegment,
     CopyDeadlineMissed,
     Copying,
     SegmentCopier,
@@ -92,11 +91,12 @@ class CopySteps:
             if head not in wanted:
                 return True
         self._begin_copies(wanted)
-        copied = await self._finish(head)
+        copying = self._copies[head.base_offset]
+        entry = await self._finish(copying)
         # The world went on while the copy was made.
-        if self._owner.life.is_detached() or not self._still_fits(copied, head.base_offset):
+        if self._owner.life.is_detached() or not self._still_fits(copying, entry):
             return not self._owner.life.is_detached()
-        await self._commit(copied.entry)
+        await self._commit(entry)
         self._forget(head.base_offset)
         return self._owner.log.judge().next_copy is not None
 
@@ -119,12 +119,12 @@ class CopySteps:
             },
         )
 
-    def _still_fits(self, copied: CopiedSegment, base_offset: Offset) -> bool:
+    def _still_fits(self, copying: Copying, entry: SegmentEntry) -> bool:
         """Whether the verified copy may be committed: in time, wanted, and of the right segment."""
         return (
-            copied.entry.base_offset == base_offset
-            and copied.entry.end_offset > self._owner.log.log_start_offset
-            and not self._copier.is_late(copied.deadline_s)
+            entry.base_offset == copying.base_offset
+            and entry.end_offset > self._owner.log.log_start_offset
+            and not self._copier.is_late(copying)
         )
 
     async def _commit(self, entry: SegmentEntry) -> None:
@@ -172,16 +172,14 @@ class CopySteps:
             self._running.add(copying.outcome)
             copying.outcome.add_done_callback(self._running.discard)
 
-    async def _finish(self, segment: SegmentVerdict) -> CopiedSegment:
+    async def _finish(self, copying: Copying) -> SegmentEntry:
         """Waits for a copy that was begun; it stays here until `_forget`. Raises as a copy."""
-        base_offset = segment.base_offset
-        copying = self._copies[base_offset]
-        self._finished.add(base_offset)
+        self._finished.add(copying.base_offset)
         try:
             return await self._copier.finish(copying)
         except CopyDeadlineMissed:
-            if self._copies.get(base_offset) is copying:
-                self._forget(base_offset)
+            if self._copies.get(copying.base_offset) is copying:
+                self._forget(copying.base_offset)
             raise
 
     def _forget_all_but(self, wanted: Sequence[SegmentVerdict]) -> None:
@@ -192,7 +190,7 @@ class CopySteps:
             is_failed = outcome.done() and (outcome.cancelled() or outcome.exception() is not None)
             # A cleaned log may have other borders.
             is_other = ends.get(base_offset) != copying.end_offset
-            if is_other or is_failed or self._copier.is_late(copying.deadline_s):
+            if is_other or is_failed or self._copier.is_late(copying):
                 self._forget(base_offset)
 
     def _forget(self, base_offset: Offset) -> None:

@@ -180,7 +180,7 @@ class TieringManager:
         owner = ManifestOwner(
             unified_log,
             remote,
-            topic=self._register(topic_info),
+            topic=self.update_topic(topic_info),
             leader_epoch=leader_epoch,
             past_generation=self._removals.past_generation(
                 topic_info.topic_id, topic_partition.partition
@@ -226,11 +226,8 @@ class TieringManager:
         """The topics that are not tiered now: whatever start-up finds of them is deleted."""
         self._removals.disabled = frozenset(topic_ids)
 
-    def update_topic(self, topic_info: TopicInfo) -> None:
+    def update_topic(self, topic_info: TopicInfo) -> TopicRegistration:
         """Partitions or properties of a topic changed: topic.json follows."""
-        self._register(topic_info)
-
-    def _register(self, topic_info: TopicInfo) -> TopicRegistration:
         known = self._topics.get(topic_info.topic_id)
         if known is None:
             known = TopicRegistration(
@@ -301,10 +298,6 @@ class TieringManager:
         """The archive is this broker's: what waited for that begins."""
         if self.ownership.confirm():
             self._add_all()
-
-    def lose(self, reason: str) -> None:
-        """The archive is another broker's: it is read, and neither changed nor relied upon."""
-        self.ownership.lose(reason)
 
     def note_probe(self, refusal: TierError | None) -> None:
         """Whether the store takes writes at all, or why not: then it is read, and nobody copies."""

@@ -98,16 +98,13 @@ from strandline.storage.remote.object_store.interface import ObjectOptions, Obje
 from strandline.storage.remote.segment import meta as segment_meta
 from strandline.storage.remote.segment.meta import MetaReader, Section
 from strandline.storage.system import crc32c
+from strandline.storage.tiering.copy.upload import UploadPoints
 from strandline.storage.tiering.log.statistics import PartitionCounters
 from strandline.storage.tiering.partition.manifest_owner import ManifestOwner
 from strandline.storage.tiering.policy.object_options import RESTORED_FIRST, object_options
 from strandline.storage.tiering.policy.quota import TierQuota
 from strandline.storage.tiering.policy.retry import OBJECT_UNREADABLE, UNREADABLE_TIMES, named_in
-from strandline.storage.tiering.rewrite.merging import (
-    RUN_SEGMENTS_MAX,
-    PublishPoints,
-    SegmentMerger,
-)
+from strandline.storage.tiering.rewrite.merging import RUN_SEGMENTS_MAX, SegmentMerger
 from strandline.storage.tiering.rewrite.scratch import made
 
 log = logging.getLogger(__name__)
@@ -126,7 +123,7 @@ COMMIT_S_MAX = 5.0
 
 T = TypeVar("T")
 
-_POINTS = PublishPoints(after_log=COMPACT_AFTER_LOG, after_meta=COMPACT_AFTER_META)
+_POINTS = UploadPoints(after_log=COMPACT_AFTER_LOG, after_meta=COMPACT_AFTER_META)
 
 
 # --- deciding --------------------------------------------------------------------------------
@@ -361,11 +358,17 @@ class ArchiveCompactor:
         self.store = store
         self.believed_ms = believed_ms
         self.quota: TierQuota = merger.quota
-        self._merger = merger
         self._process = process
         self._executor = executor
-        self._key_bytes_max = key_bytes_max
-        self._scratch = scratch
+        self._new_round = partial(
+            CompactionRound,
+            store=store,
+            process=process,
+            merger=merger,
+            believed_ms=believed_ms,
+            key_bytes_max=key_bytes_max,
+            scratch=scratch,
+        )
         self._round: CompactionRound | None = None
 
     @property
@@ -380,15 +383,7 @@ class ArchiveCompactor:
     def begin(self, job: CompactionJob) -> None:
         """A new round, if none is under way. Raises DiskError."""
         assert self._round is None, (job.partition, self._round)
-        self._round = CompactionRound(
-            job,
-            store=self.store,
-            process=self._process,
-            merger=self._merger,
-            believed_ms=self.believed_ms,
-            key_bytes_max=self._key_bytes_max,
-            scratch=self._scratch,
-        )
+        self._round = self._new_round(job)
 
     async def run(self, call: Callable[[], T]) -> T:
         """What a method of the round returns, in the threads of copies."""

@@ -33,7 +33,6 @@ import logging
 import tempfile
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -69,7 +68,7 @@ from strandline.storage.remote.segment.meta import MetaReader, Section
 from strandline.storage.tiering.copy.inspection import Offsets, SegmentFacts
 from strandline.storage.tiering.copy.inspector import InspectionRequest, SegmentInspector
 from strandline.storage.tiering.copy.segment_sections import entry_of, sections_of
-from strandline.storage.tiering.copy.upload_check import verify_object
+from strandline.storage.tiering.copy.upload import UploadPoints, upload_segment
 from strandline.storage.tiering.log.statistics import PartitionCounters
 from strandline.storage.tiering.partition.manifest_owner import ManifestOwner
 from strandline.storage.tiering.policy.object_options import RESTORED_FIRST, object_options
@@ -136,15 +135,7 @@ def _fits(run: Sequence[SegmentEntry], entry: SegmentEntry, target_bytes: int) -
 # --- doing -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublishPoints:
-    """The crash points of steps 3 and 4."""
-
-    after_log: str
-    after_meta: str
-
-
-MERGE_POINTS = PublishPoints(after_log=MERGE_AFTER_LOG, after_meta=MERGE_AFTER_META)
+MERGE_POINTS = UploadPoints(after_log=MERGE_AFTER_LOG, after_meta=MERGE_AFTER_META)
 
 
 class SegmentMerger:
@@ -222,7 +213,7 @@ class SegmentMerger:
         *,
         leader_epoch: Epoch,
         options: ObjectOptions,
-        points: PublishPoints = MERGE_POINTS,
+        points: UploadPoints = MERGE_POINTS,
         aborted: Collection[AbortedTransaction] | None = None,
     ) -> SegmentEntry:
         """Steps 2 to 5: the file as the verified, uncommitted segment of the run's offsets; blocks.
@@ -245,18 +236,11 @@ class SegmentMerger:
             ),
             timeout_s=self._timeout_s,
         )
+        meta = self._meta(run, facts, self._aborted(run) if aborted is None else aborted)
         body = FileBody(
             path=path, size_bytes=facts.size_bytes, crc32c=facts.crc32c, options=options
         )
-        self._store.put(keys.log_key, body)  # 3
-        crash_point(points.after_log)
-        meta = self._meta(run, facts, self._aborted(run) if aborted is None else aborted)
-        self._store.put(keys.meta_key, meta)  # 4
-        crash_point(points.after_meta)
-        verify_object(  # 5
-            self._store, keys.log_key, size_bytes=facts.size_bytes, crc32c=facts.crc32c
-        )
-        verify_object(self._store, keys.meta_key, size_bytes=len(meta), crc32c=checksum(meta))
+        upload_segment(self._store, keys, body, meta, points=points)  # 3, 4, 5
         return entry_of(
             facts,
             keys,

@@ -16,6 +16,7 @@ from strandline.storage.errors import (
     TierError,
     TierUnavailable,
 )
+from strandline.storage.remote.manifest.entries import SegmentEntry
 from strandline.storage.remote.object_store.interface import (
     FileBody,
     ObjectInfo,
@@ -23,7 +24,7 @@ from strandline.storage.remote.object_store.interface import (
     PutCondition,
 )
 from strandline.storage.remote.object_store.memory import Fault, MemoryStore, Moment
-from strandline.storage.tiering.copy.copier import CopiedSegment, Copying, SegmentCopier
+from strandline.storage.tiering.copy.copier import Copying, SegmentCopier
 from tests.unit.storage.tiering.harness import (
     Rig,
     asynchronous,
@@ -296,7 +297,7 @@ async def test_a_copy_that_was_done_in_time_and_is_late_for_its_commit_is_made_a
     async with Rig(tmp_path) as rig:
         rig.produce_segments(1)
 
-        async def finish_and_wait(self: SegmentCopier, copying: Copying) -> CopiedSegment:
+        async def finish_and_wait(self: SegmentCopier, copying: Copying) -> SegmentEntry:
             copied = await finish(self, copying)
             monkeypatch.setattr(SegmentCopier, "finish", finish)
             rig.pass_ms(rig.tiering_config.copy_timeout_ms + 1)

@@ -239,7 +239,7 @@ async def test_of_another_brokers_archive_this_disk_keeps_what_it_took(tmp_path:
         for _ in range(5):
             rig.produce(7)
         await settle(rig)
-        rig.manager.lose("somebody else's start is in the bucket")
+        rig.manager.ownership.lose("somebody else's start is in the bucket")
         await settle(rig)
         rig.produce(1)
         assert await contents(rig) == sent_values(rig.sent)

@@ -172,7 +172,7 @@ async def test_an_archive_that_is_lost_is_neither_written_nor_relied_upon(tmp_pa
         rig.produce_segments(2)
         await rig.manager.run_once()
         before = rig.manifest
-        rig.manager.lose("somebody else writes there")
+        rig.manager.ownership.lose("somebody else writes there")
         rig.manager.confirm()
         rig.produce_segments(1)
         rig.configure(retention_ms=1000)
