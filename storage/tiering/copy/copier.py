@@ -90,27 +90,15 @@ class CopyDeadlineMissed(TierError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Copying:
-    """A copy under way; `outcome` is the verified entry to commit before `deadline_s`, or what
-    failed.
+class CopySource:
+    """What is copied, fixed before the first wait; the copy is worthless after `deadline_s`.
 
     Who sets `useless` does not want it any more; it ends in CopyUseless before its next upload.
     """
 
-    base_offset: Offset
-    end_offset: Offset
-    outcome: asyncio.Future[SegmentEntry]
-    log_key: str
-    deadline_s: float
-    useless: threading.Event
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Source:
-    """What is copied, fixed before the first wait."""
-
     segment: LogSegment
     base_offset: Offset
+    end_offset: Offset
     keys: SegmentKeys
     leader_epochs: tuple[EpochStart, ...]
     # Every aborted transaction that touches the segment, wherever its marker lies. All of them are
@@ -122,6 +110,14 @@ class _Source:
     useless: threading.Event
     # zstd's; None: the bytes go as they are.
     recompression_level: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copying:
+    """A copy under way; `outcome` is the verified entry to commit, or what failed."""
+
+    source: CopySource
+    outcome: asyncio.Future[SegmentEntry]
 
 
 class SegmentCopier:
@@ -159,9 +155,9 @@ class SegmentCopier:
         """
         return self._under_way_count < self.copies_max
 
-    def is_late(self, copying: Copying) -> bool:
-        """Whether the copy may not be committed any more."""
-        return self._clock.monotonic_s() > copying.deadline_s
+    def is_late(self, source: CopySource) -> bool:
+        """Whether its copy may not be committed any more."""
+        return self._clock.monotonic_s() > source.deadline_s
 
     def begin(
         self, unified_log: UnifiedLog, wanted: SegmentVerdict, *, leader_epoch: Epoch
@@ -178,9 +174,10 @@ class SegmentCopier:
         partition = TopicIdPartition(
             local.topic_partition.topic, local.topic_id, local.topic_partition.partition
         )
-        source = _Source(
+        source = CopySource(
             segment=segment,
             base_offset=base_offset,
+            end_offset=wanted.end_offset,
             keys=segment_keys(
                 partition, base_offset=base_offset, leader_epoch=leader_epoch, unique=new_unique()
             ),
@@ -203,14 +200,7 @@ class SegmentCopier:
         outcome = asyncio.get_running_loop().run_in_executor(self._executor, work)
         self._under_way_count += 1
         outcome.add_done_callback(self._end)
-        return Copying(
-            base_offset=base_offset,
-            end_offset=wanted.end_offset,
-            outcome=outcome,
-            log_key=source.keys.log_key,
-            deadline_s=source.deadline_s,
-            useless=source.useless,
-        )
+        return Copying(source=source, outcome=outcome)
 
     def _end(self, outcome: asyncio.Future[SegmentEntry]) -> None:
         self._under_way_count -= 1
@@ -229,7 +219,7 @@ class SegmentCopier:
                 # A copy that is given up goes on to its end, and is waited for by who purges.
                 return await result_of(copying.outcome)
         except TimeoutError:
-            raise self._too_late(copying.log_key) from None
+            raise self._too_late(copying.source) from None
 
     def take_back(self, copying: Copying) -> None:
         """Deletes a copy that nobody will commit, or ever tried to, once it has ended."""
@@ -244,7 +234,7 @@ class SegmentCopier:
         with suppress(RuntimeError, OutOfResources):
             self._executor.submit(self._delete, entry.log_key, entry.meta_key)
 
-    def _copy(self, source: _Source) -> SegmentEntry:
+    def _copy(self, source: CopySource) -> SegmentEntry:
         """Steps 2 to 5; blocks."""
         if source.recompression_level is None:
             return self._copy_inspected(source, self._inspect(source), source.segment.log_path)
@@ -258,7 +248,7 @@ class SegmentCopier:
                 source, facts, path if is_rewritten else source.segment.log_path
             )
 
-    def _copy_inspected(self, source: _Source, facts: SegmentFacts, path: Path) -> SegmentEntry:
+    def _copy_inspected(self, source: CopySource, facts: SegmentFacts, path: Path) -> SegmentEntry:
         """Steps 3 to 5 for the file that `facts` are of."""
         segment, keys = source.segment, source.keys
         self._check_wanted(source)
@@ -315,7 +305,9 @@ class SegmentCopier:
             )
             self._noted_kind = kind
 
-    def _inspect(self, source: _Source, recompression: Recompression | None = None) -> SegmentFacts:
+    def _inspect(
+        self, source: CopySource, recompression: Recompression | None = None
+    ) -> SegmentFacts:
         segment = source.segment
         facts = self._inspector.inspect(
             InspectionRequest(
@@ -345,19 +337,20 @@ class SegmentCopier:
             )
         return facts
 
-    def _check_wanted(self, source: _Source) -> None:
+    def _check_wanted(self, source: CopySource) -> None:
         if source.useless.is_set():
             raise CopyUseless(source.keys.log_key, "copy", "nobody waits for it any more")
 
-    def _check_deadline(self, source: _Source) -> None:
-        if self._clock.monotonic_s() > source.deadline_s:
-            raise self._too_late(source.keys.log_key)
+    def _check_deadline(self, source: CopySource) -> None:
+        if self.is_late(source):
+            raise self._too_late(source)
 
-    def _too_late(self, log_key: str) -> CopyDeadlineMissed:
-        return CopyDeadlineMissed(log_key, "copy", f"not done in {self._timeout_s:g} s")
+    def _too_late(self, source: CopySource) -> CopyDeadlineMissed:
+        detail = f"not done in {self._timeout_s:g} s"
+        return CopyDeadlineMissed(source.keys.log_key, "copy", detail)
 
 
-def _sections(source: _Source, facts: SegmentFacts) -> dict[Section, Buffer]:
+def _sections(source: CopySource, facts: SegmentFacts) -> dict[Section, Buffer]:
     """The content of the `.meta`."""
     segment = source.segment
     aborted = set(source.aborted)

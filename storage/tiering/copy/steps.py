@@ -122,9 +122,9 @@ class CopySteps:
     def _still_fits(self, copying: Copying, entry: SegmentEntry) -> bool:
         """Whether the verified copy may be committed: in time, wanted, and of the right segment."""
         return (
-            entry.base_offset == copying.base_offset
+            entry.base_offset == copying.source.base_offset
             and entry.end_offset > self._owner.log.log_start_offset
-            and not self._copier.is_late(copying)
+            and not self._copier.is_late(copying.source)
         )
 
     async def _commit(self, entry: SegmentEntry) -> None:
@@ -174,12 +174,13 @@ class CopySteps:
 
     async def _finish(self, copying: Copying) -> SegmentEntry:
         """Waits for a copy that was begun; it stays here until `_forget`. Raises as a copy."""
-        self._finished.add(copying.base_offset)
+        base_offset = copying.source.base_offset
+        self._finished.add(base_offset)
         try:
             return await self._copier.finish(copying)
         except CopyDeadlineMissed:
-            if self._copies.get(copying.base_offset) is copying:
-                self._forget(copying.base_offset)
+            if self._copies.get(base_offset) is copying:
+                self._forget(base_offset)
             raise
 
     def _forget_all_but(self, wanted: Sequence[SegmentVerdict]) -> None:
@@ -189,8 +190,8 @@ class CopySteps:
             outcome = copying.outcome
             is_failed = outcome.done() and (outcome.cancelled() or outcome.exception() is not None)
             # A cleaned log may have other borders.
-            is_other = ends.get(base_offset) != copying.end_offset
-            if is_other or is_failed or self._copier.is_late(copying):
+            is_other = ends.get(base_offset) != copying.source.end_offset
+            if is_other or is_failed or self._copier.is_late(copying.source):
                 self._forget(base_offset)
 
     def _forget(self, base_offset: Offset) -> None:
@@ -201,7 +202,7 @@ class CopySteps:
         copying = self._copies.pop(base_offset, None)
         if copying is None:
             return
-        copying.useless.set()
+        copying.source.useless.set()
         if base_offset in self._finished:
             self._finished.discard(base_offset)
         else:

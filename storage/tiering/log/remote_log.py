@@ -67,7 +67,7 @@ class RemoteLog:
         pages: ManifestPages,
         reader: ColdReader,
         executor: Executor,
-        gate: ReadGate | None = None,
+        gate: ReadGate,
         life: ArchiveLife,
         is_followed: bool = False,
     ) -> None:
@@ -246,19 +246,16 @@ class RemoteLog:
         Raises TierUnavailable as well if too many reads wait already, or the fetch quota is used
         up.
         """
-        gate = self._gate
-        if gate is not None:
-            gate.check_quota(self.partition)
+        self._gate.check_quota(self.partition)
         found = await self._reader.read(
             entry,
             offset,
             bytes_max=bytes_max,
             end_offset=end_offset,
             next_entries=self.following(entry),
-            waiting=None if gate is None else gate.waiting(self.partition),
+            waiting=self._gate.waiting(self.partition),
         )
-        if gate is not None:
-            gate.quota.record(found.size_bytes)
+        self._gate.quota.record(found.size_bytes)
         return found
 
     async def find_timestamp(

@@ -115,25 +115,23 @@ class PartitionTiering:
 
     async def load(self) -> None:
         """Loads the manifest if it is not known yet; a failure is noted and tried again later."""
-        async with self._lock:
-            if not self._life.is_detached() and self._copying.may_try:
-                await self._guard(
-                    self._copying,
-                    self._counters.copy_errors,
-                    partial(self._look, self._owner.load_if_needed),
-                )
+        await self._look(self._owner.load_if_needed)
 
     async def follow(self) -> bool:
         """For an archive that somebody else writes: takes over its newest manifest."""
-        async with self._lock:
-            is_detached = self._life.is_detached()
-            if not is_detached and self._health.is_up and self._copying.may_try:
-                await self._guard(
-                    self._copying,
-                    self._counters.copy_errors,
-                    partial(self._look, self._owner.adopt_newest),
-                )
+        if self._health.is_up:
+            await self._look(self._owner.adopt_newest)
         return False
+
+    async def _look(self, look: Callable[[], Awaitable[None]]) -> None:
+        async def noted() -> None:
+            asked, before = self.expectation.asked, self.remote.manifest
+            await look()
+            self.expectation.found(asked, before, self.remote.manifest)
+
+        async with self._lock:
+            if not self._life.is_detached() and self._copying.may_try:
+                await self._guard(self._copying, self._counters.copy_errors, noted)
 
     @property
     def is_due(self) -> bool:
@@ -144,11 +142,6 @@ class PartitionTiering:
         """As `TieringManager.hear`."""
         key = self.log.topic_id, self.log.topic_partition.partition
         return self.expectation.hear(news, key, self.remote.manifest)
-
-    async def _look(self, look: Callable[[], Awaitable[None]]) -> None:
-        asked, before = self.expectation.asked, self.remote.manifest
-        await look()
-        self.expectation.found(asked, before, self.remote.manifest)
 
     async def step(self) -> bool:
         """Does what is due; True if there is more to do right away."""
