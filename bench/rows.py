@@ -17,8 +17,8 @@ SINGLE = 0
 BATCH_16_KB = 16 * 1024
 # Kafka's message.max.bytes is a little above this.
 BATCH_1_MB = 1_000_000
-# Who reads an archive from its beginning reads gigabytes. Of a third of a second most is the start
-# of the download process, and Kafka's JVM is warm by then.
+# Who reads an archive from its beginning reads gigabytes. Of a third of a second most is what the
+# broker does once after its start, and Kafka's JVM is warm by then.
 REWIND_MB = 2000
 
 

@@ -2,8 +2,7 @@
 
     hot    produce and consume 1 KB records in batches of 16 KB and of 1 MB
     cold   consume records whose segments lie only in the object store, beside a plain parallel
-           boto3 ranged download of the same objects from the same server in the same run, and
-           beside a bare relay (bench/relay.py), which is what the machine allows a broker. Each
+           boto3 ranged download of the same objects from the same server in the same run. Each
            read follows a start of the broker. A rewind is COLD_MEGABYTES; what a short one gets,
            FIRST_BYTES, of which a start takes a larger part, is a row of its own
     compact  a dirty log of 100-byte records, as MB of dirty log; CPU is the cleaner process's
@@ -38,7 +37,6 @@ from bench.compact import run_compaction
 from bench.measure import Measured, await_quiet, measuring, resident_mib
 from bench.peers import Peer
 from bench.rdkafka import ConsumeLoad, ProduceLoad, consumer, producers
-from bench.relay import WAYS, relay_rate
 from strandline.storage.remote.manifest.manifest import Manifest
 from tests.support.broker import BrokerProcess, eventually
 from tests.support.ministack import ministack
@@ -61,8 +59,6 @@ STORES: Mapping[str, Sequence[str]] = {
     "S3-like": ("--first-byte-ms", "30", "--connection-mb-per-s", "90"),
     "MiniStack": (),
 }
-# Where the machine is the bound, and not the way to the store.
-NEAR_STORES = ("near S3", "MiniStack")
 BUCKET = "bench"
 
 
@@ -217,9 +213,8 @@ def _read_through(broker: BrokerProcess, store: str, count: int) -> Iterator[Fig
         measured = consume(broker.bootstrap, broker.pid, load)
         yield _figure(f"{store}: {name}", measured, read_count * RECORD_BYTES)
         if read_count == count:
-            # As cold: the broker keeps 128 MiB of chunks, and their end by now. Its download
-            # process, its memory and the indexes are there, as are the connections and the SDK of
-            # the plain client.
+            # As cold: the broker keeps 128 MiB of chunks, and their end by now. Its memory and the
+            # indexes are there, as are its connections and those of the plain client.
             await_quiet(broker.pid)
             measured = consume(broker.bootstrap, broker.pid, load)
             yield _figure(f"{store}: {name}, again", measured, count * RECORD_BYTES)
@@ -239,15 +234,6 @@ def _read_around(client: object, store: str, manifest: Manifest) -> Iterator[Fig
         mb_per_s=plain_download(client, manifest) * value_share,
         cpu_s_per_gb=None,
     )
-    if store not in NEAR_STORES:
-        return
-    for way in WAYS:
-        mb_per_s, cpu_s_per_gb = relay_rate(client, BUCKET, manifest, topic="cold", way=way)
-        yield Figure(
-            name=f"{store}: bare relay that {way}",
-            mb_per_s=mb_per_s * value_share,
-            cpu_s_per_gb=cpu_s_per_gb / value_share,
-        )
 
 
 def archived_manifest(client: object, broker: BrokerProcess, total_bytes: int) -> Manifest:
@@ -317,13 +303,8 @@ def report(figures: list[Figure], console: Console) -> None:
     console.print(table)
     for store in STORES:
         plain = grouped.get(f"{store}: plain boto3 download", [])
-        relays = [f"bare relay that {way}" for way in WAYS]
-        reads = ("cold consume", "cold consume, again", "cold consume, first 0.5 GB")
-        for name in (*reads, *relays):
+        for name in ("cold consume", "cold consume, again", "cold consume, first 0.5 GB"):
             _print_ratio(console, f"{store}: {name}", grouped, plain, "plain download")
-        for name in relays:
-            relay = grouped.get(f"{store}: {name}", [])
-            _print_ratio(console, f"{store}: cold consume", grouped, relay, name)
 
 
 def _print_ratio(
@@ -378,7 +359,7 @@ def main() -> None:
                     progress.advance(task)
             if arguments.only in (None, "cold"):
                 for store in (arguments.store,) if arguments.store else STORES:
-                    per_run = 4 + len(WAYS) * (store in NEAR_STORES)
+                    per_run = 4
                     task = progress.add_task(f"cold, {store}", total=per_run * arguments.runs + 1)
                     cold_bytes = arguments.cold_megabytes * 1_000_000
                     for figure in run_cold(folder, cold_bytes, arguments.runs, store):

@@ -57,9 +57,11 @@ class Figure:
     goal: str = ""
 
 
-def cost_figure(part: str, name: str, measured: Measured, size_bytes: int) -> Figure:
+def cost_figure(
+    part: str, name: str, measured: Measured, size_bytes: int, *, goal: str = ""
+) -> Figure:
     cost = measured.cpu_s_per_gb(size_bytes)
-    return Figure(part=part, name=f"{name}, broker CPU", value=cost, unit="s/GB")
+    return Figure(part=part, name=f"{name}, broker CPU", value=cost, unit="s/GB", goal=goal)
 
 
 # --- the store, brokers and topics -----------------------------------------------------------

@@ -3,8 +3,7 @@
     upload      a backlog of closed segments against raw PUTs of the same bytes, as many at a time
     rewind      cold sequential consumption against raw parallel ranged GETs, from stores 0, 30 and
                 150 ms away whose connections bring what S3's do; GETs per 8 MiB and per segment;
-                and from one as quick as memory, also beside a bare relay, which is what the
-                machine allows a broker (relay.py)
+                and from one as quick as memory, which has no goal
     hot         p50 and p99 of hot produce to consume, alone and while 8 partitions are read cold,
                 from stores 0, 30 and 150 ms away; with cold reads that make way for it (in turns
                 with the same standing still), with such as do not, with another broker's, and with
