@@ -67,8 +67,6 @@ LIMIT_MAX = 2e9
 RATIO = 1.3
 # Ticks that are looked at in a pause: most of the 99th percentile is known from earlier ones.
 QUIET_S = 0.08
-# However low the limit is, a download is through in a quarter of a second, and can be waited for.
-DOWNLOAD_BYTES_PER_S_MIN = 32_000_000
 # In this time most downloads that have begun are through.
 DRAIN_S_MAX = 0.5
 # The share of time for pauses is one in so many.
@@ -338,14 +336,6 @@ class ColdPace:
             return 0.0
         self._is_short = True
         return self._downloads.wait_s(self._limit)
-
-    def download_bytes_per_s(self, now_s: float) -> int:
-        """How fast one that begins now may be received; 0: as fast as it comes.
-
-        Else a chunk would come as one stroke of work for a core, and whoever waits for that core
-        waits for all of it.
-        """
-        return max(int(self._limit), DOWNLOAD_BYTES_PER_S_MIN) if self.is_held(now_s) else 0
 
     def download_began(self, size_bytes: int, now_s: float) -> None:
         self._running_downloads += 1

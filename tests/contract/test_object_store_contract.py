@@ -11,7 +11,6 @@ from typing import Any
 import crc32c
 import pytest
 
-from strandline.storage.clock import SystemClock
 from strandline.storage.errors import (
     DiskError,
     ObjectCorrupt,
@@ -19,12 +18,10 @@ from strandline.storage.errors import (
     PreconditionFailed,
     TierError,
 )
-from strandline.storage.remote.download.ranged_get import RangedGets, Refused
 from strandline.storage.remote.object_store.conditional_writes import (
     Conditions,
     check_conditional_writes,
 )
-from strandline.storage.remote.object_store.direct_read import ReadsDirectly
 from strandline.storage.remote.object_store.interface import (
     BucketMissing,
     FileBody,
@@ -61,36 +58,6 @@ def in_parallel(count: int, work: Any) -> list[Any]:
 def write_file(path: Path, content: bytes) -> FileBody:
     path.write_bytes(content)
     return FileBody(path=path, size_bytes=len(content), crc32c=crc32c.crc32c(content))
-
-
-# --- writing and reading ---------------------------------------------------------------------
-
-
-def test_another_process_reads_the_same_bytes_without_the_store(
-    under_test: StoreUnderTest,
-) -> None:
-    store = under_test.store
-    if not isinstance(store, ReadsDirectly):
-        assert under_test.kind == MEMORY
-        return
-    body = os.urandom(300_000)
-    store.put("topics/a b+c/x.log", body)
-    # The SDK says where the first one lies, and it is no longer asked for those like it.
-    assert store.direct_read("topics/another.log") is not None
-    source = store.direct_read("topics/a b+c/x.log")
-    assert source is not None
-    gets = RangedGets(SystemClock())
-    for start, end in ((0, len(body)), (10, 11), (1000, 200_000)):
-        target = bytearray(end - start)
-        gets.get_into(source, memoryview(target), start=start)
-        assert target == body[start:end]
-    with pytest.raises(Refused):
-        gets.get_into(source, memoryview(bytearray(10)), start=len(body) - 5)
-    missing = store.direct_read("topics/absent.log")
-    assert missing is not None
-    with pytest.raises(Refused):
-        gets.get_into(missing, memoryview(bytearray(10)), start=0)
-    gets.close()
 
 
 @pytest.mark.parametrize("size_bytes", [0, 1, 1000, 300_000])

@@ -44,7 +44,6 @@ from strandline.storage.errors import (
     TierUnavailable,
 )
 from strandline.storage.model import Buffer, TimestampMs
-from strandline.storage.remote.object_store.direct_read import DirectRead
 from strandline.storage.remote.object_store.interface import (
     BodyUnreadable,
     BucketMissing,
@@ -215,12 +214,6 @@ class LocalDirectoryStore:
     def get_into(self, key: str, target: memoryview, *, start: int) -> None:
         with self._open(key, "get") as descriptor:
             _read_into(key, descriptor, target, start)
-
-    def direct_read(self, key: str) -> DirectRead:
-        return DirectRead(path=str(self._path(check_key(key))))
-
-    def note_direct_read(self, size_bytes: int) -> None:
-        """Nothing is counted here."""
 
     @property
     def opens_files(self) -> bool:

@@ -8,7 +8,6 @@ from typing import NoReturn
 from strandline.storage.errors import AccessDenied
 from strandline.storage.files import OpenFile
 from strandline.storage.model import TimestampMs
-from strandline.storage.remote.object_store.direct_read import DirectRead, KeepsFiles, ReadsDirectly
 from strandline.storage.remote.object_store.interface import (
     ObjectInfo,
     ObjectStore,
@@ -16,6 +15,7 @@ from strandline.storage.remote.object_store.interface import (
     PutCondition,
     StoredObject,
 )
+from strandline.storage.remote.object_store.object_files import KeepsFiles
 
 
 class ReadOnlyStore:
@@ -42,13 +42,6 @@ class ReadOnlyStore:
 
     def get_into(self, key: str, target: memoryview, *, start: int) -> None:
         self._store.get_into(key, target, start=start)
-
-    def direct_read(self, key: str) -> DirectRead | None:
-        return self._store.direct_read(key) if isinstance(self._store, ReadsDirectly) else None
-
-    def note_direct_read(self, size_bytes: int) -> None:
-        if isinstance(self._store, ReadsDirectly):
-            self._store.note_direct_read(size_bytes)
 
     @property
     def opens_files(self) -> bool:

@@ -9,8 +9,7 @@ free, and the next chunk may have them. So the bound on memory is a bound on wha
 
     live bytes = chunks in the cache + downloads under way + evicted chunks that a reader still has
 
-A chunk of a small segment is a mapping and two descriptors all the same (Python keeps one for each
-mapping), so the number of chunks has a bound, too.
+A chunk of a small segment is a mapping all the same, so the number of chunks has a bound, too.
 
 Eviction never takes a chunk that a reader has: that would free nothing. It prefers chunks that were
 read to their end, least recently used first. For a wanted chunk any other goes next; for a guess
@@ -21,10 +20,8 @@ consumer is in the middle of, to read ahead for the same consumer.
 from __future__ import annotations
 
 import bisect
-import contextlib
 import ctypes
 import itertools
-import resource
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable
@@ -33,7 +30,7 @@ from typing import TypeAlias
 
 from strandline.storage.files import FileRange
 from strandline.storage.model import Offset, Position
-from strandline.storage.remote.download.block_memory import (
+from strandline.storage.remote.reader.block_memory import (
     SPARES_MAX,
     BlockMemory,
     best_fit,
@@ -46,9 +43,8 @@ _numbers = itertools.count()
 # A consumer that reads on comes back within its fetch wait, which is half a second by default. One
 # that has not come for this long has lost its claim on what was read ahead for it.
 IDLE_S = 10.0
-# As many as there are streams of readers; and no more than one for so many descriptors.
+# As many as there are streams of readers.
 CHUNKS_MAX = 1024
-DESCRIPTORS_PER_CHUNK = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,16 +184,8 @@ class MemoryChunk(Chunk):
         return self._view[position - self.key.position : end_position - self.key.position]
 
 
-def chunk_count_max() -> int:
-    """How many chunks a process with these limits may keep."""
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if limit == resource.RLIM_INFINITY:
-        return CHUNKS_MAX
-    return max(1, min(CHUNKS_MAX, limit // DESCRIPTORS_PER_CHUNK))
-
-
 class ChunkCache:
-    """Chunks up to a number of bytes and `chunk_count_max`, and what is reserved for further ones.
+    """Chunks up to a number of bytes and CHUNKS_MAX, and what is reserved for further ones.
     Owned by one thread.
 
     Room that was given may be freed in any thread; `on_free` is called there.
@@ -206,7 +194,6 @@ class ChunkCache:
     def __init__(self, bytes_max: int, *, on_free: Callable[[], None]) -> None:
         self.bytes_max = bytes_max
         self._on_free = on_free
-        self._count_max = chunk_count_max()
         self._live_bytes = 0
         self._chunks: OrderedDict[ChunkKey, Chunk] = OrderedDict()
         self.evicted_count = 0
@@ -246,7 +233,7 @@ class ChunkCache:
         Something larger than the whole bound has room when nothing else is alive: one batch may be
         larger than any sensible bound.
         """
-        while len(self._chunks) >= self._count_max or (
+        while len(self._chunks) >= CHUNKS_MAX or (
             self.live_bytes + size_bytes > self.bytes_max and self._live_bytes > 0
         ):
             victim = self._find_victim(is_guess=is_guess, now_s=now_s)
@@ -277,18 +264,8 @@ class ChunkMemory(ChunkCache):
     Only `reserve` hands out memory.
     """
 
-    def __init__(
-        self,
-        bytes_max: int,
-        *,
-        on_free: Callable[[], None],
-        on_gone: Callable[[int], None] | None = None,
-    ) -> None:
-        """With `on_gone` blocks can be filled by another process; it gets the number of each that
-        is given back to the system, in whatever thread that happens.
-        """
+    def __init__(self, bytes_max: int, *, on_free: Callable[[], None]) -> None:
         super().__init__(bytes_max, on_free=on_free)
-        self._on_gone = on_gone
         # Memory of blocks that died; a deque, because blocks die in any thread.
         self._freed: deque[BlockMemory] = deque()
         self._spares: deque[BlockMemory] = deque(maxlen=SPARES_MAX)
@@ -297,7 +274,7 @@ class ChunkMemory(ChunkCache):
         """A writable block of `size_bytes`; None if that much cannot be made free now."""
         if not self._make_room(rounded(size_bytes), is_guess=is_guess, now_s=now_s):
             return None
-        memory = self._take_spare(size_bytes) or self._new_memory(size_bytes)
+        memory = self._take_spare(size_bytes) or BlockMemory(size_bytes)
         self._live_bytes += len(memory)
         # Views hold the array and not the memory, so the array dies with the last view and the
         # memory is ours again.
@@ -327,10 +304,3 @@ class ChunkMemory(ChunkCache):
         memory = self._spares[index]
         del self._spares[index]
         return memory
-
-    def _new_memory(self, size_bytes: int) -> BlockMemory:
-        if self._on_gone is not None:
-            # Without descriptors left it is filled by this process.
-            with contextlib.suppress(OSError):
-                return BlockMemory(size_bytes, shared=True, on_gone=self._on_gone)
-        return BlockMemory(size_bytes, shared=False)

@@ -31,7 +31,6 @@ from typing import NamedTuple
 from strandline.storage.concurrency.shared_future import result_of
 from strandline.storage.errors import StorageError
 from strandline.storage.model import AbortedTransaction, Offset, TimestampMs, TimestampOffset
-from strandline.storage.remote.download.process import DownloadProcess
 from strandline.storage.remote.manifest.entries import SegmentEntry
 from strandline.storage.remote.object_store.interface import ObjectStore
 from strandline.storage.remote.reader.chunk_cache import Chunk, RecordBytes
@@ -134,7 +133,6 @@ class ColdReader:
             disk=open_disk_cache(config.disk_directory, config.disk_bytes_max),
             pace=pace,
         )
-        self._ranges = self._downloads.ranges
         self._cached_indexes = IndexCache(bytes_max=config.index_bytes_max)
         self._indexes: CachedIndexes[SegmentIndex] = CachedIndexes(
             self._cached_indexes, "batches", executor, size_of=segment_index_bytes
@@ -163,11 +161,6 @@ class ColdReader:
         if reason is not None:
             self._unreadable[reason] += 1
             corruption_log.tell_unreadable(reason, error)
-
-    @property
-    def download_process(self) -> DownloadProcess | None:
-        """Where chunks are downloaded; None if only this process can read from the store."""
-        return self._downloads.process
 
     def close(self) -> None:
         """Fails waiting reads with TierUnavailable and forgets all chunks; guesses nothing more."""
@@ -237,8 +230,6 @@ class ColdReader:
         """The chunk with the first batch that ends above `offset`, and its number; None if
         compaction left none in this segment.
         """
-        if self._indexes.peek(entry.meta_key) is None:
-            self._downloads.expect()
         index = await self._index(entry)
         number = index.chunk_for(offset)
         # The wanted chunk is asked for first, or the guesses would have its place in the queue.
@@ -378,7 +369,7 @@ class ColdReader:
     def _start_index(self, entry: SegmentEntry) -> asyncio.Future[SegmentIndex]:
         return self._indexes.start(
             entry.meta_key,
-            lambda: load_index(self._ranges, entry, chunk_bytes=self._chunk_bytes),
+            lambda: load_index(self._store, entry, chunk_bytes=self._chunk_bytes),
         )
 
     async def find_timestamp(
@@ -406,7 +397,7 @@ class ColdReader:
         known = self._txn_indexes.find(entry.meta_key)
         if known is None:
             loading = self._txn_indexes.start(
-                entry.meta_key, lambda: load_txn_index(self._ranges, entry)
+                entry.meta_key, lambda: load_txn_index(self._store, entry)
             )
             known = await result_of(loading)
         return [

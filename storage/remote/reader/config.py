@@ -16,8 +16,8 @@ class ColdReaderConfig:
         "remote.log.reader.threads",
         INT,
         10,
-        "Requests to the object store at the same time on behalf of readers, at most: a near store"
-        " is asked for fewer chunks ahead. May be altered to between half and twice its value.",
+        "Requests to the object store at the same time on behalf of readers, at most. May be"
+        " altered to between half and twice its value.",
         minimum=1,
         maximum=1000,
         dynamic=True,

@@ -7,24 +7,19 @@
               a download ended, ────────┘              (`file_chunks`)   │
               memory became free                  future ◄───────────────┘
 
-All state belongs to the event loop's thread; only fetching and checking run in the executor, or,
-for stores that others can read from, in a process of its own (`download_process`), which the loop
-asks itself where it can. A waiter that is cancelled leaves its download alone: the client will ask
-again and then find it.
+All state belongs to the event loop's thread; only fetching and checking run in the executor. A
+waiter that is cancelled leaves its download alone: the client will ask again and then find it.
 A `DownloadPace` may hold the next download back for a while, whatever it is for.
-Guesses (read-ahead) start only while workers and memory are to spare, and no more at a time than a
-store at that distance needs (`download_width`). They never push out a chunk that somebody still
-needs, and fail silently; when somebody really asks, they are promoted. While they wait, they are
-dropped when nobody reads on any more (`guesses`).
+Guesses (read-ahead) start only while workers and memory are to spare. They never push out a chunk
+that somebody still needs, and fail silently; when somebody really asks, they are promoted. While
+they wait, they are dropped when nobody reads on any more (`prefetch_queue`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
@@ -35,14 +30,12 @@ from typing import Protocol
 from strandline.storage.errors import ObjectCorrupt, OutOfResources, TierError, TierUnavailable
 from strandline.storage.model import Offset
 from strandline.storage.quiet_log import QuietLog, place_of
-from strandline.storage.remote.download.process import IDLE_S, Lost, download_process
-from strandline.storage.remote.download.small_ranges import RangesPastTheSdk
-from strandline.storage.remote.object_store.direct_read import KeepsFiles
 from strandline.storage.remote.object_store.interface import ObjectStore
+from strandline.storage.remote.object_store.object_files import KeepsFiles
 from strandline.storage.remote.reader.chunk_cache import BatchRun, Chunk, ChunkMemory, RecordBytes
-from strandline.storage.remote.reader.chunk_fetch import Fetched, MemoryFetch, ProcessAnswer
+from strandline.storage.remote.reader.chunk_fetch import Fetched, MemoryFetch
 from strandline.storage.remote.reader.disk_chunk_cache import DiskChunkCache
-from strandline.storage.remote.reader.file_chunks import FileChunks, FileFetch
+from strandline.storage.remote.reader.file_chunks import IDLE_S, FileChunks, FileFetch
 from strandline.storage.remote.reader.prefetch_queue import Download, Guesses, Reader
 from strandline.storage.remote.segment.index import ChunkKey
 
@@ -78,10 +71,6 @@ class DownloadPace(Protocol):
         """0 if one may begin now; else when to ask again."""
         ...
 
-    def download_bytes_per_s(self, now_s: float) -> int:
-        """How fast the next one may be received; 0: as fast as it comes."""
-        ...
-
     def download_began(self, size_bytes: int, now_s: float) -> None: ...
 
     def download_ended(self) -> None: ...
@@ -102,9 +91,6 @@ class ChunkDownloads:
     ) -> None:
         self.counters = DownloadCounters()
         self._quiet_log = QuietLog(log)
-        self.process = download_process(store, parallel_max=parallel_max)
-        # For what is no chunk; blocks.
-        self.ranges = RangesPastTheSdk(store, self.process)
         self._idle_watch: asyncio.TimerHandle | None = None
         on_free = self._memory_became_free
         self.files: FileChunks | None = None
@@ -113,11 +99,10 @@ class ChunkDownloads:
         # Who asks for a disk cache has a folder that is slow to read: a mount of a far one.
         if disk is None and isinstance(store, KeepsFiles) and store.opens_files:
             self.cache = self.files = FileChunks(memory_bytes_max, on_free=on_free)
-            self._fetch = FileFetch(store, self.files, self.process)
+            self._fetch = FileFetch(store, self.files)
         else:
-            on_gone = None if self.process is None else self.process.forget
-            self.cache = ChunkMemory(memory_bytes_max, on_free=on_free, on_gone=on_gone)
-            self._fetch = MemoryFetch(store, self.process, disk)
+            self.cache = ChunkMemory(memory_bytes_max, on_free=on_free)
+            self._fetch = MemoryFetch(store, disk)
         self._executor = executor
         self._parallel_max = parallel_max
         self._disk = disk
@@ -138,8 +123,6 @@ class ChunkDownloads:
     def resize(self, parallel_max: int) -> None:
         """Another number of downloads at the same time; those under way go on."""
         self._parallel_max = parallel_max
-        if self.process is not None:
-            self.process.resize(parallel_max)
         self._pump()
 
     @property
@@ -165,15 +148,6 @@ class ChunkDownloads:
             self.counters.memory_hits += 1
             return chunk
         return self._want(key, base_offset, end_offset).future
-
-    def expect(self) -> None:
-        """A chunk will be requested as soon as it is known which: its process is started."""
-        if self.process is None or not self.process.is_missing:
-            return
-        loop = asyncio.get_running_loop()
-        with contextlib.suppress(*REFUSALS):  # the next download tries again
-            loop.run_in_executor(self._executor, self.process.prepare)
-            self._watch_idle(loop)
 
     def take(self, chunk: Chunk, run: BatchRun) -> RecordBytes:
         """The bytes of `run`; when the view is dropped, waiting downloads may go on."""
@@ -214,8 +188,6 @@ class ChunkDownloads:
         for timer in (self._idle_watch, self._pace_timer):
             if timer is not None:
                 timer.cancel()
-        if self.process is not None:
-            self.process.close()
 
     # --- queue -------------------------------------------------------------------------------
 
@@ -251,16 +223,11 @@ class ChunkDownloads:
                 return
             del self._wanted[download.key]
         # One worker stays free of guesses, so that a wanted chunk never waits for a whole guess.
-        while not self._wanted and self._guessed and len(self._running) < self._width() - 1:
+        while not self._wanted and self._guessed and len(self._running) < self._parallel_max - 1:
             download = self._guessed.first()
             if not self._start(download, is_guess=True):
                 return
             self._guessed.remove(download.key)
-
-    def _width(self) -> int:
-        """How many downloads there are at a time, unless somebody waits for more."""
-        most = self._parallel_max
-        return most if self.process is None else self.process.width(most)
 
     def _start(self, download: Download, *, is_guess: bool) -> bool:
         assert self._loop is not None
@@ -278,28 +245,13 @@ class ChunkDownloads:
         self._running[key] = download
         if self._pace is not None:
             self._pace.download_began(key.size_bytes, self._loop.time())
-            if self.process is not None:
-                self.process.bytes_per_s = self._pace.download_bytes_per_s(self._loop.time())
-
-        def answered(answer: ProcessAnswer) -> None:
-            fetched = self._fetch.accept(key, place, answer)
-            if fetched is not None:
-                self._finish(download, fetched)
-            elif self._is_closed:
-                self._finish(download, TierUnavailable(key.log_key, "get", "shut down"))
-            else:
-                go_on = partial(self._fetch.go_on, key, download.base_offset, place, answer)
-                self._fetch_in_worker(download, go_on, answer)
-
-        if not self._fetch.begin(key, download.base_offset, place, answered):
-            self._fetch_in_worker(download, partial(self._fetch, key, download.base_offset, place))
-        self.expect()
-        self._watch_idle(self._loop)
+        self._fetch_in_worker(download, place)
+        if self.files is not None:
+            self._watch_idle(self._loop)
         return True
 
     def _watch_idle(self, loop: asyncio.AbstractEventLoop) -> None:
-        has_idle = self.process is not None or self.files is not None
-        if has_idle and self._idle_watch is None and not self._is_closed:
+        if self._idle_watch is None and not self._is_closed:
             self._idle_watch = loop.call_later(IDLE_S, self._look_if_idle)
 
     def _give_up(self, download: Download, reason: str) -> None:
@@ -335,14 +287,7 @@ class ChunkDownloads:
         self._pace_timer = None
         self._pump()
 
-    def _fetch_in_worker(
-        self,
-        download: Download,
-        fetch: Callable[[], Fetched],
-        answer: ProcessAnswer | None = None,
-    ) -> None:
-        """`answer` is what the process had to say before, if it was asked."""
-
+    def _fetch_in_worker(self, download: Download, place: object) -> None:
         def done(fetching: asyncio.Future[Fetched]) -> None:
             error = None if fetching.cancelled() else fetching.exception()
             if fetching.cancelled():
@@ -350,12 +295,10 @@ class ChunkDownloads:
             self._finish(download, error or fetching.result())
 
         assert self._loop is not None
+        fetch = partial(self._fetch, download.key, download.base_offset, place)
         try:
             fetching = self._loop.run_in_executor(self._executor, fetch)
         except REFUSALS as error:
-            if isinstance(answer, Lost):
-                # The place is given to others now, and the process may still write there.
-                answer.bury()
             # Not from here: who starts it counts on its being under way.
             refused = TierUnavailable(download.key.log_key, "get", f"no thread for it: {error}")
             self._loop.call_soon(self._finish, download, refused)
@@ -402,29 +345,11 @@ class ChunkDownloads:
             self._keep_on_disk(fetched.chunk.key, fetched.view)
 
     def _look_if_idle(self) -> None:
-        """Lets files and the process go that nobody needs; looks again while there are any."""
+        """Lets files go that nobody needs; looks again while there are any."""
         self._idle_watch = None
-        if self._is_closed:
-            return
-        # The process may have been made ready for a download that never came.
         loop = asyncio.get_running_loop()
-        has_files = self.files is not None and self.files.close_idle(loop.time())
-
-        if self.process is None:
-            if has_files:
-                self._watch_idle(loop)
-            return
-
-        def looked(done: asyncio.Future[bool]) -> None:
-            if has_files or (not done.cancelled() and done.result()):
-                self._watch_idle(loop)
-
-        try:
-            looking = loop.run_in_executor(self._executor, self.process.end_if_idle)
-        except REFUSALS:
+        if self.files is not None and self.files.close_idle(loop.time()):
             self._watch_idle(loop)
-        else:
-            looking.add_done_callback(looked)
 
     def _memory_became_free(self) -> None:
         """Called in whatever thread dropped a view, or the last trace of a block."""

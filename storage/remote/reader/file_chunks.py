@@ -27,12 +27,11 @@ from collections.abc import Callable
 from strandline.storage.errors import CorruptRecords, ObjectCorrupt, TierUnavailable
 from strandline.storage.files import FileRange, OpenFile
 from strandline.storage.model import Offset, Position
-from strandline.storage.remote.download.file_check import FileCheck
-from strandline.storage.remote.download.process import DownloadProcess, OnAnswer
-from strandline.storage.remote.object_store.direct_read import KeepsFiles
+from strandline.storage.remote.object_store.object_files import KeepsFiles
 from strandline.storage.remote.reader.chunk_cache import BatchRun, Chunk, ChunkCache
-from strandline.storage.remote.reader.chunk_fetch import Fetched, ProcessAnswer, count_and_log
+from strandline.storage.remote.reader.chunk_fetch import Fetched
 from strandline.storage.remote.reader.corruption_log import corruption_log
+from strandline.storage.remote.reader.file_check import check_file
 from strandline.storage.remote.segment.batch_index import BatchIndex
 from strandline.storage.remote.segment.index import ChunkKey
 
@@ -75,12 +74,10 @@ def _identity(file: OpenFile) -> tuple[int, int, int, int]:
 class Room:
     """Stands for bytes of the bound; they are free when it is gone."""
 
-    __slots__ = ("__weakref__", "opened", "size_bytes")
+    __slots__ = ("__weakref__", "size_bytes")
 
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
-        # The file that the process was asked to check.
-        self.opened: ObjectFile | None = None
 
 
 class FileChunk(Chunk):
@@ -186,14 +183,11 @@ class FileChunks(ChunkCache):
 
 
 class FileFetch:
-    """Opens and checks, in a worker thread; the checking itself in the process, if it is there."""
+    """Opens the object's file and checks a chunk of it, in a worker thread."""
 
-    def __init__(
-        self, store: KeepsFiles, chunks: FileChunks, process: DownloadProcess | None
-    ) -> None:
+    def __init__(self, store: KeepsFiles, chunks: FileChunks) -> None:
         self._store = store
         self._chunks = chunks
-        self._process = process
 
     def __call__(self, key: ChunkKey, base_offset: Offset, place: object) -> Fetched:
         """The chunk. Raises ObjectNotFound, AccessDenied, TierUnavailable or ObjectCorrupt."""
@@ -201,56 +195,10 @@ class FileFetch:
         opened = self._chunks.opened(key.log_key)
         if opened is None or not opened.is_unchanged:
             opened = self._open(key)
-        answer: ProcessAnswer | None = None
-        if self._process is not None:
-            answer = self._process.check(key, opened.file, base_offset=base_offset)
-            if isinstance(answer, BatchIndex):
-                return Fetched(FileChunk(key, answer, opened, place))
-        return self._look(key, base_offset, place, opened, answer)
-
-    def begin(self, key: ChunkKey, base_offset: Offset, place: object, on_answer: OnAnswer) -> bool:
-        """Asks the process alone, on the event loop. False if that cannot be done now."""
-        assert isinstance(place, Room), place
-        opened = None if self._process is None else self._chunks.opened(key.log_key)
-        if self._process is None or opened is None or not opened.is_unchanged:
-            return False
-        place.opened = opened
-        return self._process.begin_check(
-            key, opened.file, base_offset=base_offset, on_answer=on_answer
-        )
-
-    def accept(self, key: ChunkKey, place: object, answer: ProcessAnswer | None) -> Fetched | None:
-        """The chunk that the process found whole; None if it did not. Does not block."""
-        assert isinstance(place, Room), place
-        assert place.opened is not None, place
-        if not isinstance(answer, BatchIndex):
-            return None
-        # The chunk has the file from here on, and may change it for the one that others have.
-        opened, place.opened = place.opened, None
-        return Fetched(FileChunk(key, answer, opened, place))
-
-    def go_on(
-        self, key: ChunkKey, base_offset: Offset, place: object, answer: ProcessAnswer | None
-    ) -> Fetched:
-        """The chunk as this process finds it, after the other had `answer`. Raises as a call."""
-        assert isinstance(place, Room), place
-        assert place.opened is not None, place
-        return self._look(key, base_offset, place, place.opened, answer)
-
-    def _look(
-        self,
-        key: ChunkKey,
-        base_offset: Offset,
-        place: Room,
-        opened: ObjectFile,
-        answer: ProcessAnswer | None,
-    ) -> Fetched:
-        corrupt_count = count_and_log(key, "file", answer)
-        if corrupt_count:
-            opened = self._open(key)
+        corrupt_count = 0
         for _ in range(2):
             try:
-                index = FileCheck().check(
+                index = check_file(
                     opened.file.fileno(), key.position, key.size_bytes, base_offset=base_offset
                 )
             except CorruptRecords as error:

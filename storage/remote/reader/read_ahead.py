@@ -3,9 +3,8 @@
     read            1st   2nd   3rd   4th ...
     chunks ahead     0     2     4     8, up to `read_ahead_chunks`, over the segment's end
 
-How many of them are fetched at the same time, the store's distance says (`download_width`). Whoever
-jumps costs nothing but the chunk he jumped to. A read from memory looks ahead behind its answer, in
-the loop's next turn, and at the latest before the next read.
+Whoever jumps costs nothing but the chunk he jumped to. A read from memory looks ahead behind its
+answer, in the loop's next turn, and at the latest before the next read.
 """
 
 from __future__ import annotations

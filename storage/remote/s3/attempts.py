@@ -86,11 +86,6 @@ class Attempts:
                 requests=dict(self._requests), failed_attempt_count=self._failed_attempt_count
             )
 
-    def count(self, operation: str) -> None:
-        """Counts a request that others made for this store."""
-        with self._lock:
-            self._requests[operation] += 1
-
     def close(self) -> None:
         """Ends all pauses; requests under way fail at their next attempt, new ones at once."""
         self._closing.set()

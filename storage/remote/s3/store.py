@@ -36,7 +36,6 @@ from strandline.storage.errors import (
     TierUnavailable,
 )
 from strandline.storage.model import TimestampMs
-from strandline.storage.remote.object_store.direct_read import DirectRead
 from strandline.storage.remote.object_store.interface import (
     BucketMissing,
     Deadlines,
@@ -47,7 +46,6 @@ from strandline.storage.remote.object_store.interface import (
     check_key,
     checksum,
 )
-from strandline.storage.remote.object_store.known_sources import KnownSources
 from strandline.storage.remote.s3.access import (
     S3Access,
     check_listed,
@@ -59,7 +57,6 @@ from strandline.storage.remote.s3.answers import bound_answers
 from strandline.storage.remote.s3.attempts import AgainError, Attempts, DeadlineError, Failure
 from strandline.storage.remote.s3.failures import failure_of_code
 from strandline.storage.remote.s3.lifecycle import S3Lifecycle
-from strandline.storage.remote.s3.receive import receive_some
 from strandline.storage.remote.s3.uploads import S3Uploads
 from strandline.storage.remote.s3.usage import S3Usage
 
@@ -87,14 +84,6 @@ RECEIVE_BYTES = 1024 * 1024
 PAGE_KEYS_MAX = 1000
 # More threads than this waiting for one store are a mistake elsewhere.
 CONNECTIONS_MAX = 64
-
-# How long a signed URL is good. It outlives its use here by the time that any request may take.
-SIGNED_S = 900
-# How long it is used. Temporary credentials are renewed ten minutes before they end, and a URL ends
-# with what it was signed with.
-SIGNED_REUSED_S = 300.0
-# Two URLs for each segment that is read at the same time, with room to spare.
-SIGNED_URLS_MAX = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +126,6 @@ class S3Store:
             clock=clock,
         )
         self._uploads = S3Uploads(self._access)
-        self._signed = KnownSources(known_s=SIGNED_REUSED_S, count_max=SIGNED_URLS_MAX)
         self._lazy_client: S3Client | None = None
         self._read_bytes = 0
 
@@ -243,7 +231,7 @@ class S3Store:
         """Reads the body into all of `target`, watching the time.
 
         The SDK's own `read` and `readinto` return when the whole block is there, however slowly it
-        trickles in; `receive_some` returns after one `recv`, whose time is bounded.
+        trickles in; `read1` returns after one `recv`, whose time is bounded.
         """
         done = 0
         body = response["Body"]
@@ -254,56 +242,18 @@ class S3Store:
                 while done < len(target):
                     if self._clock.monotonic_s() > deadline_s:
                         raise DeadlineError(f"{done} of {len(target)} bytes came in time")
-                    count = receive_some(stream, target[done : done + RECEIVE_BYTES])
-                    if not count:
+                    block = stream.read1(min(len(target) - done, RECEIVE_BYTES))
+                    if not block:
                         detail = f"body ended after {done} of {len(target)} bytes"
                         raise AgainError(TierUnavailable(key, "get", detail))
-                    done += count
+                    target[done : done + len(block)] = block
+                    done += len(block)
                 # The end of the body must be seen for the connection to be used again.
                 stream.read1(1)
         finally:
             body.close()
         with self._lock:
             self._read_bytes += done
-
-    def direct_read(self, key: str) -> DirectRead | None:
-        """A signed URL: only the host is signed, so it serves every range of its object."""
-        now_s = self._clock.monotonic_s()
-        with self._lock:
-            is_known, source = self._signed.find(key, now_s)
-        if not is_known:
-            source = self._sign(key)
-            with self._lock:
-                self._signed.note(key, source, now_s)
-        return source
-
-    def _sign(self, key: str) -> DirectRead | None:
-        """A URL for `key`; None if that is not all: without credentials, or through a proxy."""
-        from botocore.exceptions import BotoCoreError
-        from botocore.httpsession import get_cert_path
-        from botocore.utils import get_environ_proxies
-
-        wanted = {"Bucket": self._bucket, "Key": self._access.full_key(key)}
-        try:
-            url = self._client().generate_presigned_url(
-                "get_object", Params=wanted, ExpiresIn=SIGNED_S
-            )
-        except BotoCoreError:
-            return None
-        if get_environ_proxies(url):
-            return None
-        return DirectRead(
-            url=url,
-            ca_file=os.environ.get("AWS_CA_BUNDLE") or str(get_cert_path(True)),
-            connect_s=self._deadlines.connect_s,
-            read_s=self._deadlines.read_s,
-            request_s=self._deadlines.request_s,
-        )
-
-    def note_direct_read(self, size_bytes: int) -> None:
-        self._attempts.count("get")
-        with self._lock:
-            self._read_bytes += size_bytes
 
     def head(self, key: str) -> ObjectInfo:
         try:

@@ -1,8 +1,7 @@
 """Where the batches of a chunk lie, found while each of them is checked. Pure.
 
-The only loop over batches on the way of a cold read. It runs in the process that read the chunk,
-so it imports little. A chunk may come in windows: each begins with the batch that the one before
-held only a part of.
+The only loop over batches on the way of a cold read. A chunk may come in windows: each begins with
+the batch that the one before held only a part of.
 
     chunk     │ batch │ batch │ batch │ batch  │
     windows   │◄──────────────────►┊  │              walked: two batches, the third begins the next
@@ -16,7 +15,9 @@ from array import array
 from typing import TYPE_CHECKING, NamedTuple
 
 from strandline.storage.errors import CorruptRecords
+from strandline.storage.records.batch import any_batch
 from strandline.storage.records.batch import batch_layout as batch_format
+from strandline.storage.records.batch.old_messages import is_old, message_bytes
 from strandline.storage.system import crc32c
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ class BatchWalk:
                 if not is_last:
                     self.missing_bytes = header_bytes
                     break
-                if not _is_old(view, position):
+                if not is_old(view, position):
                     raise CorruptRecords(f"{end - position} bytes after the last batch")
                 magic = view[position + _MAGIC_POSITION]
             else:
@@ -112,10 +113,8 @@ class BatchWalk:
                 ):
                     raise CorruptRecords(f"offset {offset} follows {expected_offset}")
                 expected_offset = offset + last_offset_delta + 1
-            elif _is_old(view, position):
-                from strandline.storage.records.batch import any_batch, old_messages
-
-                batch_end = position + old_messages.message_bytes(view, position)
+            elif is_old(view, position):
+                batch_end = position + message_bytes(view, position)
                 if batch_end > end and start + batch_end <= self._size_bytes:
                     self.missing_bytes = batch_end - position
                     break
@@ -133,11 +132,3 @@ class BatchWalk:
             positions.append(start + batch_end)
         self._expected_offset = expected_offset
         self.position = start + position
-
-
-def _is_old(view: memoryview, position: Position) -> bool:
-    # Here and above: hardly any log has messages from before Kafka 0.11, and the process that
-    # downloads is to start soon.
-    from strandline.storage.records.batch.old_messages import is_old
-
-    return is_old(view, position)

@@ -7,7 +7,6 @@ import multiprocessing.connection
 import os
 import re
 import signal
-import socket
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +17,6 @@ from strandline.storage.config.log_config import LogConfig
 from strandline.storage.local.cleaner import process as cleaner_process
 from strandline.storage.local.cleaner.messages import CleaningRequest, ProducerTail
 from strandline.storage.local.cleaner.process import CleanerProcess
-from strandline.storage.remote.download.started_child import StartedChild
 from strandline.storage.system.child_process import ChildFailed, ChildProcess
 from tests.support.broker import eventually
 
@@ -57,22 +55,6 @@ def test_of_a_child_that_died_it_is_said_what_of(program: str, said: str) -> Non
     child = ChildProcess(program)
     assert re.search(said, str(child.died()))
     child.kill()
-
-
-@pytest.mark.parametrize(
-    "error", [OSError(errno.EMFILE, "Too many open files"), MemoryError("out of memory")]
-)
-def test_a_downloading_child_that_there_are_no_channels_for_is_a_failed_child(
-    monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
-    """Who starts it marks that it does; anything else would let nobody start one ever again."""
-
-    def refuse() -> None:
-        raise error
-
-    monkeypatch.setattr(socket, "socketpair", refuse)
-    with pytest.raises(ChildFailed, match=f"cannot set up a child process: .*{error.args[-1]}"):
-        StartedChild(4, 0.0)
 
 
 class HurriedClock(ManualClock):

@@ -10,7 +10,6 @@ import pytest
 from strandline.broker.quotas.cold_pace import (
     ANSWER_BYTES_MIN,
     CUT_S,
-    DOWNLOAD_BYTES_PER_S_MIN,
     DRAIN_S_MAX,
     FULL_TICK_S,
     LATE_S_MAX,
@@ -94,17 +93,6 @@ def test_a_setting_of_0_never_makes_way() -> None:
     pace = ColdPace(lambda: never)
     pace.saw_live(100.0)
     assert not pace.is_held(100.0)
-
-
-def test_a_download_beside_live_traffic_comes_in_small_pieces_and_does_not_crawl() -> None:
-    rewind = Rewind()
-    pace = rewind.pace
-    assert pace.download_bytes_per_s(rewind.now_s + LIVE_S) == 0
-    rewind.run(10, 1.0)
-    assert rewind.limit == FLOOR
-    assert pace.download_bytes_per_s(rewind.now_s) == DOWNLOAD_BYTES_PER_S_MIN > FLOOR
-    rewind.run(60, 0.0)
-    assert pace.download_bytes_per_s(rewind.now_s) == int(rewind.limit) > DOWNLOAD_BYTES_PER_S_MIN
 
 
 def test_downloads_of_a_time_without_limits_are_no_debt_later() -> None:

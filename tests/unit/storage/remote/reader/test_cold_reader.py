@@ -19,9 +19,9 @@ from strandline.storage.errors import (
 from strandline.storage.model import AbortedTransaction, TimestampOffset
 from strandline.storage.records.batch.batch import iter_batches
 from strandline.storage.records.compression import Codec
-from strandline.storage.remote.download.block_memory import BlockMemory
 from strandline.storage.remote.object_store.memory import Fault, MemoryStore
 from strandline.storage.remote.reader import chunk_cache
+from strandline.storage.remote.reader.block_memory import BlockMemory
 from strandline.storage.remote.reader.cold_reader import ColdRead
 from strandline.storage.remote.segment.meta import Section
 from tests.support.archived_segments import (

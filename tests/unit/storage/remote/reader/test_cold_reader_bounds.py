@@ -130,9 +130,6 @@ class ScriptedPace:
         self.asked += 1
         return 0.0 if self.is_open else 0.001
 
-    def download_bytes_per_s(self, now_s: float) -> int:
-        return 0
-
     def download_began(self, size_bytes: int, now_s: float) -> None:
         self.begun_bytes.append(size_bytes)
         self.under_way += 1

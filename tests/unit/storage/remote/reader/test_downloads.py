@@ -13,9 +13,7 @@ import pytest
 
 from strandline.storage.concurrency.resizable_pool import ResizablePool
 from strandline.storage.errors import TierUnavailable
-from strandline.storage.remote.download.process import Lost, OnAnswer
 from strandline.storage.remote.object_store.memory import MemoryStore
-from strandline.storage.remote.reader import downloads as downloads_module
 from strandline.storage.remote.reader.chunk_cache import Chunk
 from strandline.storage.remote.reader.disk_chunk_cache import DiskChunkCache
 from strandline.storage.remote.reader.downloads import ChunkDownloads
@@ -136,23 +134,21 @@ def test_a_chunk_waits_for_memory_that_a_reader_has() -> None:
     _run(use, chunks_max=1)
 
 
-def test_a_near_store_is_asked_for_few_guesses_at_a_time_and_for_what_is_wanted_at_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_one_worker_stays_free_of_guesses_for_what_is_wanted() -> None:
     async def use(downloads: ChunkDownloads) -> None:
-        monkeypatch.setattr(downloads, "_width", lambda: 4)
         for number in range(6):
             downloads.guess(_key(number), Reader(), base_offset=0)
         assert downloads.running_count == 3
         # One that nobody guessed, and one that waits among the guesses.
-        for number in (6, 5):
-            downloads.request(_key(number), base_offset=0)
-        assert downloads.running_count == 5
+        downloads.request(_key(6), base_offset=0)
+        assert downloads.running_count == 4
+        downloads.request(_key(5), base_offset=0)
+        assert downloads.running_count == 4
         for number in range(7):
             await _wanted(downloads, number)
         assert downloads.counters.downloads == 7
 
-    _run(use, chunks_max=8, parallel_max=8)
+    _run(use, chunks_max=8, parallel_max=4)
 
 
 def test_who_was_refused_threads_is_told_and_downloads_again_when_there_are_some(
@@ -188,68 +184,3 @@ def test_who_was_refused_threads_is_told_and_downloads_again_when_there_are_some
         pool.shutdown()
 
     asyncio.run(main())
-
-
-def test_a_process_that_is_lost_is_at_its_end_before_its_place_is_given_to_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Also where there is no thread for what a worker would do about it."""
-    buried: list[int] = []
-
-    def refuse(_thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    async def use(downloads: ChunkDownloads) -> None:
-        asked: list[OnAnswer] = []
-
-        def begin(_key: object, _offset: int, _place: object, on_answer: OnAnswer) -> bool:
-            asked.append(on_answer)
-            return True
-
-        monkeypatch.setattr(downloads._fetch, "begin", begin)
-        monkeypatch.setattr(threading.Thread, "start", refuse)
-        waiting = asyncio.ensure_future(_wanted(downloads, 0))
-        await asyncio.sleep(0)
-        asked.pop()(Lost(lambda: buried.append(downloads.running_count)))
-        with pytest.raises(TierUnavailable, match="no thread"):
-            await waiting
-        assert downloads.running_count == 0
-
-    _run(use, chunks_max=1)
-    assert buried == [1]
-
-
-def test_a_process_that_was_made_ready_for_no_download_ends_when_it_is_idle(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """As when the index of a segment came, and the store was away before its first chunk did."""
-
-    class Idle:
-        is_missing = True
-
-        def __init__(self) -> None:
-            self.asked = asyncio.Event()
-            self.loop = asyncio.get_running_loop()
-
-        def prepare(self) -> None:
-            """It is ready."""
-
-        def forget(self, number: int) -> None:
-            """It knows none."""
-
-        def end_if_idle(self) -> bool:
-            self.loop.call_soon_threadsafe(self.asked.set)
-            return False
-
-    async def run() -> None:
-        process = Idle()
-        monkeypatch.setattr(downloads_module, "IDLE_S", 0.01)
-        monkeypatch.setattr(downloads_module, "download_process", lambda *_, **__: process)
-        with ThreadPoolExecutor(1) as executor:
-            downloads = ChunkDownloads(
-                MemoryStore(), executor, parallel_max=1, memory_bytes_max=10**6, disk=None
-            )
-            downloads.expect()
-            await asyncio.wait_for(process.asked.wait(), 60)
-
-    asyncio.run(run())

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import struct
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +19,13 @@ from strandline.storage.errors import AccessDenied, CorruptRecords, ObjectCorrup
 from strandline.storage.files import FileRange
 from strandline.storage.model import TimestampOffset
 from strandline.storage.records.batch.record import Record, encode_batch
-from strandline.storage.remote.download import file_check
-from strandline.storage.remote.download import pacing as paced_steps
-from strandline.storage.remote.download.file_check import FileCheck
-from strandline.storage.remote.download.pacing import PacedSteps
 from strandline.storage.remote.object_store.local_directory import LocalDirectoryStore
 from strandline.storage.remote.object_store.memory import MemoryStore
 from strandline.storage.remote.object_store.read_only import ReadOnlyStore
-from strandline.storage.remote.reader import file_chunks
+from strandline.storage.remote.reader import file_check, file_chunks
 from strandline.storage.remote.reader.chunk_cache import Chunk
 from strandline.storage.remote.reader.cold_reader import ColdRead, ColdReader
+from strandline.storage.remote.reader.file_check import check_file
 from strandline.storage.remote.reader.file_chunks import CHECKED_S, IDLE_S, FileChunks, FileFetch
 from strandline.storage.remote.segment.batch_index import BatchWalk, index_batches
 from strandline.storage.remote.segment.index import ChunkKey
@@ -84,9 +79,9 @@ class Folder:
 
 
 def checked(folder: Folder) -> tuple[FileChunks, FileFetch]:
-    """Without a loop and a process."""
+    """Without a loop."""
     chunks = FileChunks(10**6, on_free=lambda: None)
-    return chunks, FileFetch(folder.store, chunks, None)
+    return chunks, FileFetch(folder.store, chunks)
 
 
 def fetched(chunks: FileChunks, fetch: FileFetch, key: ChunkKey, *, base_offset: int = 0) -> Chunk:
@@ -416,58 +411,16 @@ def test_a_range_of_a_file_is_checked_whatever_the_window(
     path.write_bytes(b"before" + log + b"behind")
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        check = FileCheck()
         expected = index_batches(memoryview(log), 0)
-        for _ in range(2):
-            assert check.check(descriptor, 6, len(log), base_offset=0) == expected
+        assert check_file(descriptor, 6, len(log), base_offset=0) == expected
         with pytest.raises(CorruptRecords):
-            check.check(descriptor, 6, len(log) + 6, base_offset=0)
+            check_file(descriptor, 6, len(log) + 6, base_offset=0)
         with pytest.raises(CorruptRecords, match="too early"):
-            check.check(descriptor, 6, len(log) + 100, base_offset=0)
+            check_file(descriptor, 6, len(log) + 100, base_offset=0)
         with pytest.raises(CorruptRecords, match="begins with"):
-            check.check(descriptor, 6, len(log), base_offset=1)
+            check_file(descriptor, 6, len(log), base_offset=1)
     finally:
         os.close(descriptor)
-
-
-@pytest.mark.parametrize("step_bytes", [61, 2_000])
-def test_a_file_is_checked_at_a_bounded_rate_in_small_steps(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step_bytes: int
-) -> None:
-    monkeypatch.setattr(paced_steps, "STEP_BYTES", step_bytes)
-    log = make_log(batch_count=20)
-    expected = index_batches(memoryview(log), 0)
-    batch_bytes_max = max(end - start for start, end in pairwise(expected.positions))
-    path = tmp_path / "a"
-    path.write_bytes(log)
-    clock, bytes_per_s = ManualClock(), 10_000
-    steps = PacedSteps(clock, wait_s=lambda wait_s: clock.advance_ms(math.ceil(wait_s * 1000)))
-    # From where it was read, and when.
-    seen: list[tuple[int, float]] = []
-    read = os.preadv
-
-    def noting(descriptor: int, windows: list[memoryview], position: int) -> int:
-        seen.append((position, clock.monotonic_s()))
-        return read(descriptor, windows, position)
-
-    monkeypatch.setattr(os, "preadv", noting)
-    with open(path, "rb") as file:
-        check = FileCheck(steps)
-        steps.begin(bytes_per_s, until_s=3600.0)
-        assert check.check(file.fileno(), 0, len(log), base_offset=0) == expected
-        assert len(seen) >= len(log) / (step_bytes + batch_bytes_max)
-        for position, now_s in seen:
-            # Before each step it was waited until those before it were due.
-            assert position <= now_s * bytes_per_s
-        ended_s = clock.monotonic_s()
-        assert ended_s >= (len(log) - step_bytes - batch_bytes_max) / bytes_per_s
-        # The next may go as fast as it can, and this one may not sleep beyond its time.
-        steps.begin(0, until_s=3600.0)
-        assert check.check(file.fileno(), 0, len(log), base_offset=0) == expected
-        assert clock.monotonic_s() == ended_s
-        steps.begin(1, until_s=ended_s + 1)
-        assert check.check(file.fileno(), 0, len(log), base_offset=0) == expected
-        assert clock.monotonic_s() <= ended_s + 1.1
 
 
 @pytest.mark.parametrize("window_bytes", [100, 100_000])
@@ -478,7 +431,6 @@ def test_no_flipped_bit_of_a_file_is_let_pass(
     log = make_log(batch_count=4)
     path = tmp_path / "a"
     path.write_bytes(log)
-    check = FileCheck()
     good = index_batches(memoryview(log), 0)
     with open(path, "r+b") as file:
         for place in range(len(log)):
@@ -486,7 +438,7 @@ def test_no_flipped_bit_of_a_file_is_let_pass(
             file.write(bytes([log[place] ^ 1]))
             file.flush()
             try:
-                found = check.check(file.fileno(), 0, len(log), base_offset=0)
+                found = check_file(file.fileno(), 0, len(log), base_offset=0)
             except CorruptRecords:
                 pass
             else:

@@ -22,9 +22,6 @@ class Pace:
     def download_wait_s(self, now_s: float) -> float:
         return 0.001 if self.is_shut else 0.0
 
-    def download_bytes_per_s(self, now_s: float) -> int:
-        return 0
-
     def download_began(self, size_bytes: int, now_s: float) -> None: ...
 
     def download_ended(self) -> None: ...

@@ -1,1 +1,0 @@
-"""Downloads of chunks: requests, the child process that makes them, and their memory."""

@@ -1,0 +1,59 @@
+"""Memory for chunks: mappings that are filled again and again.
+
+Fresh memory must be zeroed by the kernel first, which costs as much as receiving what goes into
+it; that is why a block outlives the chunk in it. Sizes are rounded up, so that the chunks of a
+log, which are never of quite the same size, can follow each other in the same block.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections import deque
+from collections.abc import Sequence
+
+MEMORY_UNIT_BYTES = 1024 * 1024
+LARGE_MEMORY_UNIT_BYTES = 2 * 1024 * 1024
+# Blocks without a chunk that are kept, beside what the bound on memory counts.
+SPARES_MAX = 4
+
+
+class BlockMemory:
+    """One mapping, private to this process."""
+
+    __slots__ = ("mapping",)
+
+    def __init__(self, size_bytes: int) -> None:
+        """At least `size_bytes`. Raises OSError if there is no memory left."""
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        self.mapping = mmap.mmap(-1, rounded(size_bytes), flags=flags)
+
+    def __len__(self) -> int:
+        return len(self.mapping)
+
+    def __repr__(self) -> str:
+        return f"<BlockMemory bytes={len(self)}>"
+
+
+def rounded(size_bytes: int) -> int:
+    """The size of the block for so many bytes."""
+    if size_bytes < MEMORY_UNIT_BYTES:
+        return size_bytes
+    is_large = size_bytes >= LARGE_MEMORY_UNIT_BYTES
+    unit_bytes = LARGE_MEMORY_UNIT_BYTES if is_large else MEMORY_UNIT_BYTES
+    return -(-size_bytes // unit_bytes) * unit_bytes
+
+
+def best_fit(
+    spares: Sequence[BlockMemory] | deque[BlockMemory], size_bytes: int, *, bytes_max: int
+) -> int | None:
+    """Index of the smallest spare that fits without much waste; None if there is none.
+
+    It is at most `bytes_max` large, unless a fresh one would be no smaller.
+    """
+    largest = max(min(2 * size_bytes, bytes_max), rounded(size_bytes))
+    fitting = [
+        (len(memory), index)
+        for index, memory in enumerate(spares)
+        if size_bytes <= len(memory) <= largest
+    ]
+    return min(fitting)[1] if fitting else None

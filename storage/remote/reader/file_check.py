@@ -1,0 +1,49 @@
+"""A range of an object's file, read and checked; the bytes themselves are not kept.
+
+They pass through one buffer, window by window: it stays in the processor's cache, so the checksum
+reads it there, and a chunk costs no memory. The file is read and not mapped: one that was cut off
+shall be an error and not a SIGBUS.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from strandline.storage.errors import CorruptRecords
+from strandline.storage.remote.segment.batch_index import BatchIndex, BatchWalk
+
+if TYPE_CHECKING:
+    from strandline.storage.model import Offset, Position
+
+# Half of the second-level cache of a processor that is not new.
+WINDOW_BYTES = 512 * 1024
+
+
+def check_file(
+    descriptor: int, position: Position, size_bytes: int, *, base_offset: Offset
+) -> BatchIndex:
+    """The batches of the file's bytes [position, position + size_bytes), all of them checked.
+
+    Raises CorruptRecords, also for a file that ends too early, and OSError.
+    """
+    walk = BatchWalk(size_bytes, base_offset)
+    buffer = bytearray(min(size_bytes, WINDOW_BYTES))
+    while not walk.is_done:
+        wanted_bytes = min(max(len(buffer), walk.missing_bytes), size_bytes - walk.position)
+        if wanted_bytes > len(buffer):
+            buffer = bytearray(wanted_bytes)
+        with memoryview(buffer) as whole, whole[:wanted_bytes] as window:
+            _fill(descriptor, window, position + walk.position)
+            walk.add(window)
+    return walk.index
+
+
+def _fill(descriptor: int, window: memoryview, position: Position) -> None:
+    done = 0
+    while done < len(window):
+        count = os.preadv(descriptor, [window[done:]], position + done)
+        if count == 0:
+            missing_bytes = len(window) - done
+            raise CorruptRecords(f"ends at {position + done}, {missing_bytes} bytes too early")
+        done += count
