@@ -28,9 +28,10 @@ from strandline.spark_lake.archive.objects import ObjectReader
 from strandline.spark_lake.plan.splits import OpenPiece
 from strandline.storage.errors import CorruptRecords, ObjectCorrupt, UnsupportedCodec
 from strandline.storage.model import AbortedTransaction, Isolation, Offset
-from strandline.storage.records.batch.batch import PositionedBatch, iter_batches
+from strandline.storage.records.batch.any_batch import walk
+from strandline.storage.records.batch.batch import Batch
 from strandline.storage.records.batch.record import iter_records
-from strandline.storage.records.columns.vectorised import INT64_MAX, INT64_MIN, scan_batches
+from strandline.storage.records.columns.vectorised import INT64_MAX, INT64_MIN
 from strandline.storage.remote.manifest.manifest import Manifest
 from strandline.storage.remote.manifest.open_segment import TailPart
 from strandline.storage.system import crc32c
@@ -114,10 +115,10 @@ def _before(
     """The beginning of a piece, up to a batch in its middle."""
     content = _content(reader, part)
     size_bytes = record_count = 0
-    for batch in iter_batches(content):
+    for batch in walk(content):
         if batch.header.base_offset >= end_offset:
             break
-        size_bytes = batch.position + batch.header.size_bytes
+        size_bytes = batch.end_position
         record_count += batch.header.record_count
     return replace(
         piece,
@@ -210,13 +211,13 @@ _scans = _Scans()
 def _scanned(reader: ObjectReader, part: TailPart) -> _Scan:
     content = _content(reader, part)
     try:
-        rows = list(scan_batches(content))
-        is_transactional = any(row.is_transactional for row in rows)
+        headers = [batch.header for batch in walk(content)]
+        is_transactional = any(header.is_transactional for header in headers)
         events = tuple(_events(content)) if is_transactional else ()
     except CorruptRecords as error:
         raise _corrupt(reader, part, str(error)) from error
     return _Scan(
-        record_count=sum(row.record_count for row in rows),
+        record_count=sum(header.record_count for header in headers),
         has_transactions=is_transactional,
         events=events,
     )
@@ -225,7 +226,7 @@ def _scanned(reader: ObjectReader, part: TailPart) -> _Scan:
 def _events(content: bytes) -> Iterator[_Event]:
     """Of the batches that a producer wrote in a row only the first counts."""
     writing: set[int] = set()
-    for batch in iter_batches(content):
+    for batch in walk(content):
         header = batch.header
         if not header.is_transactional:
             continue
@@ -240,7 +241,7 @@ def _events(content: bytes) -> Iterator[_Event]:
             yield _Event(_What.WROTE, producer_id, header.base_offset)
 
 
-def _ended(content: bytes, batch: PositionedBatch) -> _What | None:
+def _ended(content: bytes, batch: Batch) -> _What | None:
     """What the marker in a control batch says; None for control records of other kinds, or gone.
 
     As the broker reads it. Raises CorruptRecords if it is no control record at all.

@@ -33,9 +33,9 @@ from strandline.storage.errors import (
     UnsupportedFormat,
 )
 from strandline.storage.model import AbortedTransaction, Offset, Position
-from strandline.storage.records.batch.batch import CRC_START, LOG_OVERHEAD, LOG_OVERHEAD_BYTES
+from strandline.storage.records.batch.any_batch import walk
+from strandline.storage.records.batch.batch import LOG_OVERHEAD, LOG_OVERHEAD_BYTES, Batch
 from strandline.storage.records.columns.key_filter import KeyFilter
-from strandline.storage.records.columns.vectorised import BatchRow, check_crc, scan_batches
 from strandline.storage.remote.manifest.entries import SegmentEntry
 from strandline.storage.remote.segment.meta import (
     MetaReader,
@@ -92,7 +92,7 @@ class Block:
 
     position: Position
     content: memoryview
-    batches: Sequence[BatchRow]
+    batches: Sequence[Batch]
 
 
 class SegmentMeta:
@@ -248,7 +248,7 @@ class LogReader:
             consumed = block.batches[-1].end_position if block.batches else 0
             torn = bytes(block.content[consumed:])
             if block.batches:
-                record_count += sum(row.record_count for row in block.batches)
+                record_count += sum(header.record_count for _, header in block.batches)
                 expected = expected.behind(block)
                 if expected.position == part.end_position and record_count != part.record_count:
                     raise self._corrupt(
@@ -310,7 +310,7 @@ class _Expected:
     def behind(self, block: Block) -> _Expected:
         last = block.batches[-1]
         return replace(
-            self, position=self.position + last.end_position, next_offset=last.last_offset + 1
+            self, position=self.position + last.end_position, next_offset=last.header.next_offset
         )
 
 
@@ -362,17 +362,13 @@ class _Checksums:
 def _verified(content: bytes, expected: _Expected) -> Block:
     """Raises CorruptRecords unless these bytes can be what follows."""
     view = memoryview(content)
-    batches = list(scan_batches(view))
+    batches = list(walk(view, verify_crc=True))
     next_offset = expected.next_offset
-    for row in batches:
-        last_offset = row.base_offset + row.last_offset_delta
-        # The usual batch without a call of ours; `check_crc` knows the others, and what to say.
-        end_position = row.position + row.size_bytes
-        if row.crc != crc32c.crc32c(view[row.position + CRC_START : end_position]):
-            check_crc(view, row)
-        if row.base_offset < next_offset or last_offset >= expected.end_offset:
+    for _, header in batches:
+        last_offset = header.base_offset + header.last_offset_delta
+        if header.base_offset < next_offset or last_offset >= expected.end_offset:
             raise CorruptRecords(
-                f"a batch with the offsets {row.base_offset} to {last_offset} lies where"
+                f"a batch with the offsets {header.base_offset} to {last_offset} lies where"
                 f" {next_offset} to {expected.end_offset - 1} belong"
             )
         next_offset = last_offset + 1

@@ -45,9 +45,8 @@ from strandline.storage.errors import (
     UnsupportedCodec,
 )
 from strandline.storage.model import AbortedTransaction, Isolation
-from strandline.storage.records.batch.batch import CONTROL_BIT
+from strandline.storage.records.batch.batch import CONTROL_BIT, BatchHeader
 from strandline.storage.records.columns.columns import RowLimits, Run, RunBuilder, decode
-from strandline.storage.records.columns.vectorised import BatchRow
 from strandline.storage.remote.keys import parse_partition_object
 from strandline.storage.remote.manifest.entries import SegmentEntry
 
@@ -242,32 +241,32 @@ def _runs(block: Block, limits: RowLimits, aborted: Sequence[AbortedTransaction]
     batches = block.batches
     is_inside = (
         bool(batches)
-        and limits.start_offset <= batches[0].base_offset
-        and batches[-1].last_offset < limits.end_offset
+        and limits.start_offset <= batches[0].header.base_offset
+        and batches[-1].header.last_offset < limits.end_offset
     )
     # What each row is asked here costs as much as decoding a dozen records.
     wanted = (
-        row
-        for row in batches
-        if not row.attributes & CONTROL_BIT
-        and (is_inside or _overlaps(row, limits))
-        and not (aborted and _is_aborted(row, aborted))
+        batch
+        for batch in batches
+        if not batch.header.attributes & CONTROL_BIT
+        and (is_inside or _overlaps(batch.header, limits))
+        and not (aborted and _is_aborted(batch.header, aborted))
     )
     builder = RunBuilder(block.content)
     yield from builder.add_all(wanted)
     yield from builder.finish()
 
 
-def _overlaps(row: BatchRow, limits: RowLimits) -> bool:
-    return row.last_offset >= limits.start_offset and row.base_offset < limits.end_offset
+def _overlaps(header: BatchHeader, limits: RowLimits) -> bool:
+    return header.last_offset >= limits.start_offset and header.base_offset < limits.end_offset
 
 
-def _is_aborted(row: BatchRow, aborted: Sequence[AbortedTransaction]) -> bool:
+def _is_aborted(header: BatchHeader, aborted: Sequence[AbortedTransaction]) -> bool:
     # A producer has one transaction at a time, so whatever it wrote between the first record and
     # the marker of an aborted one belongs to it.
-    return row.is_transactional and any(
-        transaction.producer_id == row.producer_id
-        and transaction.first_offset <= row.base_offset <= transaction.last_offset
+    return header.is_transactional and any(
+        transaction.producer_id == header.producer_id
+        and transaction.first_offset <= header.base_offset <= transaction.last_offset
         for transaction in aborted
     )
 

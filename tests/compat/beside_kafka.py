@@ -35,7 +35,8 @@ from strandline.storage.local.cleaner.cleaner import CleanerConfig, LogCleaner
 from strandline.storage.local.formats import checkpoint
 from strandline.storage.local.log.log import LocalLog
 from strandline.storage.model import TopicPartition as Name
-from strandline.storage.records.batch.batch import BatchHeader, iter_batches
+from strandline.storage.records.batch.any_batch import walk
+from strandline.storage.records.batch.batch import BatchHeader
 from strandline.storage.records.batch.record import Record, encode_batch, iter_records
 from strandline.storage.records.compression import Codec
 from tests.support.wire import WireClient
@@ -305,7 +306,7 @@ def _served(client: WireClient, topic: str) -> Found:
         if not found:
             return _of(start_offset, content, aborted)
         content += found
-        offset = max(batch.header.next_offset for batch in iter_batches(found))
+        offset = max(batch.header.next_offset for batch in walk(found))
 
 
 def _let_compact(kafka: Kafka) -> None:
@@ -386,14 +387,14 @@ def _found(log: LocalLog) -> Found:
 
 def _of(start_offset: int, content: bytes, aborted: set[tuple[int, int]]) -> Found:
     batches = []
-    for batch in iter_batches(content):
+    for batch in walk(content):
         header = batch.header
         records = () if header.is_control else iter_records(content, header, batch.position)
         batches.append(
             (
                 # Deflate is not the same everywhere, epochs begin with a start, and what is written
                 # anew begins with its horizon or, with Kafka, its first record.
-                replace(header, batch_length=0, crc=0, leader_epoch=0, base_timestamp_ms=0),
+                header._replace(batch_length=0, crc=0, leader_epoch=0, base_timestamp_ms=0),
                 tuple(map(_owned, records)),
             )
         )

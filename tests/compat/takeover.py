@@ -31,7 +31,8 @@ from strandline.storage.local.formats import checkpoint
 from strandline.storage.local.inspect.verify import Damage, verify_folders
 from strandline.storage.local.log.log import LocalLog
 from strandline.storage.model import TopicPartition as Name
-from strandline.storage.records.batch.batch import BatchHeader, iter_batches
+from strandline.storage.records.batch.any_batch import walk
+from strandline.storage.records.batch.batch import BatchHeader
 from strandline.storage.records.batch.record import Record, encode_batch, iter_records
 from tests.compat import beside_kafka
 
@@ -180,7 +181,7 @@ def records_of(log: LocalLog) -> list[Seen]:
         found = log.read(offset, bytes_max=1 << 20)
         assert found.range is not None, offset
         content = found.range.read()
-        for batch in iter_batches(content):
+        for batch in walk(content):
             if not batch.header.is_control and not is_aborted(batch.header):
                 seen += map(_seen, iter_records(content, batch.header, batch.position))
         offset = found.next_offset

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import crc32c
 
 from strandline.storage.model import EpochStart, TopicIdPartition
-from strandline.storage.records.batch.batch import iter_batches
+from strandline.storage.records.batch.any_batch import walk
 from strandline.storage.records.batch.record import Record, encode_batch, iter_records
 from strandline.storage.records.compression import Codec
 from strandline.storage.remote.keys import new_unique, segment_keys
@@ -75,7 +75,7 @@ def make_statistics(log: bytes, *, piece_bytes: int) -> SegmentStatistics:
             )
         )
 
-    for found in iter_batches(log):
+    for found in walk(log):
         if found.position - piece_start >= piece_bytes:
             close_piece()
             piece_start, piece_base, piece_records, piece_times = found.position, -1, 0, []
@@ -109,7 +109,7 @@ def archive_segment(
     leader_epochs: Sequence[EpochStart] = (EpochStart(0, 0),),
 ) -> ArchivedSegment:
     """Uploads `log` with its meta; nothing is committed to a manifest."""
-    batches = list(iter_batches(log))
+    batches = list(walk(log))
     base_offset = batches[0].header.base_offset
     end_offset = batches[-1].header.next_offset
     statistics = make_statistics(log, piece_bytes=piece_bytes)

@@ -67,7 +67,7 @@ from strandline.broker.protocol.messages.produce import (
     ProduceTopic,
 )
 from strandline.broker.protocol.schema.schema import Request
-from strandline.storage.records.batch.batch import iter_batches
+from strandline.storage.records.batch.any_batch import walk
 from strandline.storage.records.batch.record import Record, encode_batch, iter_records
 from strandline.storage.records.compression import Codec
 from tests.support.wire import WireClient
@@ -129,7 +129,7 @@ def records_in(fetched: FetchResponsePartition) -> list[Record]:
     buffer = fetched_bytes(fetched)
     return [
         record
-        for positioned in iter_batches(buffer)
+        for positioned in walk(buffer)
         for record in iter_records(buffer, positioned.header, positioned.position)
     ]
 

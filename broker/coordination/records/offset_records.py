@@ -43,8 +43,8 @@ from strandline.broker.protocol.formats.offsets_topic import (
 )
 from strandline.broker.protocol.schema.errors import MalformedRequest
 from strandline.storage.errors import CorruptFile
-from strandline.storage.records.batch.batch import iter_batches
-from strandline.storage.records.batch.record import Record, encode_batch, iter_records
+from strandline.storage.records.batch.any_batch import iter_records, walk
+from strandline.storage.records.batch.record import Record, encode_batch
 from strandline.storage.tiering.log.unified_log import UnifiedLog
 
 # Some thousand offsets: enough to make few round trips to the worker, little enough not to keep
@@ -112,7 +112,7 @@ def read_chunk(log: UnifiedLog, offset: int, end_offset: int) -> Chunk:
     buffer = chunk.range.read()
     records: list[LoadedRecord] = []
     skipped_count = 0
-    for batch in iter_batches(buffer):
+    for batch in walk(buffer):
         header = batch.header
         if header.next_offset <= offset:
             continue

@@ -51,8 +51,8 @@ from strandline.storage.local.cleaner.cleaned_batch import empty_batch
 from strandline.storage.local.formats.producer_state import MarkerType, read_marker
 from strandline.storage.local.log.log import AppendOrigin, LocalLog
 from strandline.storage.model import Buffer, Isolation, Offset, TopicPartition
-from strandline.storage.records.batch.batch import check_crc, iter_batches
-from strandline.storage.records.batch.record import Record, encode_batch, iter_records
+from strandline.storage.records.batch.any_batch import iter_records, walk
+from strandline.storage.records.batch.record import Record, encode_batch
 from strandline.storage.remote.keys import GROUPS_PREFIX, group_state_key
 from strandline.storage.remote.object_store.interface import (
     IfAbsent,
@@ -98,7 +98,7 @@ class LiveRecords:
         Raises CorruptRecords.
         """
         next_offset = offset
-        for batch in iter_batches(buffer):
+        for batch in walk(buffer):
             header = batch.header
             if header.next_offset <= offset:
                 continue
@@ -163,9 +163,8 @@ def read_group_state(store: ObjectStore, partition: int) -> LiveRecords | None:
         # Without live records the object still has the empty batch.
         raise CorruptRecords(f"{group_state_key(partition)} is empty")
     end = 0
-    for batch in iter_batches(content):
-        check_crc(content, batch.header, batch.position)
-        end = batch.position + batch.header.size_bytes
+    for batch in walk(content, verify_crc=True):
+        end = batch.end_position
     if end != len(content):
         raise CorruptRecords(f"{group_state_key(partition)} ends inside a batch")
     live = LiveRecords()
@@ -202,9 +201,8 @@ def _clamped(live: LiveRecord, end_of: Callable[[TopicPartition], Offset | None]
 def write_group_state(local: LocalLog, records: Iterable[LiveRecord]) -> None:
     """Fills an empty log. Raises DiskError."""
     content = bytearray(encode_live(records))
-    for batch in iter_batches(content):
-        view = memoryview(content)[batch.position : batch.position + batch.header.size_bytes]
-        local.append(view, leader_epoch=0, origin=AppendOrigin.COORDINATOR)
+    for batch in walk(content):
+        local.append(batch.encoded(content), leader_epoch=0, origin=AppendOrigin.COORDINATOR)
 
 
 # --- keeping the bucket up to date -----------------------------------------------------------

@@ -22,7 +22,6 @@ Reads segment files and writes `.cleaned` ones; nothing else. It runs in a proce
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -48,7 +47,8 @@ from strandline.storage.local.formats.producer_state import read_marker
 from strandline.storage.local.segment.cleaned_segment import CleanedFacts, CleanedSegment
 from strandline.storage.model import Buffer
 from strandline.storage.records.batch import batch as batch_format
-from strandline.storage.records.batch.batch import read_header
+from strandline.storage.records.batch.any_batch import check_crc
+from strandline.storage.records.batch.batch import Batch
 from strandline.storage.records.columns import vectorised
 from strandline.storage.records.columns.key_index import (
     CompiledKeyIndex,
@@ -57,13 +57,9 @@ from strandline.storage.records.columns.key_index import (
     PlainKeyIndex,
     Retained,
 )
-from strandline.storage.records.columns.vectorised import BatchRow
 
 # A delete horizon this far away never comes, and timestamps relative to it still fit in 64 bits.
 HORIZON_MS_MAX = 2**62
-
-_EPOCH_FIELD = struct.Struct(">h")
-_PRODUCER_EPOCH_POSITION = 51
 
 
 class Cleaning:
@@ -88,7 +84,7 @@ class Cleaning:
         self._compiled = compiled
         self._keys = self._make_keys()
         # The last batch of the group of which nothing stayed.
-        self._dropped: list[tuple[BatchWindow, BatchRow]] = []
+        self._dropped: list[tuple[BatchWindow, Batch]] = []
         self._producers = {producer.producer_id: producer for producer in request.producers}
         self.statistics = CleaningStatistics(next_dirty_offset=request.first_dirty_offset)
 
@@ -138,7 +134,6 @@ class Cleaning:
             self._request.directory / file_name(segment.base_offset, LOG_SUFFIX),
             segment.size_bytes,
             io_bytes=self._request.io_bytes,
-            compiled=self._compiled,
             spend=self._spend,
         )
 
@@ -166,41 +161,45 @@ class Cleaning:
         keys, start_offset = self._keys, self._request.first_dirty_offset
         run: list[Payload] = []
         last_offset = keys.latest_offset
-        for row in window.rows:
-            if row.last_offset < start_offset:
+        for batch in window.batches:
+            header = batch.header
+            if header.last_offset < start_offset:
                 continue
-            vectorised.check_crc(window.content, row)
-            if row.attributes & _NEEDS_TRANSACTIONS and self._is_left_out(
-                window, row, transactions
+            check_crc(window.content, batch.header, batch.position)
+            if header.attributes & _NEEDS_TRANSACTIONS and self._is_left_out(
+                window, batch, transactions
             ):
                 continue
-            if row.record_count and not row.codec:
-                run.append(_payload(row))
-            elif row.record_count:
+            if header.record_count and not header.codec:
+                run.append(_payload(batch))
+            elif header.record_count:
                 if run and keys.add(window.content, run, start_offset):
                     return True
                 run.clear()
                 keys.latest_offset = max(keys.latest_offset, last_offset)
-                content = window.decompressed(row)
+                content = window.decompressed(batch)
                 if content is not None and keys.add(
-                    content, [_payload(row, len(content))], start_offset
+                    content, [_payload(batch, len(content))], start_offset
                 ):
                     return True
-            last_offset = row.last_offset
+            last_offset = header.last_offset
         if run and keys.add(window.content, run, start_offset):
             return True
         keys.latest_offset = max(keys.latest_offset, last_offset)
         return False
 
     def _is_left_out(
-        self, window: BatchWindow, row: BatchRow, transactions: CleanedTransactions
+        self, window: BatchWindow, batch: Batch, transactions: CleanedTransactions
     ) -> bool:
         """Whether a batch says nothing about keys: markers, and what was aborted."""
-        if row.is_control:
-            _take_marker(window, row, transactions)
+        header = batch.header
+        if header.is_control:
+            _take_marker(window, batch, transactions)
             return True
         return transactions.is_aborted_data(
-            row.producer_id, row.last_offset, transactional=row.is_transactional
+            header.producer_id,
+            header.last_offset,
+            transactional=header.is_transactional,
         )
 
     # --- second pass -------------------------------------------------------------------------
@@ -231,9 +230,10 @@ class Cleaning:
             target.abandon()
             raise
 
-    def _keep_last_header(self, target: CleanedSegment, window: BatchWindow, row: BatchRow) -> None:
-        original = window.batch(row)
-        target.append(empty_batch(original), row.last_offset, row.max_timestamp_ms)
+    def _keep_last_header(self, target: CleanedSegment, window: BatchWindow, batch: Batch) -> None:
+        header = batch.header
+        original = batch.encoded(window.content)
+        target.append(empty_batch(original), header.last_offset, header.max_timestamp_ms)
 
     def _modified_ns(self, segment: SegmentFacts) -> int:
         path = self._request.directory / file_name(segment.base_offset, LOG_SUFFIX)
@@ -246,67 +246,73 @@ class Cleaning:
         self, window: BatchWindow, target: CleanedSegment, transactions: CleanedTransactions
     ) -> bool:
         """Copies what stays of a window; whether anything of it changed."""
-        for row in window.rows:
-            vectorised.check_crc(window.content, row)
-        goes = [self._goes(window, row, transactions) for row in window.rows]
+        for batch in window.batches:
+            header = batch.header
+            check_crc(window.content, batch.header, batch.position)
+        goes = [self._goes(window, batch, transactions) for batch in window.batches]
         retained = self._retain(window, goes)
         written_bytes = target.size_bytes
         is_changed = window.is_modernised
-        for row, gone, kept in zip(window.rows, goes, retained, strict=True):
-            self.statistics.records_read += row.record_count
-            batch = self._remains(window, row, gone, kept)
-            if batch is None:
+        for batch, gone, kept in zip(window.batches, goes, retained, strict=True):
+            header = batch.header
+            self.statistics.records_read += header.record_count
+            remains = self._remains(window, batch, gone, kept)
+            if remains is None:
                 is_changed = True
-                self._dropped[:] = [(window, row)]
+                self._dropped[:] = [(window, batch)]
                 continue
-            is_changed |= batch.is_changed
-            self.statistics.records_kept += batch.record_count
-            target.append(batch.content, row.last_offset, batch.max_timestamp_ms)
+            is_changed |= remains.is_changed
+            self.statistics.records_kept += remains.record_count
+            target.append(remains.content, header.last_offset, remains.max_timestamp_ms)
         written_bytes = target.size_bytes - written_bytes
         self.statistics.bytes_read += window.source_bytes
         self.statistics.bytes_written += written_bytes
         self._spend(written_bytes)
         return is_changed
 
-    def _goes(self, window: BatchWindow, row: BatchRow, transactions: CleanedTransactions) -> _Goes:
+    def _goes(self, window: BatchWindow, batch: Batch, transactions: CleanedTransactions) -> _Goes:
         """What the transactions say of a batch."""
-        if not row.attributes & _NEEDS_TRANSACTIONS:
+        header = batch.header
+        if not header.attributes & _NEEDS_TRANSACTIONS:
             return _STAYS
-        if row.is_control:
-            if not _take_marker(window, row, transactions):
+        if header.is_control:
+            if not _take_marker(window, batch, transactions):
                 return _STAYS
-            needs_horizon = _horizon_ms(row) is None
-            return _Goes(all_records=self._is_over(row), needs_horizon=needs_horizon)
+            needs_horizon = _horizon_ms(batch) is None
+            return _Goes(all_records=self._is_over(batch), needs_horizon=needs_horizon)
         aborted = transactions.is_aborted_data(
-            row.producer_id, row.last_offset, transactional=row.is_transactional
+            header.producer_id,
+            header.last_offset,
+            transactional=header.is_transactional,
         )
         return _Goes(all_records=aborted, needs_horizon=False)
 
-    def _is_over(self, row: BatchRow) -> bool:
+    def _is_over(self, batch: Batch) -> bool:
         """Whether tombstones and markers of the batch have been there long enough."""
-        horizon_ms = _horizon_ms(row)
+        horizon_ms = _horizon_ms(batch)
         return (
             horizon_ms is not None
             and horizon_ms <= self._request.now_ms
-            and row.last_offset < self._request.horizon_end_offset
+            and batch.header.last_offset < self._request.horizon_end_offset
         )
 
     def _retain(self, window: BatchWindow, goes: Sequence[_Goes]) -> list[Retained | None]:
         """The records of data batches that stay; None for batches whose records are not asked."""
-        retained: list[Retained | None] = [None] * len(window.rows)
+        retained: list[Retained | None] = [None] * len(window.batches)
         run: list[Payload] = []
         places: list[int] = []
-        for place, (row, gone) in enumerate(zip(window.rows, goes, strict=True)):
-            if gone.all_records or row.is_control or not row.record_count:
+        for place, (batch, gone) in enumerate(zip(window.batches, goes, strict=True)):
+            header = batch.header
+            if gone.all_records or header.is_control or not header.record_count:
                 continue
-            drop = self._is_over(row)
-            if not row.codec:
-                run.append(_payload(row, drop_tombstones=drop))
+            drop = self._is_over(batch)
+            if not header.codec:
+                run.append(_payload(batch, drop_tombstones=drop))
                 places.append(place)
                 continue
-            content = window.decompressed(row)
+            content = window.decompressed(batch)
             if content is not None:
-                payload = _payload(row, len(content), drop_tombstones=drop)
+                payload = _payload(batch, len(content), drop_tombstones=drop)
                 (retained[place],) = self._keys.retain(content, [payload])
         if run:
             for place, kept in zip(places, self._keys.retain(window.content, run), strict=True):
@@ -314,36 +320,37 @@ class Cleaning:
         return retained
 
     def _remains(
-        self, window: BatchWindow, row: BatchRow, gone: _Goes, kept: Retained | None
+        self, window: BatchWindow, batch: Batch, gone: _Goes, kept: Retained | None
     ) -> _Remains | None:
         """The batch as it is written; None if nothing of it is."""
-        original = window.batch(row)
-        if gone.all_records or not row.record_count:
-            return self._emptied(window, row, original)
-        if row.is_control:
+        header = batch.header
+        original = batch.encoded(window.content)
+        if gone.all_records or not header.record_count:
+            return self._emptied(batch, original)
+        if header.is_control:
             if not gone.needs_horizon:
-                return _Remains(original, row.record_count, row.max_timestamp_ms, False)
+                return _Remains(original, header.record_count, header.max_timestamp_ms, False)
             records: Buffer = original[batch_format.HEADER_BYTES :]
-            kept = Retained(records, row.record_count, row.max_timestamp_ms, True, 0, True)
+            kept = Retained(records, header.record_count, header.max_timestamp_ms, True, 0, True)
         elif kept is None or not kept.is_readable:
             # Records that nobody can read are no reason to give up the log, nor to lose them.
             self.statistics.unreadable_batches += 1
-            return _Remains(original, row.record_count, row.max_timestamp_ms, False)
+            return _Remains(original, header.record_count, header.max_timestamp_ms, False)
         self.statistics.keyless_records += kept.keyless_count
         if not kept.record_count:
-            return self._emptied(window, row, original)
-        needs_horizon = kept.has_tombstone and _horizon_ms(row) is None
-        if kept.record_count == row.record_count and not needs_horizon:
-            return _Remains(original, row.record_count, row.max_timestamp_ms, False)
+            return self._emptied(batch, original)
+        needs_horizon = kept.has_tombstone and _horizon_ms(batch) is None
+        if kept.record_count == header.record_count and not needs_horizon:
+            return _Remains(original, header.record_count, header.max_timestamp_ms, False)
         horizon_ms = None
         records = kept.records
         if needs_horizon:
             config = self._request.config
             horizon_ms = min(self._request.now_ms + config.delete_retention_ms, HORIZON_MS_MAX)
-            shift_ms = row.base_timestamp_ms - horizon_ms
+            shift_ms = header.base_timestamp_ms - horizon_ms
             records = self._keys.rebase(records, kept.record_count, shift_ms)
-        is_append_time = row.attributes & batch_format.TIMESTAMP_TYPE_BIT
-        max_timestamp_ms = row.max_timestamp_ms if is_append_time else kept.max_timestamp_ms
+        is_append_time = header.attributes & batch_format.TIMESTAMP_TYPE_BIT
+        max_timestamp_ms = header.max_timestamp_ms if is_append_time else kept.max_timestamp_ms
         content = rewritten_batch(
             original,
             records,
@@ -353,25 +360,25 @@ class Cleaning:
         )
         return _Remains(content, kept.record_count, max_timestamp_ms, True)
 
-    def _emptied(self, window: BatchWindow, row: BatchRow, original: memoryview) -> _Remains | None:
+    def _emptied(self, batch: Batch, original: memoryview) -> _Remains | None:
         """A batch without records: its header alone, if somebody still needs that."""
-        if not self._is_needed_empty(window, row):
+        header = batch.header
+        if not self._is_needed_empty(batch):
             return None
-        if not row.record_count:
-            return _Remains(original, 0, row.max_timestamp_ms, False)
-        return _Remains(empty_batch(original), 0, row.max_timestamp_ms, True)
+        if not header.record_count:
+            return _Remains(original, 0, header.max_timestamp_ms, False)
+        return _Remains(empty_batch(original), 0, header.max_timestamp_ms, True)
 
-    def _is_needed_empty(self, window: BatchWindow, row: BatchRow) -> bool:
-        if row.last_offset + 1 == self._request.first_uncleanable_offset:
+    def _is_needed_empty(self, batch: Batch) -> bool:
+        header = batch.header
+        if header.last_offset + 1 == self._request.first_uncleanable_offset:
             return True
-        producer = self._producers.get(row.producer_id)
-        if row.producer_id < 0 or producer is None:
+        producer = self._producers.get(header.producer_id)
+        if header.producer_id < 0 or producer is None:
             return False
         if producer.last_data_offset >= 0:
-            return row.last_offset == producer.last_data_offset
-        position = row.position + _PRODUCER_EPOCH_POSITION
-        (epoch,) = _EPOCH_FIELD.unpack_from(window.content, position)
-        return row.is_control and bool(epoch == producer.epoch)
+            return header.last_offset == producer.last_data_offset
+        return header.is_control and header.producer_epoch == producer.epoch
 
 
 class _Goes(NamedTuple):
@@ -394,37 +401,41 @@ _STAYS = _Goes(all_records=False, needs_horizon=False)
 _NEEDS_TRANSACTIONS = batch_format.TRANSACTIONAL_BIT | batch_format.CONTROL_BIT
 
 
-def _horizon_ms(row: BatchRow) -> int | None:
+def _horizon_ms(batch: Batch) -> int | None:
     """The time from which on tombstones and markers of the batch may go, if it has one."""
-    if row.attributes & batch_format.DELETE_HORIZON_BIT:
-        return row.base_timestamp_ms
+    header = batch.header
+    if header.attributes & batch_format.DELETE_HORIZON_BIT:
+        return header.base_timestamp_ms
     return None
 
 
-def _take_marker(window: BatchWindow, row: BatchRow, transactions: CleanedTransactions) -> bool:
+def _take_marker(window: BatchWindow, batch: Batch, transactions: CleanedTransactions) -> bool:
     """Tells the transactions of a control batch; whether it may go."""
-    is_empty = not row.record_count
+    header = batch.header
+    is_empty = not header.record_count
     marker = None
     if not is_empty:
-        header = read_header(window.content, row.position)
-        marker = read_marker(window.content, header, row.position)
-    return transactions.is_marker_free(row.producer_id, row.last_offset, marker, empty=is_empty)
+        marker = read_marker(window.content, header, batch.position)
+    return transactions.is_marker_free(
+        header.producer_id, header.last_offset, marker, empty=is_empty
+    )
 
 
 def _payload(
-    row: BatchRow, decompressed_bytes: int | None = None, *, drop_tombstones: bool = False
+    batch: Batch, decompressed_bytes: int | None = None, *, drop_tombstones: bool = False
 ) -> Payload:
     """Where the records of a batch lie: in the window, or in a buffer of their own."""
+    header = batch.header
     if decompressed_bytes is None:
-        start, end = row.position + batch_format.HEADER_BYTES, row.end_position
+        start, end = batch.position + batch_format.HEADER_BYTES, batch.end_position
     else:
         start, end = 0, decompressed_bytes
     return Payload(
         start,
         end,
-        row.base_offset,
-        row.base_timestamp_ms,
-        row.record_count,
-        row.last_offset_delta,
+        header.base_offset,
+        header.base_timestamp_ms,
+        header.record_count,
+        header.last_offset_delta,
         drop_tombstones,
     )

@@ -3,7 +3,7 @@
     segment file   [batch][batch][batch][batch....]      a window holds as many whole batches as fit
                    |---- window ----|--- window --       into io_bytes; a larger batch gets its own
 
-    window = content, one row of header fields per batch (`vectorised.BatchRow`)
+    window = content, and where its batches lie in it
 
 Messages of formats 0 and 1 come out as batches of v2: so a log is in one format once it was
 cleaned, and only there can a tombstone have a delete horizon. Kafka keeps the old format and goes
@@ -24,9 +24,8 @@ from strandline.storage.files import OpenFile
 from strandline.storage.local.cleaner.cleaned_batch import modern_batch
 from strandline.storage.model import Buffer
 from strandline.storage.records.batch import batch as batch_format
-from strandline.storage.records.batch.any_batch import iter_batches
-from strandline.storage.records.columns import vectorised
-from strandline.storage.records.columns.vectorised import BatchRow
+from strandline.storage.records.batch.any_batch import check_crc, walk
+from strandline.storage.records.batch.batch import Batch
 from strandline.storage.records.compression import Codec, decompress
 
 WINDOW_BYTES_MIN = 64 * 1024
@@ -36,18 +35,16 @@ class BatchWindow(NamedTuple):
     """A piece of a segment file with whole batches; `source_bytes` are those of the file."""
 
     content: bytes
-    rows: list[BatchRow]
+    batches: list[Batch]
     source_bytes: int
     is_modernised: bool = False
 
-    def batch(self, row: BatchRow) -> memoryview:
-        """The bytes of one of its batches, header and records."""
-        return memoryview(self.content)[row.position : row.end_position]
-
-    def decompressed(self, row: BatchRow) -> Buffer | None:
+    def decompressed(self, batch: Batch) -> Buffer | None:
         """The records of a compressed batch; None if they do not decompress."""
         try:
-            return decompress(Codec(row.codec), self.batch(row)[batch_format.HEADER_BYTES :])
+            return decompress(
+                Codec(batch.header.codec), batch.encoded(self.content)[batch_format.HEADER_BYTES :]
+            )
         except (CorruptRecords, UnsupportedCodec, ValueError):
             return None
 
@@ -57,12 +54,11 @@ def read_windows(
     size_bytes: int,
     *,
     io_bytes: int,
-    compiled: bool,
     spend: Callable[[int], None],
 ) -> Iterator[BatchWindow]:
     """The first `size_bytes` of a segment file; `spend` is told of every window's bytes.
 
-    `compiled` reads the headers with the compiled kernels. Raises CorruptRecords, DiskError.
+    Raises CorruptRecords, DiskError.
     """
     file = OpenFile(path, writable=False)
     window_bytes = max(io_bytes, WINDOW_BYTES_MIN)
@@ -71,13 +67,13 @@ def read_windows(
         while position < size_bytes:
             left_bytes = size_bytes - position
             content = file.read_at(position, min(wanted_bytes, left_bytes))
-            rows = _rows(content, compiled=compiled)
-            if rows:
-                spend(rows[-1].end_position)
-                position += rows[-1].end_position
+            batches = list(walk(content))
+            if batches:
+                source_bytes = batches[-1].end_position
+                spend(source_bytes)
+                position += source_bytes
                 wanted_bytes = window_bytes
-                window = BatchWindow(content, rows, rows[-1].end_position)
-                yield _modern(window, compiled=compiled)
+                yield _modern(BatchWindow(content, batches, source_bytes))
                 continue
             # Not even one batch fits, or the file ends inside of one.
             if len(content) < batch_format.LOG_OVERHEAD_BYTES:
@@ -90,37 +86,16 @@ def read_windows(
         file.close()
 
 
-def _rows(content: bytes, *, compiled: bool) -> list[BatchRow]:
-    if compiled:
-        return list(vectorised.scan_batches(content))
-    return [
-        BatchRow(
-            position,
-            header.size_bytes,
-            header.base_offset,
-            header.last_offset_delta,
-            header.attributes | (vectorised.OLD_MESSAGE_BIT if header.magic < 2 else 0),
-            header.base_timestamp_ms,
-            header.max_timestamp_ms,
-            header.producer_id,
-            header.record_count,
-            header.crc,
-        )
-        for position, header in ((b.position, b.header) for b in iter_batches(content))
-    ]
-
-
-def _modern(window: BatchWindow, *, compiled: bool) -> BatchWindow:
+def _modern(window: BatchWindow) -> BatchWindow:
     """The window with messages of formats 0 and 1 as batches of v2."""
-    if not any(row.is_old for row in window.rows):
+    if not any(batch.header.is_old for batch in window.batches):
         return window
     parts: list[Buffer] = []
-    for row in window.rows:
-        if row.is_old:
-            vectorised.check_crc(window.content, row)
-            parts.append(modern_batch(window.content, row.position))
+    for batch in window.batches:
+        if batch.header.is_old:
+            check_crc(window.content, batch.header, batch.position)
+            parts.append(modern_batch(window.content, batch.position))
         else:
-            parts.append(window.batch(row))
+            parts.append(batch.encoded(window.content))
     content = b"".join(parts)
-    rows = _rows(content, compiled=compiled)
-    return BatchWindow(content, rows, window.source_bytes, is_modernised=True)
+    return BatchWindow(content, list(walk(content)), window.source_bytes, is_modernised=True)

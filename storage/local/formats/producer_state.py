@@ -42,8 +42,9 @@ from strandline.storage.errors import (
     UnsupportedCodec,
     UnsupportedFormat,
 )
+from strandline.storage.files import OpenFile
 from strandline.storage.model import NO_EPOCH, NO_TIMESTAMP, Buffer
-from strandline.storage.records.batch.batch import BatchHeader
+from strandline.storage.records.batch.batch import Batch, BatchHeader
 from strandline.storage.records.batch.record import iter_records
 from strandline.storage.system import crc32c
 
@@ -57,6 +58,9 @@ SNAPSHOT_VERSION = 1
 _SNAPSHOT_HEAD = struct.Struct(">hI")
 _SNAPSHOT_COUNT = struct.Struct(">i")
 _SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
+
+# A marker is one tiny record; a control batch beyond this would not be one.
+MARKER_BYTES_MAX = 64 * 1024
 
 _CONTROL_KEY = struct.Struct(">hh")
 _CONTROL_VALUE = struct.Struct(">hi")
@@ -418,6 +422,19 @@ def read_marker(buffer: Buffer, header: BatchHeader, position: int = 0) -> Trans
     if record.value is None or len(record.value) < _CONTROL_VALUE.size:
         raise CorruptRecords(f"marker at offset {header.base_offset} has no coordinator epoch")
     return TransactionMarker(MarkerType(marker_type), _CONTROL_VALUE.unpack_from(record.value)[1])
+
+
+def marker_in(file: OpenFile, batch: Batch) -> TransactionMarker | None:
+    """The marker that a batch of a log file holds; None if it holds none.
+
+    Raises CorruptRecords if it is a control batch without a control record.
+    """
+    size_bytes = batch.header.size_bytes
+    if not batch.header.is_control:
+        return None
+    if size_bytes > MARKER_BYTES_MAX:
+        raise CorruptRecords(f"control batch of {size_bytes} bytes")
+    return read_marker(file.read_at(batch.position, size_bytes), batch.header)
 
 
 def encode_marker(marker: TransactionMarker) -> tuple[bytes, bytes]:

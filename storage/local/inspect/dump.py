@@ -37,11 +37,15 @@ from strandline.storage.local.formats.names import (
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
 )
-from strandline.storage.local.formats.producer_state import iter_snapshot
-from strandline.storage.local.formats.scan import ScannedBatch, scan_batches
+from strandline.storage.local.formats.producer_state import (
+    TransactionMarker,
+    iter_snapshot,
+    marker_in,
+)
 from strandline.storage.local.formats.txn_index import decode_entries
 from strandline.storage.local.segment.trash import DELETED_SUFFIX
-from strandline.storage.records.batch.any_batch import iter_records
+from strandline.storage.records.batch.any_batch import iter_records, walk_file
+from strandline.storage.records.batch.batch import Batch
 from strandline.storage.records.batch.record import Record
 from strandline.storage.records.compression import Codec
 
@@ -84,8 +88,8 @@ def _dump_batches(path: Path, *, verify: bool, print_records: bool) -> Iterator[
     size_bytes = file.size_bytes()
     position = batch_count = record_count = 0
     try:
-        for batch in scan_batches(file, 0, size_bytes, verify_crc=verify):
-            yield _batch_line(batch)
+        for batch in walk_file(file.read_at, 0, size_bytes, verify_crc=verify):
+            yield _batch_line(batch, marker_in(file, batch))
             if print_records:
                 content = file.read_at(batch.position, batch.header.size_bytes)
                 for record in iter_records(content, batch.header):
@@ -104,7 +108,7 @@ def _dump_batches(path: Path, *, verify: bool, print_records: bool) -> Iterator[
     )
 
 
-def _batch_line(batch: ScannedBatch) -> str:
+def _batch_line(batch: Batch, marker: TransactionMarker | None) -> str:
     header = batch.header
     codec = Codec(header.codec).name.lower() if header.codec in set(Codec) else str(header.codec)
     line = (
@@ -122,8 +126,8 @@ def _batch_line(batch: ScannedBatch) -> str:
         line += " transactional"
     if header.is_control:
         line += " control"
-    if batch.marker is not None:
-        line += f" {batch.marker.type.name.lower()} coordinator {batch.marker.coordinator_epoch}"
+    if marker is not None:
+        line += f" {marker.type.name.lower()} coordinator {marker.coordinator_epoch}"
     return line
 
 

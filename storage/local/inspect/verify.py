@@ -46,13 +46,19 @@ from strandline.storage.local.formats.names import (
     file_name,
     partition_of,
 )
-from strandline.storage.local.formats.producer_state import ProducerState, iter_snapshot
-from strandline.storage.local.formats.scan import ScannedBatch, scan_batches
+from strandline.storage.local.formats.producer_state import (
+    ProducerState,
+    TransactionMarker,
+    iter_snapshot,
+    marker_in,
+)
 from strandline.storage.local.formats.txn_index import decode_entries
 from strandline.storage.local.log.recovery import aborted_entry
 from strandline.storage.local.log_dirs.log_dir import LOCK_FILE
 from strandline.storage.local.segment import partition_folder as folder
 from strandline.storage.model import NO_TIMESTAMP, AbortedTransaction, TopicPartition
+from strandline.storage.records.batch.any_batch import walk_file
+from strandline.storage.records.batch.batch import Batch
 
 _CHECKPOINTS = (
     checkpoint.RECOVERY_POINTS,
@@ -347,8 +353,8 @@ class _Segment:
         position = 0
         is_whole = True
         try:
-            for batch in scan_batches(file, 0, size_bytes, verify_crc=True):
-                self._note_batch(name, batch)
+            for batch in walk_file(file.read_at, 0, size_bytes, verify_crc=True):
+                self._note_batch(name, batch, marker_in(file, batch))
                 position = batch.end_position
         except CorruptRecords as error:
             is_whole = False
@@ -370,7 +376,7 @@ class _Segment:
         synced_offset = self._partition.synced_offset
         return synced_offset is not None and self._partition.end_offset >= synced_offset
 
-    def _note_batch(self, name: str, batch: ScannedBatch) -> None:
+    def _note_batch(self, name: str, batch: Batch, marker: TransactionMarker | None) -> None:
         partition, header = self._partition, batch.header
         expected = partition.end_offset
         if header.base_offset < expected or (
@@ -393,12 +399,12 @@ class _Segment:
         if self._times.get(header.last_offset) == self._newest_ms:
             del self._times[header.last_offset]
         self._check_epoch(batch)
-        completed = partition.producers.replay(header, batch.marker)
+        completed = partition.producers.replay(header, marker)
         if completed is not None and completed.aborted:
             first_open = partition.producers.first_open_offset
             self._aborted.append(aborted_entry(completed, first_open))
 
-    def _check_epoch(self, batch: ScannedBatch) -> None:
+    def _check_epoch(self, batch: Batch) -> None:
         header = batch.header
         if self._epochs is None or header.leader_epoch < 0 or self._epoch_is_wrong:
             return

@@ -41,7 +41,8 @@ from strandline.storage.local.formats.producer_state import (
 )
 from strandline.storage.model import NO_TIMESTAMP, Buffer, TimestampType
 from strandline.storage.records.batch import batch as batch_format
-from strandline.storage.records.batch.batch import BatchHeader, check_crc, read_header
+from strandline.storage.records.batch.any_batch import walk
+from strandline.storage.records.batch.batch import Batch, read_header
 from strandline.storage.records.batch.old_messages import MAGIC_POSITION, is_old
 from strandline.storage.records.batch.record import iter_records
 from strandline.storage.system import crc32c
@@ -85,14 +86,6 @@ class AppendInfo(NamedTuple):
     log_start_offset: int
     duplicate: bool
     size_bytes: int
-
-
-class ReplicatedBatch(NamedTuple):
-    """One of the batches that another broker sent, where it begins in them."""
-
-    position: int
-    header: BatchHeader
-    marker: TransactionMarker | None
 
 
 def short_batch(records: memoryview) -> RecordsRejected:
@@ -219,28 +212,36 @@ def _first(error: RecordError, blamed: list[RecordError]) -> str:
     return f"record {error.batch_index}: {error.message}{more}"
 
 
-def check_replicated(records: memoryview, next_offset: int) -> list[ReplicatedBatch]:
+def check_replicated(records: memoryview, next_offset: int) -> list[Batch]:
     """All batches of `records`, checked before the first of them is written.
 
     Raises CorruptRecords, InvalidRecords if they do not lie at or behind `next_offset`.
     """
     batches = []
     position = 0
-    while position < len(records):
-        header = read_header(records, position)
-        check_crc(records, header, position)
-        if header.base_offset < next_offset or header.last_offset_delta < 0:
+    for batch in walk(records, verify_crc=True):
+        header = batch.header
+        if header.is_old:
+            raise CorruptRecords(f"record batch magic is {header.magic}")
+        if header.base_offset < next_offset:
             raise InvalidRecords(
                 f"replicated batch has offsets {header.base_offset} to {header.last_offset}, "
                 f"the log ends at {next_offset}"
             )
-        marker = read_marker(records, header, position) if header.is_control else None
-        batches.append(ReplicatedBatch(position, header, marker))
-        position += header.size_bytes
-        next_offset = header.next_offset
+        marker_of(records, batch)
+        batches.append(batch)
+        position, next_offset = batch.end_position, header.next_offset
+    if position != len(records):
+        raise CorruptRecords(f"{len(records) - position} bytes after the last whole batch")
     if not batches:
         raise InvalidRecords("no batch to append")
     return batches
+
+
+def marker_of(records: memoryview, batch: Batch) -> TransactionMarker | None:
+    """The marker that one batch of `records` holds, if it does. Raises CorruptRecords."""
+    header = batch.header
+    return read_marker(records, header, batch.position) if header.is_control else None
 
 
 def stamp_append_time(records: memoryview, attributes: int, now_ms: int) -> None:

@@ -45,10 +45,10 @@ from strandline.storage.local.log.append_rules import (
     UNUSUAL_BITS,
     AppendInfo,
     AppendOrigin,
-    ReplicatedBatch,
     check_records,
     check_replicated,
     check_unusual,
+    marker_of,
     misshapen_batch,
     short_batch,
     stamp_append_time,
@@ -73,6 +73,7 @@ from strandline.storage.model import (
 )
 from strandline.storage.quiet_log import QuietLog
 from strandline.storage.records.batch import batch as batch_format
+from strandline.storage.records.batch.batch import Batch
 from strandline.storage.system import crc32c
 
 __all__ = ["AppendInfo", "AppendOrigin", "LocalLog", "LocalRead", "LogStatistics"]
@@ -538,7 +539,7 @@ class LocalLog:
             len(records),
         )
 
-    def _append_stored(self, records: memoryview, batch: ReplicatedBatch) -> None:
+    def _append_stored(self, records: memoryview, batch: Batch) -> None:
         """Steps 2 to 4 of `append`, for one that is stamped already and was checked."""
         header = batch.header
         segment = self._segments.active
@@ -556,12 +557,12 @@ class LocalLog:
             self.leader_epochs.assign(header.leader_epoch, header.base_offset)
         try:
             segment.append(
-                records[batch.position : batch.position + header.size_bytes],
+                batch.encoded(records),
                 header.last_offset,
                 header.max_timestamp_ms,
             )
             self._end_offset = header.next_offset
-            self._index_aborted(segment, self.producers.replay(header, batch.marker))
+            self._index_aborted(segment, self.producers.replay(header, marker_of(records, batch)))
         except DiskError as error:
             self._note_failed_write(segment, error, header.base_offset)
             raise

@@ -46,14 +46,18 @@ from strandline.storage.local.formats.names import (
     SNAPSHOT_SUFFIX,
     file_name,
 )
-from strandline.storage.local.formats.producer_state import CompletedTransaction, ProducerState
-from strandline.storage.local.formats.scan import ScannedBatch, scan_batches
+from strandline.storage.local.formats.producer_state import (
+    CompletedTransaction,
+    ProducerState,
+    marker_in,
+)
 from strandline.storage.local.segment import partition_folder as folder
 from strandline.storage.local.segment.producer_snapshots import ProducerSnapshots
 from strandline.storage.local.segment.recovery_report import RecoveryReport
 from strandline.storage.local.segment.segment import RELATIVE_OFFSET_MAX, LogSegment, SegmentEnd
 from strandline.storage.model import AbortedTransaction
-from strandline.storage.records.batch.any_batch import BATCH_BYTES_MIN
+from strandline.storage.records.batch.any_batch import BATCH_BYTES_MIN, walk_file
+from strandline.storage.records.batch.batch import Batch
 
 log = logging.getLogger(__name__)
 
@@ -371,12 +375,14 @@ class _Loader:
 
     def _batches(
         self, segment: LogSegment, position: int, end_position: int, *, verify_crc: bool
-    ) -> Iterator[ScannedBatch]:
+    ) -> Iterator[Batch]:
         """The batches from `position` to the end of the file, which the caller notes one by one.
 
         Raises CorruptRecords where a batch does not follow the one before.
         """
-        for batch in scan_batches(segment.file(), position, end_position, verify_crc=verify_crc):
+        for batch in walk_file(
+            segment.file().read_at, position, end_position, verify_crc=verify_crc
+        ):
             header = batch.header
             is_gap = header.base_offset > segment.end_offset and not self._may_have_gaps
             # Behind a gap that compaction made, too, an index has to hold the offset.
@@ -394,17 +400,16 @@ class _Loader:
     def _may_have_gaps(self) -> bool:
         return self.was_compacted or self.config.is_compacted
 
-    def _note(self, segment: LogSegment, batch: ScannedBatch) -> None:
+    def _note(self, segment: LogSegment, batch: Batch) -> None:
         header = batch.header
         segment.note_batch(header.size_bytes, header.last_offset, header.max_timestamp_ms)
 
-    def _take_over(
-        self, segment: LogSegment, batch: ScannedBatch, producers: ProducerState
-    ) -> None:
+    def _take_over(self, segment: LogSegment, batch: Batch, producers: ProducerState) -> None:
         """Accounts for a batch in everything that is built from the log."""
+        marker = marker_in(segment.file(), batch)
         self._note(segment, batch)
         self.epochs.assign(batch.header.leader_epoch, batch.header.base_offset)
-        completed = producers.replay(batch.header, batch.marker)
+        completed = producers.replay(batch.header, marker)
         if completed is not None and completed.aborted:
             segment.txn_index.append(aborted_entry(completed, producers.first_open_offset))
 

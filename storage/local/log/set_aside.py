@@ -27,11 +27,11 @@ from strandline.storage.errors import CorruptFile, CorruptRecords, DiskError
 from strandline.storage.files import OpenFile
 from strandline.storage.local.formats import headed_file
 from strandline.storage.local.formats.names import LOG_SUFFIX, file_name
-from strandline.storage.local.formats.scan import scan_batches
 from strandline.storage.local.log.log import LocalLog
 from strandline.storage.local.segment.partition_folder import segment_bases
 from strandline.storage.local.segment.segment import LogSegment
 from strandline.storage.model import Epoch, Offset
+from strandline.storage.records.batch.any_batch import walk_file
 
 FOLDER = "set-aside"
 NOTE = "note"
@@ -131,7 +131,7 @@ def read_pieces(log: LocalLog, note: SetAside, *, bytes_max: int) -> Iterator[by
         segment = OpenFile(folder / file_name(base_offset, LOG_SUFFIX), writable=False)
         try:
             begin = end = 0
-            for batch in scan_batches(segment, 0, segment.size_bytes(), verify_crc=True):
+            for batch in walk_file(segment.read_at, 0, segment.size_bytes(), verify_crc=True):
                 if batch.header.base_offset >= note.end_offset:
                     break
                 if end > begin and batch.end_position - begin > bytes_max:

@@ -33,8 +33,8 @@ from strandline.storage.local.formats.names import (
     TXN_INDEX_SUFFIX,
     file_name,
 )
-from strandline.storage.local.formats.scan import scan_batches
 from strandline.storage.local.segment.trash import DELETED_SUFFIX
+from strandline.storage.records.batch.any_batch import walk_file
 
 CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"
@@ -183,7 +183,7 @@ def _end_offset(path: Path, base_offset: int) -> int:
     file = OpenFile(path, writable=False)
     end_offset = base_offset + 1
     try:
-        for batch in scan_batches(file, 0, file.size_bytes(), verify_crc=False):
+        for batch in walk_file(file.read_at, 0, file.size_bytes()):
             end_offset = batch.header.next_offset
     except CorruptRecords:
         pass  # Recovery meets the same bytes again and says so.

@@ -15,7 +15,7 @@ from pathlib import Path
 from strandline.storage import files
 from strandline.storage.errors import CorruptFile, CorruptRecords, UnsupportedFormat
 from strandline.storage.local.formats.names import SNAPSHOT_SUFFIX, file_name
-from strandline.storage.local.formats.producer_state import ProducerState
+from strandline.storage.local.formats.producer_state import ProducerState, marker_in
 from strandline.storage.local.segment import partition_folder as folder
 from strandline.storage.local.segment.recovery_report import RecoveryReport
 from strandline.storage.local.segment.segment import LogSegment
@@ -86,7 +86,7 @@ class ProducerSnapshots:
                 if batch.header.base_offset >= end_offset:
                     return
                 if batch.header.base_offset >= start_offset:
-                    producers.replay(batch.header, batch.marker)
+                    producers.replay(batch.header, marker_in(segment.file(), batch))
                     self._report.producer_batches_replayed += 1
         except (CorruptRecords, CorruptFile) as error:
             self._report.note_problem(

@@ -31,7 +31,6 @@ from __future__ import annotations
 
 import logging
 import random
-import struct
 from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
@@ -56,19 +55,21 @@ from strandline.storage.local.formats.names import (
     TXN_INDEX_SUFFIX,
     file_name,
 )
-from strandline.storage.local.formats.scan import OLD_MESSAGE_BYTES_MAX, ScannedBatch, scan_batches
 from strandline.storage.local.formats.txn_index import TxnIndex
 from strandline.storage.local.segment.open_files import OPEN_SEALED
 from strandline.storage.model import NO_TIMESTAMP, Buffer, TimestampOffset
 from strandline.storage.quiet_log import QuietLog
-from strandline.storage.records.batch import old_messages
-from strandline.storage.records.batch.any_batch import BATCH_BYTES_MIN, read_header
+from strandline.storage.records.batch.any_batch import (
+    BATCH_BYTES_MIN,
+    read_header,
+    read_header_at,
+    walk_file,
+)
 from strandline.storage.records.batch.batch import (
-    BATCH_LENGTH_MIN,
     HEADER_BYTES,
-    LOG_OVERHEAD_BYTES,
     MAGIC,
     MAGIC_POSITION,
+    Batch,
     BatchHeader,
 )
 from strandline.storage.records.batch.record_times import iter_times
@@ -90,8 +91,6 @@ HINTS_MAX = 32
 # Last batches of so many producers, without records, are looked at; beyond it they are just sent.
 BARE_BYTES_MAX = 64 * HEADER_BYTES
 
-# Base offset, batch length, magic, last offset delta.
-_WALK_FIELDS = struct.Struct(">qi4xb6xi")
 _UNKNOWN = -1
 
 
@@ -128,15 +127,6 @@ class BatchPosition(NamedTuple):
 
     position: int
     base_offset: int
-
-
-class WalkedBatch(NamedTuple):
-    """What a walk learns of a batch without decoding it."""
-
-    position: int
-    base_offset: int
-    last_offset: int
-    end_position: int
 
 
 class LogSegment:
@@ -695,55 +685,23 @@ class LogSegment:
             return hint
         entry = self._offset_index.floor(offset - self.base_offset)
         for batch in self._walk_from(entry, 0):
-            if batch.last_offset >= offset:
-                return BatchPosition(batch.position, batch.base_offset)
+            if batch.header.last_offset >= offset:
+                return BatchPosition(batch.position, batch.header.base_offset)
         return None
 
     def _last_border(self, start: BatchPosition, position_max: int) -> BatchPosition:
         """The last batch border in [start, position_max]; there is a batch behind it."""
         entry = self._offset_index.floor_by_position(position_max)
-        if entry is not None and entry.position > start.position:
-            border = self._border_near(entry, position_max)
-            if border is not None:
-                return border
         for batch in self._walk_from(entry, start.position):
             if batch.end_position > position_max:
-                return BatchPosition(batch.position, batch.base_offset)
+                return BatchPosition(batch.position, batch.header.base_offset)
         raise CorruptFile(f"{self.log_path}: no batch border after position {position_max}")
-
-    def _border_near(self, entry: OffsetEntry, position_max: int) -> BatchPosition | None:
-        """`_last_border`, if one read from the entry on shows it; None if it does not, or if what
-        is there is not as it should be.
-
-        Nearly always it does, for half of what the walk costs that would find the same.
-        """
-        position, size_bytes, end_offset = entry.position, self.end_position, self.end_offset
-        file = self._file or self._reopened()
-        window = file.read_at(position, min(WALK_BYTES, size_bytes - position))
-        expected_last_offset: int | None = self.base_offset + entry.relative_offset
-        at, last_at = 0, len(window) - _WALK_FIELDS.size
-        while at <= last_at:
-            base_offset, length, magic, last_delta = _WALK_FIELDS.unpack_from(window, at)
-            last_offset = base_offset + last_delta
-            end_at = at + length + LOG_OVERHEAD_BYTES
-            if (
-                magic < MAGIC
-                or length < BATCH_LENGTH_MIN
-                or position + end_at > size_bytes
-                or not self.base_offset <= base_offset <= last_offset < end_offset
-                or expected_last_offset not in (None, last_offset)
-            ):
-                return None
-            if position + end_at > position_max:
-                return BatchPosition(position + at, base_offset)
-            at, expected_last_offset = end_at, None
-        return None
 
     def _end_of_batch(self, start: BatchPosition) -> BatchPosition:
         batch = next(self._walk(start.position))
-        return BatchPosition(batch.end_position, batch.last_offset + 1)
+        return BatchPosition(batch.end_position, batch.header.next_offset)
 
-    def _walk_from(self, entry: OffsetEntry | None, position: int) -> Iterator[WalkedBatch]:
+    def _walk_from(self, entry: OffsetEntry | None, position: int) -> Iterator[Batch]:
         """Walks from the batch of an index entry, or from `position` if that is further on.
 
         An entry that does not fit its batch is damaged; then the walk begins at `position`, a
@@ -756,7 +714,7 @@ class LogSegment:
             first = next(walk, None)
         except CorruptFile:
             first = None
-        if first is None or first.last_offset != self.base_offset + entry.relative_offset:
+        if first is None or first.header.last_offset != self.base_offset + entry.relative_offset:
             path = str(self.index_path)
             _quiet_log.say(
                 logging.WARNING,
@@ -767,52 +725,29 @@ class LogSegment:
             return self._walk(position)
         return chain((first,), walk)
 
-    def _walk(self, position: int) -> Iterator[WalkedBatch]:
+    def _walk(self, position: int) -> Iterator[Batch]:
         """Steps over batches from a border to the end. Raises CorruptFile."""
-        size_bytes, end_offset = self.end_position, self.end_offset
-        while position < size_bytes:
-            file = self._file or self._reopened()
-            window = file.read_at(position, min(WALK_BYTES, size_bytes - position))
-            at = 0
-            while at + _WALK_FIELDS.size <= len(window):
-                base_offset, length, magic, last_delta = _WALK_FIELDS.unpack_from(window, at)
-                if magic < MAGIC:
-                    break
-                start, last_offset = position + at, base_offset + last_delta
-                at += length + LOG_OVERHEAD_BYTES
-                if (
-                    length < BATCH_LENGTH_MIN
-                    or position + at > size_bytes
-                    or not self.base_offset <= base_offset <= last_offset < end_offset
-                ):
-                    raise CorruptFile(f"{self.log_path}: no batch begins at position {start}")
-                yield WalkedBatch(start, base_offset, last_offset, position + at)
-            if at == 0:
-                message = self._old_message(position, window)
-                yield message
-                at = message.end_position - position
-            position += at
-
-    def _old_message(self, position: int, window: bytes) -> WalkedBatch:
-        """The message of an old format at `position`, where no batch begins. Raises CorruptFile."""
-        if not old_messages.is_old(window):
-            raise CorruptFile(f"{self.log_path} ends inside a batch header at {position}")
+        end_offset = self.end_offset
         try:
-            header = self._header_at(position)
+            for batch in walk_file(
+                self._read_at, position, self.end_position, window_bytes=WALK_BYTES
+            ):
+                header = batch.header
+                if not self.base_offset <= header.base_offset <= header.last_offset < end_offset:
+                    raise CorruptRecords(f"offset {header.base_offset} belongs elsewhere")
+                yield batch
+                position = batch.end_position
         except CorruptRecords as error:
-            raise CorruptFile(f"{self.log_path}: at position {position}: {error}") from error
-        if (
-            position + header.size_bytes > self.size_bytes
-            or not self.base_offset <= header.base_offset <= header.last_offset < self.end_offset
-        ):
-            raise CorruptFile(f"{self.log_path}: no message begins at position {position}")
-        return WalkedBatch(
-            position, header.base_offset, header.last_offset, position + header.size_bytes
-        )
+            raise CorruptFile(
+                f"{self.log_path}: no batch begins at position {position}: {error}"
+            ) from error
 
-    def scan(self, position: int = 0, *, verify_crc: bool = False) -> Iterator[ScannedBatch]:
+    def _read_at(self, position: int, length: int) -> bytes:
+        return (self._file or self._reopened()).read_at(position, length)
+
+    def scan(self, position: int = 0, *, verify_crc: bool = False) -> Iterator[Batch]:
         """The batches from a border to the end, with their headers. Raises CorruptRecords."""
-        return scan_batches(self.file(), position, self.size_bytes, verify_crc=verify_crc)
+        return walk_file(self.file().read_at, position, self.size_bytes, verify_crc=verify_crc)
 
     # --- by time -----------------------------------------------------------------------------
 
@@ -827,7 +762,7 @@ class LogSegment:
         if first is None:
             return None
         for batch in self._walk(max(first.position, self._time_position(timestamp_ms))):
-            header = self._header_at(batch.position)
+            header = batch.header
             if header.max_timestamp_ms < timestamp_ms:
                 continue
             for offset, record_ms in self._times(batch):
@@ -870,9 +805,7 @@ class LogSegment:
         first = self.locate(start_offset)
         if first is None:
             return None
-        timed = [
-            (self._header_at(b.position).max_timestamp_ms, b) for b in self._walk(first.position)
-        ]
+        timed = [(batch.header.max_timestamp_ms, batch) for batch in self._walk(first.position)]
         best: TimestampOffset | None = None
         for highest_ms, batch in sorted(timed, key=lambda pair: pair[0], reverse=True):
             if best is not None and highest_ms <= best.timestamp_ms:
@@ -882,19 +815,18 @@ class LogSegment:
                 best = found
         return best
 
-    def _latest(self, batch: WalkedBatch, start_offset: int) -> TimestampOffset | None:
-        header = self._header_at(batch.position)
+    def _latest(self, batch: Batch, start_offset: int) -> TimestampOffset | None:
         times = (found for found in self._times(batch) if found[0] >= start_offset)
         # max() keeps the first of equals. The header's own maximum is the client's word only.
         latest = max(times, key=lambda found: found[1], default=None)
         if latest is None:
             return None
         offset, timestamp_ms = latest
-        return TimestampOffset(timestamp_ms, offset, header.leader_epoch)
+        return TimestampOffset(timestamp_ms, offset, batch.header.leader_epoch)
 
-    def _times(self, batch: WalkedBatch) -> Iterator[tuple[int, int]]:
+    def _times(self, batch: Batch) -> Iterator[tuple[int, int]]:
         content = self.file().read_at(batch.position, batch.end_position - batch.position)
-        return iter_times(content, read_header(content))
+        return iter_times(content, batch.header)
 
     # --- indexes beside the log --------------------------------------------------------------
 
@@ -925,8 +857,8 @@ class LogSegment:
         if last_time.relative_offset < tail_offset:
             border = self._border_of(last_time.relative_offset)
         for batch in self._walk(border):
-            if batch.last_offset >= self.base_offset + last_time.relative_offset:
-                if self._header_at(batch.position).max_timestamp_ms == last_time.timestamp_ms:
+            if batch.header.last_offset >= self.base_offset + last_time.relative_offset:
+                if batch.header.max_timestamp_ms == last_time.timestamp_ms:
                     return None
                 break
         return f"{self.time_index_path.name} is not that of this log"
@@ -940,13 +872,7 @@ class LogSegment:
         return entry.position if entry else 0
 
     def _header_at(self, position: int) -> BatchHeader:
-        content = self.file().read_at(position, HEADER_BYTES)
-        if old_messages.is_old(content):
-            size_bytes = old_messages.message_bytes(content)
-            if size_bytes > OLD_MESSAGE_BYTES_MAX:
-                raise CorruptRecords(f"message of {size_bytes} bytes")
-            content = self.file().read_at(position, size_bytes)
-        return read_header(content)
+        return read_header_at(self._read_at, position)
 
     def __repr__(self) -> str:
         state = "active" if self.is_active else "durable" if self.is_durable else "sealed"

@@ -18,7 +18,7 @@ from itertools import chain
 from strandline.storage.errors import DecompressedTooLarge, UnsupportedCodec
 from strandline.storage.model import Buffer
 from strandline.storage.records.batch import any_batch, old_messages
-from strandline.storage.records.batch.batch import PositionedBatch
+from strandline.storage.records.batch.batch import Batch
 from strandline.storage.records.batch.record import Record
 from strandline.storage.records.compression import Codec, compress
 
@@ -37,18 +37,17 @@ def down_convert(content: Buffer, *, magic: int, start_offset: int) -> bytes:
     DecompressedTooLarge for a batch that would become more than CONVERTED_BYTES_MAX.
     """
     parts = []
-    for batch in any_batch.iter_batches(content):
+    for batch in any_batch.walk(content):
         if batch.header.is_control or not batch.header.record_count:
             continue
         if batch.header.magic <= magic:
-            end = batch.position + batch.header.size_bytes
-            parts.append(bytes(memoryview(content)[batch.position : end]))
+            parts.append(bytes(batch.encoded(content)))
         else:
             parts.append(_converted(content, batch, magic, start_offset))
     return b"".join(parts)
 
 
-def _converted(content: Buffer, batch: PositionedBatch, magic: int, start_offset: int) -> bytes:
+def _converted(content: Buffer, batch: Batch, magic: int, start_offset: int) -> bytes:
     header = batch.header
     if header.codec == Codec.ZSTD:
         raise UnsupportedCodec("zstd needs Fetch version 10 or newer")

@@ -1,6 +1,6 @@
 """Records of many batches as columns, in memory as Arrow lays them out.
 
-    BatchRows --RunBuilder--> Run --decode--> DecodedRecords
+    batches  --RunBuilder--> Run --decode--> DecodedRecords
                 (decompressed)     (numpy arrays: values, ends, bitmaps)
 
 A run is a bounded number of payload bytes: either a stretch of a segment whose batches are not
@@ -21,12 +21,11 @@ from strandline.storage.errors import CorruptRecords
 from strandline.storage.model import Buffer
 from strandline.storage.records.batch import batch as batch_format
 from strandline.storage.records.batch import old_messages
+from strandline.storage.records.batch.batch import Batch, BatchHeader
 from strandline.storage.records.batch.record import encode_batch
 from strandline.storage.records.columns.vectorised import (
     INT64_MAX,
     INT64_MIN,
-    OLD_MESSAGE_BIT,
-    BatchRow,
     as_array,
     corrupt_record,
     load_kernels,
@@ -134,25 +133,26 @@ class RunBuilder:
         # The decompressed payloads of the run; none while it is a stretch of the buffer.
         self._unpacked: list[Buffer] = []
 
-    def add(self, row: BatchRow) -> Iterator[Run]:
+    def add(self, batch: Batch) -> Iterator[Run]:
         """Decompresses if need be; yields the runs that this batch completes.
 
         The CRC is the caller's (`check_crc`). Raises CorruptRecords or UnsupportedCodec.
         """
-        if _is_empty(row):
+        header = batch.header
+        if _is_empty(header):
             return
-        start = row.position + batch_format.HEADER_BYTES
-        payload: Buffer = self._buffer[start : row.end_position]
-        is_unpacked = row.is_old or bool(row.codec)
-        if row.is_old:
+        start = batch.position + batch_format.HEADER_BYTES
+        payload: Buffer = self._buffer[start : batch.end_position]
+        is_unpacked = header.is_old or bool(header.codec)
+        if header.is_old:
             # Rare and slow: rewritten as the records of a batch, which is what the kernel reads.
-            records = list(old_messages.iter_records(self._buffer, row.position))
+            records = list(old_messages.iter_records(self._buffer, batch.position))
             payload = memoryview(encode_batch(records))[batch_format.HEADER_BYTES :]
-        elif row.codec:
-            payload = decompress(row.codec, payload)
-        if row.record_count > len(payload) // RECORD_BYTES_MIN:
+        elif header.codec:
+            payload = decompress(header.codec, payload)
+        if header.record_count > len(payload) // RECORD_BYTES_MIN:
             raise CorruptRecords(
-                f"batch at offset {row.base_offset} says {row.record_count} records"
+                f"batch at offset {header.base_offset} says {header.record_count} records"
                 f" in {len(payload)} bytes"
             )
         if (
@@ -163,25 +163,25 @@ class RunBuilder:
         if is_unpacked:
             start = self._payload_bytes
             self._unpacked.append(payload)
-        self._rows.append(_table_row(row, start, start + len(payload)))
+        self._rows.append(_table_row(header, start, start + len(payload)))
         self._payload_bytes += len(payload)
 
-    def add_all(self, rows: Iterable[BatchRow]) -> Iterator[Run]:
+    def add_all(self, batches: Iterable[Batch]) -> Iterator[Run]:
         """The same for many, without a call for each batch that is as the kernel wants it."""
-        packed = batch_format.CODEC_MASK | OLD_MESSAGE_BIT
-        for row in rows:
-            if row.attributes & packed or self._unpacked:
-                yield from self.add(row)
+        for batch in batches:
+            header = batch.header
+            if header.attributes & batch_format.CODEC_MASK or header.is_old or self._unpacked:
+                yield from self.add(batch)
                 continue
-            start = row.position + batch_format.HEADER_BYTES
-            end = row.position + row.size_bytes
-            if start == end and not row.record_count:
+            start = batch.position + batch_format.HEADER_BYTES
+            end = batch.end_position
+            if start == end and not header.record_count:
                 continue
-            if row.record_count > (end - start) // RECORD_BYTES_MIN:
-                yield from self.add(row)  # which says what is wrong
+            if header.record_count > (end - start) // RECORD_BYTES_MIN:
+                yield from self.add(batch)  # which says what is wrong
             if self._payload_bytes + end - start > self._run_bytes_max:
                 yield from self.finish()
-            self._rows.append(_table_row(row, start, end))
+            self._rows.append(_table_row(header, start, end))
             self._payload_bytes += end - start
 
     def finish(self) -> Iterator[Run]:
@@ -199,9 +199,9 @@ class RunBuilder:
             )
 
 
-def _is_empty(row: BatchRow) -> bool:
+def _is_empty(header: BatchHeader) -> bool:
     """Whether compaction left nothing of a batch but its header, whatever its codec was."""
-    return not row.record_count and row.size_bytes == batch_format.HEADER_BYTES
+    return not header.record_count and header.size_bytes == batch_format.HEADER_BYTES
 
 
 def decode(
@@ -379,14 +379,14 @@ def _bitmap(length: int) -> Bytes:
     return np.zeros((length + 7) // 8, np.uint8)
 
 
-def _table_row(row: BatchRow, start: int, end: int) -> tuple[int, ...]:
+def _table_row(header: BatchHeader, start: int, end: int) -> tuple[int, ...]:
     return (
         start,
         end,
-        row.base_offset,
-        row.base_timestamp_ms,
-        row.max_timestamp_ms,
-        1 if row.attributes & batch_format.TIMESTAMP_TYPE_BIT else 0,
-        row.record_count,
-        row.last_offset_delta,
+        header.base_offset,
+        header.base_timestamp_ms,
+        header.max_timestamp_ms,
+        1 if header.attributes & batch_format.TIMESTAMP_TYPE_BIT else 0,
+        header.record_count,
+        header.last_offset_delta,
     )

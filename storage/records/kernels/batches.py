@@ -23,7 +23,6 @@ from strandline.storage.records.kernels.parts import (
     Bytes,
     Int32s,
     Int64s,
-    big_endian,
     compiled,
     copy_bytes,
     inlined,
@@ -72,28 +71,7 @@ SPARE_BATCH_BYTES = 7
 BAD_OFFSET = 8
 BAD_TIMESTAMP = 9
 
-# Columns of the table that `scan_batches` fills: the fields of `vectorised.BatchRow`.
-SCAN_POSITION = 0
-SCAN_SIZE_BYTES = 1
-SCAN_BASE_OFFSET = 2
-SCAN_LAST_OFFSET_DELTA = 3
-SCAN_ATTRIBUTES = 4
-SCAN_BASE_TIMESTAMP = 5
-SCAN_MAX_TIMESTAMP = 6
-SCAN_PRODUCER_ID = 7
-SCAN_RECORD_COUNT = 8
-SCAN_CRC = 9
-
-BAD_MAGIC = 10
-BAD_BATCH_LENGTH = 11
-BAD_BATCH_OFFSETS = 12
-
 INT64_MAX = 0x7FFFFFFFFFFFFFFF
-
-_HEADER_BYTES = 61
-_BATCH_LENGTH_MIN = 49
-# Offsets from here on could wrap when a 32-bit delta is added.
-_OFFSET_END = (1 << 63) - (1 << 32)
 
 
 @inlined
@@ -316,7 +294,7 @@ def decode_records(
             ) = _parse_record(buffer, position, payload_end)
             if status != DONE:
                 break
-            # The offset cannot wrap: `scan_batches` refuses base offsets for which it could.
+            # The offset cannot wrap: the walk refuses base offsets for which it could.
             if offset_delta <= previous_delta or offset_delta > last_offset_delta:
                 status = BAD_OFFSET
                 break
@@ -407,45 +385,3 @@ def decode_records(
     cursor[HEADER_VALUE_NULLS] = header_value_nulls
     cursor[HEADER_KEY_HIGH_BITS] = high_bits
     return status
-
-
-@compiled
-def scan_batches(buffer: Bytes, position: int, table: Int64s) -> tuple[int, int, int]:
-    """Reads the headers of the whole batches from `position` until the table is full.
-
-    Returns batches found, position behind the last one, status.
-    """
-    count = 0
-    while count < table.shape[0] and buffer.size - position >= _HEADER_BYTES:
-        batch_length = big_endian(buffer, position + 8, 4)
-        if buffer[position + 16] != 2:
-            return count, position, BAD_MAGIC
-        if batch_length < _BATCH_LENGTH_MIN:
-            return count, position, BAD_BATCH_LENGTH
-        if batch_length + 12 > buffer.size - position:
-            break
-        base_offset = big_endian(buffer, position, 8)
-        last_offset_delta = big_endian(buffer, position + 23, 4)
-        record_count = big_endian(buffer, position + 57, 4)
-        # Decoding adds deltas of up to the last one to the base offset, and that must not wrap.
-        if (
-            base_offset < 0
-            or base_offset >= _OFFSET_END
-            or last_offset_delta < 0
-            or record_count < 0
-            or record_count > last_offset_delta + 1
-        ):
-            return count, position, BAD_BATCH_OFFSETS
-        table[count, SCAN_POSITION] = position
-        table[count, SCAN_SIZE_BYTES] = batch_length + 12
-        table[count, SCAN_BASE_OFFSET] = base_offset
-        table[count, SCAN_LAST_OFFSET_DELTA] = last_offset_delta
-        table[count, SCAN_ATTRIBUTES] = big_endian(buffer, position + 21, 2)
-        table[count, SCAN_BASE_TIMESTAMP] = big_endian(buffer, position + 27, 8)
-        table[count, SCAN_MAX_TIMESTAMP] = big_endian(buffer, position + 35, 8)
-        table[count, SCAN_PRODUCER_ID] = big_endian(buffer, position + 43, 8)
-        table[count, SCAN_RECORD_COUNT] = record_count
-        table[count, SCAN_CRC] = big_endian(buffer, position + 17, 4) & 0xFFFFFFFF
-        position += batch_length + 12
-        count += 1
-    return count, position, DONE

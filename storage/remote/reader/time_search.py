@@ -19,7 +19,7 @@ from strandline.storage.errors import (
     UnsupportedCodec,
 )
 from strandline.storage.model import Offset, TimestampMs, TimestampOffset
-from strandline.storage.records.batch.any_batch import iter_batches
+from strandline.storage.records.batch.any_batch import walk
 from strandline.storage.records.batch.record_times import iter_times
 from strandline.storage.remote.reader.chunk_cache import Chunk
 from strandline.storage.remote.reader.downloads import ChunkDownloads
@@ -73,7 +73,7 @@ def _search(
 ) -> TimestampOffset | None:
     """The first record at or after both bounds; decompresses one batch, rarely more."""
     piece = chunk.piece(key.position, key.end_position)
-    for found in iter_batches(piece):
+    for found in walk(piece):
         header = found.header
         if header.max_timestamp_ms < timestamp_ms or header.next_offset <= start_offset:
             continue

@@ -19,9 +19,8 @@ from strandline.storage.errors import (
 )
 from strandline.storage.model import AbortedTransaction
 from strandline.storage.quiet_log import QuietLog
-from strandline.storage.records.batch.any_batch import read_header
-from strandline.storage.records.batch.batch import HEADER_BYTES, BatchHeader
-from strandline.storage.records.batch.old_messages import is_old, message_bytes
+from strandline.storage.records.batch.any_batch import walk_file
+from strandline.storage.records.batch.batch import Batch
 from strandline.storage.remote.manifest.entries import SegmentEntry
 from strandline.storage.remote.object_store.interface import GetsRanges
 from strandline.storage.remote.segment.index import SegmentIndex
@@ -96,7 +95,8 @@ def _walk(store: GetsRanges, entry: SegmentEntry) -> Iterator[ChunkStatistics]:
     start, base_offset, record_count = 0, entry.base_offset, 0
     min_timestamp_ms, max_timestamp_ms = entry.max_timestamp_ms, -1
     end = 0
-    for position, header in _walk_headers(store, entry):
+    for batch in _walk_batches(store, entry):
+        position, header = batch
         if position - start >= STATISTICS_CHUNK_BYTES:
             yield ChunkStatistics(
                 position=start,
@@ -112,7 +112,7 @@ def _walk(store: GetsRanges, entry: SegmentEntry) -> Iterator[ChunkStatistics]:
         record_count += header.record_count
         min_timestamp_ms = min(min_timestamp_ms, header.base_timestamp_ms)
         max_timestamp_ms = max(max_timestamp_ms, header.max_timestamp_ms)
-        end = position + header.size_bytes
+        end = batch.end_position
     if end > start:
         yield ChunkStatistics(
             position=start,
@@ -123,23 +123,16 @@ def _walk(store: GetsRanges, entry: SegmentEntry) -> Iterator[ChunkStatistics]:
         )
 
 
-def _walk_headers(store: GetsRanges, entry: SegmentEntry) -> Iterator[tuple[int, BatchHeader]]:
-    position = block_start = 0
-    block = b""
-    while position < entry.size_bytes:
-        if position + HEADER_BYTES > block_start + len(block) < entry.size_bytes:
-            block_start = position
-            end = min(position + WALK_BYTES, entry.size_bytes)
-            block = store.get(entry.log_key, start=position, end=end)
-        try:
-            at = position - block_start
-            # An old message is described by its whole content.
-            if is_old(block, at) and position + message_bytes(block, at) > block_start + len(block):
-                end = min(position + message_bytes(block, at), entry.size_bytes)
-                block_start, at = position, 0
-                block = store.get(entry.log_key, start=position, end=end)
-            header = read_header(block, at)
-        except CorruptRecords as error:
-            raise ObjectCorrupt(entry.log_key, "get", f"at {position}: {error}") from error
-        yield position, header
-        position += header.size_bytes
+def _walk_batches(store: GetsRanges, entry: SegmentEntry) -> Iterator[Batch]:
+    position = 0
+    try:
+        for batch in walk_file(
+            lambda start, length: store.get(entry.log_key, start=start, end=start + length),
+            0,
+            entry.size_bytes,
+            window_bytes=WALK_BYTES,
+        ):
+            yield batch
+            position = batch.end_position
+    except CorruptRecords as error:
+        raise ObjectCorrupt(entry.log_key, "get", f"at {position}: {error}") from error

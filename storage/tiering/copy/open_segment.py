@@ -27,7 +27,8 @@ from strandline.storage.errors import CorruptFile, CorruptRecords
 from strandline.storage.local.log.log import LocalLog
 from strandline.storage.local.segment.segment import LogSegment
 from strandline.storage.model import Epoch, Offset, TopicIdPartition
-from strandline.storage.records.batch.batch import LOG_OVERHEAD, iter_batches
+from strandline.storage.records.batch.any_batch import walk
+from strandline.storage.records.batch.batch import LOG_OVERHEAD
 from strandline.storage.remote.keys import new_unique, tail_key
 from strandline.storage.remote.manifest.open_segment import TailPart
 from strandline.storage.remote.object_store.interface import ObjectStore, checksum
@@ -153,7 +154,7 @@ def _told_by_headers(content: bytes) -> tuple[int | None, bool | None]:
     """Records, control records among them, and whether there is a transaction; None: unknown."""
     record_count, has_transactions = 0, False
     try:
-        for batch in iter_batches(content):
+        for batch in walk(content):
             record_count += batch.header.record_count
             has_transactions = has_transactions or batch.header.is_transactional
     except CorruptRecords:  # messages of an old format, from a folder that was taken over
@@ -163,8 +164,8 @@ def _told_by_headers(content: bytes) -> tuple[int | None, bool | None]:
 
 def _whole_batches(content: bytes) -> tuple[bytes, Offset]:
     end = end_offset = 0
-    for batch in iter_batches(content):
-        end, end_offset = batch.position + batch.header.size_bytes, batch.header.next_offset
+    for batch in walk(content):
+        end, end_offset = batch.end_position, batch.header.next_offset
     if not end:
         raise CorruptFile(f"no batch ends in {len(content)} bytes of the open segment")
     return content[:end], end_offset

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from strandline.storage.errors import CorruptRecords, DiskError, UnsupportedCodec
-from strandline.storage.records.batch.any_batch import check_crc, iter_batches
-from strandline.storage.records.batch.batch import MAGIC, BatchHeader
+from strandline.storage.records.batch.any_batch import walk
+from strandline.storage.records.batch.batch import BatchHeader
 from strandline.storage.records.batch.recompression import recompressed
 from strandline.storage.records.compression import Codec
 
@@ -76,10 +76,9 @@ def recompress_segment(source: Path, wanted: Recompression) -> Recompressed:
                 raise CorruptRecords(f"{source} is empty")
             view = memoryview(mmap.mmap(file.fileno(), size_bytes, access=mmap.ACCESS_READ))
             end = 0
-            for batch in iter_batches(view):
+            for batch in walk(view, verify_crc=True):
                 end = batch.end_position
-                encoded = view[batch.position : end]
-                check_crc(encoded, batch.header)
+                encoded = batch.encoded(view)
                 smaller = _smaller(encoded, batch.header, wanted.level)
                 count += smaller is not None
                 target.write(encoded if smaller is None else smaller)
@@ -92,7 +91,7 @@ def recompress_segment(source: Path, wanted: Recompression) -> Recompressed:
 
 def _smaller(encoded: memoryview, header: BatchHeader, level: int) -> bytearray | None:
     """The batch under zstd; None if it stays as it is."""
-    if header.magic != MAGIC or header.is_control or header.codec == Codec.ZSTD:
+    if header.is_old or header.is_control or header.codec == Codec.ZSTD:
         return None
     if header.record_count < 1:
         return None

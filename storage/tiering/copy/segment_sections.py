@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from strandline.storage.errors import CorruptFile
 from strandline.storage.local.formats.txn_index import encode_entries
 from strandline.storage.model import AbortedTransaction, Buffer, EpochStart, Offset, TimestampMs
-from strandline.storage.records.batch.any_batch import iter_batches
+from strandline.storage.records.batch.any_batch import walk
 from strandline.storage.remote.keys import SegmentKeys
 from strandline.storage.remote.manifest.entries import SegmentEntry
 from strandline.storage.remote.segment import meta as segment_meta
@@ -111,13 +111,13 @@ def check_offset_index(index: Buffer, content: Buffer, *, base_offset: Offset) -
     """
     if len(index) % _INDEX_ENTRY.size:
         raise CorruptFile(f"offset index of {len(index)} bytes ends inside an entry")
-    batches = [(batch.position, batch.header) for batch in iter_batches(content)]
-    positions = [position for position, _ in batches]
+    batches = list(walk(content))
+    positions = [batch.position for batch in batches]
     for relative_offset, position in _INDEX_ENTRY.iter_unpack(index):
         found = bisect_right(positions, position) - 1
         if found < 0 or positions[found] != position:
             raise CorruptFile(f"offset index names position {position}, where no batch begins")
-        header = batches[found][1]
+        header = batches[found].header
         if not header.base_offset <= base_offset + relative_offset < header.next_offset:
             raise CorruptFile(
                 f"offset index says {base_offset + relative_offset} lies at {position}, where"

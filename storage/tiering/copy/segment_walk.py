@@ -15,7 +15,7 @@ from typing import NamedTuple
 from strandline.storage.errors import CorruptRecords, UnsupportedCodec
 from strandline.storage.model import NO_TIMESTAMP, Buffer, TimestampMs, TimestampType
 from strandline.storage.records.batch import batch as batch_format
-from strandline.storage.records.batch.any_batch import check_crc, iter_batches, iter_records
+from strandline.storage.records.batch.any_batch import check_crc, iter_records, walk
 from strandline.storage.records.batch.batch import MAGIC, BatchHeader
 from strandline.storage.records.batch.key_walk import read_varint
 from strandline.storage.records.columns import vectorised
@@ -68,7 +68,7 @@ def plain_walk(
     view: memoryview, keys: KeyFilterBuilder, position: int = 0
 ) -> Iterator[WalkedBatch]:
     """The walk in plain Python."""
-    for batch in iter_batches(view, position):
+    for batch in walk(view, position):
         encoded = view[batch.position : batch.end_position]
         check_crc(encoded, batch.header)
         if not keys.is_plain and batch.header.record_count:

@@ -48,7 +48,8 @@ from strandline.storage.local.log import set_aside
 from strandline.storage.local.log.log import AppendOrigin, LocalLog
 from strandline.storage.local.log.set_aside import NOT_KNOWN, SetAside
 from strandline.storage.model import NO_EPOCH, Epoch, EpochStart, Offset
-from strandline.storage.records.batch.batch import BatchHeader, iter_batches, read_header, stamp
+from strandline.storage.records.batch.any_batch import walk
+from strandline.storage.records.batch.batch import BatchHeader, read_header, stamp
 from strandline.storage.remote.manifest.manifest import Manifest
 from strandline.storage.tiering.log.unified_log import UnifiedLog
 from strandline.storage.tiering.policy.archive_state import ArchiveLife
@@ -200,7 +201,7 @@ class _Appender:
         """On the loop. Raises CorruptRecords, DiskError."""
         local, view, begin = self._local, memoryview(piece), len(piece)
         end_offset = local.end_offset
-        for batch in iter_batches(piece):
+        for batch in walk(piece):
             header = batch.header
             if self._may_be_there and self._is_there(header):
                 self._next_offset += header.last_offset_delta + 1

@@ -33,7 +33,7 @@ from strandline.storage.errors import (
     UnsupportedFormat,
 )
 from strandline.storage.model import NO_EPOCH, Epoch, Offset
-from strandline.storage.records.batch.any_batch import iter_batches
+from strandline.storage.records.batch.any_batch import walk
 from strandline.storage.remote.keys import (
     CHANGES_KEY,
     LOG_SUFFIX,
@@ -252,7 +252,7 @@ def _end_offset(store: ObjectStore, infos: Mapping[str, ObjectInfo], key: str) -
             raise CorruptFile(f"{meta_key}: no statistics")
         chunks = SegmentStatistics.decode(content, source=meta_key).chunks
         start = chunks[-1].position if chunks else 0
-    ends = [b.header.next_offset for b in iter_batches(store.get(key, start=start, end=size_bytes))]
+    ends = [b.header.next_offset for b in walk(store.get(key, start=start, end=size_bytes))]
     if not ends:
         raise CorruptFile(f"{key}: no batch ends in it")
     return ends[-1]

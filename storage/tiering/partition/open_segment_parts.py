@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from strandline.storage.errors import ObjectCorrupt, ObjectNotFound
 from strandline.storage.local.log.log import AppendOrigin, LocalLog
-from strandline.storage.records.batch.batch import iter_batches
+from strandline.storage.records.batch.any_batch import walk
 from strandline.storage.remote.manifest.manifest import Manifest
 from strandline.storage.remote.manifest.open_segment import TailPart
 from strandline.storage.remote.object_store.interface import ObjectStore, checksum
@@ -57,7 +57,7 @@ def append_part(local: LocalLog, content: bytearray) -> None:
 
     Raises CorruptRecords, DiskError.
     """
-    for batch in iter_batches(content):
+    for batch in walk(content):
         if batch.header.base_offset >= local.end_offset:
             rest = memoryview(content)[batch.position :]
             local.append(rest, leader_epoch=-1, origin=AppendOrigin.REPLICATION)

@@ -23,7 +23,7 @@ from strandline.storage.crash_points import (
     COMPACT_AFTER_META,
     COMPACT_BEFORE_COMMIT,
 )
-from strandline.storage.records.batch.batch import iter_batches
+from strandline.storage.records.batch.any_batch import walk
 from strandline.storage.records.batch.record import Record, encode_batch, iter_records
 from strandline.storage.remote.manifest.manifest import Manifest
 from strandline.storage.tiering.audit.orphans import delete_orphans
@@ -118,7 +118,7 @@ def table_of(client: LogClient) -> Table:
     last_offset = -1
     while start < end:
         content = client.fetch_records(start)
-        for batch in iter_batches(content):
+        for batch in walk(content):
             start = batch.header.next_offset
             for record in iter_records(content, batch.header, batch.position):
                 assert record.offset > last_offset

@@ -22,7 +22,7 @@ from strandline.broker.protocol.messages.fetch import (
     FetchTopic,
 )
 from strandline.storage.records.batch import batch as batch_format
-from strandline.storage.records.batch.batch import iter_batches
+from strandline.storage.records.batch.any_batch import walk
 from strandline.storage.records.compression import Codec
 from tests.support.broker import BrokerProcess, eventually
 from tests.support.wire import WireClient
@@ -68,7 +68,7 @@ def test_a_batch_is_fetched_as_it_was_sent_but_for_offset_and_epoch(
 ) -> None:
     sent = batch(7, codec=codec_)
     append(client, topic, batch(3), sent)
-    (_, fetched) = iter_batches(buffer := fetched_bytes(fetch(client, topic)))
+    (_, fetched) = walk(buffer := fetched_bytes(fetch(client, topic)))
     assert (fetched.header.base_offset, fetched.header.leader_epoch) == (3, 0)
     got = bytearray(buffer[fetched.position :])
     batch_format.stamp(got, 0, 0, -1)

@@ -17,11 +17,8 @@ from strandline.broker.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from strandline.storage.records.batch.batch import (
-    MAX_TIMESTAMP_POSITION,
-    OFFSET_FIELD,
-    iter_batches,
-)
+from strandline.storage.records.batch.any_batch import walk
+from strandline.storage.records.batch.batch import MAX_TIMESTAMP_POSITION, OFFSET_FIELD
 from strandline.storage.records.batch.record import Record, encode_batch, with_crc
 from strandline.storage.records.compression import Codec
 from tests.support.wire import WireClient
@@ -157,7 +154,7 @@ def test_a_time_finds_records_whose_batch_came_without_a_max_timestamp(
         encoded = bytearray(timed_batch(first_ms, first_ms + 7, first_ms + 5, codec=codec))
         OFFSET_FIELD.pack_into(encoded, MAX_TIMESTAMP_POSITION, -1)
         append(client, topic, with_crc(encoded))
-    stored = list(iter_batches(fetched_bytes(fetch(client, topic))))
+    stored = list(walk(fetched_bytes(fetch(client, topic))))
     assert [one.header.max_timestamp_ms for one in stored] == [1007, 2007, 3007]
     for wanted_ms, offset in ((0, 0), (1006, 1), (1008, 3), (3000, 6), (3008, -1)):
         assert offset_at(client, topic, wanted_ms).offset == offset

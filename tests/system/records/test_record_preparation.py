@@ -21,7 +21,7 @@ from strandline.broker.protocol.messages.produce import (
     ProduceTopic,
 )
 from strandline.storage.records.batch import any_batch
-from strandline.storage.records.batch.batch import iter_batches
+from strandline.storage.records.batch.any_batch import walk
 from strandline.storage.records.batch.record import Record, encode_batch
 from strandline.storage.records.compression import Codec, compress
 from tests.support.broker import BrokerProcess
@@ -71,7 +71,7 @@ def test_a_topic_stores_its_own_codec_whatever_is_sent(
         (0, 40),
     ]
     fetched = fetch(client, topic)
-    found = list(iter_batches(fetched_bytes(fetched)))
+    found = list(walk(fetched_bytes(fetched)))
     assert {batch.header.codec for batch in found} == {stored}
     assert {batch.header.record_count for batch in found} == {20}
     assert [record.offset for record in records_in(fetched)] == list(range(60))
@@ -355,7 +355,7 @@ def test_old_messages_become_one_batch(
         answer = produce(client, topic, encoded, version=version)
         assert (answer.error_code, answer.base_offset) == (0, base)
     fetched = fetch(client, topic)
-    headers = [found.header for found in iter_batches(fetched_bytes(fetched))]
+    headers = [found.header for found in walk(fetched_bytes(fetched))]
     assert [(header.record_count, header.codec) for header in headers] == [(7, CODECS[name])] * 2
     found = records_in(fetched)
     assert [record.offset for record in found] == list(range(14))
@@ -417,7 +417,7 @@ def test_old_fetches_get_old_messages(
     assert produce(client, topic, message_set(records(2), magic=magic), version=2).error_code == 0
     fetched = fetch(client, topic, version=version)
     content = fetched_bytes(fetched)
-    found = list(any_batch.iter_batches(content))
+    found = list(any_batch.walk(content))
     assert {one.header.magic for one in found} == {magic}
     assert {one.header.codec for one in found} == {0, codec}
     read = [
@@ -431,7 +431,7 @@ def test_old_fetches_get_old_messages(
     assert [record.timestamp_ms for record in read] == times
     assert [(r.key, r.value) for r in read] == [(r.key, r.value) for r in expected]
     later = fetched_bytes(fetch(client, topic, offset=6, version=version))
-    assert next(iter(any_batch.iter_batches(later))).header.base_offset == 6
+    assert next(iter(any_batch.walk(later))).header.base_offset == 6
     assert fetch(client, topic, offset=10, version=version).records_bytes == 0
 
 

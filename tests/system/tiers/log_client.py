@@ -47,7 +47,8 @@ from strandline.broker.protocol.messages.produce import (
     ProduceResponse,
     ProduceTopic,
 )
-from strandline.storage.records.batch.batch import check_crc, iter_batches, read_header, stamp
+from strandline.storage.records.batch.any_batch import walk
+from strandline.storage.records.batch.batch import check_crc, read_header, stamp
 from strandline.storage.records.batch.record import Record, encode_batch, iter_records
 from strandline.storage.records.compression import Codec
 from tests.support.wire import WireClient
@@ -261,7 +262,7 @@ def split_batches(records: bytes) -> list[bytes]:
     """Whole batches only: a torn one at the end of an answer is an error here, and so is a CRC."""
     found = []
     end = 0
-    for batch in iter_batches(records):
+    for batch in walk(records):
         check_crc(records, batch.header, batch.position)
         found.append(records[batch.position : batch.end_position])
         end = batch.end_position

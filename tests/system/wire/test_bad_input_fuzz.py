@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from strandline.storage.records.batch.batch import iter_batches
+from strandline.storage.records.batch.any_batch import walk
 from strandline.storage.records.batch.record import with_crc
 from tests.support.broker import BrokerProcess
 from tests.support.wire import WireClient
@@ -117,7 +117,7 @@ def stored_bytes(client: WireClient, topic: str) -> bytes:
     offset, end = 0, end_offset(client, topic)
     while offset < end:
         part = fetched_bytes(fetch(client, topic, offset, partition_max_bytes=50_000_000))
-        for positioned in iter_batches(part):
+        for positioned in walk(part):
             assert positioned.header.base_offset == offset
             offset = positioned.header.next_offset
         assert part, (offset, end)

@@ -12,7 +12,8 @@ from pathlib import Path
 import crc32c
 
 from strandline.storage.model import AbortedTransaction, EpochStart, TopicIdPartition
-from strandline.storage.records.batch.batch import PositionedBatch, iter_batches
+from strandline.storage.records.batch.any_batch import walk
+from strandline.storage.records.batch.batch import Batch
 from strandline.storage.records.batch.record import Header, Record, encode_batch, iter_records
 from strandline.storage.records.columns.key_filter import KeyFilterBuilder
 from strandline.storage.records.compression import Codec
@@ -85,7 +86,7 @@ class ArchiveBuilder:
         manifest = self.manifest(topic, partition)
         log = b"".join(batches)
         statistics = segment_statistics(log, chunk_bytes)
-        headers = [batch.header for batch in iter_batches(log)]
+        headers = [batch.header for batch in walk(log)]
         names = keys.segment_keys(
             manifest.topic_id_partition,
             base_offset=headers[0].base_offset,
@@ -95,7 +96,7 @@ class ArchiveBuilder:
         sections = {Section.STATISTICS: statistics.encode()}
         if key_filter:
             builder = KeyFilterBuilder()
-            for batch in iter_batches(log):
+            for batch in walk(log):
                 for record in _records(log, batch):
                     if record.key is not None:
                         builder.add(bytes(record.key))
@@ -134,7 +135,7 @@ class ArchiveBuilder:
         """Appends a piece of the open segment; not `is_told`: as of an old message format."""
         manifest = self.manifest(topic, partition)
         content = b"".join(batches)
-        headers = [batch.header for batch in iter_batches(content)]
+        headers = [batch.header for batch in walk(content)]
         names = manifest.topic_id_partition, headers[0].base_offset, keys.new_unique()
         part = TailPart(
             base_offset=headers[0].base_offset,
@@ -188,7 +189,7 @@ class ArchiveBuilder:
         return self.manifest(topic, partition).topic_id_partition
 
 
-def _records(log: bytes, batch: PositionedBatch) -> Iterator[Record]:
+def _records(log: bytes, batch: Batch) -> Iterator[Record]:
     """Of what compaction emptied not even the codec is asked."""
     if batch.header.record_count:
         yield from iter_records(log, batch.header, batch.position)
@@ -198,7 +199,7 @@ def segment_statistics(log: bytes, chunk_bytes: int) -> SegmentStatistics:
     """Statistics found the slow way."""
     chunks: list[ChunkStatistics] = []
     batch_count = control_batch_count = 0
-    for batch in iter_batches(log):
+    for batch in walk(log):
         times = [record.timestamp_ms for record in _records(log, batch)]
         batch_count += 1
         control_batch_count += batch.header.is_control

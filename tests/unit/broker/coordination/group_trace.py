@@ -36,7 +36,7 @@ from strandline.broker.protocol.formats.consumer_protocol import (
     encode_subscription,
 )
 from strandline.broker.protocol.schema.errors import ErrorCode
-from strandline.storage.records.batch.batch import iter_batches
+from strandline.storage.records.batch.any_batch import walk
 from strandline.storage.records.batch.record import iter_records
 from tests.unit.broker.coordination.trace_lines import TraceLines
 
@@ -78,7 +78,7 @@ def logged(
 ) -> Iterator[tuple[bytes, bytes | None]]:
     """Keys and values of these records as they lie in the log."""
     buffer = bytes(encode_records(records, wall_ms))
-    for batch in iter_batches(buffer):
+    for batch in walk(buffer):
         for record in iter_records(buffer, batch.header, batch.position):
             assert record.key is not None
             yield bytes(record.key), None if record.value is None else bytes(record.value)

@@ -16,6 +16,7 @@ from strandline.storage.local.formats.producer_state import (
 )
 from strandline.storage.local.log.log import AppendInfo, AppendOrigin, LocalLog
 from strandline.storage.model import TopicPartition
+from strandline.storage.records.batch.any_batch import walk
 from strandline.storage.records.batch.batch import (
     ATTRIBUTES_FIELD,
     CONTROL_BIT,
@@ -23,7 +24,6 @@ from strandline.storage.records.batch.batch import (
     HEADER_BYTES,
     TRANSACTIONAL_BIT,
     BatchHeader,
-    iter_batches,
 )
 from strandline.storage.records.batch.record import Record, encode_batch, with_crc
 from strandline.storage.records.compression import Codec
@@ -157,7 +157,7 @@ def read_bytes(
 
 
 def headers(content: bytes) -> Iterator[BatchHeader]:
-    for found in iter_batches(content):
+    for found in walk(content):
         yield found.header
 
 

@@ -21,7 +21,8 @@ from strandline.storage.local.cleaner.messages import (
 from strandline.storage.local.log.log import LocalLog
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
 from strandline.storage.model import AbortedTransaction
-from strandline.storage.records.batch.batch import BatchHeader, iter_batches
+from strandline.storage.records.batch.any_batch import walk
+from strandline.storage.records.batch.batch import BatchHeader
 from strandline.storage.records.batch.record import Record, encode_batch, iter_records
 from strandline.storage.records.compression import Codec
 from tests.unit.storage.local.builders import NOW_MS, PARTITION, TOPIC_ID, append, read_bytes
@@ -146,7 +147,7 @@ class CompactedLog:
     # --- what readers see --------------------------------------------------------------------
 
     def headers(self) -> list[BatchHeader]:
-        return [batch.header for batch in iter_batches(read_bytes(self.log))]
+        return [batch.header for batch in walk(read_bytes(self.log))]
 
     def records(self) -> list[Record]:
         """What a read_uncommitted consumer gets."""
@@ -168,7 +169,7 @@ class CompactedLog:
         return {record.key: record.value for record in self.records()}
 
     def _walk(self, content: bytes) -> Iterator[tuple[BatchHeader, Record]]:
-        for batch in iter_batches(content):
+        for batch in walk(content):
             if not batch.header.is_control:
                 for record in iter_records(content, batch.header, batch.position):
                     yield batch.header, record

@@ -7,7 +7,8 @@ import pytest
 from strandline.storage.errors import CorruptRecords
 from strandline.storage.model import TimestampType
 from strandline.storage.records.batch import batch as batch_format
-from strandline.storage.records.batch.batch import check_crc, iter_batches, read_header, stamp
+from strandline.storage.records.batch.any_batch import walk
+from strandline.storage.records.batch.batch import check_crc, read_header, stamp
 from strandline.storage.records.batch.record import Record, encode_batch, iter_records, with_crc
 from strandline.storage.records.compression import Codec
 
@@ -132,12 +133,12 @@ def test_stamping_changes_offset_and_epoch_and_keeps_the_crc() -> None:
 
 def test_iteration_gives_whole_batches_and_leaves_a_torn_tail_out() -> None:
     run = encoded() + encoded(base_offset=43) + encoded(base_offset=46)[:-1]
-    found = list(iter_batches(run))
+    found = list(walk(run))
     assert [batch.header.base_offset for batch in found] == [40, 43]
     assert found[1].position == found[0].end_position == len(encoded())
-    assert list(iter_batches(run, found[1].position)) == found[1:]
+    assert list(walk(run, found[1].position)) == found[1:]
 
 
 def test_iteration_stops_at_an_impossible_batch_with_an_error() -> None:
     with pytest.raises(CorruptRecords):
-        list(iter_batches(encoded() + bytes(100)))
+        list(walk(encoded() + bytes(100)))

@@ -21,7 +21,7 @@ from tests.unit.storage.records.old_shapes import SHAPES, some_records
 
 def read_back(content: bytes) -> list[Record]:
     found = []
-    for batch in any_batch.iter_batches(content):
+    for batch in any_batch.walk(content):
         any_batch.check_crc(content, batch.header, batch.position)
         found += any_batch.iter_records(content, batch.header, batch.position)
     return found
@@ -32,7 +32,7 @@ def test_every_record_comes_back_with_its_offset_and_time(magic: int, codec: int
     records = some_records(magic)
     content = message_set(records, magic=magic, codec=codec)
     assert read_back(content) == records
-    headers = [batch.header for batch in any_batch.iter_batches(content)]
+    headers = [batch.header for batch in any_batch.walk(content)]
     assert headers[0].base_offset == 40
     assert headers[-1].last_offset == 44
     assert sum(header.record_count for header in headers) == 5

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from strandline.storage.errors import CorruptRecords
 from strandline.storage.model import TimestampType
 from strandline.storage.records.batch import batch as batch_format
-from strandline.storage.records.batch.batch import iter_batches, read_header
+from strandline.storage.records.batch.any_batch import walk
+from strandline.storage.records.batch.batch import read_header
 from strandline.storage.records.batch.record import (
     Header,
     Record,
@@ -121,7 +122,7 @@ def cells(column: BinaryColumn) -> list[bytes | None]:
 def slowly(buffer: bytes) -> list[Record]:
     return [
         record
-        for batch in iter_batches(buffer)
+        for batch in walk(buffer)
         for record in iter_records(buffer, batch.header, batch.position)
     ]
 
@@ -305,7 +306,7 @@ def test_the_scan_finds_what_walking_finds(
     buffer = b"".join(encoded)
     buffer = buffer[: len(buffer) - torn_bytes]
     rows = list(scan_batches(buffer))
-    walked = list(iter_batches(buffer))
+    walked = list(walk(buffer))
     assert len(rows) == len(walked)
     for row, batch in zip(rows, walked, strict=True):
         header = batch.header

@@ -33,7 +33,8 @@ from strandline.storage.crash_points import CRASH_POINTS, SimulatedCrash, simula
 from strandline.storage.errors import TierUnavailable
 from strandline.storage.local.formats.producer_state import MarkerType
 from strandline.storage.local.log.append_rules import AppendOrigin
-from strandline.storage.records.batch.batch import BatchHeader, iter_batches
+from strandline.storage.records.batch.any_batch import walk
+from strandline.storage.records.batch.batch import BatchHeader
 from strandline.storage.records.batch.record import Record, encode_batch, iter_records
 from strandline.storage.records.compression import Codec
 from strandline.storage.remote.manifest.entries import SegmentEntry
@@ -403,7 +404,7 @@ def _records_in(content: bytes) -> list[Found]:
             bytes(record.key or b""),
             None if record.value is None else bytes(record.value),
         )
-        for batch in iter_batches(content)
+        for batch in walk(content)
         if not batch.header.is_control
         for record in iter_records(content, batch.header, batch.position)
     ]

@@ -15,7 +15,8 @@ from strandline.storage.local.cleaner.cleaner import CleanerConfig, LogCleaner
 from strandline.storage.local.cleaner.messages import CleaningRequest
 from strandline.storage.local.cleaner.process import CleanerProcess, serve
 from strandline.storage.local.log.log import LocalLog
-from strandline.storage.records.batch.batch import BatchHeader, iter_batches
+from strandline.storage.records.batch.any_batch import walk
+from strandline.storage.records.batch.batch import BatchHeader
 from strandline.storage.records.batch.record import Record, encode_batch, iter_records
 from strandline.storage.records.compression import Codec
 from strandline.storage.system.child_process import ChildFailed, ChildProcess
@@ -98,7 +99,7 @@ class CompactedRig(Rig):
         content = await self.read_all(from_offset)
         return [
             record
-            for batch in iter_batches(content)
+            for batch in walk(content)
             for record in iter_records(content, batch.header, batch.position)
         ]
 
@@ -106,7 +107,7 @@ class CompactedRig(Rig):
         """What one small fetch gives; a batch without records comes with None."""
         found: list[tuple[BatchHeader, Record | None]] = []
         for content in await self._fetch(offset):
-            for batch in iter_batches(content):
+            for batch in walk(content):
                 records = list(iter_records(content, batch.header, batch.position))
                 found += [(batch.header, record) for record in records or (None,)]
         return found

@@ -22,7 +22,8 @@ from strandline.storage.local.formats.producer_state import MarkerType, Transact
 from strandline.storage.local.segment import swap
 from strandline.storage.local.segment.cleaned_segment import CleanedSegment
 from strandline.storage.model import AbortedTransaction
-from strandline.storage.records.batch.batch import DELETE_HORIZON_BIT, iter_batches
+from strandline.storage.records.batch.any_batch import walk
+from strandline.storage.records.batch.batch import DELETE_HORIZON_BIT
 from strandline.storage.records.batch.record import Record
 from strandline.storage.records.compression import Codec
 from strandline.storage.system.child_process import ChildFailed
@@ -474,7 +475,7 @@ def test_a_reader_of_single_batches_comes_over_the_gap_at_the_end_of_a_segment(
     while offset < log.log.end_offset:
         found = log.log.read(offset, bytes_max=1)
         assert found.range is not None, offset
-        last = list(iter_batches(found.range.read()))[-1].header
+        last = list(walk(found.range.read()))[-1].header
         # As a client goes on, which knows nothing of segments.
         offset = last.next_offset
         seen.append(last.base_offset)

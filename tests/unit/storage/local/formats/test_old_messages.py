@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from strandline.storage.local.inspect.dump import dump_log
-from strandline.storage.records.batch.any_batch import iter_batches, iter_records
+from strandline.storage.records.batch.any_batch import iter_records, walk
 from strandline.storage.records.batch.record import Record
 from strandline.storage.tiering.copy.inspection import inspect_segment
 from tests.support.old_formats import CODECS, message_set
@@ -43,7 +43,7 @@ def write_old_segment(folder: Path, magic: int, codec: int) -> list[Record]:
 def read_records(content: bytes) -> list[Record]:
     return [
         record
-        for found in iter_batches(content)
+        for found in walk(content)
         for record in iter_records(content, found.header, found.position)
     ]
 

@@ -10,7 +10,8 @@ import pytest
 
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.local.formats.producer_state import MarkerType
-from strandline.storage.records.batch.batch import CODEC_MASK, CRC_START, iter_batches
+from strandline.storage.records.batch.any_batch import walk
+from strandline.storage.records.batch.batch import CODEC_MASK, CRC_START
 from tests.unit.storage.local.builders import (
     append,
     append_marker,
@@ -236,7 +237,7 @@ def test_an_impossible_offset_in_a_compacted_log_cuts_it_and_ends_no_start(
         directory = killed(log, tmp_path / "killed")
     path = directory / log.active_segment.log_path.name
     content = bytearray(path.read_bytes())
-    damaged = [found.position for found in iter_batches(content)][-1]
+    damaged = [found.position for found in walk(content)][-1]
     struct.pack_into(">q", content, damaged, wrong_offset)
     path.write_bytes(content)
     again = open_log(directory, clean_shutdown=clean, config=config)
@@ -256,7 +257,7 @@ def test_a_damaged_marker_in_a_safe_segment_ends_no_start(tmp_path: Path) -> Non
     directory = killed(log, tmp_path / "killed")
     path = directory / log.segments[0].log_path.name
     content = bytearray(path.read_bytes())
-    content[[found.position for found in iter_batches(content)][1] + CRC_START + 1] |= CODEC_MASK
+    content[[found.position for found in walk(content)][1] + CRC_START + 1] |= CODEC_MASK
     path.write_bytes(content)
     (directory / "leader-epoch-checkpoint").write_bytes(b"garbage")
     again = open_log(directory, clean_shutdown=False, recovery_point=4, config=CONFIG)

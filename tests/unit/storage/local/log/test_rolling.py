@@ -9,7 +9,7 @@ from strandline.storage.clock import ManualClock
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.local.log.log import AppendOrigin
 from strandline.storage.local.segment.segment import LogSegment
-from strandline.storage.records.batch.batch import iter_batches
+from strandline.storage.records.batch.any_batch import walk
 from tests.unit.storage.local.builders import (
     NOW_MS,
     append,
@@ -65,7 +65,7 @@ def test_index_entries_name_the_last_offset_and_the_position_of_a_batch(tmp_path
     fill(log, 30)
     log.roll()
     segment = log.segments[0]
-    borders = {found.position: found.header.last_offset for found in iter_batches(read_bytes(log))}
+    borders = {found.position: found.header.last_offset for found in walk(read_bytes(log))}
     entries = list(struct.iter_unpack(">II", segment.index_path.read_bytes()))
     assert entries
     assert all(borders[position] == last for last, position in entries)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strandline.storage.errors import CorruptRecords, DiskError
-from strandline.storage.records.batch.batch import iter_batches
+from strandline.storage.records.batch.any_batch import walk
 from strandline.storage.remote.reader.chunk_cache import (
     CHUNKS_MAX,
     IDLE_S,
@@ -57,7 +57,7 @@ def test_a_run_is_whole_batches_within_its_bounds(
         offset, bytes_max=bytes_max, end_offset=end_offset, at_least_one=at_least_one
     )
     wanted, size_bytes = [], 0
-    for found in iter_batches(LOG):
+    for found in walk(LOG):
         header = found.header
         if header.next_offset <= offset:
             continue

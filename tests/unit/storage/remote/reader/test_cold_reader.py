@@ -17,7 +17,7 @@ from strandline.storage.errors import (
     TierUnavailable,
 )
 from strandline.storage.model import AbortedTransaction, TimestampOffset
-from strandline.storage.records.batch.batch import iter_batches
+from strandline.storage.records.batch.any_batch import walk
 from strandline.storage.records.compression import Codec
 from strandline.storage.remote.object_store.memory import Fault, MemoryStore
 from strandline.storage.remote.reader import chunk_cache
@@ -93,7 +93,7 @@ def test_a_read_begins_with_the_batch_that_holds_the_offset(
 ) -> None:
     segment = archive(store)
     found = run(make_reader(store, executor).read(segment.entry, offset, bytes_max=1))
-    (only,) = iter_batches(joined(found))
+    (only,) = walk(joined(found))
     assert only.header.base_offset <= offset < only.header.next_offset == found.next_offset
 
 
@@ -150,7 +150,7 @@ def test_an_offset_behind_what_its_chunk_may_hold_is_not_believed(
 ) -> None:
     """It lies outside the checksum: a consumer would pass over all that is in between."""
     segment = archive(store)
-    batches = list(iter_batches(segment.log))
+    batches = list(walk(segment.log))
     reader = make_reader(store, executor, chunk_bytes=1 if number > 0 else 1 << 20)
     damaged = batches[number].position + 5
 

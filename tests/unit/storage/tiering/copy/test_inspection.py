@@ -14,7 +14,7 @@ from strandline.storage.clock import ManualClock
 from strandline.storage.errors import CorruptRecords, DiskError
 from strandline.storage.model import EpochStart, TimestampType
 from strandline.storage.records.batch import batch as batch_format
-from strandline.storage.records.batch.batch import iter_batches
+from strandline.storage.records.batch.any_batch import walk
 from strandline.storage.records.batch.record import Record, encode_batch, iter_records, with_crc
 from strandline.storage.records.compression import Codec
 from strandline.storage.tiering.copy import inspector as inspector_module
@@ -94,7 +94,7 @@ def test_both_walks_agree_with_reading_every_record(path: Path, codec: Codec, se
     facts = inspect(path, content, 0, offset)
     timestamps_ms = [
         record.timestamp_ms
-        for found in iter_batches(content)
+        for found in walk(content)
         for record in iter_records(content, found.header, found.position)
     ]
     assert facts.bounds == (min(timestamps_ms), max(timestamps_ms))

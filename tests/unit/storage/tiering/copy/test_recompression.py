@@ -20,7 +20,7 @@ from strandline.storage.crash_points import (
 )
 from strandline.storage.errors import CorruptRecords
 from strandline.storage.model import TimestampType
-from strandline.storage.records.batch.batch import iter_batches
+from strandline.storage.records.batch.any_batch import walk
 from strandline.storage.records.batch.record import (
     Header,
     Record,
@@ -79,7 +79,7 @@ def test_only_codec_length_and_checksum_of_a_batch_change(
         transactional=True,
     )
     count, made = rewritten(tmp_path, content)
-    (before,), (after,) = iter_batches(content), iter_batches(made)
+    (before,), (after,) = walk(content), walk(made)
     if codec is not Codec.NONE and not count:
         # Its own codec was better.
         assert made == content
@@ -87,8 +87,7 @@ def test_only_codec_length_and_checksum_of_a_batch_change(
     assert count == 1
     assert after.header.codec == Codec.ZSTD
     assert (
-        replace(
-            after.header,
+        after.header._replace(
             batch_length=before.header.batch_length,
             crc=before.header.crc,
             attributes=before.header.attributes,
@@ -134,7 +133,7 @@ async def read_records(rig: Rig) -> list[Record]:
     content = await rig.read_all(0)
     return [
         record
-        for batch in iter_batches(content)
+        for batch in walk(content)
         for record in iter_records(content, batch.header, batch.position)
     ]
 
@@ -143,7 +142,7 @@ def sent_records(rig: Rig) -> list[Record]:
     content = b"".join(rig.sent)
     return [
         record
-        for batch in iter_batches(content)
+        for batch in walk(content)
         for record in iter_records(content, batch.header, batch.position)
     ]
 

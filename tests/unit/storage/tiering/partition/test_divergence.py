@@ -30,7 +30,7 @@ from strandline.storage.crash_points import (
 from strandline.storage.errors import TierUnavailable
 from strandline.storage.local.log import set_aside
 from strandline.storage.local.log.log import LocalLog
-from strandline.storage.records.batch.batch import iter_batches
+from strandline.storage.records.batch.any_batch import walk
 from strandline.storage.records.batch.record import Record, encode_batch, iter_records
 from strandline.storage.remote.object_store.memory import Fault
 from strandline.storage.tiering.partition import divergence
@@ -78,7 +78,7 @@ def archived_values(rig: Rig) -> list[bytes]:
 
 def values_in(batches: bytes) -> list[bytes]:
     values: list[bytes] = []
-    for batch in iter_batches(batches):
+    for batch in walk(batches):
         for record in iter_records(batches, batch.header, batch.position):
             assert record.offset == len(values)
             assert record.value is not None
@@ -90,7 +90,7 @@ def sent_values(batches: list[bytes]) -> list[bytes]:
     return [
         bytes(record.value or b"")
         for batch in batches
-        for record in iter_records(batch, next(iter_batches(batch)).header)
+        for record in iter_records(batch, next(walk(batch)).header)
     ]
 
 
@@ -428,7 +428,7 @@ async def test_what_is_taken_after_a_topic_left_the_archive_is_not_cut_off_with_
         batches = await rig.read_all(rig.log.log_start_offset)
         values = [
             bytes(record.value or b"")
-            for batch in iter_batches(batches)
+            for batch in walk(batches)
             for record in iter_records(batches, batch.header, batch.position)
         ]
         wanted = sent_values([*own, *rig.sent[-1:]])

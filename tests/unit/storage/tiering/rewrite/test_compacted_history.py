@@ -21,7 +21,7 @@ from strandline.storage.config.log_config import LONG_MAX
 from strandline.storage.local.cleaner.messages import CleaningRequest, CleaningStatistics
 from strandline.storage.local.cleaner.transactions import CleanedTransactions
 from strandline.storage.model import AbortedTransaction
-from strandline.storage.records.batch.batch import iter_batches
+from strandline.storage.records.batch.any_batch import walk
 from strandline.storage.remote.manifest import manifest
 from strandline.storage.remote.manifest import store as manifest_store
 from strandline.storage.remote.manifest.compaction_mark import CompactionMark, next_mark
@@ -113,7 +113,7 @@ async def test_what_a_producer_committed_after_an_abort_stays_however_often_it_i
             history.pass_ms(COMPACTED.delete_retention_ms + GRACE_MS)
         # Both markers are gone, so nothing may name the transaction any more.
         (first, *_) = history.entries(history.manifest)
-        batches = list(iter_batches(history.memory._objects[first.log_key].content))
+        batches = list(walk(history.memory._objects[first.log_key].content))
         assert [batch.header.is_control for batch in batches].count(True) <= 1
         meta = segment_meta.decode(history.memory._objects[first.meta_key].content)
         assert segment_meta.Section.TXN_INDEX not in meta
@@ -249,7 +249,7 @@ def a_record_is_lost_at_the_border_of_a_run(patch: Patch) -> None:
 
     def cuts(self: object, partition: object, run: object, path: Path, **more: object) -> object:
         content = path.read_bytes()
-        batches = list(iter_batches(content))
+        batches = list(walk(content))
         if len(batches) > 2:
             path.write_bytes(content[batches[1].position :])
         return publish(self, partition, run, path, **more)  # type: ignore[arg-type]

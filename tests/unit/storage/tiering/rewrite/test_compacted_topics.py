@@ -15,7 +15,7 @@ from strandline.storage.crash_points import CRASH_POINTS, SimulatedCrash, simula
 from strandline.storage.errors import OutOfResources
 from strandline.storage.local.log.log import LocalLog
 from strandline.storage.model import Isolation, TopicIdPartition, TopicPartition
-from strandline.storage.records.batch.batch import iter_batches
+from strandline.storage.records.batch.any_batch import walk
 from strandline.storage.remote.manifest import store as manifest_store
 from strandline.storage.remote.manifest.topic_info import TopicInfo
 from strandline.storage.remote.object_store.memory import Fault
@@ -71,10 +71,10 @@ async def test_a_log_that_was_compacted_is_archived_when_it_becomes_a_tiered_one
         assert len(rig.local_segments) == 1
         assert 0 in sizes[:-1]
         assert await rig.read_all(0) == before
-        ends = [batch.header for batch in iter_batches(before)]
+        ends = [batch.header for batch in walk(before)]
         for offset in range(rig.log.end_offset):
             found = await rig.log.read_remote(offset, bytes_max=1)
-            first = next(iter_batches(found.buffers[0])).header
+            first = next(walk(found.buffers[0])).header
             behind = [header for header in ends if header.last_offset >= offset]
             # What has no record may be passed over with its segment.
             passed = behind[: behind.index(first)]
@@ -117,7 +117,7 @@ async def test_a_reader_gets_no_row_of_answers_without_a_record_and_comes_to_the
             else:
                 assert read.range is not None
                 content, offset = read.range.read(), read.next_offset
-            found += [batch.header.record_count for batch in iter_batches(content)]
+            found += [batch.header.record_count for batch in walk(content)]
         assert sum(found) == 3
         assert answers <= 6
 
