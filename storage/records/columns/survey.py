@@ -1,18 +1,16 @@
-"""Headers and time bounds of a segment's batches at compiled speed, and their keys into a filter.
+"""Time bounds of the records of many batches at compiled speed, and their keys into a filter.
 
-    segment --survey kernel, ROWS_MAX batches a call--> (header, position, bounds)
+    where the records of each batch lie --survey kernel, one call--> bounds of each
 
-What the kernel does not read (old messages, impossible headers, a partial batch) is left to the
-caller: the walk ends there. Imports numba when it is first used; see `vectorised`.
+Imports numba when it is first used; see `vectorised`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from strandline.storage.model import Buffer
-from strandline.storage.records.batch.batch import BatchHeader
 from strandline.storage.records.columns import vectorised
 from strandline.storage.records.columns.key_filter import KeyFilterBuilder
 
@@ -20,52 +18,48 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-# 140 KB of rows, and as many batches between two looks at how full the filter is.
-ROWS_MAX = 1024
+
+class SurveyedRecords(NamedTuple):
+    """Decompressed records [start, end) in a buffer; the fields are those of the kernel's table."""
+
+    start: int
+    end: int
+    base_timestamp_ms: int
+    record_count: int
 
 
-class SurveyedBatch(NamedTuple):
-    """`min_ms` and `max_ms` are of the records; only if `is_read`."""
+def survey(
+    buffer: Buffer, batches: Sequence[SurveyedRecords], keys: KeyFilterBuilder
+) -> list[tuple[int, int] | None]:
+    """Smallest and largest timestamp of each batch's records; None if they cannot be read.
 
-    header: BatchHeader
-    position: int
-    is_read: bool
-    is_compressed: bool
-    min_ms: int
-    max_ms: int
-
-
-def survey(buffer: Buffer, position: int, keys: KeyFilterBuilder) -> Iterator[SurveyedBatch]:
-    """The batches from `position` up to the first that the kernel leaves alone.
-
-    CRCs are the caller's. The keys of compressed batches are not looked at.
+    Only lengths, timestamps and keys are looked at, so that odd contents never keep a segment from
+    being archived. The keys go to `keys`, which gives up if some cannot be found.
     """
+    if not batches:
+        return []
     import numpy as np
 
     from strandline.storage.records.kernels import survey as kernels
     from strandline.storage.records.kernels.key_filter import CASTAGNOLI, IEEE, KEYS_LOST
 
-    view = vectorised.as_array(buffer)
-    rows = np.empty((ROWS_MAX, kernels.ROW_FIELDS), np.int64)
+    wanted = keys.is_complete
     nothing: npt.NDArray[np.uint32] = np.empty(0, np.uint32)
-    count = ROWS_MAX
-    while count == ROWS_MAX:
-        wanted = keys.is_complete
-        words = keys.words if wanted else nothing
-        count, position, added = kernels.survey(
-            view, position, rows, CASTAGNOLI, IEEE, words, 0 if wanted else KEYS_LOST
-        )
-        if wanted and added == KEYS_LOST:
-            keys.give_up()
-        elif wanted:
-            keys.count(added)
-        for row in rows[:count].tolist():
-            outcome = row[kernels.OUTCOME]
-            yield SurveyedBatch(
-                BatchHeader(*row[: kernels.HEADER_FIELDS]),
-                row[kernels.POSITION],
-                outcome == kernels.READ,
-                outcome == kernels.COMPRESSED,
-                row[kernels.MIN_MS],
-                row[kernels.MAX_MS],
-            )
+    found = np.empty((len(batches), kernels.FOUND_FIELDS), np.int64)
+    added = kernels.survey(
+        vectorised.as_array(buffer),
+        np.array(batches, np.int64),
+        found,
+        CASTAGNOLI,
+        IEEE,
+        keys.words if wanted else nothing,
+        0 if wanted else KEYS_LOST,
+    )
+    if wanted and added == KEYS_LOST:
+        keys.give_up()
+    elif wanted:
+        keys.count(added)
+    return [
+        (smallest, largest) if is_readable else None
+        for is_readable, smallest, largest in found.tolist()
+    ]

@@ -20,6 +20,8 @@ from __future__ import annotations
 import numpy as np
 
 from strandline.storage.records.kernels.parts import (
+    BAD_LENGTH,
+    BAD_VARINT,
     Bytes,
     Int32s,
     Int64s,
@@ -27,6 +29,8 @@ from strandline.storage.records.kernels.parts import (
     copy_bytes,
     inlined,
     read_varint,
+    skip_nullable,
+    step_record,
     sum_wraps,
 )
 
@@ -59,12 +63,10 @@ HEADER_VALUE_NULLS = 13
 HEADER_KEY_HIGH_BITS = 14  # the "or" of all bytes of header keys: below 128 means plain ASCII
 CURSOR_FIELDS = 15
 
-# How a kernel ended. 0 and 1 are fine, the others are the reasons of CorruptRecords.
+# How a kernel ended. 0 and 1 are fine, the others, and those of `parts`, are the reasons of
+# CorruptRecords.
 DONE = 0
 FULL = 1
-BAD_VARINT = 2
-BAD_RECORD_LENGTH = 3
-BAD_LENGTH = 4
 BAD_HEADER_COUNT = 5
 SPARE_RECORD_BYTES = 6
 SPARE_BATCH_BYTES = 7
@@ -72,17 +74,6 @@ BAD_OFFSET = 8
 BAD_TIMESTAMP = 9
 
 INT64_MAX = 0x7FFFFFFFFFFFFFFF
-
-
-@inlined
-def skip_nullable(buffer: Bytes, position: int, end: int) -> tuple[int, int, int]:
-    """Length (-1 is null), position of the data, status."""
-    length, position = read_varint(buffer, position, end)
-    if position < 0:
-        return 0, 0, BAD_VARINT
-    if length < -1 or length > end - position:
-        return 0, 0, BAD_LENGTH
-    return length, position, DONE
 
 
 @inlined
@@ -95,25 +86,19 @@ def _parse_record(
     header count, headers position, end of the record, status.
     """
     nothing = (0, 0, 0, 0, 0, 0, 0, 0, 0)
-    length, position = read_varint(buffer, position, payload_end)
-    if position < 0:
-        return (*nothing, BAD_VARINT)
-    if length < 1 or length > payload_end - position:
-        return (*nothing, BAD_RECORD_LENGTH)
-    end = position + length
-    timestamp_delta, position = read_varint(buffer, position + 1, end)
-    if position < 0:
-        return (*nothing, BAD_VARINT)
+    end, _, position, timestamp_delta = step_record(buffer, position, payload_end)
+    if end < 0:
+        return (*nothing, -end)
     offset_delta, position = read_varint(buffer, position, end)
     if position < 0:
         return (*nothing, BAD_VARINT)
-    key_length, key_position, status = skip_nullable(buffer, position, end)
-    if status != DONE:
-        return (*nothing, status)
+    key_length, key_position = skip_nullable(buffer, position, end)
+    if key_position < 0:
+        return (*nothing, -key_position)
     position = key_position + max(key_length, 0)
-    value_length, value_position, status = skip_nullable(buffer, position, end)
-    if status != DONE:
-        return (*nothing, status)
+    value_length, value_position = skip_nullable(buffer, position, end)
+    if value_position < 0:
+        return (*nothing, -value_position)
     position = value_position + max(value_length, 0)
     header_count, position = read_varint(buffer, position, end)
     if position < 0:
@@ -122,14 +107,14 @@ def _parse_record(
         return (*nothing, BAD_HEADER_COUNT)
     headers_position = position
     for _ in range(header_count):
-        length, position, status = skip_nullable(buffer, position, end)
-        if status != DONE:
-            return (*nothing, status)
+        length, position = skip_nullable(buffer, position, end)
+        if position < 0:
+            return (*nothing, -position)
         if length < 0:
             return (*nothing, BAD_LENGTH)
-        length, position, status = skip_nullable(buffer, position + length, end)
-        if status != DONE:
-            return (*nothing, status)
+        length, position = skip_nullable(buffer, position + length, end)
+        if position < 0:
+            return (*nothing, -position)
         position += max(length, 0)
     if position != end:
         return (*nothing, SPARE_RECORD_BYTES)
@@ -145,36 +130,6 @@ def _parse_record(
         end,
         DONE,
     )
-
-
-@compiled
-def record_bounds(buffer: Bytes, record_count: int, base_timestamp: int, bounds: Int64s) -> int:
-    """Steps over the records of one batch that fill `buffer`, reading only their timestamps.
-
-    `bounds` becomes [min ms, max ms, records stepped over].
-    """
-    position = 0
-    minimum = INT64_MAX
-    maximum = -INT64_MAX - 1
-    for record in range(record_count):
-        bounds[2] = record
-        length, position = read_varint(buffer, position, buffer.size)
-        if position < 0:
-            return BAD_VARINT
-        if length < 1 or length > buffer.size - position:
-            return BAD_RECORD_LENGTH
-        delta, after = read_varint(buffer, position + 1, position + length)
-        if after < 0:
-            return BAD_VARINT
-        if sum_wraps(base_timestamp, delta):
-            return BAD_TIMESTAMP
-        minimum = min(minimum, base_timestamp + delta)
-        maximum = max(maximum, base_timestamp + delta)
-        position += length
-    bounds[0] = minimum
-    bounds[1] = maximum
-    bounds[2] = record_count
-    return DONE if position == buffer.size else SPARE_BATCH_BYTES
 
 
 @inlined

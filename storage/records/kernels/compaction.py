@@ -28,6 +28,8 @@ from strandline.storage.records.kernels.parts import (
     copy_bytes,
     inlined,
     read_varint,
+    skip_nullable,
+    step_record,
 )
 
 Hashes: TypeAlias = npt.NDArray[np.uint64]
@@ -58,59 +60,6 @@ LATEST_OFFSET = 1
 STATE_FIELDS = 2
 
 TABLE_COLUMNS = 3
-
-
-@inlined
-def _varint(buffer: Bytes, position: int, end: int) -> tuple[int, int]:
-    """As `read_varint`, and short ones sooner."""
-    # Nearly every length and delta is one or two bytes.
-    if position < end:
-        low = np.int64(buffer[position])
-        if low < 0x80:
-            return int((low >> 1) ^ -(low & 1)), position + 1
-        if position + 1 < end and buffer[position + 1] < 0x80:
-            both = (low & 0x7F) | (np.int64(buffer[position + 1]) << 7)
-            return int((both >> 1) ^ -(both & 1)), position + 2
-    return read_varint(buffer, position, end)
-
-
-@inlined
-def _walk(buffer: Bytes, position: int, end: int) -> tuple[int, int, int, int, int, int, int]:
-    """One record: its end (-1 if it is none), position of and behind the timestamp delta, that
-    delta, offset delta, key length and position; the value's length is asked for separately.
-    """
-    nothing = (-1, 0, 0, 0, 0, 0, 0)
-    length, position = _varint(buffer, position, end)
-    if position < 0 or length < 1 or length > end - position:
-        return nothing
-    record_end = position + length
-    delta_position = position + 1
-    timestamp_delta, after_delta = _varint(buffer, delta_position, record_end)
-    if after_delta < 0:
-        return nothing
-    offset_delta, position = _varint(buffer, after_delta, record_end)
-    if position < 0:
-        return nothing
-    key_length, position = _varint(buffer, position, record_end)
-    if position < 0 or key_length < -1 or key_length > record_end - position:
-        return nothing
-    return (
-        record_end,
-        delta_position,
-        after_delta,
-        timestamp_delta,
-        offset_delta,
-        key_length,
-        position,
-    )
-
-
-@inlined
-def _value_length(buffer: Bytes, position: int, end: int) -> tuple[int, bool]:
-    length, position = _varint(buffer, position, end)
-    if position < 0 or length < -1 or length > end - position:
-        return 0, False
-    return length, True
 
 
 @inlined
@@ -235,15 +184,21 @@ def _survey(
     end = rows[row, END]
     previous_delta = -1
     for index in range(rows[row, RECORD_COUNT]):
-        record_end, _d, _a, timestamp_delta, offset_delta, key_length, key_position = _walk(
-            buffer, position, end
-        )
+        record_end, _, after_delta, timestamp_delta = step_record(buffer, position, end)
         if record_end < 0:
+            return False
+        offset_delta, key_at = read_varint(buffer, after_delta, record_end)
+        if key_at < 0:
             return False
         if offset_delta <= previous_delta or offset_delta > rows[row, LAST_OFFSET_DELTA]:
             return False
-        value_length, good = _value_length(buffer, key_position + max(key_length, 0), record_end)
-        if not good:
+        key_length, key_position = skip_nullable(buffer, key_at, record_end)
+        if key_position < 0:
+            return False
+        value_length, value_position = skip_nullable(
+            buffer, key_position + max(key_length, 0), record_end
+        )
+        if value_position < 0:
             return False
         kind = PLAIN
         if value_length < 0:
@@ -416,7 +371,7 @@ def rebase_records(buffer: Bytes, record_count: int, shift: int, target: Bytes) 
     position = 0
     target_at = 0
     for _ in range(record_count):
-        record_end, delta_position, after_delta, timestamp_delta, _o, _k, _p = _walk(
+        record_end, delta_position, after_delta, timestamp_delta = step_record(
             buffer, position, buffer.size
         )
         if record_end < 0:

@@ -1,4 +1,4 @@
-"""The compiled loop that adds the keys of a batch to a key filter; `vectorised` calls it.
+"""The compiled piece that adds the key of a record to a key filter; `survey` is built with it.
 
 The rule of `kernels` holds: nothing is read at a position that was not compared with its end. Any
 record whose key cannot be found ends the loop, and the caller gives the filter up.
@@ -11,8 +11,7 @@ import zlib
 import numpy as np
 import numpy.typing as npt
 
-from strandline.storage.records.kernels.batches import skip_nullable
-from strandline.storage.records.kernels.parts import Bytes, compiled, inlined, read_varint
+from strandline.storage.records.kernels.parts import Bytes, inlined, skip_nullable
 from strandline.storage.system import crc32c
 
 Words = npt.NDArray[np.uint32]
@@ -74,8 +73,8 @@ def add_key(
     position += 1
     if position < end and buffer[position] == _NULL:
         return 0
-    length, position, status = skip_nullable(buffer, position, end)
-    if status != 0:
+    length, position = skip_nullable(buffer, position, end)
+    if position < 0:
         return KEYS_LOST
     if length < 0:
         return 0
@@ -94,33 +93,3 @@ def add_key(
         bit = np.uint32((mixed >> np.uint64(5 * number)) & np.uint64(31))
         words[word + number] |= np.uint32(1) << bit
     return 1
-
-
-@compiled
-def add_keys(
-    buffer: Bytes,
-    record_count: int,
-    castagnoli: npt.NDArray[np.uint32],
-    ieee: npt.NDArray[np.uint32],
-    words: Words,
-) -> int:
-    """Adds the keys of the records that fill `buffer`; how many have one, or -1 if one is damaged.
-
-    `words` is a filter of the largest size, 2^15 blocks of eight words.
-    """
-    position = 0
-    keys = 0
-    for _ in range(record_count):
-        length, position = read_varint(buffer, position, buffer.size)
-        if position < 0 or length < 1 or length > buffer.size - position:
-            return KEYS_LOST
-        end = position + length
-        _timestamp, at = read_varint(buffer, position + 1, end)
-        if at < 0:
-            return KEYS_LOST
-        added = add_key(buffer, at, end, castagnoli, ieee, words)
-        if added == KEYS_LOST:
-            return KEYS_LOST
-        keys += added
-        position = end
-    return keys

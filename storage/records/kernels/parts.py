@@ -69,6 +69,14 @@ copy_bytes = cast("Callable[[Bytes, int, int, Bytes, int], None]", intrinsic(_ge
 @inlined
 def read_varint(buffer: Bytes, position: int, end: int) -> tuple[int, int]:
     """A zigzag varint and the position behind it; position -1 if it is cut or over 64 bits."""
+    # Nearly every length and delta is one or two bytes.
+    if position < end:
+        low = np.int64(buffer[position])
+        if low < 0x80:
+            return int((low >> 1) ^ -(low & 1)), position + 1
+        if position + 1 < end and buffer[position + 1] < 0x80:
+            both = (low & 0x7F) | (np.int64(buffer[position + 1]) << 7)
+            return int((both >> 1) ^ -(both & 1)), position + 2
     result = np.uint64(0)
     shift = 0
     while position < end:
@@ -84,14 +92,41 @@ def read_varint(buffer: Bytes, position: int, end: int) -> tuple[int, int]:
     return 0, -1
 
 
+# What is wrong with a record; a position that is minus one of these is none.
+BAD_VARINT = 2
+BAD_RECORD_LENGTH = 3
+BAD_LENGTH = 4
+
+
 @inlined
-def big_endian(buffer: Bytes, position: int, width: int) -> int:
-    """A signed big-endian integer of `width` bytes."""
-    number = np.int64(0)
-    for step in range(width):
-        number = (number << 8) | np.int64(buffer[position + step])
-    shift = 64 - 8 * width
-    return int((number << shift) >> shift)
+def step_record(buffer: Bytes, position: int, end: int) -> tuple[int, int, int, int]:
+    """Steps over one record of [position, end): the one compiled reader of a record's begin.
+
+    Its end (or minus what is wrong); where its timestamp delta lies, the position behind that,
+    where its offset delta lies, and the timestamp delta.
+    """
+    length, position = read_varint(buffer, position, end)
+    if position < 0:
+        return -BAD_VARINT, 0, 0, 0
+    if length < 1 or length > end - position:
+        return -BAD_RECORD_LENGTH, 0, 0, 0
+    record_end = position + length
+    delta_position = position + 1
+    timestamp_delta, after_delta = read_varint(buffer, delta_position, record_end)
+    if after_delta < 0:
+        return -BAD_VARINT, 0, 0, 0
+    return record_end, delta_position, after_delta, timestamp_delta
+
+
+@inlined
+def skip_nullable(buffer: Bytes, position: int, end: int) -> tuple[int, int]:
+    """Length of a field (-1 is null), and where its bytes begin (or minus what is wrong)."""
+    length, position = read_varint(buffer, position, end)
+    if position < 0:
+        return 0, -BAD_VARINT
+    if length < -1 or length > end - position:
+        return 0, -BAD_LENGTH
+    return length, position
 
 
 @inlined

@@ -34,14 +34,13 @@ from strandline.storage.model import (
     Offset,
     TimestampMs,
 )
-from strandline.storage.records.batch.batch import MAGIC, BatchHeader
+from strandline.storage.records.batch.batch import Batch, BatchHeader
 from strandline.storage.records.columns.key_filter import KeyFilter, KeyFilterBuilder
 from strandline.storage.system import crc32c
 from strandline.storage.tiering.copy.segment_walk import (
     NO_BOUNDS,
     TimestampBounds,
     Walk,
-    WalkedBatch,
     plain_walk,
 )
 
@@ -155,8 +154,8 @@ def inspect_records(
         chunk_bytes=chunk_bytes(len(view)),
     )
     position = 0
-    for batch in walk(view, survey.keys):
-        survey.add(batch)
+    for batch, found in walk(view, survey.keys):
+        survey.add(batch, found)
         position = batch.end_position
     if position != len(view):
         raise CorruptRecords(f"{len(view) - position} bytes after the last whole batch")
@@ -244,15 +243,15 @@ class _Survey:
     chunk_record_count: int = 0
     chunk_bounds: TimestampBounds | None = None
 
-    def add(self, batch: WalkedBatch) -> None:
-        header, position = batch.header, batch.position
+    def add(self, batch: Batch, found: TimestampBounds | None) -> None:
+        position, header = batch
         self._check(header)
         if position - self.chunk_position >= self.chunk_bytes:
             self.close_chunk(position)
         if not self.chunk_is_open:
             self.chunk_is_open = True
             self.chunk_position, self.chunk_base_offset = position, header.base_offset
-        bounds = batch.bounds if header.record_count else None
+        bounds = found if header.record_count else None
         if bounds is None and header.record_count:
             self.unreadable_batch_count += 1
             times = (header.base_timestamp_ms, header.max_timestamp_ms)
@@ -268,7 +267,7 @@ class _Survey:
         self.transactional_batch_count += header.is_transactional
         # Old messages know no epoch: they belong to the one before, or to the first there was.
         last_epoch = self.leader_epochs[-1].epoch if self.leader_epochs else 0
-        epoch = header.leader_epoch if header.magic == MAGIC else last_epoch
+        epoch = last_epoch if header.is_old else header.leader_epoch
         if not self.leader_epochs or last_epoch != epoch:
             self.leader_epochs.append(EpochStart(epoch, header.base_offset))
         self.next_offset = header.next_offset

@@ -9,24 +9,26 @@ formats, and whatever the compiled loops leave alone, are walked in Python.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from strandline.storage.errors import CorruptRecords, UnsupportedCodec
 from strandline.storage.model import NO_TIMESTAMP, Buffer, TimestampMs, TimestampType
 from strandline.storage.records.batch import batch as batch_format
-from strandline.storage.records.batch.any_batch import check_crc, iter_records, walk
-from strandline.storage.records.batch.batch import MAGIC, BatchHeader
+from strandline.storage.records.batch.any_batch import iter_records, walk
+from strandline.storage.records.batch.batch import Batch, BatchHeader
 from strandline.storage.records.batch.key_walk import read_varint
 from strandline.storage.records.columns import vectorised
 from strandline.storage.records.columns.key_filter import KeyFilterBuilder
-from strandline.storage.records.columns.survey import survey
+from strandline.storage.records.columns.survey import SurveyedRecords, survey
 from strandline.storage.records.compression import decompress
 
 # The compiled kernel walks ten times as fast as Python, but loading numba takes 0.4 s and 100 MB
 # (seconds, when nothing of it is in its cache yet). After so many records, which take as long to
 # walk plainly, it pays.
 PLAIN_RECORDS_MAX = 200_000
+# As many batches are one call, and lie between two looks at how full the filter is.
+RUN_BATCHES_MAX = 1024
 
 
 class TimestampBounds(NamedTuple):
@@ -47,35 +49,17 @@ class TimestampBounds(NamedTuple):
 NO_BOUNDS = TimestampBounds(NO_TIMESTAMP, NO_TIMESTAMP)
 
 
-class WalkedBatch(NamedTuple):
-    """A batch with a true CRC; `bounds` is None if its records cannot be read."""
-
-    position: int
-    header: BatchHeader
-    bounds: TimestampBounds | None
-
-    @property
-    def end_position(self) -> int:
-        return self.position + self.header.size_bytes
+# (a segment, what its keys are added to) -> its batches, whose CRCs are right, and the bounds of
+# their records; None if these cannot be read. Raises CorruptRecords at a batch that is not what its
+# header says.
+BoundedBatch = tuple[Batch, TimestampBounds | None]
+Walk = Callable[[memoryview, KeyFilterBuilder], Iterator[BoundedBatch]]
 
 
-# (a segment, what its keys are added to) -> its batches. Raises CorruptRecords at one that is not
-# what its header says.
-Walk = Callable[[memoryview, KeyFilterBuilder], Iterator[WalkedBatch]]
-
-
-def plain_walk(
-    view: memoryview, keys: KeyFilterBuilder, position: int = 0
-) -> Iterator[WalkedBatch]:
+def plain_walk(view: memoryview, keys: KeyFilterBuilder) -> Iterator[BoundedBatch]:
     """The walk in plain Python."""
-    for batch in walk(view, position):
-        encoded = view[batch.position : batch.end_position]
-        check_crc(encoded, batch.header)
-        if not keys.is_plain and batch.header.record_count:
-            # Compiled loops began the filter, and only they could go on with it.
-            keys.give_up()
-        bounds = _read(walk_bounds, encoded, batch.header, keys)
-        yield WalkedBatch(batch.position, batch.header, bounds)
+    for batch in walk(view, verify_crc=True):
+        yield batch, _read(walk_bounds, batch.encoded(view), batch.header, keys)
 
 
 class AdaptiveWalk:
@@ -84,44 +68,67 @@ class AdaptiveWalk:
     def __init__(self, *, plain_records_max: int = PLAIN_RECORDS_MAX) -> None:
         self._plain_records_left = plain_records_max
 
-    def __call__(self, view: memoryview, keys: KeyFilterBuilder) -> Iterator[WalkedBatch]:
-        position = 0
+    def __call__(self, view: memoryview, keys: KeyFilterBuilder) -> Iterator[BoundedBatch]:
         can_compile = vectorised.available()
-        while True:
-            if can_compile and self._plain_records_left <= 0:
-                for walked in _compiled_walk(view, keys, position):
-                    yield walked
-                    position = walked.end_position
-            # One batch that the kernel leaves alone; or all, as long as plain walking is cheaper.
-            for walked in plain_walk(view, keys, position):
-                yield walked
-                position = walked.end_position
-                self._plain_records_left -= walked.header.record_count
-                if can_compile and self._plain_records_left <= 0:
-                    break
-            else:
-                return
+        run: list[Batch] = []
+        for batch in walk(view, verify_crc=True):
+            if not can_compile or self._plain_records_left > 0:
+                self._plain_records_left -= batch.header.record_count
+                yield batch, _read(walk_bounds, batch.encoded(view), batch.header, keys)
+                continue
+            run.append(batch)
+            if len(run) >= RUN_BATCHES_MAX:
+                yield from _compiled_run(view, run, keys)
+                run.clear()
+        yield from _compiled_run(view, run, keys)
 
 
-def _compiled_walk(
-    view: memoryview, keys: KeyFilterBuilder, position: int
-) -> Iterator[WalkedBatch]:
-    """The walk up to the first batch that the kernel leaves alone."""
-    for batch in survey(view, position, keys):
+def _compiled_run(
+    view: memoryview, run: Sequence[Batch], keys: KeyFilterBuilder
+) -> Iterator[BoundedBatch]:
+    """What of a run is neither old nor compressed goes to the kernel in one call."""
+    found = iter(
+        survey(
+            view,
+            [
+                SurveyedRecords(
+                    batch.position + batch_format.HEADER_BYTES,
+                    batch.end_position,
+                    batch.header.base_timestamp_ms,
+                    batch.header.record_count,
+                )
+                for batch in run
+                if not batch.header.is_old and not batch.header.codec
+            ],
+            keys,
+        )
+    )
+    for batch in run:
         header = batch.header
-        encoded = view[batch.position : batch.position + header.size_bytes]
-        check_crc(encoded, header)
-        bounds = TimestampBounds(batch.min_ms, batch.max_ms) if batch.is_read else None
-        if batch.is_compressed:
-            bounds = _read(_compiled_bounds, encoded, header, keys)
-        yield WalkedBatch(batch.position, header, bounds)
+        if header.is_old or header.codec:
+            way = walk_bounds if header.is_old else _compiled_bounds
+            yield batch, _read(way, batch.encoded(view), header, keys)
+            continue
+        bounds = next(found)
+        yield batch, None if bounds is None else _of_header(TimestampBounds(*bounds), header)
 
 
 def _compiled_bounds(
     encoded: memoryview, header: BatchHeader, keys: KeyFilterBuilder
 ) -> TimestampBounds:
-    bounds = vectorised.record_bounds(encoded, header, keys=keys)
-    return TimestampBounds(bounds.min_timestamp_ms, bounds.max_timestamp_ms)
+    payload = decompress(header.codec, encoded[batch_format.HEADER_BYTES :])
+    records = SurveyedRecords(0, len(payload), header.base_timestamp_ms, header.record_count)
+    (bounds,) = survey(payload, [records], keys)
+    if bounds is None:
+        raise CorruptRecords(f"records of the batch at offset {header.base_offset} are not whole")
+    return _of_header(TimestampBounds(*bounds), header)
+
+
+def _of_header(bounds: TimestampBounds, header: BatchHeader) -> TimestampBounds:
+    """The records' own bounds, unless their time is the broker's."""
+    if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
+        return TimestampBounds(header.max_timestamp_ms, header.max_timestamp_ms)
+    return bounds
 
 
 def _read(
@@ -135,6 +142,9 @@ def _read(
     An append reads no record, so a producer can have such a batch stored. It is archived as it
     is: one client's nonsense must not keep the whole partition on the local disk.
     """
+    if not keys.is_plain and header.is_old:
+        # Compiled loops began the filter, and only they could go on with it.
+        keys.give_up()
     try:
         # The keys of a control batch are those of its markers, which nobody asks for; that they
         # are in the filter does no harm.
@@ -151,19 +161,17 @@ def walk_bounds(
 
     Raises CorruptRecords or UnsupportedCodec.
     """
-    if header.magic < MAGIC:
+    if header.is_old:
         return _walk_old_bounds(encoded, header, keys)
     payload = decompress(header.codec, encoded[batch_format.HEADER_BYTES :])
     deltas = walk_deltas(payload, header.record_count, keys)
     if not header.record_count:
         return NO_BOUNDS
-    if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
-        return TimestampBounds(header.max_timestamp_ms, header.max_timestamp_ms)
     base_ms = header.base_timestamp_ms
     bounds = TimestampBounds(base_ms + deltas.min_ms, base_ms + deltas.max_ms)
     if bounds.min_ms < vectorised.INT64_MIN or bounds.max_ms > vectorised.INT64_MAX:
         raise CorruptRecords(f"times of records are beyond 64 bits: {bounds}")
-    return bounds
+    return _of_header(bounds, header)
 
 
 def _walk_old_bounds(

@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strandline.storage.errors import CorruptFile, UnsupportedFormat
-from strandline.storage.records.batch.batch import read_header
+from strandline.storage.records.batch.batch import HEADER_BYTES, read_header
 from strandline.storage.records.batch.record import Record, encode_batch
-from strandline.storage.records.columns import key_filter, vectorised
+from strandline.storage.records.columns import key_filter
 from strandline.storage.records.columns.key_filter import KeyFilter, KeyFilterBuilder
-from strandline.storage.records.compression import Codec
+from strandline.storage.records.columns.survey import SurveyedRecords, survey
+from strandline.storage.records.compression import Codec, decompress
 
 
 def made_of(keys: list[bytes]) -> KeyFilter:
@@ -56,18 +57,22 @@ def test_other_keys_are_mostly_denied_and_the_filter_is_small(count: int) -> Non
 def test_compiled_loops_make_the_same_filter(keys: list[bytes | None], codec: Codec) -> None:
     batch = encoded(keys, codec)
     builder = KeyFilterBuilder()
-    vectorised.record_bounds(batch, read_header(batch), keys=builder)
+    add_compiled(batch, builder)
     assert not builder.is_plain
     assert builder.finish() == made_of([key for key in keys if key is not None])
 
 
-def test_plain_keys_and_compiled_ones_share_a_filter(monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = encoded([b"a", b"b"]), encoded([b"c", None])
+def add_compiled(batch: bytes, builder: KeyFilterBuilder) -> None:
+    header = read_header(batch)
+    payload = decompress(header.codec, batch[HEADER_BYTES:])
+    survey(payload, [SurveyedRecords(0, len(payload), 0, header.record_count)], builder)
+
+
+def test_plain_keys_and_compiled_ones_share_a_filter() -> None:
     builder = KeyFilterBuilder()
-    with monkeypatch.context() as patch:
-        patch.setattr(vectorised, "available", lambda: False)
-        vectorised.record_bounds(first, read_header(first), keys=builder)
-    vectorised.record_bounds(second, read_header(second), keys=builder)
+    for key in (b"a", b"b"):
+        builder.add(key)
+    add_compiled(encoded([b"c", None]), builder)
     assert builder.finish() == made_of([b"a", b"b", b"c"])
 
 

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from strandline.storage.errors import CorruptRecords, DecompressedTooLarge
 from strandline.storage.records.batch import any_batch, down_conversion, old_messages
 from strandline.storage.records.batch.record import Record, encode_batch
-from strandline.storage.records.columns import vectorised
 from strandline.storage.records.columns.columns import RowLimits, RunBuilder, WantedColumns, decode
 from strandline.storage.records.compression import Codec, compress
 from tests.support.old_formats import message_set, with_old_crc
@@ -106,9 +105,8 @@ def test_the_lakes_columns_hold_them_among_batches(magic: int, codec: int) -> No
     )
     builder = RunBuilder(content)
     runs = []
-    for row in vectorised.scan_batches(content):
-        vectorised.check_crc(content, row)
-        runs += builder.add(row)
+    for batch in any_batch.walk(content, verify_crc=True):
+        runs += builder.add(batch)
     runs += builder.finish()
     found = [
         (offset, time)

@@ -26,7 +26,6 @@ from strandline.storage.records.batch.record import (
     iter_records,
     with_crc,
 )
-from strandline.storage.records.columns import vectorised
 from strandline.storage.records.columns.columns import (
     BinaryColumn,
     DecodedRecords,
@@ -35,8 +34,9 @@ from strandline.storage.records.columns.columns import (
     WantedColumns,
     decode,
 )
-from strandline.storage.records.columns.vectorised import check_crc, record_bounds, scan_batches
-from strandline.storage.records.compression import Codec
+from strandline.storage.records.columns.key_filter import KeyFilterBuilder
+from strandline.storage.records.columns.survey import SurveyedRecords, survey
+from strandline.storage.records.compression import Codec, decompress
 from strandline.storage.records.kernels import parts as kernel_parts
 from tests.unit.storage.records.made_records import MALFORMED, batch_of, records
 
@@ -49,7 +49,7 @@ def compiled_kernels() -> None:
     """Compiling is counted here and not in the first test."""
     encoded = encode_batch([Record(offset=0, timestamp_ms=0, key=None, value=None)])
     decoded_records(encoded)
-    record_bounds(encoded, read_header(encoded))
+    bounds_of(encoded)
 
 
 def decoded_outputs(
@@ -62,7 +62,7 @@ def decoded_outputs(
     run_bytes_max: int = 1 << 20,
 ) -> list[DecodedRecords]:
     builder = RunBuilder(buffer, run_bytes_max=run_bytes_max)
-    runs = [run for row in scan_batches(buffer) for run in builder.add(row)]
+    runs = [run for row in walk(buffer) for run in builder.add(row)]
     return [
         output
         for run in [*runs, *builder.finish()]
@@ -215,7 +215,7 @@ def test_batches_of_all_codecs_come_in_order_in_bounded_runs() -> None:
         encode_batch(made[at * 10 : at * 10 + 10], codec=codec) for at, codec in enumerate(codecs)
     )
     builder = RunBuilder(buffer, run_bytes_max=1300)
-    runs = [run for row in scan_batches(buffer) for run in builder.add(row)]
+    runs = [run for row in walk(buffer) for run in builder.add(row)]
     runs += builder.finish()
     assert [len(run.batches) for run in runs] == [2, 2, 1, 1]
     assert decoded_records(buffer) == made
@@ -284,7 +284,7 @@ def test_rows_in_front_of_a_bad_batch_come_first() -> None:
     good = encode_batch([Record(offset=0, timestamp_ms=0, key=None, value=b"v")])
     bad, _ = batch_of(MALFORMED["null header key"])
     builder = RunBuilder(good + bad)
-    runs = [run for row in scan_batches(good + bad) for run in builder.add(row)]
+    runs = [run for row in walk(good + bad) for run in builder.add(row)]
     outputs = (
         output
         for run in [*runs, *builder.finish()]
@@ -295,35 +295,6 @@ def test_rows_in_front_of_a_bad_batch_come_first() -> None:
 
 
 # --- headers ---------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@given(BATCHES, st.integers(0, 30))
-def test_the_scan_finds_what_walking_finds(
-    batches: list[tuple[list[Record], Codec]], torn_bytes: int
-) -> None:
-    encoded = [encode_batch(made, codec=codec, producer_id=5) for made, codec in batches]
-    buffer = b"".join(encoded)
-    buffer = buffer[: len(buffer) - torn_bytes]
-    rows = list(scan_batches(buffer))
-    walked = list(walk(buffer))
-    assert len(rows) == len(walked)
-    for row, batch in zip(rows, walked, strict=True):
-        header = batch.header
-        assert (row.position, row.size_bytes) == (batch.position, header.size_bytes)
-        assert (row.base_offset, row.last_offset) == (header.base_offset, header.last_offset)
-        assert (row.record_count, row.crc) == (header.record_count, header.crc)
-        assert (row.attributes, row.producer_id) == (header.attributes, 5)
-        assert row.base_timestamp_ms == header.base_timestamp_ms
-        assert row.max_timestamp_ms == header.max_timestamp_ms
-        check_crc(buffer, row)
-
-
-def test_more_batches_than_the_scans_table_are_all_found() -> None:
-    encoded = encode_batch([Record(offset=1, timestamp_ms=0, key=None, value=None)])
-    count = vectorised.SCAN_ROWS_MAX * 2 + 3
-    positions = [row.position for row in scan_batches(encoded * count)]
-    assert positions == [len(encoded) * at for at in range(count)]
 
 
 @pytest.mark.parametrize(
@@ -353,7 +324,7 @@ def test_impossible_headers_are_corrupt(position: int, field: bytes) -> None:
     good = encode_batch([Record(offset=0, timestamp_ms=0, key=None, value=None)])
     damaged = bytearray(good)
     damaged[position : position + len(field)] = field
-    rows = scan_batches(good + bytes(damaged))
+    rows = walk(good + bytes(damaged))
     assert next(rows).position == 0
     with pytest.raises(CorruptRecords, match=f"position {len(good)}"):
         next(rows)
@@ -362,9 +333,8 @@ def test_impossible_headers_are_corrupt(position: int, field: bytes) -> None:
 def test_a_wrong_crc_is_corrupt() -> None:
     damaged = bytearray(encode_batch([Record(offset=3, timestamp_ms=0, key=None, value=b"v")]))
     damaged[-2] ^= 1
-    (row,) = scan_batches(bytes(damaged))
     with pytest.raises(CorruptRecords, match="offset 3"):
-        check_crc(bytes(damaged), row)
+        list(walk(bytes(damaged), verify_crc=True))
 
 
 # --- bounds ----------------------------------------------------------------------------------
@@ -375,22 +345,10 @@ def test_a_wrong_crc_is_corrupt() -> None:
 def test_bounds_are_those_of_the_records_not_of_the_header(
     made: list[Record], codec: Codec
 ) -> None:
-    encoded = encode_batch(made, codec=codec)
-    bounds = record_bounds(b"xx" + encoded, read_header(encoded), 2)
-    assert bounds.record_count == len(made)
-    assert bounds.min_timestamp_ms == min(record.timestamp_ms for record in made)
-    assert bounds.max_timestamp_ms == max(record.timestamp_ms for record in made)
-
-
-def test_bounds_are_the_same_without_numba(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = [Record(offset=n, timestamp_ms=n * n - 3 * n, key=None, value=None) for n in range(9)]
-    for kind in TimestampType:
-        encoded = encode_batch(made, timestamp_type=kind)
-        header = read_header(encoded)
-        monkeypatch.setattr(vectorised, "available", lambda: True)
-        compiled = record_bounds(encoded, header)
-        monkeypatch.setattr(vectorised, "available", lambda: False)
-        assert record_bounds(encoded, header) == compiled
+    assert bounds_of(encode_batch(made, codec=codec)) == (
+        min(record.timestamp_ms for record in made),
+        max(record.timestamp_ms for record in made),
+    )
 
 
 @pytest.mark.parametrize(
@@ -405,30 +363,34 @@ def test_bounds_are_the_same_without_numba(monkeypatch: pytest.MonkeyPatch) -> N
         "varint of eleven bytes",
     ],
 )
-def test_bounds_of_records_that_do_not_fill_their_batch_are_corrupt(name: str) -> None:
-    encoded, header = batch_of(MALFORMED[name])
-    with pytest.raises(CorruptRecords):
-        record_bounds(encoded, header)
+def test_records_that_do_not_fill_their_batch_have_no_bounds(name: str) -> None:
+    encoded, _ = batch_of(MALFORMED[name])
+    assert bounds_of(encoded) is None
 
 
-def test_bounds_of_a_batch_without_records_or_cut_short_are_corrupt() -> None:
-    encoded, header = batch_of(b"", count=0)
-    with pytest.raises(CorruptRecords):
-        record_bounds(encoded, header)
-    encoded = encode_batch([Record(offset=0, timestamp_ms=0, key=None, value=b"v")])
-    with pytest.raises(CorruptRecords):
-        record_bounds(encoded[:-1], read_header(encoded))
+def test_a_batch_without_records_has_no_bounds() -> None:
+    encoded, _ = batch_of(b"", count=0)
+    assert bounds_of(encoded) is None
 
 
 @settings(max_examples=200)
 @given(st.binary(max_size=60), st.integers(1, 5))
 def test_bounds_of_random_bytes_are_corrupt_or_found(payload: bytes, count: int) -> None:
-    encoded, header = batch_of(payload, count=count, last_delta=9)
-    try:
-        record_bounds(encoded, header)
-    except CorruptRecords:
-        return
-    assert len(payload) >= 3 * count
+    encoded, _ = batch_of(payload, count=count, last_delta=9)
+    assert bounds_of(encoded) is None or len(payload) >= 3 * count
+
+
+def bounds_of(encoded: bytes) -> tuple[int, int] | None:
+    """What the compiled loop says of the records of one batch."""
+    header = read_header(encoded)
+    payload = decompress(header.codec, encoded[batch_format.HEADER_BYTES :])
+    records = SurveyedRecords(0, len(payload), header.base_timestamp_ms, header.record_count)
+    (bounds,) = survey(b"xx" + bytes(payload), [shifted(records, 2)], KeyFilterBuilder())
+    return bounds
+
+
+def shifted(records: SurveyedRecords, by: int) -> SurveyedRecords:
+    return records._replace(start=records.start + by, end=records.end + by)
 
 
 # --- the compiler ----------------------------------------------------------------------------
@@ -437,7 +399,7 @@ def test_bounds_of_random_bytes_are_corrupt_or_found(payload: bytes, count: int)
 @pytest.mark.slow
 def test_importing_loads_neither_numba_nor_numpy() -> None:
     program = (
-        "import sys, strandline.storage.records.columns.vectorised;"
+        "import sys, strandline.storage.records.columns.survey;"
         "sys.exit(bool({'numba', 'numpy'} & set(sys.modules)))"
     )
     path = [path for path in sys.path if path]
