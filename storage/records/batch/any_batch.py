@@ -128,9 +128,9 @@ def walk_file(
     not whole; what was yielded before is good. Without `verify_crc` only headers and lengths are
     looked at.
     """
-    window: Buffer = b""
+    window = memoryview(b"")
     window_start, window_end = position, position
-    make, unpack = BatchHeader._make, batch.HEADER.unpack_from
+    make, unpack, checksum = BatchHeader._make, batch.HEADER.unpack_from, crc32c.crc32c
     while position < end_position:
         at = position - window_start
         if window_end - position < HEADER_BYTES and window_end < end_position:
@@ -159,14 +159,17 @@ def walk_file(
                 )
             if verify_crc and batch_end > window_end:
                 _check_crc_in_pieces(read, position, header)
-            elif verify_crc:
-                batch.check_crc(window, header, at)
+            elif (
+                verify_crc
+                and checksum(window[at + CRC_START : batch_end - window_start]) != header.crc
+            ):
+                batch.check_crc(window, header, at)  # which says what is wrong
         if header.last_offset_delta < 0:
             raise CorruptRecords(f"batch at position {position} ends before it begins")
         yield Batch(position, header)
         position = batch_end
         if position > window_end:
-            window, window_start, window_end = b"", position, position
+            window, window_start, window_end = memoryview(b""), position, position
 
 
 def _fault_of(header: BatchHeader) -> str:
@@ -177,8 +180,8 @@ def _fault_of(header: BatchHeader) -> str:
     return f"{header.record_count} records at offsets {header.base_offset} to {header.last_offset}"
 
 
-def _window(read: ReadAt, position: int, end_position: int, window_bytes: int) -> Buffer:
-    window = read(position, min(window_bytes, end_position - position))
+def _window(read: ReadAt, position: int, end_position: int, window_bytes: int) -> memoryview:
+    window = memoryview(read(position, min(window_bytes, end_position - position)))
     if len(window) < min(HEADER_BYTES, end_position - position):
         raise CorruptRecords(f"file is shorter than expected at position {position}")
     return window

@@ -170,19 +170,23 @@ class RunBuilder:
         """The same for many, without a call for each batch that is as the kernel wants it."""
         for batch in batches:
             header = batch.header
-            if header.attributes & batch_format.CODEC_MASK or header.is_old or self._unpacked:
+            if (
+                header.attributes & batch_format.CODEC_MASK
+                or header.magic != batch_format.MAGIC
+                or self._unpacked
+            ):
                 yield from self.add(batch)
                 continue
             start = batch.position + batch_format.HEADER_BYTES
-            end = batch.end_position
-            if start == end and not header.record_count:
+            size_bytes = header.batch_length - batch_format.BATCH_LENGTH_MIN
+            if not size_bytes and not header.record_count:
                 continue
-            if header.record_count > (end - start) // RECORD_BYTES_MIN:
+            if header.record_count > size_bytes // RECORD_BYTES_MIN:
                 yield from self.add(batch)  # which says what is wrong
-            if self._payload_bytes + end - start > self._run_bytes_max:
+            if self._payload_bytes + size_bytes > self._run_bytes_max:
                 yield from self.finish()
-            self._rows.append(_table_row(header, start, end))
-            self._payload_bytes += end - start
+            self._rows.append(_table_row(header, start, start + size_bytes))
+            self._payload_bytes += size_bytes
 
     def finish(self) -> Iterator[Run]:
         """The run that is left, if any."""

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from strandline.storage.records.kernels.parts import (
+    DONE,
     Bytes,
     Int64s,
     compiled,
@@ -184,21 +185,21 @@ def _survey(
     end = rows[row, END]
     previous_delta = -1
     for index in range(rows[row, RECORD_COUNT]):
-        record_end, _, after_delta, timestamp_delta = step_record(buffer, position, end)
-        if record_end < 0:
+        record_end, _, after_delta, timestamp_delta, status = step_record(buffer, position, end)
+        if status != DONE:
             return False
         offset_delta, key_at = read_varint(buffer, after_delta, record_end)
         if key_at < 0:
             return False
         if offset_delta <= previous_delta or offset_delta > rows[row, LAST_OFFSET_DELTA]:
             return False
-        key_length, key_position = skip_nullable(buffer, key_at, record_end)
-        if key_position < 0:
+        key_length, key_position, status = skip_nullable(buffer, key_at, record_end)
+        if status != DONE:
             return False
-        value_length, value_position = skip_nullable(
+        value_length, _, status = skip_nullable(
             buffer, key_position + max(key_length, 0), record_end
         )
-        if value_position < 0:
+        if status != DONE:
             return False
         kind = PLAIN
         if value_length < 0:
@@ -371,10 +372,10 @@ def rebase_records(buffer: Bytes, record_count: int, shift: int, target: Bytes) 
     position = 0
     target_at = 0
     for _ in range(record_count):
-        record_end, delta_position, after_delta, timestamp_delta = step_record(
+        record_end, delta_position, after_delta, timestamp_delta, status = step_record(
             buffer, position, buffer.size
         )
-        if record_end < 0:
+        if status != DONE:
             return target_at, False
         delta = timestamp_delta + shift
         rest = record_end - after_delta

@@ -11,7 +11,7 @@ import zlib
 import numpy as np
 import numpy.typing as npt
 
-from strandline.storage.records.kernels.parts import Bytes, inlined, skip_nullable
+from strandline.storage.records.kernels.parts import DONE, Bytes, inlined, skip_nullable
 from strandline.storage.system import crc32c
 
 Words = npt.NDArray[np.uint32]
@@ -73,8 +73,8 @@ def add_key(
     position += 1
     if position < end and buffer[position] == _NULL:
         return 0
-    length, position = skip_nullable(buffer, position, end)
-    if position < 0:
+    length, position, status = skip_nullable(buffer, position, end)
+    if status != DONE:
         return KEYS_LOST
     if length < 0:
         return 0

@@ -92,41 +92,41 @@ def read_varint(buffer: Bytes, position: int, end: int) -> tuple[int, int]:
     return 0, -1
 
 
-# What is wrong with a record; a position that is minus one of these is none.
+# What is wrong with a record; 0 is nothing.
+DONE = 0
 BAD_VARINT = 2
 BAD_RECORD_LENGTH = 3
 BAD_LENGTH = 4
 
 
 @inlined
-def step_record(buffer: Bytes, position: int, end: int) -> tuple[int, int, int, int]:
-    """Steps over one record of [position, end): the one compiled reader of a record's begin.
+def step_record(buffer: Bytes, position: int, end: int) -> tuple[int, int, int, int, int]:
+    """Steps over one record of [position, end).
 
-    Its end (or minus what is wrong); where its timestamp delta lies, the position behind that,
-    where its offset delta lies, and the timestamp delta.
+    Its end, where its timestamp delta lies, the position behind that, where its offset delta lies,
+    the timestamp delta, and what is wrong.
     """
     length, position = read_varint(buffer, position, end)
     if position < 0:
-        return -BAD_VARINT, 0, 0, 0
+        return 0, 0, 0, 0, BAD_VARINT
     if length < 1 or length > end - position:
-        return -BAD_RECORD_LENGTH, 0, 0, 0
+        return 0, 0, 0, 0, BAD_RECORD_LENGTH
     record_end = position + length
-    delta_position = position + 1
-    timestamp_delta, after_delta = read_varint(buffer, delta_position, record_end)
+    timestamp_delta, after_delta = read_varint(buffer, position + 1, record_end)
     if after_delta < 0:
-        return -BAD_VARINT, 0, 0, 0
-    return record_end, delta_position, after_delta, timestamp_delta
+        return 0, 0, 0, 0, BAD_VARINT
+    return record_end, position + 1, after_delta, timestamp_delta, DONE
 
 
 @inlined
-def skip_nullable(buffer: Bytes, position: int, end: int) -> tuple[int, int]:
-    """Length of a field (-1 is null), and where its bytes begin (or minus what is wrong)."""
+def skip_nullable(buffer: Bytes, position: int, end: int) -> tuple[int, int, int]:
+    """Length of a field (-1 is null), where its bytes begin, and what is wrong."""
     length, position = read_varint(buffer, position, end)
     if position < 0:
-        return 0, -BAD_VARINT
+        return 0, 0, BAD_VARINT
     if length < -1 or length > end - position:
-        return 0, -BAD_LENGTH
-    return length, position
+        return 0, 0, BAD_LENGTH
+    return length, position, DONE
 
 
 @inlined

@@ -13,6 +13,7 @@ from __future__ import annotations
 from strandline.storage.records.kernels.batches import INT64_MAX
 from strandline.storage.records.kernels.key_filter import KEYS_LOST, Words, add_key
 from strandline.storage.records.kernels.parts import (
+    DONE,
     Bytes,
     Int64s,
     compiled,
@@ -56,8 +57,8 @@ def _walk(
     if record_count < 1:
         return False, 0, 0, keys
     for _ in range(record_count):
-        record_end, _at, after, delta = step_record(buffer, position, end)
-        if record_end < 0 or sum_wraps(base_timestamp, delta):
+        record_end, _at, after, delta, status = step_record(buffer, position, end)
+        if status != DONE or sum_wraps(base_timestamp, delta):
             return False, 0, 0, KEYS_LOST
         minimum = min(minimum, base_timestamp + delta)
         maximum = max(maximum, base_timestamp + delta)
