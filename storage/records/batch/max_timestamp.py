@@ -17,7 +17,7 @@ from strandline.storage.errors import CorruptRecords
 from strandline.storage.model import NO_TIMESTAMP
 from strandline.storage.records.batch import batch as batch_format
 from strandline.storage.records.batch.batch import BatchHeader
-from strandline.storage.records.batch.key_walk import read_varint
+from strandline.storage.records.batch.stepper import step_records
 from strandline.storage.records.compression import decompress
 from strandline.storage.system import crc32c
 
@@ -44,25 +44,12 @@ def set_newest(records: memoryview, header: BatchHeader, *, bytes_max: int) -> N
     not as the header says, DecompressedTooLarge if they would become more than `bytes_max`.
     """
     payload = decompress(header.codec, records[batch_format.HEADER_BYTES :], bytes_max=bytes_max)
-    newest_ms = max(NO_TIMESTAMP, _newest_ms(bytes(payload), header))
+    deltas_ms = (delta_ms for *_, delta_ms in step_records(bytes(payload), header.record_count))
+    newest_ms = max(
+        NO_TIMESTAMP, header.base_timestamp_ms + max(deltas_ms, default=-_TIMESTAMP_MAX)
+    )
     if newest_ms > _TIMESTAMP_MAX:
         raise CorruptRecords(f"timestamp {newest_ms} has more than 64 bits")
     batch_format.OFFSET_FIELD.pack_into(records, batch_format.MAX_TIMESTAMP_POSITION, newest_ms)
     crc = crc32c.crc32c(records[batch_format.CRC_START :])
     batch_format.CRC_FIELD.pack_into(records, batch_format.CRC_POSITION, crc)
-
-
-def _newest_ms(payload: bytes, header: BatchHeader) -> int:
-    """Steps over the records by their lengths, and reads the time of each."""
-    position, end, newest_delta_ms = 0, len(payload), -_TIMESTAMP_MAX
-    for _ in range(header.record_count):
-        length, position = read_varint(payload, position, end)
-        record_end = position + length
-        if length < 1 or record_end > end:
-            raise CorruptRecords(f"record of {length} bytes exceeds its batch")
-        delta_ms, _ = read_varint(payload, position + 1, record_end)
-        newest_delta_ms = max(newest_delta_ms, delta_ms)
-        position = record_end
-    if position != end:
-        raise CorruptRecords(f"batch says {header.record_count} records, more bytes follow")
-    return header.base_timestamp_ms + newest_delta_ms

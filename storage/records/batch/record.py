@@ -19,6 +19,12 @@ from strandline.storage.errors import CorruptRecords
 from strandline.storage.model import Buffer, TimestampType
 from strandline.storage.records.batch import batch as batch_format
 from strandline.storage.records.batch.batch import BatchHeader
+from strandline.storage.records.batch.stepper import (
+    read_length,
+    read_varint,
+    step_records,
+    write_varint,
+)
 from strandline.storage.records.compression import (
     DECOMPRESSED_BYTES_MAX,
     Codec,
@@ -27,10 +33,8 @@ from strandline.storage.records.compression import (
 )
 from strandline.storage.system import crc32c
 
-VARINT_BYTES_MAX = 10
 INT64_MIN = -(2**63)
 INT64_MAX = 2**63 - 1
-UINT64_MAX = 2**64 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,27 +68,18 @@ def iter_records(
     Raises CorruptRecords if the records are not as the header says, DecompressedTooLarge if they
     would become more than `bytes_max`.
     """
-    end = position + header.size_bytes
-    payload = decompress(
-        header.codec,
-        memoryview(buffer)[position + batch_format.HEADER_BYTES : end],
-        bytes_max=bytes_max,
-    )
-    reader = _Reader(memoryview(payload))
+    packed = memoryview(buffer)[position : position + header.size_bytes]
+    payload = decompress(header.codec, packed[batch_format.HEADER_BYTES :], bytes_max=bytes_max)
+    records = bytes(payload)
     log_append_ms = (
         header.max_timestamp_ms if header.timestamp_type is TimestampType.LOG_APPEND_TIME else None
     )
     previous_delta = -1
-    for _ in range(header.record_count):
-        length = reader.varint()
-        record_end = reader.position + length
-        if length < 0 or record_end > len(reader.view):
-            raise CorruptRecords(f"record of {length} bytes exceeds its batch")
-        reader.take(1)
-        timestamp_ms = header.base_timestamp_ms + reader.varint()
+    for _, end, after, timestamp_delta_ms in step_records(records, header.record_count):
+        timestamp_ms = header.base_timestamp_ms + timestamp_delta_ms
         if not INT64_MIN <= timestamp_ms <= INT64_MAX:
             raise CorruptRecords(f"timestamp {timestamp_ms} has more than 64 bits")
-        offset_delta = reader.varint()
+        offset_delta, at = read_varint(records, after, end)
         if not previous_delta < offset_delta <= header.last_offset_delta:
             raise CorruptRecords(
                 f"offset delta {offset_delta} follows {previous_delta}"
@@ -92,24 +87,17 @@ def iter_records(
             )
         previous_delta = offset_delta
         offset = header.base_offset + offset_delta
-        key = reader.nullable_bytes()
-        value = reader.nullable_bytes()
-        headers = tuple(_read_header(reader) for _ in range(_header_count(reader)))
-        if reader.position != record_end:
-            raise CorruptRecords(
-                f"record at offset {offset} has {record_end - reader.position} spare bytes"
-            )
+        key, at = _read_nullable(records, at, end)
+        value, at = _read_nullable(records, at, end)
+        headers, at = _read_headers(records, at, end)
+        if at != end:
+            raise CorruptRecords(f"record at offset {offset} has {end - at} spare bytes")
         yield Record(
             offset=offset,
             timestamp_ms=timestamp_ms if log_append_ms is None else log_append_ms,
             key=key,
             value=value,
             headers=headers,
-        )
-    if reader.position != len(reader.view):
-        raise CorruptRecords(
-            f"batch at offset {header.base_offset} says {header.record_count} records,"
-            " more bytes follow"
         )
 
 
@@ -167,87 +155,48 @@ def with_crc(encoded: bytearray) -> bytearray:
     return encoded
 
 
-class _Reader:
-    """A cursor over decompressed records."""
-
-    __slots__ = ("position", "view")
-
-    def __init__(self, view: memoryview) -> None:
-        self.view = view
-        self.position = 0
-
-    def varint(self) -> int:
-        view, position = self.view, self.position
-        result = shift = 0
-        for _ in range(VARINT_BYTES_MAX):
-            if position >= len(view):
-                raise CorruptRecords("records end inside a varint")
-            byte = view[position]
-            position += 1
-            result |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                if result > UINT64_MAX:
-                    break
-                self.position = position
-                return (result >> 1) ^ -(result & 1)
-            shift += 7
-        raise CorruptRecords("varint of more than 64 bits")
-
-    def take(self, length: int) -> bytes:
-        end = self.position + length
-        if length < 0 or end > len(self.view):
-            raise CorruptRecords(
-                f"{length} bytes wanted, {len(self.view) - self.position} are left"
-            )
-        taken = bytes(self.view[self.position : end])
-        self.position = end
-        return taken
-
-    def nullable_bytes(self) -> bytes | None:
-        length = self.varint()
-        return None if length == -1 else self.take(length)
+def _read_nullable(records: bytes, position: int, end: int) -> tuple[bytes | None, int]:
+    length, position = read_length(records, position, end)
+    if length < 0:
+        return None, position
+    return records[position : position + length], position + length
 
 
-def _header_count(reader: _Reader) -> int:
-    count = reader.varint()
-    if not 0 <= count <= len(reader.view) - reader.position:
+def _read_headers(records: bytes, position: int, end: int) -> tuple[tuple[Header, ...], int]:
+    count, position = read_varint(records, position, end)
+    if not count:
+        return (), position
+    if not 0 <= count <= end - position:
         raise CorruptRecords(f"header count {count} is impossible")
-    return count
-
-
-def _read_header(reader: _Reader) -> Header:
-    key = reader.take(reader.varint())
-    return Header(key.decode("utf-8", "replace"), reader.nullable_bytes())
-
-
-def _write_varint(target: bytearray, number: int) -> None:
-    encoded = (number << 1) ^ (number >> 63)
-    encoded &= 0xFFFFFFFFFFFFFFFF
-    while encoded > 0x7F:
-        target.append(encoded & 0x7F | 0x80)
-        encoded >>= 7
-    target.append(encoded)
+    headers = []
+    for _ in range(count):
+        key, position = _read_nullable(records, position, end)
+        if key is None:
+            raise CorruptRecords("record has a header without a key")
+        value, position = _read_nullable(records, position, end)
+        headers.append(Header(key.decode("utf-8", "replace"), value))
+    return tuple(headers), position
 
 
 def _write_nullable(target: bytearray, data: bytes | None) -> None:
     if data is None:
-        _write_varint(target, -1)
+        write_varint(target, -1)
         return
-    _write_varint(target, len(data))
+    write_varint(target, len(data))
     target += data
 
 
 def _write_record(target: bytearray, record: Record, base_offset: int, base_ms: int) -> None:
     body = bytearray(b"\x00")
-    _write_varint(body, record.timestamp_ms - base_ms)
-    _write_varint(body, record.offset - base_offset)
+    write_varint(body, record.timestamp_ms - base_ms)
+    write_varint(body, record.offset - base_offset)
     _write_nullable(body, record.key)
     _write_nullable(body, record.value)
-    _write_varint(body, len(record.headers))
+    write_varint(body, len(record.headers))
     for header in record.headers:
         key = header.key.encode()
-        _write_varint(body, len(key))
+        write_varint(body, len(key))
         body += key
         _write_nullable(body, header.value)
-    _write_varint(target, len(body))
+    write_varint(target, len(body))
     target += body

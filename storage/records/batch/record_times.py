@@ -17,6 +17,7 @@ from strandline.storage.model import Buffer, TimestampType
 from strandline.storage.records.batch import old_messages
 from strandline.storage.records.batch.batch import HEADER_BYTES, MAGIC, BatchHeader
 from strandline.storage.records.batch.record import INT64_MAX, INT64_MIN
+from strandline.storage.records.batch.stepper import read_varint
 from strandline.storage.records.compression import (
     DECOMPRESSED_BYTES_MAX,
     GZIP_MAGIC,
@@ -32,7 +33,6 @@ BLOCK_BYTES = 1024 * 1024
 _LZ4_SLICE_BYTES = 64 * 1024
 # A length, the attributes, a time and an offset: three varints of 64 bits and a byte.
 _HEAD_BYTES_MAX = 31
-_VARINT_SHIFT_MAX = 63
 
 
 def iter_times(
@@ -57,11 +57,11 @@ def iter_times(
     previous_delta = -1
     for _ in range(header.record_count):
         reader.fill()
-        length = reader.varint()
-        start = reader.position
-        reader.position += 1
-        timestamp_ms = header.base_timestamp_ms + reader.varint()
-        offset_delta = reader.varint()
+        view, end = reader.view, len(reader.view)
+        length, start = read_varint(view, reader.position, end)
+        delta_ms, position = read_varint(view, start + 1, end)
+        offset_delta, reader.position = read_varint(view, position, end)
+        timestamp_ms = header.base_timestamp_ms + delta_ms
         if not INT64_MIN <= timestamp_ms <= INT64_MAX:
             raise CorruptRecords(f"timestamp {timestamp_ms} has more than 64 bits")
         if not previous_delta < offset_delta <= header.last_offset_delta:
@@ -148,47 +148,31 @@ def _lz4_blocks(data: memoryview) -> Iterator[Buffer]:
 class _Reader:
     """A cursor over blocks, of which it holds one, and the last bytes of the one before."""
 
-    __slots__ = ("_blocks", "_view", "position")
+    __slots__ = ("_blocks", "position", "view")
 
     def __init__(self, blocks: Iterator[Buffer]) -> None:
         self._blocks = blocks
-        self._view: Buffer = b""
+        self.view: Buffer = b""
         self.position = 0
 
     def fill(self) -> None:
         """Has the whole head of the next record in view, if it is there."""
-        while len(self._view) - self.position < _HEAD_BYTES_MAX:
+        while len(self.view) - self.position < _HEAD_BYTES_MAX:
             block = next(self._blocks, None)
             if block is None:
                 return
-            self._view = bytes(self._view[self.position :]) + block
+            self.view = bytes(self.view[self.position :]) + block
             self.position = 0
-
-    def varint(self) -> int:
-        view, position = self._view, self.position
-        result = shift = 0
-        try:
-            while (byte := view[position]) > 0x7F:
-                result |= (byte & 0x7F) << shift
-                position += 1
-                shift += 7
-                if shift > _VARINT_SHIFT_MAX:
-                    raise CorruptRecords("varint of more than 64 bits")
-        except IndexError:
-            raise CorruptRecords("records end inside a varint") from None
-        result |= byte << shift
-        self.position = position + 1
-        return (result >> 1) ^ -(result & 1)
 
     def pass_over(self, start: int, length: int) -> None:
         """To the end of the record of `length` bytes that began at `start`."""
         end = start + length
         if end < self.position:
             raise CorruptRecords(f"record of {length} bytes is shorter than its head")
-        while end > len(self._view):
-            end -= len(self._view)
+        while end > len(self.view):
+            end -= len(self.view)
             block = next(self._blocks, None)
             if block is None:
                 raise CorruptRecords(f"record of {length} bytes exceeds its batch")
-            self._view = block
+            self.view = block
         self.position = end

@@ -20,13 +20,18 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import Final, NamedTuple, Protocol
 
 from strandline.storage.errors import CorruptRecords
 from strandline.storage.model import NO_TIMESTAMP, Buffer
-from strandline.storage.records.batch.key_walk import WalkedRecord, rebase_payload, walk_keys
+from strandline.storage.records.batch.stepper import (
+    read_length,
+    read_varint,
+    step_records,
+    write_varint,
+)
 from strandline.storage.records.columns import vectorised
 
 NO_OFFSET: Final = -1
@@ -95,6 +100,17 @@ class KeyIndex(Protocol):
         ...
 
 
+class _KeyedRecord(NamedTuple):
+    """What compaction asks of a record, and where it lies in its payload."""
+
+    start: int
+    end: int
+    timestamp_delta_ms: int
+    offset_delta: int
+    key: bytes | None
+    is_tombstone: bool
+
+
 class PlainKeyIndex:
     """A dict of hashes, filled and asked in Python."""
 
@@ -128,7 +144,7 @@ class PlainKeyIndex:
         records = _walk(content, payload)
         if records is None:
             return UNREADABLE
-        kept: list[WalkedRecord] = []
+        kept: list[_KeyedRecord] = []
         keyless_count = 0
         for record in records:
             offset = payload.base_offset + record.offset_delta
@@ -155,15 +171,23 @@ class PlainKeyIndex:
 
     def rebase(self, records: Buffer, record_count: int, shift_ms: int) -> Buffer:
         content = bytes(records)
-        walked = list(walk_keys(content, record_count, 2**31 - 1))
-        return rebase_payload(content, walked, shift_ms)
+        rebased, body = bytearray(), bytearray()
+        for start, end, after, delta_ms in step_records(content, record_count):
+            _, position = read_varint(content, start, end)
+            body[:] = content[position : position + 1]
+            assert -(2**63) <= delta_ms + shift_ms < 2**63, delta_ms
+            write_varint(body, delta_ms + shift_ms)
+            body += content[after:end]
+            write_varint(rebased, len(body))
+            rebased += body
+        return bytes(rebased)
 
     def _hash(self, key: bytes) -> bytes:
         return hashlib.blake2b(key, digest_size=16, key=self._secret).digest()
 
 
 class CompiledKeyIndex:
-    """The table and loops of `compaction_kernels`."""
+    """The table and loops of kernels/compaction.py."""
 
     def __init__(self, *, bytes_max: int, load_factor: float, offsets_max: int) -> None:
         """`offsets_max`: no more records than that come, so a table for them is enough.
@@ -254,9 +278,23 @@ def _slice(buffer: Buffer, payload: Payload) -> bytes:
     return bytes(memoryview(buffer)[payload.start : payload.end])
 
 
-def _walk(content: bytes, payload: Payload) -> list[WalkedRecord] | None:
+def _walk(content: bytes, payload: Payload) -> list[_KeyedRecord] | None:
     """All records of a payload; None if they cannot be read."""
     try:
-        return list(walk_keys(content, payload.record_count, payload.last_offset_delta))
+        return list(_keyed_records(content, payload))
     except CorruptRecords:
         return None
+
+
+def _keyed_records(content: bytes, payload: Payload) -> Iterator[_KeyedRecord]:
+    """Headers are not looked at: compaction copies records, it does not judge them."""
+    previous_delta = -1
+    for start, end, after, delta_ms in step_records(content, payload.record_count):
+        offset_delta, position = read_varint(content, after, end)
+        if not previous_delta < offset_delta <= payload.last_offset_delta:
+            raise CorruptRecords(f"offset delta {offset_delta} follows {previous_delta}")
+        previous_delta = offset_delta
+        key_length, position = read_length(content, position, end)
+        key = None if key_length < 0 else content[position : position + key_length]
+        value_length, _ = read_length(content, position + max(key_length, 0), end)
+        yield _KeyedRecord(start, end, delta_ms, offset_delta, key, value_length < 0)

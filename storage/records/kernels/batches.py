@@ -1,6 +1,6 @@
-"""The compiled loops over batch headers and records; only `vectorised` and `columns` call them.
+"""The compiled loop over records that decodes them; only `columns` calls it.
 
-This module loads numba (0.3 s), so `vectorised` imports it when it is first needed.
+This module loads numba (0.3 s), so it is imported when it is first needed.
 
     batches   i64[batch][BATCH_FIELDS]   what `columns` knows of each batch's records
     cursor    i64[CURSOR_FIELDS]         where decoding stands, what it filled, what was wrong
