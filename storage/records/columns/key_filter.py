@@ -187,17 +187,18 @@ class KeyFilterBuilder:
         self._keys_until_check -= keys
         if self._keys_until_check <= 0:
             self._keys_until_check = CHECK_KEYS
-            if self._false_share() > FALSE_SHARE_MAX:
+            if false_share(self._all_blocks()) > FALSE_SHARE_MAX:
                 self.give_up()
 
-    def _false_share(self) -> float:
-        if self._words is not None:
-            return _false_share_of_words(self._words.reshape(-1, WORDS))
-        return false_share(self._all_blocks())
-
     def _all_blocks(self) -> list[int]:
-        assert self._blocks is not None
-        return self._blocks
+        if self._words is None:
+            assert self._blocks is not None
+            return self._blocks
+        joined = self._words.tobytes()
+        return [
+            int.from_bytes(joined[at : at + BLOCK_BYTES], "little")
+            for at in range(0, len(joined), BLOCK_BYTES)
+        ]
 
     def finish(self) -> KeyFilter | None:
         """The smallest filter that is good enough; None if none is, or keys are missing."""
@@ -205,10 +206,7 @@ class KeyFilterBuilder:
             return None
         if not self._record_count:
             return KeyFilter(record_count=0, blocks=bytes(BLOCK_BYTES))
-        if self._words is not None:
-            blocks = _folded_words(self._words)
-        else:
-            blocks = _folded(self._all_blocks())
+        blocks = _folded(self._all_blocks())
         if blocks is None:
             return None
         return KeyFilter(record_count=self._record_count, blocks=blocks)
@@ -224,29 +222,6 @@ def _folded(blocks: list[int]) -> bytes | None:
             break
         blocks = folded
     return _joined(blocks)
-
-
-def _folded_words(words: npt.NDArray[np.uint32]) -> bytes | None:
-    """`_folded` where numpy is."""
-    blocks = words.reshape(-1, WORDS)
-    if _false_share_of_words(blocks) > FALSE_SHARE_MAX:
-        return None
-    while len(blocks) > 1:
-        folded = blocks[::2] | blocks[1::2]
-        if _false_share_of_words(folded) > FALSE_SHARE:
-            break
-        blocks = folded
-    return blocks.tobytes()
-
-
-def _false_share_of_words(blocks: npt.NDArray[np.uint32]) -> float:
-    import numpy as np
-
-    # Bits of each byte: numpy counts them itself only from 2.0 on.
-    bits = np.unpackbits(blocks.view(np.uint8), axis=1).sum(axis=1, dtype=np.int64)
-    # The same terms as `false_share` has, added in its order.
-    total: float = sum(np.array(_SHARES)[bits].tolist())
-    return total / len(blocks)
 
 
 # How often a block with that many bits says "maybe".
