@@ -157,7 +157,7 @@ def _told_by_headers(content: bytes) -> tuple[int | None, bool | None]:
         for batch in walk(content):
             record_count += batch.header.record_count
             has_transactions = has_transactions or batch.header.is_transactional
-    except CorruptRecords:  # messages of an old format, from a folder that was taken over
+    except CorruptRecords:  # it is uploaded as it lies, and whoever reads it says what is wrong
         return None, None
     return record_count, has_transactions
 
