@@ -727,13 +727,14 @@ class LogSegment:
 
     def _walk(self, position: int) -> Iterator[Batch]:
         """Steps over batches from a border to the end. Raises CorruptFile."""
-        end_offset = self.end_offset
+        start_offset, end_offset = self.base_offset, self.end_offset
         try:
             for batch in walk_file(
                 self._read_at, position, self.end_position, window_bytes=WALK_BYTES
             ):
                 header = batch.header
-                if not self.base_offset <= header.base_offset <= header.last_offset < end_offset:
+                last_offset = header.base_offset + header.last_offset_delta
+                if header.base_offset < start_offset or last_offset >= end_offset:
                     raise CorruptRecords(f"offset {header.base_offset} belongs elsewhere")
                 yield batch
                 position = batch.end_position
