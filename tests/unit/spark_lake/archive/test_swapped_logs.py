@@ -108,7 +108,9 @@ def test_the_first_chunk_that_is_another_log_s_is_named_wherever_windows_end(
 
     def record_count() -> int:
         log = LogReader(reader, entry, ahead=None, window_bytes=window_bytes)
-        return sum(row.record_count for block in log.blocks(whole) for row in block.batches)
+        return sum(
+            header.record_count for block in log.blocks(whole) for _, header in block.batches
+        )
 
     path.write_bytes(ours)
     assert record_count() == RECORDS
