@@ -17,6 +17,7 @@ BENCH_ARGS ?=
 DEMO_ARGS ?=
 COMPAT_ARGS ?=
 SUITES ?=
+SPARKS ?=
 MINUTES ?= 5
 FUZZ_ARGS ?=
 SEED ?=
@@ -57,11 +58,12 @@ help: ## show this list
 
 .PHONY: demo
 demo: $(DEMO) $(MINISTACK) java ## the main job on real data: produce, archive to S3, read back, ask Spark
+	@$(MAKE) $(JAR)
 	@$(PY) -m demo $(DEMO_ARGS)
 
 .PHONY: test
 test: $(DEV) ## everything CI runs: static checks and all tests
-	@$(SIDE_BY_SIDE) static collect $(MINISTACK) java
+	@$(SIDE_BY_SIDE) static collect $(MINISTACK) jar
 	$(PYTEST) -n $(TEST_WORKERS) --dist loadfile --durations=15
 
 .PHONY: check
@@ -70,7 +72,7 @@ check: $(DEV) ## quick: format, lint, types, import floors, unit tests that need
 	$(PYTEST) -m "not slow and not s3 and not spark and not crash and not clients" tests
 
 .PHONY: test-slow
-test-slow: $(DEV) $(MINISTACK) java ## only the tests that `make check` leaves out
+test-slow: $(DEV) $(MINISTACK) jar ## only the tests that `make check` leaves out
 	$(PYTEST) -m "slow or s3 or spark or crash or clients" --durations=15
 
 .PHONY: test-faults
@@ -154,12 +156,16 @@ $(LAKE_JARS): bench/lake-pom.xml
 	@touch $@
 
 .PHONY: bench-lake
-bench-lake: $(DEV) java $(LAKE_JARS) ## measure Spark over the archive beside its Kafka source and Parquet (0.7 GB of jars)
+bench-lake: $(DEV) jar $(LAKE_JARS) ## measure Spark over the archive beside its Kafka source and Parquet (0.7 GB of jars)
 	@$(PY) -m bench.lake $(BENCH_ARGS)
 
 .PHONY: test-spark
-test-spark: $(DEV) java ## Spark in one process and on a cluster, with an executor and drivers killed
+test-spark: $(DEV) jar ## Spark in one process and on a cluster, with an executor and drivers killed
 	$(PYTEST) tests/spark tests/spark/check_cluster.py tests/spark/check_stream_kills.py --durations=10
+
+.PHONY: check-sparks
+check-sparks: $(DEV) jar ## one jar with each Spark 4 on PyPI, 0.5 GB each (SPARKS="4.0.0 4.1.4")
+	@SPARKS="$(SPARKS)" scripts/check-sparks $(PY)
 
 # The four jars of Spark's Kafka source, of those that `make bench-lake` takes.
 KAFKA_SOURCE_JARS := bench-data/kafka-source/.installed
@@ -169,7 +175,7 @@ $(KAFKA_SOURCE_JARS): bench/lake-pom.xml
 	@touch $@
 
 .PHONY: check-kafka-source
-check-kafka-source: $(DEV) $(MINISTACK) java $(KAFKA_SOURCE_JARS) ## the lake beside Spark's Kafka source: the same rows, the same mistakes
+check-kafka-source: $(DEV) $(MINISTACK) jar $(KAFKA_SOURCE_JARS) ## the lake beside Spark's Kafka source: the same rows, the same mistakes
 	$(PYTEST) tests/spark/check_kafka_source.py --durations=5
 
 # A client of Spark Connect needs libraries that nothing else of ours has.
@@ -180,7 +186,7 @@ $(CONNECT): requirements/connect.txt $(DEV)
 	@touch $@
 
 .PHONY: check-connect
-check-connect: $(DEV) java $(CONNECT) ## the lake over Spark Connect: a server process, and a client of it
+check-connect: $(DEV) jar $(CONNECT) ## the lake over Spark Connect: a server process, and a client of it
 	PYTHONPATH=$(abspath bench-data/connect) $(PYTEST) tests/spark/check_connect.py --durations=5
 
 .PHONY: notebook
@@ -225,6 +231,17 @@ ministack: $(MINISTACK) ## the environment of the local S3 server
 java:
 	@scripts/java
 
+# The reader inside Spark's JVM; git ignores it, and the wheel takes it along.
+JAR := spark_lake/jvm/strandline-spark.jar
+
+$(JAR): $(wildcard spark_lake/jvm/src/*.scala) scripts/spark-jar requirements/dev.lock
+	@echo "compiling $@"
+	@scripts/spark-jar $(PY) $@
+
+.PHONY: jar
+jar: $(DEV) java ## compile the reader inside Spark's JVM, for a checkout and for the wheel
+	@$(MAKE) $(JAR)
+
 .PHONY: docs
 docs: $(DEV) ## write the generated pages of docs/ anew
 	@$(PY) -m strandline.broker.docs.doc_pages docs
@@ -234,12 +251,12 @@ lock: $(DEV) ## write the lock files anew after a change of pyproject.toml
 	@scripts/lock
 
 .PHONY: dist
-dist: $(DEV) ## sdist and wheel in dist/
+dist: $(DEV) jar ## sdist and wheel in dist/
 	@$(PY) -m build --no-isolation
 
 .PHONY: clean
 clean: ## remove what make and the tests made, but no environment and no demo data
-	rm -rf dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache spark-warehouse
+	rm -rf $(JAR) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache spark-warehouse
 	find . -name __pycache__ -not -path './.venv*' -prune -exec rm -rf {} +
 
 .PHONY: clean-all

@@ -4,14 +4,13 @@
     engine=jvm       the JVM's, or an error that says why not
     engine=python    Python's
 
-The JVM's reader takes a plan (`jvm_plan`) and gives the same rows. It spares the way of every row
+The JVM's reader takes a plan (`plan`) and gives the same rows. It spares the way of every row
 from a Python process through a socket, which costs more than decoding (docs/decisions, 22).
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import groupby
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from strandline.spark_lake.archive.objects import ObjectReader
 from strandline.spark_lake.archive.old_segments import may_be_old, old_partitions
-from strandline.spark_lake.jvm.jar import NoJvmReader, jar_of
+from strandline.spark_lake.jvm.jar import NoJvmReader, jar_path
 from strandline.spark_lake.jvm.plan import encode_plan, keys_read
 from strandline.spark_lake.options.options import Engine, LakeOptions
 from strandline.spark_lake.options.value_options import ValueFormat
@@ -42,7 +41,7 @@ SIGNED_MAX = 10_000
 _DECODED = "values are decoded in Python (valueFormat)"
 # Sessions that have the jar, by what Spark calls them.
 _SESSIONS_MAX = 256
-_with_jar: dict[str, str] = {}
+_with_jar: set[str] = set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,20 +56,13 @@ class Choice:
         return {"engine": self.engine.value} | ({"why": self.reason} if self.reason else {})
 
 
-def choose_engine(spark: SparkSession, query: Query, plan: ScanPlan) -> Choice:
-    """Hands the jar to the session if it will be used. Raises InvalidConfig if it must but cannot.
-
-    The first choice of a machine compiles the jar, which takes some ten seconds.
-    """
-    return chosen(query, plan, lambda: add_jar(spark))
-
-
-def chosen(
-    query: Query, plan: ScanPlan, with_jar: Callable[[], object], *, reason: str = ""
+def choose_engine(
+    query: Query, plan: ScanPlan, *, spark: SparkSession | None = None, reason: str = ""
 ) -> Choice:
-    """The choice, after `with_jar` if it is the JVM's; `reason` is one more to read in Python.
+    """The choice; a session that has no jar yet is given it if the JVM reads.
 
-    Raises InvalidConfig if the JVM's was asked for and cannot be had.
+    `reason` is one more to read in Python. Raises InvalidConfig if the JVM's reader was asked for
+    and cannot be had.
     """
     wanted = query.options.engine
     if wanted is Engine.PYTHON:
@@ -78,7 +70,8 @@ def chosen(
     reason = reason or _only_in_python(query, plan)
     if not reason:
         try:
-            with_jar()
+            if spark is not None:
+                add_jar(spark)
             return Choice(Engine.JVM)
         except NoJvmReader as error:
             reason = str(error)
@@ -121,18 +114,16 @@ def _only_in_python(query: Query, plan: ScanPlan) -> str:
 
 
 def add_jar(spark: SparkSession) -> None:
-    """Compiles the jar if need be and hands it to the session and its executors.
-
-    Raises NoJvmReader.
-    """
+    """Hands the jar to the session and its executors, once. Raises NoJvmReader."""
     try:
         session = _session_id(spark)
         if session in _with_jar:
             return
-        jar = jar_of(spark.version, _spark_home(spark))
-        if _is_connect(spark):
+        jar = jar_path()
+        if is_connect(spark):
             spark.addArtifacts(str(jar))
         else:
+            _add_to_driver(spark, jar)
             spark.sql(f"ADD JAR '{jar}'")
     except NoJvmReader:
         raise
@@ -140,35 +131,29 @@ def add_jar(spark: SparkSession) -> None:
         raise NoJvmReader(f"Spark does not take the jar: {_first_line(error)}") from error
     if len(_with_jar) >= _SESSIONS_MAX:
         _with_jar.clear()
-    _with_jar[session] = str(jar)
+    _with_jar.add(session)
 
 
-def _is_connect(spark: SparkSession) -> bool:
+def is_connect(spark: SparkSession) -> bool:
+    """Whether this is a client of Spark Connect, which has no JVM at hand."""
     return "connect" in type(spark).__module__
 
 
 def _session_id(spark: Any) -> str:
-    if _is_connect(spark):
+    if is_connect(spark):
         return str(spark.session_id)
     uuid = spark._jsparkSession.sessionUUID()  # noqa: SLF001  # sessions share all else
     return f"{spark.sparkContext.applicationId}/{uuid}"
 
 
-def _spark_home(spark: SparkSession) -> Path:
-    """Where the Spark lies whose compiler and version the jar is made with."""
-    import pyspark
-    from pyspark.find_spark_home import _find_spark_home
-
-    if _is_connect(spark):
-        if pyspark.__version__ != spark.version:
-            raise NoJvmReader(
-                f"the server has Spark {spark.version}, this client {pyspark.__version__}"
-            )
-        # The package pyspark-client has none, and `_find_spark_home` would end the process.
-        jars = Path(pyspark.__file__).parent / "jars"
-        if not jars.is_dir() and "SPARK_HOME" not in os.environ:
-            raise NoJvmReader(f"this client has no Spark to compile with: there is no {jars}")
-    return Path(_find_spark_home())
+def _add_to_driver(spark: Any, jar: Path) -> None:
+    """For every thread of the driver: ADD JAR tells executors, and the thread that it runs in."""
+    jvm = spark._jvm  # noqa: SLF001  # no public way to the class loader
+    loader = spark._jsparkSession.sharedState().jarClassLoader()  # noqa: SLF001
+    mutable = jvm.java.lang.Class.forName("org.apache.spark.util.MutableURLClassLoader")
+    while mutable.isInstance(loader.getParent()):
+        loader = loader.getParent()
+    loader.addURL(jvm.java.io.File(str(jar)).toURI().toURL())
 
 
 def _first_line(error: Exception) -> str:
@@ -195,6 +180,20 @@ def divided(plan: ScanPlan, reader: ObjectReader) -> tuple[list[Split], list[Spl
             part = replace(split, slices=tuple(slices))
             (others if is_open or is_old else inside).append(part)
     return inside, others
+
+
+def planned(query: Query, plan: ScanPlan, reader: ObjectReader) -> tuple[str, Sequence[Split]]:
+    """What the JVM is told of a plan for `format("strandline")`, and the splits that Python reads.
+
+    Logs the line of the query. Raises InvalidConfig if the JVM's reader was asked for and cannot
+    read this, and what `divided` does.
+    """
+    # Spark has been told that nothing is left to compare.
+    reason = "" if query.predicate.keys is None else "keys are compared in Python"
+    choice = choose_engine(query, plan, reason=reason)
+    query.tell_plan(plan, reader, choice.fields())
+    inside, others = divided(plan, reader) if choice.engine is Engine.JVM else ([], plan.splits)
+    return signed_plan(query, plan, inside, reader, columns=query.columns), others
 
 
 def jvm_frame(

@@ -7,38 +7,27 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-
-from pyspark.sql.datasource import (
-    EqualNullSafe,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    IsNotNull,
-    LessThan,
-    LessThanOrEqual,
-    Not,
-    StringContains,
-    StringEndsWith,
-    StringStartsWith,
-)
+from typing import TYPE_CHECKING
 
 from strandline.spark_lake.plan.predicate import Comparison, Operator, Predicate, taken
 
-_OPERATORS: dict[type[Filter], Operator] = {
-    EqualTo: Operator.EQUAL,
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import Filter
+
+# By the names of Spark's classes, which PySpark 4.0 does not have yet.
+_OPERATORS = {
+    "EqualTo": Operator.EQUAL,
     # With a value that is not null (`taken` refuses null) both mean the same to a filter.
-    EqualNullSafe: Operator.EQUAL,
-    GreaterThan: Operator.GREATER,
-    GreaterThanOrEqual: Operator.GREATER_OR_EQUAL,
-    In: Operator.IN,
-    IsNotNull: Operator.NOT_NULL,
-    LessThan: Operator.LESS,
-    LessThanOrEqual: Operator.LESS_OR_EQUAL,
-    StringContains: Operator.CONTAINS,
-    StringEndsWith: Operator.ENDS_WITH,
-    StringStartsWith: Operator.STARTS_WITH,
+    "EqualNullSafe": Operator.EQUAL,
+    "GreaterThan": Operator.GREATER,
+    "GreaterThanOrEqual": Operator.GREATER_OR_EQUAL,
+    "In": Operator.IN,
+    "IsNotNull": Operator.NOT_NULL,
+    "LessThan": Operator.LESS,
+    "LessThanOrEqual": Operator.LESS_OR_EQUAL,
+    "StringContains": Operator.CONTAINS,
+    "StringEndsWith": Operator.ENDS_WITH,
+    "StringStartsWith": Operator.STARTS_WITH,
 }
 
 
@@ -67,10 +56,11 @@ def push_down(filters: Sequence[Filter], *, left_to_spark: Collection[str] = ())
 
 def comparison_of(one: Filter) -> Comparison | None:
     """None for a filter that has no comparison, or of a field inside a column."""
-    if isinstance(one, Not):
-        inside = comparison_of(one.child)
+    child: Filter | None = getattr(one, "child", None)
+    if child is not None:  # of a Not
+        inside = comparison_of(child)
         return None if inside is None else replace(inside, negated=not inside.negated)
-    operator = _OPERATORS.get(type(one))
+    operator = _OPERATORS.get(type(one).__name__)
     attribute: Sequence[str] = getattr(one, "attribute", ())
     if operator is None or len(attribute) != 1:
         return None

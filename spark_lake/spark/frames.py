@@ -1,7 +1,7 @@
 """The archive as a DataFrame that is planned here and read the short way.
 
     driver    options, filters -> plan, at once
-    splits    of segments       the reader inside the JVM (`jvm_engine`), where it can be had
+    splits    of segments       the reader inside the JVM (`engine`), where it can be had
               of open segments  Python, as all others: range(n) in n partitions, and `mapInArrow`
     executor  number -> its split -> Arrow batches    what `format("strandline")` reads, too
 
@@ -46,7 +46,7 @@ def load(
     query.task_slots = _task_slots(spark)
     reader = query.open()
     plan = query.plan(reader)
-    choice = choose_engine(spark, query, plan)
+    choice = choose_engine(query, plan, spark=spark)
     query.tell_plan(plan, reader, choice.fields())
     if choice.engine is Engine.JVM:
         inside, others = divided(plan, reader)

@@ -4,8 +4,9 @@
     planner   reader(schema).pushFilters(...).partitions()     reads manifests, makes the splits
     executor  read(split)                                      one split, as Arrow record batches
 
-Filters are taken by two sources, one behind the other, because Spark confuses queries otherwise
-(`own_scans`); where that is not possible, by none.
+Spark finds the format in our jar (`Strandline.scala`), which has each query planned by the Python
+source below. Where Spark does not take the jar, the Python source is the format, without filters:
+Spark keeps the plan of a Python source beside the frame, filters and all, for the next query too.
 
 Spark runs each of them in another Python process and pickles the objects between them. So they
 hold options and splits, never anything open.
@@ -17,6 +18,7 @@ import logging
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -26,7 +28,6 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
-    Filter,
     InputPartition,
 )
 from pyspark.sql.pandas.types import from_arrow_type
@@ -42,8 +43,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from strandline.spark_lake.jvm.engine import ruled_out
-from strandline.spark_lake.jvm.partitions import partitions_of
+from strandline.spark_lake.jvm.engine import add_jar, is_connect, planned, ruled_out
+from strandline.spark_lake.jvm.jar import NoJvmReader
 from strandline.spark_lake.options.options import (
     COLUMNS,
     CORRUPT_COLUMN,
@@ -59,17 +60,17 @@ from strandline.spark_lake.query.query import Query
 from strandline.spark_lake.query.query_log import tell
 from strandline.spark_lake.query.report import report_folder
 from strandline.spark_lake.spark.filters import push_down
-from strandline.spark_lake.spark.own_scans import NoRule, active, add_rule
 from strandline.spark_lake.values.decoding_plan import ValuePlan, plan_values
 from strandline.storage.errors import InvalidConfig
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import Filter
 
 FORMAT_NAME = "strandline"
-# Of the sources that `OwnScans.java` makes; nobody else should.
-PLANNED_NAME = "strandline_planned"
-# What those are told besides the user's options: how many tasks Spark runs at once.
+# `Strandline.scala` knows the Python source by this name, and tells it in an option besides the
+# user's how many tasks Spark runs at once.
+PYTHON_NAME = "strandline_python"
 SLOTS_OPTION = "taskslots"
 PUSHDOWN_CONF = "spark.sql.python.filterPushdown.enabled"
 
@@ -77,20 +78,41 @@ PUSHDOWN_CONF = "spark.sql.python.filterPushdown.enabled"
 def register(spark: SparkSession) -> None:
     """Makes `format("strandline")` known to this session, with filter pushdown switched on.
 
-    Where each query cannot have a plan of its own (`own_scans`), filters are left to Spark, and the
-    logger `strandline.spark_lake` says so.
+    Where Spark does not take the jar, filters are left to Spark, and the logger
+    `strandline.spark_lake` says so.
     """
     try:
-        add_rule(spark)
-    except NoRule as error:
+        add_jar(spark)
+    except NoJvmReader as error:
         spark.dataSource.register(StrandlineDataSource)
         tell("filters of Spark spare nothing here, those of `load` do", {"why": str(error)})
     else:
         spark.conf.set(PUSHDOWN_CONF, "true")
-        with active(spark):
-            spark.dataSource.register(GivenDataSource)
+        with _active(spark):
             spark.dataSource.register(PlannedDataSource)
     _warn_of_another_python(spark)
+
+
+@contextmanager
+def _active(spark: SparkSession) -> Iterator[None]:
+    """Makes this session the one that Spark asks for a source's name; another may have it already.
+
+    Spark refuses a name that a session does not have if its thread's active session has it.
+    """
+    if is_connect(spark):
+        yield
+        return
+    jvm: Any = spark._jvm  # noqa: SLF001  # no public way to another active session
+    sessions = jvm.SparkSession
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(spark._jsparkSession)  # noqa: SLF001
+    try:
+        yield
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()
 
 
 def _warn_of_another_python(spark: SparkSession) -> None:
@@ -186,34 +208,11 @@ class StrandlineDataSource(DataSource):
         return options
 
     def _why_not_jvm(self, options: LakeOptions, mode: Mode) -> str:
-        return (
-            f'format("{FORMAT_NAME}") is read in Python here: use strandline.spark_lake.load, or'
-            " register_views"
-        )
+        return f'format("{FORMAT_NAME}") has no jar in this session: register(spark) logs why'
 
 
-class _RuledDataSource(StrandlineDataSource):
-    """A source in a session that has the rule, which lets the JVM read what it plans."""
-
-    def _why_not_jvm(self, options: LakeOptions, mode: Mode) -> str:
-        return "streams are read in Python" if mode is Mode.STREAM else ruled_out(options)
-
-    def _left_to_spark(self) -> tuple[str, ...]:
-        # The JVM's reader compares no keys.
-        return ("key",) if self._parsed(Mode.ANY).engine is Engine.JVM else ()
-
-
-class GivenDataSource(_RuledDataSource):
-    """What a frame holds where filters are taken: `OwnScans.java` reads another in its place."""
-
-    @plainly
-    def reader(self, schema: StructType) -> DataSourceReader:
-        """Plans nothing: what is wrong with the query is told when it is planned."""
-        return GivenReader(left_to_spark=self._left_to_spark())
-
-
-class PlannedDataSource(_RuledDataSource):
-    """What `OwnScans.java` reads: made for one scan, and thrown away with it."""
+class PlannedDataSource(StrandlineDataSource):
+    """What plans each query over the jar's `format("strandline")`: takes filters, and streams."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         slots = [text for name, text in options.items() if name.lower() == SLOTS_OPTION]
@@ -223,14 +222,17 @@ class PlannedDataSource(_RuledDataSource):
 
     @classmethod
     def name(cls) -> str:
-        return PLANNED_NAME
+        return PYTHON_NAME
 
     @plainly
     def reader(self, schema: StructType) -> PlannedReader:
         """A reader of these columns, which takes filters."""
         query = self._query(Mode.BATCH, schema)
         query.task_slots = self._task_slots
-        return PlannedReader(query, left_to_spark=self._left_to_spark())
+        return PlannedReader(query)
+
+    def _why_not_jvm(self, options: LakeOptions, mode: Mode) -> str:
+        return "streams are read in Python" if mode is Mode.STREAM else ruled_out(options)
 
 
 class StrandlineReader(DataSourceReader):
@@ -257,43 +259,22 @@ class StrandlineReader(DataSourceReader):
 class PlannedReader(StrandlineReader):
     """A scan with the filters of one query, that the JVM reads where it can."""
 
-    def __init__(self, query: Query, *, left_to_spark: Sequence[str] = ()) -> None:
-        super().__init__(query)
-        self._left_to_spark = tuple(left_to_spark)
-
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802  # Spark's name
         """Takes the filters that prune; gives back those that Spark has to evaluate."""
-        pushdown = push_down(filters, left_to_spark=self._left_to_spark)
+        # The JVM's reader compares no keys.
+        left = ("key",) if self._query.options.engine is Engine.JVM else ()
+        pushdown = push_down(filters, left_to_spark=left)
         self._query.predicate = pushdown.pushed
         return iter(pushdown.left)
 
     def partitions(self) -> list[InputPartition]:
-        """See `jvm_partitions`. Raises what `Query.plan` and `partitions_of` raise."""
+        """The plan of the JVM, as text, and behind it the splits that tasks in Python read.
+
+        Raises what `Query.plan` and `planned` raise.
+        """
         reader = self._query.open()
-        made = self._query.plan(reader)
-        return partitions_of(self._query, made, reader)
-
-
-class GivenReader(DataSourceReader):
-    """Takes the same filters as `PlannedReader`, and cannot be read."""
-
-    def __init__(self, *, left_to_spark: Sequence[str] = ()) -> None:
-        self._left_to_spark = tuple(left_to_spark)
-
-    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802  # Spark's name
-        """Those that are not taken."""
-        return iter(push_down(filters, left_to_spark=self._left_to_spark).left)
-
-    def partitions(self) -> list[InputPartition]:
-        """One, so that whoever reads it is told."""
-        return [InputPartition(None)]
-
-    def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Raises InvalidConfig: rows of another query's filters would be wrong."""
-        raise InvalidConfig(
-            f'format("{FORMAT_NAME}") has lost its rule in this session\'s optimizer (was'
-            " extraOptimizations set?): call strandline.spark_lake.register(spark) again"
-        )
+        text, others = planned(self._query, self._query.plan(reader), reader)
+        return [InputPartition(text), *map(InputPartition, others)]
 
 
 def _check_columns(schema: StructType, values: ValuePlan | None) -> None:

@@ -19,8 +19,6 @@ from strandline.spark_lake.options.bound_options import narrowed
 from strandline.spark_lake.options.given_options import option_texts
 from strandline.spark_lake.options.options import Engine, LakeOptions
 from strandline.spark_lake.query.arrow_scan import OptionValue, joined
-from strandline.spark_lake.spark.frames import load
-from strandline.spark_lake.spark.own_scans import has_rule
 from strandline.spark_lake.spark.source import FORMAT_NAME, register
 from strandline.storage.errors import InvalidConfig
 
@@ -43,9 +41,8 @@ def register_views(
 
     A text names topics with commas between them, as for `load` and the option `subscribe`.
     `options` are those of the source, for every view; those that name partitions name them for all
-    topics, and each view has its own. A view is planned anew for each query, so it
-    shows what is archived then, and filters prune. Only with `engine=jvm` where Spark cannot have a
-    plan for each query (Spark Connect) it is the frame of `load`, planned once, now.
+    topics, and each view has its own. A view is planned anew for each query: it
+    shows what is archived then, and filters prune.
     Raises InvalidConfig, for a topic that the archive does not have too, and what the bucket
     answers; then no view was made.
     """
@@ -70,11 +67,8 @@ def register_views(
     if parsed.engine is Engine.JVM and (reason := ruled_out(parsed)):
         raise InvalidConfig(f"option engine is jvm, but {reason}")
     register(spark)
-    is_planned_once = parsed.engine is Engine.JVM and not has_rule(spark)
     frames = {
-        name: load(spark, path, topic, options=narrowed(given, topic))
-        if is_planned_once
-        else spark.read.format(FORMAT_NAME)
+        name: spark.read.format(FORMAT_NAME)
         .options(**narrowed(given, topic))
         .option("subscribe", topic)
         .load(path)

@@ -23,6 +23,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from strandline.spark_lake import load, register, register_views, scan
+from strandline.spark_lake.jvm.jar import NoJvmReader
 from tests.support.broker import eventually
 from tests.unit.spark_lake.archive_builder import ArchiveBuilder, make_batches, make_records
 
@@ -143,29 +144,39 @@ def test_load_gives_the_rows_of_scan_by_either_reader(
             assert got == [(one["key"], one["value"]) for one in sent]
 
 
-def test_load_reads_inside_the_servers_jvm_unless_the_client_cannot_compile(
+def test_each_query_prunes_and_is_read_inside_the_servers_jvm(
+    spark: SparkSession, archive: ArchiveBuilder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = spark.read.format("strandline").option("subscribe", "t")
+    frame = source.load(archive.url)
+    for asked, plan in ((frame, "4 of 4 segments"), (frame.where("offset >= 250"), "1 of 4 seg")):
+        asked.explain()
+        told = capsys.readouterr().out
+        assert plan in told
+        assert "(Python)" not in told
+    only = source.option("engine", "jvm").load(archive.url)
+    assert found(only) == found(load(spark, archive.url, "t", options={"engine": "jvm"}))
+
+
+def test_a_session_that_takes_no_jar_reads_everything_in_python(
     spark: SparkSession,
     archive: ArchiveBuilder,
-    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    def refuse() -> Path:
+        raise NoJvmReader("for this test")
+
     caplog.set_level(logging.INFO)
-
-    def told() -> dict[str, Any]:
-        caplog.clear()
-        assert found(load(spark, archive.url, "t")) == expected(archive)
-        lines = [one for one in caplog.records if "planned" in one.message]
-        return dict(lines[0].__dict__["fields"])
-
-    assert told()["engine"] == "jvm"
-    # As the package pyspark-client is: without jars.
-    monkeypatch.delenv("SPARK_HOME", raising=False)
-    monkeypatch.setattr(pyspark, "__file__", str(tmp_path / "__init__.py"))
-    monkeypatch.setattr("strandline.spark_lake.jvm.engine._with_jar", {})
-    fields = told()
-    assert fields["engine"] == "python"
-    assert "this client has no Spark to compile with" in fields["why"]
+    monkeypatch.setattr("strandline.spark_lake.jvm.engine.jar_path", refuse)
+    other = spark.newSession()
+    register(other)
+    source = other.read.format("strandline").option("subscribe", "t").load(archive.url)
+    late = expected(archive, filters=[("offset", ">=", 250)])
+    assert found(source.where("offset >= 250")) == late
+    assert found(source) == found(load(other, archive.url, "t")) == expected(archive)
+    (told,) = [one.__dict__["fields"] for one in caplog.records if "planned" in one.message]
+    assert (told["engine"], told["why"]) == ("python", "for this test")
 
 
 def test_a_stream_gives_each_record_once_across_restarts(

@@ -11,10 +11,15 @@ import pytest
 from pyspark.sql import SparkSession
 
 from strandline.spark_lake import register
+from strandline.spark_lake.jvm import jar
+from strandline.spark_lake.jvm.jar import jar_path
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    sources = Path(jar.__file__).parent / "src"
+    newest = max(one.stat().st_mtime for one in sources.iterdir())
+    assert jar_path().stat().st_mtime >= newest, "the jar is older than its sources: make jar"
     # Else Spark takes whatever `python3` is, which has nothing of ours installed.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     package = Path(__file__).parents[2] / ".namespace"

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from strandline.spark_lake import register, scan
-from strandline.spark_lake.spark import source
-from strandline.spark_lake.spark.own_scans import NoRule
+from strandline.spark_lake import load, register, scan
 from strandline.storage.records.batch.record import Record
 from strandline.storage.records.compression import Codec
 from tests.unit.spark_lake.archive_builder import (
@@ -114,34 +114,65 @@ def test_a_new_session_is_registered_for_itself(
     assert SparkSession.getActiveSession() == active
 
 
-def test_a_session_without_the_rule_reads_nothing_wrong(
-    spark: SparkSession, archive: ArchiveBuilder, monkeypatch: pytest.MonkeyPatch
+def test_a_thread_of_its_own_finds_the_format_and_the_reader(
+    spark: SparkSession, archive: ArchiveBuilder
 ) -> None:
-    frame = frame_of(spark, archive)
-    experimental = spark._jsparkSession.experimental()
-    rules = experimental.extraOptimizations()
-    set_rules = getattr(experimental, "extraOptimizations_$eq")
-    set_rules(rules.take(0))
-    try:
-        for asked in (frame, frame.where("partition = 1")):
-            with pytest.raises(PySparkException, match="has lost its rule"):
-                asked.count()
-    finally:
-        set_rules(rules)
-    assert frame.where("partition = 1").count() == 50
+    """Spark takes classes from where a thread begins."""
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(lambda: frame_of(spark, archive).count()).result() == 150
+        assert pool.submit(lambda: load(spark, archive.url, "t").count()).result() == 150
 
-    def refuse(_: SparkSession) -> None:
-        raise NoRule("for this test")
 
-    with monkeypatch.context() as patch:
-        patch.setattr(source, "add_rule", refuse)
-        register(spark)
-        plain = frame_of(spark, archive)
-        assert plain.where("partition = 1").count() == 50
-        assert plain.count() == 150
-        assert plain.where("offset < 10").unionAll(plain).count() == 170
-    register(spark)
-    assert frame_of(spark, archive).where("partition = 1").count() == 50
+WITHOUT_JAR = """
+import logging
+import sys
+from pyspark.sql import SparkSession
+from strandline.spark_lake import load, register
+from strandline.spark_lake.jvm import engine, jar
+
+def refuse():
+    raise jar.NoJvmReader("for this test")
+
+logging.basicConfig(level=logging.INFO)
+engine.jar_path = refuse
+spark = (
+    SparkSession.builder.master("local[1]")
+    .config("spark.ui.enabled", "false")
+    .config("spark.driver.host", "127.0.0.1")
+    .config("spark.driver.bindAddress", "127.0.0.1")
+    .getOrCreate()
+)
+register(spark)
+source = spark.read.format("strandline").option("subscribe", "t")
+frame = source.load(sys.argv[1])
+assert frame.where("partition = 1").count() == 50
+assert frame.count() == 150
+assert frame.where("offset < 10").unionAll(frame).count() == 170
+assert load(spark, sys.argv[1], "t").count() == 150
+try:
+    source.option("engine", "jvm").load(sys.argv[1]).count()
+except Exception as error:
+    assert "has no jar in this session" in str(error), error
+else:
+    raise AssertionError("engine=jvm was taken")
+"""
+
+
+def test_a_session_that_takes_no_jar_reads_everything_in_python(
+    spark: SparkSession, archive: ArchiveBuilder
+) -> None:
+    """In a process of its own: all sessions of one share its classes."""
+    environment = {name: text for name, text in os.environ.items() if "GATEWAY" not in name}
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_JAR, archive.url],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "for this test" in done.stderr
 
 
 # --- random filters -----------------------------------------------------------------------------

@@ -64,14 +64,14 @@ final class ArchiveScan(kind: StructType, plan: Plan)
   override def createReaderFactory: PartitionReaderFactory =
     new ArchiveReaderFactory(kind, plan.settings)
 
-  /** The same, and partitions that others read; `OwnScans` knows it by this name. */
-  def beside(others: Batch, partitions: Array[InputPartition]): Batch =
-    new MixedBatch(kind, this, others, partitions)
+  override def estimateStatistics: Statistics = Size(Some(plan.bytes))
+}
 
-  override def estimateStatistics: Statistics = new Statistics {
-    override def sizeInBytes: OptionalLong = OptionalLong.of(plan.bytes)
-    override def numRows: OptionalLong = OptionalLong.empty
-  }
+/** Bytes of the archive; where nobody told them, Spark takes it for large. */
+final case class Size(bytes: Option[Long]) extends Statistics {
+  override def sizeInBytes: OptionalLong =
+    bytes.fold(OptionalLong.empty)(OptionalLong.of(_))
+  override def numRows: OptionalLong = OptionalLong.empty
 }
 
 final class ArchiveReaderFactory(kind: StructType, settings: Settings)
