@@ -51,7 +51,7 @@ _regions: dict[tuple[str | None, str], str | None] = {}
 # Only signing needs a region on servers that have none; it is the one S3 began with.
 DEFAULT_REGION = "us-east-1"
 
-# What readers say to do; the reader inside the JVM is handed the same words (`jvm_plan`).
+# What readers say to do; the reader inside the JVM is handed the same words (`jvm/plan.py`).
 RETENTION_HINT = (
     "if retention or a topic deletion removed it while the query ran, run the query again"
     " (strandline.remote.delete.grace.ms is how long removed objects stay readable)"

@@ -10,7 +10,7 @@ import scala.jdk.CollectionConverters._
 
 /** What Python planned, as it comes: JSON, compressed, in an option of the source.
   *
-  * `strandline/spark_lake/jvm_plan.py` writes it and describes it. Nothing is decided here: which
+  * `strandline/spark_lake/jvm/plan.py` writes it and describes it. Nothing is decided here: which
   * objects and chunks are read, and within which limits, is the planner's.
   */
 final case class Plan(
