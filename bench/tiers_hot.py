@@ -62,7 +62,6 @@ SETTLING_RECORDS = 5_000
 REWIND_S = 3.0
 YIELD = "strandline.remote.fetch.yield.ms"
 FLOOR = "strandline.remote.fetch.yield.floor.bytes.per.second"
-FULL_FLOOR = "strandline.remote.fetch.yield.full.floor.bytes.per.second"
 # Hardly a tick is that early, so the rewind goes at the floor.
 NEVER_ON_TIME = "0.001"
 # Often enough that a broker counts it as live traffic.
@@ -124,8 +123,7 @@ def run_hot(folder: Path, total_bytes: int, distance_ms: int) -> Iterator[Figure
                 turns = [measure_turn(own, rewind) for _ in range(TURNS)]
         held = found[HELD] = _together([beside for _, beside in turns])
         alter_broker(other.broker, YIELD, NEVER_ON_TIME)
-        for floor in (FLOOR, FULL_FLOOR):
-            alter_broker(other.broker, floor, str(int(held.cold_mb_per_s * 1e6)))
+        alter_broker(other.broker, FLOOR, str(int(held.cold_mb_per_s * 1e6)))
         with trickle(other.broker), cold_reader(other):
             hot_latencies_us(own.broker, SETTLING_RECORDS)
             found[OTHER] = measure_hot(own, other)

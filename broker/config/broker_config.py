@@ -26,8 +26,7 @@ from strandline.broker.config.sections import (
 from strandline.broker.coordination.values.group_config import GroupConfig
 from strandline.broker.network.config import NetworkConfig
 from strandline.broker.quotas.cold_pace import PaceConfig
-from strandline.broker.quotas.quotas import ConnectionRates
-from strandline.broker.quotas.rates import QuotaWindows
+from strandline.broker.quotas.quotas import ConnectionRates, QuotaWindows
 from strandline.storage.config.definition import section
 from strandline.storage.local.cleaner.cleaner import CleanerConfig
 from strandline.storage.remote.reader.config import ColdReaderConfig

@@ -6,24 +6,19 @@
 
 Between two of these turns the loop polls its sockets, so a live request waits for one small turn at
 most, however many consumers read cold. `ColdPace` decides how much may be sent; each tick reports
-its own delay, and how long the loop waited for a core. Without live traffic, all connections send
-as if there were no turns.
+its own delay. Without live traffic, all connections send as if there were no turns.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from strandline.broker.quotas.cold_pace import ColdPace
-
-if TYPE_CHECKING:
-    from strandline.storage.system.core_wait import CoreWait
-    from strandline.storage.system.timer import Ticks
+from strandline.broker.quotas.cold_pace import TICK_S, ColdPace
+from strandline.storage.system.timer import Ticks
 
 log = logging.getLogger(__name__)
 
@@ -51,11 +46,8 @@ class ColdTurns:
         self._queue: deque[TakesTurns] = deque()
         # Created when first needed: few brokers have both, live traffic and cold reads.
         self._ticks: Ticks | None = None
-        # None where the kernel does not report it.
-        self._core_wait: CoreWait | None = None
         self._has_no_ticks = False
         self._is_ticking = False
-        self._tick_s = 0.0
         self._is_due = False
 
     def __repr__(self) -> str:
@@ -87,9 +79,6 @@ class ColdTurns:
             self._loop.remove_reader(self._ticks.fileno())
             self._ticks.close()
             self._ticks = None
-        if self._core_wait is not None:
-            self._core_wait.close()
-            self._core_wait = None
 
     # --- turns -------------------------------------------------------------------------------
 
@@ -133,9 +122,6 @@ class ColdTurns:
 
     def _can_tick(self) -> bool:
         if self._ticks is None and not self._has_no_ticks:
-            from strandline.storage.system.core_wait import CoreWait
-            from strandline.storage.system.timer import Ticks
-
             try:
                 self._ticks = Ticks()
             except OSError as error:
@@ -144,16 +130,12 @@ class ColdTurns:
                 log.warning("cold reads do not yield", extra={"fields": {"error": str(error)}})
             else:
                 self._loop.add_reader(self._ticks.fileno(), self._on_tick)
-                with contextlib.suppress(OSError):
-                    self._core_wait = CoreWait()
         return not self._has_no_ticks
 
     def _start_ticking(self) -> None:
         assert self._ticks is not None
         self._is_ticking = True
-        self._core_wait_s()  # time before the first tick
-        self._tick_s = self._pace.tick_s
-        self._ticks.start(self._tick_s, self._now_s())
+        self._ticks.start(TICK_S, self._now_s())
 
     def _stop_ticking(self) -> None:
         if self._is_ticking:
@@ -171,13 +153,6 @@ class ColdTurns:
         if not self._queue and (self._pace.is_idle(now_s) or not self._pace.is_held(now_s)):
             self._stop_ticking()
             return
-        self._pace.ticked(lateness_s, now_s, core_wait_s=self._core_wait_s())
-        if self._pace.tick_s != self._tick_s:
-            self._tick_s = self._pace.tick_s
-            self._ticks.start(self._tick_s, now_s)
+        self._pace.ticked(lateness_s, now_s)
         if not self._is_due:
             self._run()
-
-    def _core_wait_s(self) -> float:
-        """Returns how long the loop waited for a core since the last call."""
-        return 0.0 if self._core_wait is None else self._core_wait.read_s()

@@ -6,26 +6,14 @@ given.
 
 While something was live within LIVE_S, cold answers go in turns of TURN_BYTES, and no faster than a
 limit; downloads begin no faster than that either. The limit follows the lateness of a clock's ticks
-(`storage/system/timer.py`), which is what a live request waited for that came at the same moment:
+(`storage/system/timer.py`), which is what a live request waited for that came at the same moment,
+for the loop or for a core:
 
     the tick was late    limit x DECREASE, once in CUT_S
     it was not           limit x INCREASE, if the limit is what cold waits for
 
 These are in balance when one tick in a hundred is late: what is bounded is the 99th percentile of
 the wait. It never falls below a floor, so a rewind always advances.
-
-A tick is one look in 4 ms, at one of the two things that a live request waits for: the loop. The
-other are the cores, which the rewind's own consumer may keep, or the store. Where they are scarce,
-the loop waits for one, too, when it has something to do, and the kernel counts all of that
-(`storage/system/core_wait.py`). So it is late as well if it waited too long for a core between two
-ticks; and as then everybody on the machine waits, the floor is a lower one:
-
-    late for want of a core               down to the floor of a full machine
-    late for its own work                 down to the floor
-
-Below the first floor only waits for a core steer. The kernel misses none of them between two ticks,
-however far apart, so there are fewer ticks: each is work for a core, too, and at so few bytes all
-of them together were more work than the bytes.
 
 How late is late? Later than the setting, or, where the machine has much else to do, than RATIO
 times what it is without cold. That is looked at now and then, with cold standing still:
@@ -42,6 +30,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from strandline.storage.config.definition import DOUBLE, LONG, MIB, key
+from strandline.storage.rates import TokenBucket
 
 # A producer that sends every second is live all the time.
 LIVE_S = 1.5
@@ -50,14 +39,12 @@ TURN_BYTES = 64 * 1024
 # A prime number of microseconds, so that ticks do not keep step with clients that send every
 # millisecond, or every ten: in step, all of them would come beside a request or none of them would.
 # At the default floor about a turn falls due with each tick; more ticks would bring only work.
-TICK_S = 0.003907
-# The same below the first floor, for the default floor of a full machine.
-FULL_TICK_S = 0.015629
+TICK_S = 0.015629
 # What was not used up for so many ticks is not caught up on.
 BURST_TICKS = 2
 # log(1 / DECREASE) is a hundred times log(INCREASE).
-DECREASE = 0.85
-INCREASE = 1.0016
+DECREASE = 0.7
+INCREASE = 1.0036
 # One cause makes several ticks late.
 CUT_S = 10 * TICK_S
 FIRST_LIMIT = 64e6
@@ -104,20 +91,9 @@ class PaceConfig:
     floor_bytes_per_s: int = key(
         "strandline.remote.fetch.yield.floor.bytes.per.second",
         LONG,
-        16 * MIB,
-        "Minimum rate of all cold reads together, in bytes per second, however busy the broker"
-        " is, so that each of them advances. On a machine without a free core the next property"
-        " applies.",
-        minimum=64 * 1024,
-        dynamic=True,
-    )
-    full_floor_bytes_per_s: int = key(
-        "strandline.remote.fetch.yield.full.floor.bytes.per.second",
-        LONG,
         4 * MIB,
-        "Minimum rate on a machine without a free core: where the broker waits for a core"
-        " longer than strandline.remote.fetch.yield.ms, and longer than 1.3 times its wait"
-        " without cold reads. It never exceeds the other minimum rate.",
+        "Minimum rate of all cold reads together, in bytes per second, however busy the broker"
+        " is, so that each of them advances.",
         minimum=64 * 1024,
         dynamic=True,
     )
@@ -134,49 +110,26 @@ class PaceStatistics:
     cuts_total: int
 
 
-class _Allowance:
-    """Bytes that may go now; a debt when the last turn was larger than what there was."""
+class _UsualLateness:
+    """The 99th percentile of the lateness without cold, as far as it is known."""
 
-    __slots__ = ("_bytes", "_since_s")
-
-    def __init__(self) -> None:
-        self._bytes = 0.0
-        self._since_s = 0.0
-
-    def is_there(self, now_s: float, *, bytes_per_s: float, burst_bytes: float) -> bool:
-        grown = self._bytes + (now_s - self._since_s) * bytes_per_s
-        self._bytes = min(grown, burst_bytes)
-        self._since_s = now_s
-        return self._bytes > 0
-
-    def use(self, size_bytes: int) -> None:
-        self._bytes -= size_bytes
-
-    def wait_s(self, bytes_per_s: float) -> float:
-        """Until there is some again, or until it is worth asking again."""
-        return min(max(-self._bytes / bytes_per_s, 0.0) + TICK_S, ASK_AGAIN_S)
-
-
-class _Usual:
-    """The 99th percentile of a wait without cold, as far as it is known."""
-
-    __slots__ = ("_wait_s",)
+    __slots__ = ("_lateness_s",)
 
     def __init__(self) -> None:
-        self._wait_s = 0.0
+        self._lateness_s = 0.0
 
     def late_s(self, setting_s: float) -> float:
         """What is late, as there is no need to be better than without cold."""
-        return max(setting_s, min(RATIO * self._wait_s, LATE_S_MAX))
+        return max(setting_s, min(RATIO * self._lateness_s, LATE_S_MAX))
 
-    def saw(self, wait_s: float, setting_s: float, *, ticks: float = 1.0) -> None:
-        """So long was the wait in a moment without cold, which was as long as `ticks` of TICK_S."""
+    def saw(self, lateness_s: float, setting_s: float) -> None:
+        """So late was a tick without cold."""
         least_s = setting_s / RATIO
-        known_s = max(self._wait_s, least_s)
-        if wait_s > known_s:
-            self._wait_s = min(wait_s, known_s * (1 + QUIET_UP), LATE_S_MAX)
+        known_s = max(self._lateness_s, least_s)
+        if lateness_s > known_s:
+            self._lateness_s = min(lateness_s, known_s * (1 + QUIET_UP), LATE_S_MAX)
         else:
-            self._wait_s = max(known_s * (1 - ticks * QUIET_UP / 100), least_s)
+            self._lateness_s = max(known_s * (1 - QUIET_UP / 100), least_s)
 
 
 class ColdPace:
@@ -190,17 +143,14 @@ class ColdPace:
         self._live_s = -LIVE_S
         self._cold_s = -IDLE_S
         self._limit = FIRST_LIMIT
-        self._tick_s = TICK_S
-        self._answers = _Allowance()
-        self._downloads = _Allowance()
+        self._answers = TokenBucket()
+        self._downloads = TokenBucket()
         self._running_downloads = 0
         # Whether cold waited for its limit since the last tick.
         self._is_short = False
         self._waits_since_s: float | None = None
         self._cut_s = 0.0
-        self._usual_lateness = _Usual()
-        # By how far apart the ticks are between which it is counted.
-        self._usual_core_wait = {TICK_S: _Usual(), FULL_TICK_S: _Usual()}
+        self._usual = _UsualLateness()
         self._pause_began_s: float | None = None
         self._measuring_began_s: float | None = None
         self._next_pause_s = 0.0
@@ -221,46 +171,29 @@ class ColdPace:
         return now_s - self._live_s < LIVE_S and self._settings().lateness_s_max > 0
 
     @property
-    def tick_s(self) -> float:
-        """How long after the last tick the next one is due."""
-        return self._tick_s
-
-    @property
     def stands_still(self) -> bool:
         """Whether cold pauses, to be compared with."""
         return self._pause_began_s is not None
 
-    def ticked(self, lateness_s: float, now_s: float, *, core_wait_s: float = 0.0) -> None:
-        """A tick came `lateness_s` after its time, while cold answers were on their way.
-
-        `core_wait_s` is what the loop waited for a core since the tick before.
-        """
+    def ticked(self, lateness_s: float, now_s: float) -> None:
+        """A tick came `lateness_s` after its time, while cold answers were on their way."""
         settings = self._settings()
-        setting_s = settings.lateness_s_max
         if self._pause_began_s is not None:
-            self._measure_quiet(lateness_s, core_wait_s, now_s, setting_s)
+            self._measure_quiet(lateness_s, now_s, settings.lateness_s_max)
             return
-        floor = settings.floor_bytes_per_s
-        full_floor = min(settings.full_floor_bytes_per_s, floor)
-        is_late = lateness_s > self._usual_lateness.late_s(setting_s)
-        is_full = core_wait_s > self._usual_core_wait[self._tick_s].late_s(setting_s)
-        if is_full or (is_late and self._limit > floor):
+        if lateness_s > self._usual.late_s(settings.lateness_s_max):
             if now_s - self._cut_s >= CUT_S:
                 self._cut_s = now_s
                 self._cuts_total += 1
-                self._limit = max(self._limit * DECREASE, full_floor if is_full else floor)
+                self._limit *= DECREASE
         elif self._is_short:
-            limit_max = floor if is_late else max(LIMIT_MAX, floor)
-            self._limit = min(self._limit * INCREASE ** (self._tick_s / TICK_S), limit_max)
-        self._limit = max(self._limit, full_floor)
+            self._limit = min(self._limit * INCREASE, LIMIT_MAX)
+        self._limit = max(self._limit, settings.floor_bytes_per_s)
         self._is_short = False
-        self._tick_s = FULL_TICK_S if self._limit < floor else TICK_S
         if now_s >= self._next_pause_s:
             self._pause_began_s = now_s
 
-    def _measure_quiet(
-        self, lateness_s: float, core_wait_s: float, now_s: float, setting_s: float
-    ) -> None:
+    def _measure_quiet(self, lateness_s: float, now_s: float, setting_s: float) -> None:
         """Cold stands still: how late are ticks without it?"""
         assert self._pause_began_s is not None
         paused_s = now_s - self._pause_began_s
@@ -271,9 +204,7 @@ class ColdPace:
             elif paused_s > DRAIN_S_MAX:
                 self._end_pause(now_s)
             return
-        self._usual_lateness.saw(lateness_s, setting_s)
-        ticks = self._tick_s / TICK_S
-        self._usual_core_wait[self._tick_s].saw(core_wait_s, setting_s, ticks=ticks)
+        self._usual.saw(lateness_s, setting_s)
         if now_s - self._measuring_began_s >= QUIET_S:
             self._end_pause(now_s)
 
@@ -298,10 +229,9 @@ class ColdPace:
 
     def turn_bytes(self, now_s: float) -> int:
         """What somebody who waits may send now; 0 if nobody may."""
-        is_free = not self.stands_still and self._answers.is_there(
-            now_s, bytes_per_s=self._limit, burst_bytes=self._limit * BURST_TICKS * self._tick_s
-        )
-        if is_free:
+        burst_bytes = self._limit * BURST_TICKS * TICK_S
+        allowed_bytes = self._answers.tokens(now_s, per_s=self._limit, burst=burst_bytes)
+        if allowed_bytes > 0 and not self.stands_still:
             self._cold_s = now_s
             if self._waits_since_s is not None:
                 self._held_s += now_s - self._waits_since_s
@@ -314,7 +244,7 @@ class ColdPace:
 
     def sent(self, size_bytes: int) -> None:
         """So many bytes went in a turn."""
-        self._answers.use(size_bytes)
+        self._answers.take(size_bytes)
 
     def answer_bytes_max(self, now_s: float) -> int | None:
         """How large a cold answer should be, beside those that wait; None: as it likes."""
@@ -331,16 +261,16 @@ class ColdPace:
             return 0.0
         self._cold_s = now_s
         if self.stands_still:
-            return self._tick_s
-        if self._downloads.is_there(now_s, bytes_per_s=self._limit, burst_bytes=1):
+            return TICK_S
+        if self._downloads.tokens(now_s, per_s=self._limit, burst=1) > 0:
             return 0.0
         self._is_short = True
-        return self._downloads.wait_s(self._limit)
+        return min(self._downloads.debt_ms(self._limit) / 1000 + TICK_S, ASK_AGAIN_S)
 
     def download_began(self, size_bytes: int, now_s: float) -> None:
         self._running_downloads += 1
         if self.is_held(now_s):
-            self._downloads.use(size_bytes)
+            self._downloads.take(size_bytes)
 
     def download_ended(self) -> None:
         self._running_downloads -= 1
@@ -350,7 +280,7 @@ class ColdPace:
     def statistics(self, now_s: float) -> PaceStatistics:
         return PaceStatistics(
             limit_bytes_per_s=self._limit if self.is_held(now_s) else 0.0,
-            lateness_s_max=self._usual_lateness.late_s(self._settings().lateness_s_max),
+            lateness_s_max=self._usual.late_s(self._settings().lateness_s_max),
             waiting_answers=self.waiting_count,
             held_s_total=self._held_s,
             cuts_total=self._cuts_total,

@@ -15,13 +15,14 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Generic, TypeVar
 
 from strandline.broker.cluster.metadata.image import MetadataImage
-from strandline.broker.quotas.rates import QuotaWindows, SampledRate, TokenBucket
 from strandline.broker.quotas.table import QuotaKey, QuotaTable, Sharers
 from strandline.storage.clock import Clock
 from strandline.storage.config.definition import INT, INT_MAX, key
+from strandline.storage.rates import TokenBucket, WindowRate
 
 # Clients that are remembered per kind of quota; the one that was heard of longest ago is forgotten,
 # and with it at most eleven seconds of history.
@@ -29,7 +30,7 @@ CLIENTS_MAX = 10_000
 # Kafka bounds a pause for processing time by one window, because such a rate is a noisy one.
 REQUEST_WINDOWS_MAX = 1
 
-GaugeT = TypeVar("GaugeT", SampledRate, TokenBucket)
+GaugeT = TypeVar("GaugeT", WindowRate, TokenBucket)
 
 
 def _monotonic_ms(clock: Clock) -> int:
@@ -59,6 +60,39 @@ class _Gauges(Generic[GaugeT]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaWindows:
+    """Over which time the rates of clients are taken: all full windows but the current one."""
+
+    count: int = key(
+        "quota.window.num",
+        INT,
+        11,
+        "Windows over which a client's rate is taken for its quota.",
+        minimum=1,
+        maximum=1000,
+    )
+    length_ms: int = key(
+        "quota.window.size.seconds",
+        INT,
+        1,
+        "Length of one of these windows.",
+        minimum=1,
+        maximum=3600,
+        convert=lambda seconds: 1000 * seconds,
+    )
+
+    @property
+    def full_ms(self) -> int:
+        """What is surely behind us when a rate is said to be known."""
+        return (self.count - 1) * self.length_ms
+
+    @property
+    def burst_s(self) -> float:
+        """A bucket holds what all windows together may take."""
+        return self.count * self.length_ms / 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionRates:
     """Connections per second: of all listeners together (None: any number), and of single ones."""
 
@@ -83,24 +117,25 @@ class MutationQuota:
     everything is done, and paid for by waiting.
     """
 
-    def __init__(self, bucket: TokenBucket, bound: float, clock: Clock, *, strict: bool) -> None:
+    def __init__(
+        self, bucket: TokenBucket, bound: float, clock: Clock, *, burst_s: float, strict: bool
+    ) -> None:
         self._bucket = bucket
         self._bound = bound
+        self._burst_s = burst_s
         self._clock = clock
         self._strict = strict
         self.throttle_ms = 0
 
     def take(self, partitions: int) -> bool:
         """Whether so many partitions may be created or deleted; they count if they may."""
-        now_ms = _monotonic_ms(self._clock)
-        if self._strict:
-            self.throttle_ms = self._bucket.throttle_ms(self._bound, now_ms)
-            if self.throttle_ms:
-                return False
-            self._bucket.take(partitions, self._bound, now_ms)
-        else:
-            self._bucket.take(partitions, self._bound, now_ms)
-            self.throttle_ms = self._bucket.throttle_ms(self._bound, now_ms)
+        bucket, bound = self._bucket, self._bound
+        bucket.tokens(self._clock.monotonic_s(), per_s=bound, burst=bound * self._burst_s)
+        if self._strict and (throttle_ms := bucket.debt_ms(bound)):
+            self.throttle_ms = throttle_ms
+            return False
+        bucket.take(partitions)
+        self.throttle_ms = 0 if self._strict else bucket.debt_ms(bound)
         return True
 
 
@@ -111,12 +146,15 @@ class ClientQuotas:
         self._clock = clock
         self._windows = windows
         self._table = QuotaTable({})
-        self._produced = _Gauges(lambda: SampledRate(windows))
-        self._fetched = _Gauges(lambda: SampledRate(windows))
-        self._requested = _Gauges(lambda: SampledRate(windows))
-        self._mutated = _Gauges(lambda: TokenBucket(windows))
-        self._connected = _Gauges(lambda: SampledRate(windows))
-        self._accepted = _Gauges(lambda: SampledRate(windows))
+        rate = partial(
+            WindowRate, count=windows.count, length_ms=windows.length_ms, counts_idle=True
+        )
+        self._produced = _Gauges(rate)
+        self._fetched = _Gauges(rate)
+        self._requested = _Gauges(rate)
+        self._mutated = _Gauges(TokenBucket)
+        self._connected = _Gauges(rate)
+        self._accepted = _Gauges(rate)
         # Looked at by every request before anything else is.
         self.is_active = False
 
@@ -197,11 +235,13 @@ class ClientQuotas:
         if limit is None:
             return None
         bucket = self._mutated.of(limit.sharers)
-        return MutationQuota(bucket, limit.bound, self._clock, strict=strict)
+        return MutationQuota(
+            bucket, limit.bound, self._clock, burst_s=self._windows.burst_s, strict=strict
+        )
 
     def _record(
         self,
-        gauges: _Gauges[SampledRate],
+        gauges: _Gauges[WindowRate],
         key: QuotaKey,
         user: str,
         client_id: str,

@@ -47,6 +47,7 @@ from strandline.broker.coordination.runtime.group_archive import GroupArchive
 from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
 from strandline.broker.server.archive_mark import ArchiveMark
 from strandline.broker.server.workers import MANIFEST_THREADS, MANIFEST_THREADS_AT_START, Workers
+from strandline.storage.backoff import Backoff
 from strandline.storage.clock import Clock
 from strandline.storage.concurrency.shared_future import result_of
 from strandline.storage.concurrency.side_by_side import side_by_side
@@ -81,9 +82,8 @@ log = logging.getLogger(__name__)
 
 # Start-up waits this long for the store to say whose archive it holds, and goes on without it.
 CLAIM_WAIT_S = 5.0
-# Then the store is asked again after this, doubling up to the maximum.
-CLAIM_RETRY_S = 0.5
-CLAIM_RETRY_S_MAX = 5.0
+# Before the store is asked again, then.
+CLAIM_RETRIES = Backoff(0.5, 5.0)
 # A stop gives the store so long to take what it is to know, and so long to be read for that.
 STOP_S = 3.0
 STOP_READ_S = 1.0
@@ -481,10 +481,10 @@ class ArchiveUpkeep:
 
     async def _ask_until(self, is_enough: Callable[[], bool]) -> None:
         """Claims the archive again and again. Raises WrongArchive, InvalidConfig."""
-        wait_s = CLAIM_RETRY_S
+        attempts = 1
         while not is_enough():
-            await asyncio.sleep(wait_s)
-            wait_s = min(2 * wait_s, CLAIM_RETRY_S_MAX)
+            await asyncio.sleep(CLAIM_RETRIES.wait_s(attempts))
+            attempts += 1
             await self._claim.attempt()
             self._tiering.note_probe(self._claim.refusal)
 

@@ -25,6 +25,7 @@ from strandline.broker.cluster.replicas.partition import Partition
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.config.running_config import RunningConfig
 from strandline.broker.server.workers import SYNC_THREADS, Workers
+from strandline.storage.backoff import Backoff
 from strandline.storage.clock import Clock
 from strandline.storage.errors import DiskError, StrandlineError
 from strandline.storage.local.log.log import LocalLog
@@ -37,9 +38,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# A loop that fails begins again after this, doubling up to the maximum.
-RESTART_S = 1.0
-RESTART_S_MAX = 60.0
+# Before a loop that failed begins again.
+RESTARTS = Backoff(1.0, 60.0)
 # Closed segments are synced at the next turn; flush.ms is kept to this precision.
 FLUSH_CHECK_S = 1.0
 # Kafka's replica.high.watermark.checkpoint.interval.ms.
@@ -59,31 +59,26 @@ PRODUCER_CHECK_S = 600.0
 async def keep_running(name: str, begin: Callable[[], Awaitable[None]]) -> None:
     """Runs a loop, and begins it again if it fails.
 
-    One that ran for RESTART_S_MAX before is begun again as soon as at its first failure: those of
-    last week are no reason to leave a log folder offline for a minute.
+    One that ran for a minute before is begun again as soon as at its first failure: those of last
+    week are no reason to leave a log folder offline for a minute.
     """
     loop = asyncio.get_running_loop()
-    wait_s = RESTART_S
+    failures = 0
     while True:
         begun_s = loop.time()
         try:
             await begin()
-        except StrandlineError as error:
-            wait_s = _wait_s(wait_s, ran_s=loop.time() - begun_s)
-            log.warning(
-                "background task failed, will be begun again",
-                extra={"fields": {"task": name, "wait_s": wait_s, "error": str(error)}},
-            )
-        except Exception:
-            wait_s = _wait_s(wait_s, ran_s=loop.time() - begun_s)
-            log.exception("background task failed", extra={"fields": {"task": name}})
-        await asyncio.sleep(wait_s)
-        wait_s = min(2 * wait_s, RESTART_S_MAX)
-
-
-def _wait_s(next_s: float, *, ran_s: float) -> float:
-    """How long a loop rests that failed after so long, if the next rest was to be `next_s`."""
-    return RESTART_S if ran_s >= RESTART_S_MAX else next_s
+        except Exception as error:
+            failures = 1 if loop.time() - begun_s >= RESTARTS.max_s else failures + 1
+            if isinstance(error, StrandlineError):
+                wait_s = RESTARTS.wait_s(failures)
+                log.warning(
+                    "background task failed, will be begun again",
+                    extra={"fields": {"task": name, "wait_s": wait_s, "error": str(error)}},
+                )
+            else:
+                log.exception("background task failed", extra={"fields": {"task": name}})
+        await asyncio.sleep(RESTARTS.wait_s(failures))
 
 
 def delayed(delay_ms: int, begin: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:

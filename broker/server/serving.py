@@ -13,8 +13,6 @@ from strandline.storage.crash_points import check_environment
 
 log = logging.getLogger(__name__)
 
-AFTER_START_S = 1.0
-
 
 def run(make_broker: Callable[[], Broker]) -> int:
     """`serve` in an event loop of its own."""
@@ -51,11 +49,7 @@ async def serve(make_broker: Callable[[], Broker]) -> int:
         if not await stopping.unless_begun(broker.start):
             log.info("stopping before the start is over")
             return 0
-        settling = loop.call_later(AFTER_START_S, _get_in_soon)
-        try:
-            await broker.run(stopping.event)
-        finally:
-            settling.cancel()
+        await broker.run(stopping.event)
     finally:
         await broker.stop()
     return 0
@@ -95,14 +89,3 @@ def _raise_descriptor_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def _get_in_soon() -> None:
-    """Lets the loop have a core soon after it wakes up: everybody waits for it.
-
-    Many turns of it are shorter than the slice of a process that computes, and a broker shares its
-    machine with those, its own children among them.
-    """
-    from strandline.storage.system.cpu_scheduling import SHORT_SLICE_NS, ask_for_slice
-
-    ask_for_slice(SHORT_SLICE_NS)

@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.errors import CorruptRecords, DecompressedTooLarge, InvalidRecords
+from strandline.storage.rates import TokenBucket
 from strandline.storage.records.batch import batch as batch_format
 from strandline.storage.records.batch.batch import check_crc, read_header
 from strandline.storage.records.batch.stepper import read_varint, step_records
@@ -44,8 +45,7 @@ class FirstBatches:
         """`now_s` is monotonic."""
         self._now_s = now_s
         self._looked_at: dict[str, int] = {}
-        self._saved = float(RECORDS_SAVED_MAX)
-        self._asked_s = now_s()
+        self._records = TokenBucket()
 
     def __len__(self) -> int:
         """Number of connections that are remembered."""
@@ -70,14 +70,11 @@ class FirstBatches:
             look_inside(records, self._may_read)
 
     def _may_read(self, record_count: int) -> bool:
-        now_s = self._now_s()
-        self._saved += (now_s - self._asked_s) * RECORDS_PER_S
-        self._saved = min(self._saved, RECORDS_SAVED_MAX)
-        self._asked_s = now_s
         wanted = max(record_count, 0) + RECORDS_PER_LOOK
-        if wanted > self._saved:
+        now_s = self._now_s()
+        if wanted > self._records.tokens(now_s, per_s=RECORDS_PER_S, burst=RECORDS_SAVED_MAX):
             return False
-        self._saved -= wanted
+        self._records.take(wanted)
         return True
 
 

@@ -30,6 +30,7 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from strandline.storage import files
+from strandline.storage.backoff import Backoff
 from strandline.storage.clock import Clock
 from strandline.storage.concurrency.side_by_side import side_by_side
 from strandline.storage.config.definition import BOOLEAN, DOUBLE, INT, LONG, MIB, key
@@ -64,11 +65,12 @@ from strandline.storage.system.child_process import ChildFailed
 
 log = logging.getLogger(__name__)
 
-# After a disk error a log is left alone for this long: space does not come back in an instant.
-RETRY_S = 60.0
+# How long a log is left alone. After a disk error the first wait: space does not come back in an
+# instant. After each death of a child the next one.
+RETRIES = Backoff(60.0, 480.0)
 
-# A child that died so often over one log, with a pause of RETRY_S and twice as long each time, is
-# not there for the machine's sake any more.
+# A child that died so often over one log, with such pauses, is not there for the machine's sake any
+# more.
 CHILD_DEATHS_MAX = 5
 
 T = TypeVar("T")
@@ -312,7 +314,7 @@ class LogCleaner:
         if deaths >= CHILD_DEATHS_MAX:
             self._give_up(opened, error)
             return
-        self._retry_at_s[key] = self._clock.monotonic_s() + RETRY_S * 2 ** (deaths - 1)
+        self._retry_at_s[key] = self._clock.monotonic_s() + RETRIES.wait_s(deaths)
         _warn("log not compacted, will be tried again", opened.topic_partition, error)
 
     # --- cleaning ----------------------------------------------------------------------------
@@ -333,7 +335,8 @@ class LogCleaner:
         except DiskError as error:
             await self._stop(process, opened)
             if self._is_wanted(opened) and key not in self._abandoned:
-                self._retry_at_s[_identity(opened)] = self._clock.monotonic_s() + RETRY_S
+                retry_at_s = self._clock.monotonic_s() + RETRIES.wait_s(1)
+                self._retry_at_s[_identity(opened)] = retry_at_s
                 _warn("log not compacted, will be tried again", key, error)
         # Of the machine: the child died, or there was no thread or no memory to work with.
         except (ChildFailed, OutOfResources, RuntimeError, MemoryError) as error:

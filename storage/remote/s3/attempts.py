@@ -12,13 +12,13 @@ bounded, so a caller's thread always comes back.
 from __future__ import annotations
 
 import logging
-import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
+from strandline.storage.backoff import Backoff
 from strandline.storage.clock import Clock
 from strandline.storage.errors import TierError, TierUnavailable
 from strandline.storage.remote.object_store.interface import Deadlines
@@ -27,9 +27,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# The first pause; doubled each time, with jitter so that many brokers do not return in step.
-PAUSE_FIRST_S = 0.1
-PAUSE_MAX_S = 5.0
+PAUSES = Backoff(0.075, 3.75, jitter=1 / 3)
 # A transfer slower than this is given up; its request gets this much more time than an empty one.
 TRANSFER_BYTES_PER_S_MIN = 1024 * 1024
 
@@ -145,8 +143,7 @@ class Attempts:
 
     def _pause(self, attempt_number: int, deadline_s: float) -> bool:
         """Waits before the next attempt; False if there is no time for one."""
-        pause_s = min(PAUSE_FIRST_S * 2 ** (attempt_number - 1), PAUSE_MAX_S)
-        pause_s *= random.uniform(0.5, 1.0)
+        pause_s = PAUSES.wait_s(attempt_number)
         if self._clock.monotonic_s() + pause_s >= deadline_s:
             return False
         return not self._closing.wait(pause_s)

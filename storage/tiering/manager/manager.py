@@ -56,7 +56,7 @@ from strandline.storage.tiering.policy.archive_state import ArchiveLife
 from strandline.storage.tiering.policy.metadata_threads import MetadataThreads
 from strandline.storage.tiering.policy.ownership import Ownership
 from strandline.storage.tiering.policy.quota import ReadGate, TierQuota
-from strandline.storage.tiering.policy.store_health import PROBE_WAIT_S_FIRST, StoreHealth
+from strandline.storage.tiering.policy.store_health import PROBE_BACKOFF, StoreHealth
 
 log = logging.getLogger(__name__)
 
@@ -384,7 +384,7 @@ class TieringManager:
         while True:
             if await self.health.probe_if_due():
                 self._add_all()
-            await asyncio.sleep(PROBE_WAIT_S_FIRST)
+            await asyncio.sleep(PROBE_BACKOFF.first_s)
 
     async def _keep_house(self) -> None:
         while True:

@@ -1,12 +1,8 @@
 """How many bytes per second go to the remote tier, and come from it (KIP-956).
 
-    window.num windows of window.size.seconds each:   [ 3 MB ][ 5 MB ][ 1 MB ][ now ... ]
-    rate = bytes in all of them / the time since the oldest, or one window if that is longer;
-    above the limit somebody has to wait
-
-As Kafka's: the rate is measured over a sliding run of windows, and what exceeds the limit is paid
-for by waiting afterwards. A copy is counted when it begins, a read when it ends, so one segment
-goes at full speed and the next one waits for it.
+As Kafka's: the rate is measured over the last windows (`storage/rates.py`), and what exceeds the
+limit is paid for by waiting afterwards. A copy is counted when it begins, a read when it ends, so
+one segment goes at full speed and the next one waits for it.
 
 Deciding (`throttle_s`) takes the time and changes nothing but the windows; waiting is the caller's,
 or `wait_a_step`'s.
@@ -16,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +19,7 @@ from dataclasses import dataclass
 from strandline.storage.clock import Clock
 from strandline.storage.config.definition import INT, LONG, LONG_MAX, key
 from strandline.storage.errors import TierUnavailable
+from strandline.storage.rates import WindowRate
 
 # As long as a worker waits for the copy quota at a time; deleting has its turn in between.
 THROTTLE_STEP_S = 1.0
@@ -77,37 +73,26 @@ class TierQuota:
         self.limits = limits
         self._clock = clock
         self._lock = threading.Lock()
-        # (start of the window, bytes)
-        self._windows: deque[list[float]] = deque()
+        self._rate = WindowRate(
+            count=limits.window_count, length_ms=1000 * limits.window_s, counts_idle=False
+        )
         self._bytes_total = 0
         self._throttled_count = 0
         self._throttled_s = 0.0
 
     def record(self, size_bytes: int) -> None:
         """That many bytes have gone."""
-        now_s = self._clock.monotonic_s()
         with self._lock:
             self._bytes_total += size_bytes
-            if not self._windows or now_s >= self._windows[-1][0] + self.limits.window_s:
-                self._windows.append([now_s, 0.0])
-            self._windows[-1][1] += size_bytes
-            self._forget(now_s)
+            self._rate.record(size_bytes, self._now_ms())
 
     def throttle_s(self) -> float:
         """How long to wait before the rate is within the limit; 0 if it is."""
         if self.limits.bytes_per_second_max >= LONG_MAX:
             return 0.0
-        now_s = self._clock.monotonic_s()
         with self._lock:
-            self._forget(now_s)
-            if not self._windows:
-                return 0.0
-            recorded = sum(size_bytes for _, size_bytes in self._windows)
-            # One window at least, as Kafka's SimpleRate has it: clients' quotas let ten seconds'
-            # worth come at once, these are there to keep a link free from the first second on.
-            elapsed_s = max(now_s - self._windows[0][0], float(self.limits.window_s))
-            excess_bytes = recorded - self.limits.bytes_per_second_max * elapsed_s
-            return max(0.0, excess_bytes / self.limits.bytes_per_second_max)
+            bound = self.limits.bytes_per_second_max
+            return self._rate.throttle_ms(bound, self._now_ms()) / 1000
 
     async def wait_a_step(self) -> bool:
         """Whether the quota says to wait; waits for a part of it, and others have a turn."""
@@ -133,10 +118,8 @@ class TierQuota:
                 throttled_s=self._throttled_s,
             )
 
-    def _forget(self, now_s: float) -> None:
-        oldest_s = now_s - self.limits.window_count * self.limits.window_s
-        while self._windows and self._windows[0][0] <= oldest_s:
-            self._windows.popleft()
+    def _now_ms(self) -> int:
+        return int(self._clock.monotonic_s() * 1000)
 
     def __repr__(self) -> str:
         return f"<TierQuota {self.limits.bytes_per_second_max} B/s {self.statistics()}>"

@@ -12,10 +12,10 @@ away is one reason, whichever request met it first.
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from strandline.storage.backoff import Backoff
 from strandline.storage.clock import Clock
 from strandline.storage.config.definition import DOUBLE, LONG, key
 from strandline.storage.errors import (
@@ -69,6 +69,10 @@ class RetryPolicy:
         maximum=0.5,
     )
 
+    @property
+    def backoff(self) -> Backoff:
+        return Backoff(self.backoff_ms / 1000, self.backoff_ms_max / 1000, self.jitter)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureInfo:
@@ -106,10 +110,7 @@ class RetryState:
         attempts = 1 if self.failure is None else self.failure.attempts + 1
         now_s = self._clock.monotonic_s()
         since_s = now_s if self.failure is None else self.failure.since_s
-        wait_ms = self._policy.backoff_ms * 2 ** min(attempts - 1, 20)
-        wait_ms = min(wait_ms, self._policy.backoff_ms_max)
-        spread = 1 + random.uniform(-self._policy.jitter, self._policy.jitter)
-        self._retry_s = now_s + wait_ms * spread / 1000
+        self._retry_s = now_s + self._policy.backoff.wait_s(attempts)
         self.failure = FailureInfo(
             reason=str(error), kind=type(error).__name__, attempts=attempts, since_s=since_s
         )

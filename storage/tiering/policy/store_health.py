@@ -18,6 +18,7 @@ import asyncio
 import logging
 from concurrent.futures import Executor
 
+from strandline.storage.backoff import Backoff
 from strandline.storage.clock import Clock
 from strandline.storage.errors import StorageError, TierError, TierUnavailable
 from strandline.storage.remote.object_store.interface import ObjectStore
@@ -25,8 +26,7 @@ from strandline.storage.tiering.policy.retry import FailureInfo
 
 log = logging.getLogger(__name__)
 
-PROBE_WAIT_S_FIRST = 0.5
-PROBE_WAIT_S_MAX = 5.0
+PROBE_BACKOFF = Backoff(0.5, 5.0)
 
 
 class StoreHealth:
@@ -36,7 +36,7 @@ class StoreHealth:
         self._store = store
         self._executor = executor
         self._clock = clock
-        self._wait_s = PROBE_WAIT_S_FIRST
+        self._failures = 0
         self._probe_at_s = 0.0
         self._down_since_s: float | None = None
         self._kind = ""
@@ -72,8 +72,8 @@ class StoreHealth:
             return
         now_s = self._clock.monotonic_s()
         self._down_since_s = now_s
-        self._wait_s = PROBE_WAIT_S_FIRST
-        self._probe_at_s = now_s + self._wait_s
+        self._failures = 1
+        self._probe_at_s = now_s + PROBE_BACKOFF.wait_s(1)
         self._kind, self.reason = type(error).__name__, str(error)
         log.warning(
             "remote tier is away: copying and deleting wait, nothing local is freed",
@@ -87,8 +87,8 @@ class StoreHealth:
         try:
             await asyncio.get_running_loop().run_in_executor(self._executor, self._store.check)
         except TierUnavailable as error:
-            self._wait_s = min(2 * self._wait_s, PROBE_WAIT_S_MAX)
-            self._probe_at_s = self._clock.monotonic_s() + self._wait_s
+            self._failures += 1
+            self._probe_at_s = self._clock.monotonic_s() + PROBE_BACKOFF.wait_s(self._failures)
             self._note_reason(error)
             return False
         except StorageError:

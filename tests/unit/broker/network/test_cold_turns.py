@@ -16,19 +16,16 @@ from strandline.broker.network.cold_turns import ColdTurns
 from strandline.broker.network.connection import Connection
 from strandline.broker.network.sending import SLACK_BYTES
 from strandline.broker.quotas.cold_pace import (
-    FULL_TICK_S,
-    TICK_S,
     TURN_BYTES,
     ColdPace,
     PaceConfig,
 )
 from strandline.storage.clock import ManualClock, SystemClock
 from strandline.storage.files import FileRange, OpenFile
-from strandline.storage.system.timer import Ticks
 from tests.unit.broker.network.connected import REQUEST, connection_over, receive
 
 FLOOR = 64 * 1024 * 1024
-SETTINGS = PaceConfig(lateness_s_max=0.001, floor_bytes_per_s=FLOOR, full_floor_bytes_per_s=FLOOR)
+SETTINGS = PaceConfig(lateness_s_max=0.001, floor_bytes_per_s=FLOOR)
 CONTENT = random.Random(1).randbytes(1_000_003)
 TURN_BYTES_AT_MOST = TURN_BYTES + SLACK_BYTES
 
@@ -323,82 +320,3 @@ def test_without_a_timer_of_the_kernel_cold_answers_go_as_others_do(
             assert not held.turns.went
 
     asyncio.run(main())
-
-
-class NotingPace(ColdPace):
-    """Notes what it is told of cores."""
-
-    def __init__(self) -> None:
-        super().__init__(lambda: SETTINGS)
-        self.core_waits_s: list[float] = []
-
-    def ticked(self, lateness_s: float, now_s: float, *, core_wait_s: float = 0.0) -> None:
-        self.core_waits_s.append(core_wait_s)
-        super().ticked(lateness_s, now_s, core_wait_s=core_wait_s)
-
-
-def test_ticks_come_as_far_apart_as_the_pace_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A full machine has fewer: the timer is set anew when that begins, and when it ends."""
-    set_s: list[float] = []
-
-    class NotingTicks(Ticks):
-        def start(self, period_s: float, now_s: float) -> None:
-            set_s.append(period_s)
-            super().start(period_s, now_s)
-
-    def core_wait_s(_self: object) -> float:
-        return 9.0 if set_s == [TICK_S] else 0.0
-
-    monkeypatch.setattr("strandline.storage.system.timer.Ticks", NotingTicks)
-    monkeypatch.setattr("strandline.storage.system.core_wait.CoreWait.read_s", core_wait_s)
-    settings = PaceConfig(
-        lateness_s_max=1.0, floor_bytes_per_s=48 << 20, full_floor_bytes_per_s=40 << 20
-    )
-
-    async def main() -> None:
-        clock, pace = SystemClock(), ColdPace(lambda: settings)
-        turns = ColdTurns(pace, clock.monotonic_s)
-        async with bench() as held:
-            answers = 100
-            client = held.connect(*(ColdParts([CONTENT]) for _ in range(answers)), turns=turns)
-            client.send(answers * REQUEST)
-            left = answers * len(CONTENT)
-            while left and len(set_s) < 3:
-                pace.saw_live(clock.monotonic_s())
-                left -= len(await receive(client, min(50_000, left)))
-            turns.close()
-
-    asyncio.run(main())
-    assert set_s[:3] == [TICK_S, FULL_TICK_S, TICK_S]
-
-
-async def _first_core_wait_s() -> float:
-    """What the pace was told with the first tick beside a cold answer."""
-    clock, pace = SystemClock(), NotingPace()
-    turns = ColdTurns(pace, clock.monotonic_s)
-    async with bench() as held:
-        answers = 30
-        client = held.connect(*(ColdParts([CONTENT]) for _ in range(answers)), turns=turns)
-        pace.saw_live(clock.monotonic_s())
-        client.send(answers * REQUEST)
-        left = answers * len(CONTENT)
-        while left and not pace.core_waits_s:
-            pace.saw_live(clock.monotonic_s())
-            left -= len(await receive(client, min(50_000, left)))
-        turns.close()
-    return pace.core_waits_s[0]
-
-
-def test_each_tick_tells_what_the_loop_waited_for_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("strandline.storage.system.core_wait.CoreWait.read_s", lambda _: 0.123)
-    assert asyncio.run(_first_core_wait_s()) == 0.123
-
-
-def test_where_the_kernel_does_not_count_it_the_loop_waits_for_no_core(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def refuse(_self: object) -> None:
-        raise FileNotFoundError(2, "No such file or directory")
-
-    monkeypatch.setattr("strandline.storage.system.core_wait.CoreWait.__init__", refuse)
-    assert asyncio.run(_first_core_wait_s()) == 0

@@ -11,7 +11,6 @@ from strandline.broker.quotas.cold_pace import (
     ANSWER_BYTES_MIN,
     CUT_S,
     DRAIN_S_MAX,
-    FULL_TICK_S,
     LATE_S_MAX,
     LIVE_S,
     QUIET_PART,
@@ -23,13 +22,10 @@ from strandline.broker.quotas.cold_pace import (
     PaceConfig,
 )
 
-FLOOR = 16 * 1024 * 1024
-FULL_FLOOR = 4 * 1024 * 1024
+FLOOR = 4 * 1024 * 1024
 SETTING_S = 0.00025
 CHUNK_BYTES = 8 * 1024 * 1024
-SETTINGS = PaceConfig(
-    lateness_s_max=SETTING_S, floor_bytes_per_s=FLOOR, full_floor_bytes_per_s=FULL_FLOOR
-)
+SETTINGS = PaceConfig(lateness_s_max=SETTING_S, floor_bytes_per_s=FLOOR)
 
 
 class Rewind:
@@ -50,24 +46,22 @@ class Rewind:
     def late_s(self) -> float:
         return self.pace.statistics(self.now_s).lateness_s_max
 
-    def tick(self, lateness_s: float, *, core_wait_s: float = 0.0, wants: bool = True) -> bool:
+    def tick(self, lateness_s: float, *, wants: bool = True) -> bool:
         """One tick with live traffic; whether cold stood still before it."""
-        self.now_s += self.pace.tick_s
+        self.now_s += TICK_S
         self.pace.saw_live(self.now_s)
         is_paused = self.pace.stands_still
-        self.pace.ticked(lateness_s, self.now_s, core_wait_s=core_wait_s)
+        self.pace.ticked(lateness_s, self.now_s)
         while wants and (turn_bytes := self.pace.turn_bytes(self.now_s)):
             self.pace.sent(turn_bytes)
             self.sent_bytes += turn_bytes
         self.paused_ticks += is_paused
         return is_paused
 
-    def run(
-        self, seconds: float, lateness_s: float, *, core_wait_s: float = 0.0, wants: bool = True
-    ) -> None:
+    def run(self, seconds: float, lateness_s: float, *, wants: bool = True) -> None:
         end_s = self.now_s + seconds
         while self.now_s < end_s:
-            self.tick(lateness_s, core_wait_s=core_wait_s, wants=wants)
+            self.tick(lateness_s, wants=wants)
 
 
 def test_without_live_traffic_nothing_holds_a_rewind() -> None:
@@ -89,7 +83,7 @@ def test_a_rewind_is_held_while_something_was_live_lately_and_then_let_go() -> N
 
 
 def test_a_setting_of_0_never_makes_way() -> None:
-    never = PaceConfig(lateness_s_max=0, floor_bytes_per_s=FLOOR, full_floor_bytes_per_s=FULL_FLOOR)
+    never = PaceConfig(lateness_s_max=0, floor_bytes_per_s=FLOOR)
     pace = ColdPace(lambda: never)
     pace.saw_live(100.0)
     assert not pace.is_held(100.0)
@@ -114,109 +108,6 @@ def test_late_ticks_lower_the_limit_to_the_floor_and_never_below() -> None:
     assert rewind.limit == FLOOR
 
 
-def test_a_loop_that_waits_for_a_core_lowers_it_to_a_floor_of_its_own() -> None:
-    """The machine is full: what a rewind takes of it, whoever takes it, live traffic lacks."""
-    rewind = Rewind()
-    rewind.run(10, 1.0, core_wait_s=0.9)
-    assert rewind.limit == FULL_FLOOR
-    rewind.sent_bytes = 0
-    rewind.run(20, 1.0, core_wait_s=0.9)
-    assert rewind.sent_bytes >= 0.9 * 20 * FULL_FLOOR
-
-
-def test_where_cores_are_free_a_late_loop_never_takes_a_rewind_below_its_floor() -> None:
-    """It is the loop's own work then, as on a larger machine."""
-    rewind = Rewind()
-    rewind.run(20, 1.0, core_wait_s=0.9 * SETTING_S)
-    assert rewind.limit == FLOOR
-
-
-def test_waits_for_a_core_count_though_every_tick_is_on_time() -> None:
-    """A tick is one look in 4 ms; the kernel counts what is between two of them."""
-    rewind = Rewind()
-    for _ in range(round(20 / TICK_S)):
-        rewind.tick(0.0, core_wait_s=0.0 if rewind.pace.stands_still else 2 * SETTING_S)
-    assert rewind.limit == FULL_FLOOR
-
-
-def test_waits_for_a_core_without_cold_are_no_reason_to_slow_it() -> None:
-    """Others keep the cores: a rewind may make it worse by RATIO, not be blamed for it."""
-    rewind = Rewind()
-    rewind.run(10, 0.0, core_wait_s=0.005)
-    low = rewind.limit
-    rewind.run(5, 0.0, core_wait_s=0.005)
-    assert rewind.limit >= low > FULL_FLOOR
-
-
-def test_a_loop_that_waits_the_longer_for_a_core_the_more_is_sent_is_kept_at_its_bound() -> None:
-    """The plant: waits come by chance, the more the more is sent; at 8 MiB/s one that is too long
-    in a hundred times TICK_S, however far apart ticks are.
-    """
-    chance = random.Random(6)
-    rewind = Rewind()
-    late, began_s = 0, rewind.now_s + 20
-    while rewind.now_s < began_s + 80:
-        is_paused = rewind.pace.stands_still
-        share = rewind.pace.tick_s / TICK_S * rewind.limit / (FLOOR / 2) / 100
-        is_late = not is_paused and chance.random() < share
-        rewind.tick(0.0, core_wait_s=2 * SETTING_S if is_late else 0.0)
-        late += is_late and rewind.now_s > began_s
-    assert 0.005 < late / (80 / TICK_S) < 0.02
-    assert FULL_FLOOR < rewind.limit < FLOOR
-
-
-def test_short_waits_for_a_core_that_add_up_hold_a_rewind_no_less() -> None:
-    """The plant: at 8 MiB/s what the loop waits in TICK_S is too long once in a hundred times."""
-    chance = random.Random(6)
-    rewind = Rewind()
-    late, began_s = 0, rewind.now_s + 20
-    while rewind.now_s < began_s + 80:
-        waits_s = [0.0]
-        if not rewind.pace.stands_still:
-            mean_s = SETTING_S / 4.6 * rewind.limit / (FLOOR / 2)
-            ticks = round(rewind.pace.tick_s / TICK_S)
-            waits_s = [chance.expovariate(1 / mean_s) for _ in range(ticks)]
-        rewind.tick(0.0, core_wait_s=sum(waits_s))
-        if rewind.now_s > began_s:
-            late += sum(wait_s > SETTING_S for wait_s in waits_s)
-    assert late / (80 / TICK_S) < 0.02
-    assert FULL_FLOOR < rewind.limit < FLOOR
-
-
-def test_on_a_full_machine_a_held_rewind_costs_it_a_quarter_of_the_ticks() -> None:
-    """Below the first floor a tick is more work than what may be sent until the next one."""
-    rewind = Rewind()
-    assert rewind.pace.tick_s == TICK_S
-    rewind.run(20, 1.0)
-    assert rewind.pace.tick_s == TICK_S
-    rewind.run(10, 1.0, core_wait_s=0.9)
-    assert rewind.pace.tick_s == FULL_TICK_S >= 4 * TICK_S
-    rewind.run(10, 0.0)
-    assert rewind.limit > FLOOR
-    assert rewind.pace.tick_s == TICK_S
-
-
-def test_when_cores_are_free_again_the_limit_is_soon_back_at_the_floor() -> None:
-    """Also where every tick is late for other reasons."""
-    rewind = Rewind()
-    rewind.run(10, 1.0, core_wait_s=0.9)
-    rewind.run(5, 1.0)
-    assert rewind.limit == FLOOR
-
-
-def test_a_floor_below_that_of_a_full_machine_is_the_lower_one() -> None:
-    low = FULL_FLOOR // 2
-    rewind = Rewind(
-        PaceConfig(
-            lateness_s_max=SETTING_S, floor_bytes_per_s=low, full_floor_bytes_per_s=FULL_FLOOR
-        )
-    )
-    rewind.run(20, 1.0)
-    assert rewind.limit == low
-    rewind.run(5, 1.0, core_wait_s=0.9)
-    assert rewind.limit == low
-
-
 def test_one_cause_that_makes_several_ticks_late_counts_once() -> None:
     rewind = Rewind()
     rewind.run(0.1, 0.0)
@@ -226,15 +117,14 @@ def test_one_cause_that_makes_several_ticks_late_counts_once() -> None:
     assert rewind.pace.statistics(rewind.now_s).cuts_total == cuts + 1
 
 
-@pytest.mark.parametrize("tick_s", [TICK_S, FULL_TICK_S])
 @pytest.mark.parametrize("interval_us", [1000, 2000, 2500, 4000, 5000, 10_000])
 def test_ticks_do_not_keep_step_with_requests_that_come_at_fixed_times(
-    interval_us: int, tick_s: float
+    interval_us: int,
 ) -> None:
     """Else a rewind is held by its floor, or not at all, by the chance of when it began."""
     in_a_while = range(7680)
     tenths = Counter(
-        number * round(tick_s * 1e6) % interval_us * 10 // interval_us for number in in_a_while
+        number * round(TICK_S * 1e6) % interval_us * 10 // interval_us for number in in_a_while
     )
     assert len(tenths) == 10
     assert max(tenths.values()) <= 1.1 * min(tenths.values())

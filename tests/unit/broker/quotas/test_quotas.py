@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.cluster.metadata.records import ClientQuotasSet, QuotaEntity
-from strandline.broker.quotas.quotas import CLIENTS_MAX, ClientQuotas, ConnectionRates
-from strandline.broker.quotas.rates import THROTTLE_MS_MAX, QuotaWindows
+from strandline.broker.quotas.quotas import (
+    CLIENTS_MAX,
+    ClientQuotas,
+    ConnectionRates,
+    QuotaWindows,
+)
 from strandline.storage.clock import ManualClock
+from strandline.storage.rates import THROTTLE_MS_MAX
 
 TWO_PER_SECOND = ConnectionRates(all_listeners=2.0, by_listener={})
 

@@ -16,7 +16,7 @@ from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.config.running_config import RunningConfig
 from strandline.broker.server import background
 from strandline.broker.server.background import (
-    RESTART_S_MAX,
+    RESTARTS,
     UNCREATED_RETRY_S,
     FinishedPurges,
     LogUpkeep,
@@ -163,7 +163,7 @@ def test_a_clock_that_jumps_ahead_forgets_no_producer(monkeypatch: pytest.Monkey
 def test_a_loop_that_ran_for_long_is_begun_again_soon_however_often_it_failed_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    ran_s = [0.0, 0.0, 0.0, RESTART_S_MAX, 0.0]
+    ran_s = [0.0, 0.0, 0.0, RESTARTS.max_s, 0.0]
     waits_s: list[float] = []
 
     async def some_failures() -> None:

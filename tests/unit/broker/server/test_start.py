@@ -15,7 +15,6 @@ NEVER_AT_START = (
     "boto3",
     "botocore",
     "confluent_kafka",
-    "ctypes",
     "difflib",
     "hashlib",
     "multiprocessing.connection",

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from strandline.storage.backoff import Backoff
 from strandline.storage.clock import ManualClock
 from strandline.storage.errors import (
     AccessDenied,
@@ -26,7 +27,7 @@ UNAVAILABLE = TierUnavailable("k", "get", "busy")
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attempts, "PAUSE_FIRST_S", 0.0001)
+    monkeypatch.setattr(attempts, "PAUSES", Backoff(0.0001, 0.0001))
 
 
 def classify(error: Exception, key: str, operation: str) -> Failure:

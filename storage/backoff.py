@@ -1,0 +1,28 @@
+"""How long to wait before what failed is tried again."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+# 2^20 times the first wait is days.
+_DOUBLINGS_MAX = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Waits that double from `first_s` up to `max_s`.
+
+    Each is off by up to `jitter` of itself, so that many that failed together do not return in
+    step.
+    """
+
+    first_s: float
+    max_s: float
+    jitter: float = 0.0
+
+    def wait_s(self, failures: int) -> float:
+        """Before the next attempt, after so many in a row that failed."""
+        doublings = min(max(failures - 1, 0), _DOUBLINGS_MAX)
+        wait_s = min(self.first_s * (1 << doublings), self.max_s)
+        return wait_s * random.uniform(1 - self.jitter, 1 + self.jitter)
