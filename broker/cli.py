@@ -269,8 +269,7 @@ def _serve(options: argparse.Namespace) -> int:
     from strandline.broker.server.app import Broker
     from strandline.broker.server.folder_marks import check_no_replica
     from strandline.broker.server.logs import set_up_logging
-    from strandline.broker.server.serving import run
-    from strandline.broker.server.standard_streams import occupy_closed
+    from strandline.broker.server.process import occupy_closed, run
 
     occupy_closed()
     set_up_logging(options.log_level)
@@ -304,7 +303,7 @@ def _leave_if_hanging(code: int) -> None:
         if thread is not threading.current_thread() and thread.ident is not None:
             thread.join(max(0.0, deadline_s - SystemClock().monotonic_s()))
     if threading.active_count() > 1:
-        from strandline.broker.server.standard_streams import flush
+        from strandline.broker.server.process import flush
 
         logging.shutdown()
         flush()

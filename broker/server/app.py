@@ -10,23 +10,25 @@
             3 flush and close the logs           6 unlock the log folders
 
 Its threads are in `workers.py`, the loops beside the connections in `background.py` and
-`archive_upkeep.py`, the handlers in `handlers/wiring.py`.
+`archive_upkeep.py`, the handlers in `handlers/wiring.py`; what opens the folders, the store and the
+logs is at the end of this file. `process.py` runs it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import Executor
+from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from strandline.broker.cluster.metadata import controller
-from strandline.broker.cluster.metadata.image import MetadataImage
+from strandline.broker.cluster.metadata.image import MetadataImage, TopicImage
 from strandline.broker.cluster.metadata.metadata import Metadata
 from strandline.broker.cluster.metadata.metadata_log import MetadataLog
-from strandline.broker.cluster.metadata.tiers import BothTiers, LocalTier, Tiers
+from strandline.broker.cluster.metadata.tiers import BothTiers, LocalTier, Tiers, is_tiered
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.cluster.replicas.replica_moves import ReplicaMoves
 from strandline.broker.config.broker_config import BrokerConfig
@@ -46,87 +48,92 @@ from strandline.broker.network.server import Server
 from strandline.broker.quotas.cold_pace import ColdPace
 from strandline.broker.quotas.quotas import ClientQuotas
 from strandline.broker.server.background import FinishedPurges, LogUpkeep, delayed, keep_running
-from strandline.broker.server.full_collections import Collector
-from strandline.broker.server.opening import (
-    archive_mark,
-    load_logs,
-    load_metadata,
-    make_cold_reader,
-    make_metadata_log,
-    make_tiering,
-    open_archive,
-    open_believed_time,
-    open_log_dirs,
-    warn_of_unreachable_archive,
+from strandline.broker.server.folder_marks import (
+    METADATA_FOLDER,
+    ArchiveMark,
+    check_not_interrupted,
 )
-from strandline.broker.server.sasl_listeners import ConnectionHandlers, check_sasl
-from strandline.broker.server.standard_streams import say
+from strandline.broker.server.process import Collector, say
+from strandline.broker.server.sasl import ConnectionHandlers, check_sasl
 from strandline.broker.server.workers import Workers
+from strandline.broker.telemetry.collector import Collector as MetricsCollector
+from strandline.broker.telemetry.http_server import MetricsServer
 from strandline.broker.telemetry.requests import RequestTraffic
+from strandline.broker.telemetry.sources import Sources
 from strandline.retention.enforcer import RetentionEnforcer
 from strandline.retention.jump_guard import JumpGuard
 from strandline.storage.clock import Clock
+from strandline.storage.config.log_config import LogConfig
+from strandline.storage.errors import InvalidConfig, StrandlineError, TierError
 from strandline.storage.local.cleaner.cleaner import LogCleaner
+from strandline.storage.local.log.log import LocalLog
 from strandline.storage.local.log_dirs.last_known_time import LastTime
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
 from strandline.storage.metrics import MetricRegistry
+from strandline.storage.model import TopicId, TopicPartition
 from strandline.storage.remote.object_store.interface import ObjectStore
+from strandline.storage.remote.object_store.local_directory import LocalDirectoryStore
+from strandline.storage.remote.open_store import open_store
 from strandline.storage.tiering.log.unified_log import UnifiedLog
 from strandline.storage.tiering.partition.config import TieringConfig
 
-# What only a broker with a remote tier, or with metrics, needs is imported where it is needed: else
-# every start would wait for it (docs/decisions/0010).
+# Loaded if there is a remote tier: else every start would wait for it (docs/decisions/0010).
 if TYPE_CHECKING:
     from strandline.broker.server.archive_upkeep import ArchiveClaim, ArchiveUpkeep
-    from strandline.broker.telemetry.http_server import MetricsServer
-    from strandline.storage.remote.reader.cold_reader import ColdReader
-    from strandline.storage.tiering.manager.manager import TieringManager
+    from strandline.broker.server.remote_tier import RemoteTier
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+Loops = dict[str, Callable[[], Awaitable[None]]]
+
+
+class Phase(Enum):
+    """What a broker is doing; it goes from one to the next, and never back."""
+
+    STARTING = "starting"
+    STARTED = "started"
+    STOPPING = "stopping"
+
+
+class ArchiveUnknown(StrandlineError):
+    """The first start on empty folders cannot ask the bucket."""
 
 
 class Broker:
-    """One broker process; see the top of this file."""
+    """One broker: what it is made of, and in which order it starts and stops."""
 
     def __init__(self, config: BrokerConfig, clock: Clock) -> None:
         self._config = config
         self._running = RunningConfig(config)
         self._clock = clock
-        self._quotas = ClientQuotas(
-            clock,
-            config.quota_windows,
-        )
+        self._loop = asyncio.get_running_loop()
+        self._workers = Workers.start(config)
+        self._loop.set_default_executor(self._workers.default)
+        self._phase = Phase.STARTING
+        self._quotas = ClientQuotas(clock, config.quota_windows)
         self._traffic = RequestTraffic(clock)
         self._cold_pace = ColdPace(lambda: self._running.current.pace)
-        self._workers = Workers.start(config)
-        self._loop = asyncio.get_running_loop()
-        self._loop.set_default_executor(self._workers.default)
+        self._purges = FinishedPurges()
+        # In the order in which a start makes them; those of the remote tier only if there is one.
         self._log_dirs: LogDirs
+        self._guard: JumpGuard
+        self._store: ObjectStore | None = None
+        self._claim: ArchiveClaim | None = None
         self._metadata_log: MetadataLog
-        self._metadata: Metadata
-        self._server: Server
+        self._remote: RemoteTier | None = None
         self._replicas: ReplicaManager
-        self._moves: ReplicaMoves
-        self._upkeep: LogUpkeep
+        self._metadata: Metadata
         self._groups: GroupCoordinator
-        self._enforcer: RetentionEnforcer
         self._cleaner: LogCleaner
-        self._metrics: MetricsServer | None = None
-        self._tiering_counters = MetricRegistry()
-        self._cold_reader: ColdReader | None = None
+        self._moves: ReplicaMoves
+        # What runs beside the connections, by name.
+        self._loops: Loops
+        self._server: Server
         self._fetch: FetchHandler
         self._sessions: FetchSessionCache
-        self._stopping = False
-        self._started = False
-        self._store: ObjectStore | None = None
-        self._tiering: TieringManager | None = None
-        self._claim: ArchiveClaim | None = None
+        self._metrics: MetricsServer | None = None
         self._archive: ArchiveUpkeep | None = None
-        self._purges = FinishedPurges()
-        self._last_time: LastTime
-        self._guard: JumpGuard
 
     # --- starting ----------------------------------------------------------------------------
 
@@ -136,7 +143,7 @@ class Broker:
         config, clock = self._config, self._clock
         disk, metadata = self._workers.disk, self._workers.metadata
         self._log_dirs = await self._in(disk, partial(open_log_dirs, config, clock))  # 1
-        await self._read_last_time()
+        last_time = await self._read_last_time()
         self._store = open_archive(config, clock)  # 2
         if self._store is not None:
             from strandline.broker.server.archive_upkeep import CLAIM_WAIT_S, ArchiveClaim
@@ -170,25 +177,30 @@ class Broker:
         self._replicas.take_over(logs, image)  # 6
         self._metadata = Metadata(image, self._metadata_log, follower=self, executor=metadata)
         await self.follow(image)  # 7
-        await self._make_services()
-        self._started = True
-        if self._tiering is not None and self._claim is not None:
-            self._tiering.note_probe(self._claim.refusal)
+        upkeep = await self._make_services(last_time)
+        self._loops |= {
+            "producer expiry": upkeep.expire_producers_forever,
+            "purges": partial(self._purges.note_forever, self._metadata),
+        }
+        self._phase = Phase.STARTED
+        if self._remote is not None and self._claim is not None:
+            self._remote.manager.note_probe(self._claim.refusal)
             if self._claim.is_ours:
                 from strandline.broker.server.archive_upkeep import start_tiering
 
-                await start_tiering(self._tiering, self._metadata_log, self._workers)
+                await start_tiering(self._remote.manager, self._metadata_log, self._workers)
 
-    async def _read_last_time(self) -> None:
+    async def _read_last_time(self) -> LastTime:
         """What is deleted by age goes by this, and not by a clock that is wrong at the start."""
-        self._last_time, self._guard = await self._in(
-            self._workers.disk, partial(open_believed_time, self._log_dirs, self._clock)
-        )
+        last_time = LastTime(lambda: [d.path for d in self._log_dirs.directories if not d.failure])
+        last_ms = await self._in(self._workers.disk, last_time.read)
+        self._guard = JumpGuard(self._clock, last_ms=last_ms)
+        return last_time
 
-    async def _make_services(self) -> None:
-        """What works on replicas and metadata."""
+    async def _make_services(self, last_time: LastTime) -> LogUpkeep:
+        """What works on replicas and metadata, and its loops."""
         config, clock = self._config, self._clock
-        guard, note_time = self._guard, self._last_time.note
+        guard, note_time = self._guard, last_time.note
         # Also of a run that ends before its first round.
         await self._in(self._workers.disk, partial(note_time, guard.now_ms()))
         self._groups = GroupCoordinator(
@@ -202,11 +214,11 @@ class Broker:
             times_of=self._times_of,
             believed_ms=guard.now_ms,
         )
-        self._enforcer = RetentionEnforcer(
+        enforcer = RetentionEnforcer(
             self._retained_logs,
             write_log_starts=self._replicas.checkpoint_log_starts,
             purge_deleted=self._log_dirs.purge_deleted,
-            wake_tiering=self._tiering.wake if self._tiering is not None else lambda _: None,
+            wake_tiering=self._remote.manager.wake if self._remote else lambda _: None,
             executor=self._workers.disk,
             clock=clock,
             guard=guard,
@@ -228,7 +240,7 @@ class Broker:
             clock=clock,
             cleaning_paused=self._cleaner.paused,
         )
-        self._upkeep = LogUpkeep(
+        upkeep = LogUpkeep(
             self._replicas,
             self._log_dirs,
             metadata=self._metadata,
@@ -237,6 +249,18 @@ class Broker:
             clock=clock,
             believed_ms=guard.now_ms,
         )
+        delay_ms = config.logs.first_delay_ms
+        self._loops = {
+            "flush": upkeep.flush_forever,
+            "checkpoint": upkeep.checkpoint_forever,
+            "groups": self._groups.run,
+            "retention": delayed(delay_ms, enforcer.run),
+            "log folders": upkeep.revive_folders_forever,
+            "moves": self._moves.run,
+        }
+        if config.cleaner.is_enabled:
+            self._loops["cleaner"] = delayed(delay_ms, self._cleaner.run)
+        return upkeep
 
     def _times_of(self, group_id: str) -> MemberTimes:
         properties = self._metadata.image.group_properties.get(group_id, {})
@@ -250,12 +274,8 @@ class Broker:
         """Makes this broker as the metadata says: what depends on others comes after them."""
         self._running.follow(image)
         self._quotas.follow(image)
-        current = self._running.current
-        if self._tiering is not None:
-            self._tiering.reconfigure(current.tiering)
-        if self._cold_reader is not None:
-            self._workers.resize(current)
-            self._cold_reader.resize(current.cold_reader)
+        if self._remote is not None:
+            self._remote.follow(self._running.current)
         await self._replicas.follow(image)
 
     def _make_tiers(self) -> Tiers:
@@ -266,19 +286,20 @@ class Broker:
         )
         if self._store is None:
             return local
-        self._tiering = self._make_manager(self._store, self._config.tiering)
-        return BothTiers(local, self._tiering)
+        self._remote = self._make_remote(self._store, self._config.tiering)
+        return BothTiers(local, self._remote.manager)
 
-    def _make_manager(self, store: ObjectStore, tiering: TieringConfig) -> TieringManager:
-        self._cold_reader = make_cold_reader(store, self._config, self._workers, self._cold_pace)
-        return make_tiering(
+    def _make_remote(self, store: ObjectStore, tiering: TieringConfig) -> RemoteTier:
+        from strandline.broker.server.remote_tier import RemoteTier
+
+        return RemoteTier(
             store,
-            tiering,
+            self._config,
             self._workers,
-            reader=self._cold_reader,
+            tiering=tiering,
+            pace=self._cold_pace,
             clock=self._clock,
             believed_ms=self._guard.now_ms,
-            metrics=self._tiering_counters,
             on_topic_purged=self._purges.add,
         )
 
@@ -297,7 +318,9 @@ class Broker:
                     # The group would wrap it; the user is told in one line.
                     refused = error
                     raise _Stop from None
-                for name, loop in self._loops().items():
+                if self._claim is not None:
+                    self._loops |= self._archive_loops(self._claim)
+                for name, loop in self._loops.items():
                     tasks.create_task(keep_running(name, loop), name=name)
                 collector.start()
                 listener = self._config.listeners[0]
@@ -307,7 +330,7 @@ class Broker:
                 )
                 await stopping.wait()
                 log.info("stopping")
-                self._stopping = True
+                self._phase = Phase.STOPPING
                 self._server.close()
                 # What came in just now begins, and is cancelled: what never began warns on stderr.
                 await asyncio.sleep(0)
@@ -321,35 +344,15 @@ class Broker:
         if refused is not None:
             raise refused
 
-    def _loops(self) -> dict[str, Callable[[], Awaitable[None]]]:
-        """What runs beside the connections, by name."""
-        config, upkeep = self._config, self._upkeep
-        loops: dict[str, Callable[[], Awaitable[None]]] = {
-            "connection sweep": self._server.sweep_forever,
-            "flush": upkeep.flush_forever,
-            "checkpoint": upkeep.checkpoint_forever,
-            "producer expiry": upkeep.expire_producers_forever,
-            "groups": self._groups.run,
-            "retention": delayed(config.logs.first_delay_ms, self._enforcer.run),
-            "purges": partial(self._purges.note_forever, self._metadata),
-            "log folders": upkeep.revive_folders_forever,
-            "moves": self._moves.run,
-        }
-        if config.cleaner.is_enabled:
-            loops["cleaner"] = delayed(config.logs.first_delay_ms, self._cleaner.run)
-        if self._claim is not None:
-            loops |= self._archive_loops(self._claim)
-        return loops
-
-    def _archive_loops(self, claim: ArchiveClaim) -> dict[str, Callable[[], Awaitable[None]]]:
+    def _archive_loops(self, claim: ArchiveClaim) -> Loops:
         assert self._store is not None
-        assert self._tiering is not None
+        assert self._remote is not None
         from strandline.broker.server.archive_upkeep import ArchiveUpkeep
 
         archive = self._archive = ArchiveUpkeep(
             claim,
             self._store,
-            tiering=self._tiering,
+            tiering=self._remote.manager,
             metadata_log=self._metadata_log,
             replicas=self._replicas,
             workers=self._workers,
@@ -375,6 +378,7 @@ class Broker:
             spawn=spawn,
             cold_turns=ColdTurns(self._cold_pace, self._clock.monotonic_s),
         )
+        self._loops["connection sweep"] = self._server.sweep_forever
         self._running.bind(listen_at(config.listeners, self._server.listen))
         self._config = self._running.static
 
@@ -410,9 +414,7 @@ class Broker:
         listener = self._config.metrics.listener
         if listener is None:
             return
-        # It knows every part of a broker, and most brokers are not asked for their figures.
-        from strandline.broker.server.monitoring import Sources, serve_metrics, store_requests
-
+        remote = self._remote
         sources = Sources(
             clock=self._clock,
             requests=self._traffic,
@@ -424,22 +426,31 @@ class Broker:
             parked_fetches=lambda: self._fetch.parked_count,
             log_dirs=self._log_dirs,
             partitions_max=self._config.metrics.partitions_max,
-            tiering=self._tiering,
-            tiering_counters=self._tiering_counters,
-            cold_reader=self._cold_reader,
+            tiering=remote.manager if remote else None,
+            tiering_counters=remote.counters if remote else MetricRegistry(),
+            cold_reader=remote.reader if remote else None,
             cold_pace=self._cold_pace,
             mirror_lag=lambda: self._metadata_log.statistics().mirror_lag,
             deleted_counts=lambda: self._archive.deleted_counts() if self._archive else {},
             conditions=lambda: None if self._claim is None else self._claim.conditions,
-            store_requests=lambda: store_requests(self._store),
+            store_requests=remote.store_requests if remote else lambda: None,
             remote_pools=self._workers.remote_pools(),
             cleaner=self._cleaner.figures,
         )
-        self._metrics = await serve_metrics(listener, sources, self._why_not_ready)
+        server = MetricsServer(MetricsCollector(sources).page, self._why_not_ready)
+        try:
+            port = await server.listen(listener.host, listener.port)
+        except OSError as error:
+            raise CannotListen(f"cannot listen at {listener}: {error.strerror}") from error
+        self._metrics = server
+        log.info(
+            "metrics are served",
+            extra={"fields": {"host": listener.host or "0.0.0.0", "port": port}},
+        )
 
     def _why_not_ready(self) -> str:
         """Why clients cannot be served as they should; empty if they can."""
-        if self._stopping:
+        if self._phase is Phase.STOPPING:
             return "stopping"
         if all(directory.failure is not None for directory in self._log_dirs.directories):
             return "every log folder is offline"
@@ -450,7 +461,7 @@ class Broker:
     async def stop(self) -> None:
         """Leaves the disk clean; what cannot be reached any more is left to recovery."""
         try:
-            if self._started:
+            if self._phase is not Phase.STARTING:
                 self._cleaner.close()
                 partitions = self._replicas.partitions()
                 finish = partial(
@@ -468,10 +479,8 @@ class Broker:
                     await self._archive.tell_rest()  # 5
                 self._log_dirs.unlock()  # 6
         finally:
-            if self._tiering is not None:
-                self._tiering.close()
-            if self._cold_reader is not None:
-                self._cold_reader.close()
+            if self._remote is not None:
+                self._remote.close()
             if self._store is not None:
                 self._store.close()
             self._workers.stop()
@@ -483,3 +492,135 @@ class Broker:
 
 class _Stop(Exception):
     """Raised inside the task group to end it."""
+
+
+# --- what a start opens ----------------------------------------------------------------------
+
+
+def open_archive(config: BrokerConfig, clock: Clock) -> ObjectStore | None:
+    """The store of the remote tier; None if the tier is off. Asks the store nothing."""
+    if not config.archive.is_enabled or config.archive.url is None:
+        return None
+    return open_store(
+        config.archive.url,
+        endpoint_url=config.archive.endpoint_url,
+        region=config.archive.region,
+        clock=clock,
+    )
+
+
+def open_log_dirs(config: BrokerConfig, clock: Clock) -> LogDirs:
+    """The log folders, locked; blocks. Raises RestoreRefused, StorageError."""
+    check_not_interrupted(config.logs.dirs)
+    return LogDirs.open(config.logs.dirs, node_id=config.node_id, cluster_id=None, clock=clock)
+
+
+def archive_mark(config: BrokerConfig, log_dirs: LogDirs, store: ObjectStore) -> ArchiveMark | None:
+    """What this disk remembers of the archive; None for a bucket, which cannot be unmounted."""
+    if not isinstance(store, LocalDirectoryStore):
+        return None
+    return ArchiveMark(
+        config.logs.dirs[0], store.url, check_present=_check_of_first_folder(config, log_dirs)
+    )
+
+
+def _check_of_first_folder(config: BrokerConfig, log_dirs: LogDirs) -> Callable[[], None]:
+    """Raises DiskError if the first log folder is another one by then."""
+
+    def check_present() -> None:
+        folder = log_dirs.directory_at(config.logs.dirs[0])
+        if folder is not None:
+            folder.check_present()
+
+    return check_present
+
+
+def make_metadata_log(
+    config: BrokerConfig,
+    log_dirs: LogDirs,
+    clock: Clock,
+    *,
+    mirror: ObjectStore | None = None,
+) -> MetadataLog:
+    """The metadata log in the first log folder; nothing is appended if that is another one by then.
+
+    Asks nobody anything.
+    """
+    return MetadataLog(
+        LocalDirectoryStore(config.logs.dirs[0] / METADATA_FOLDER, clock=clock),
+        mirror,
+        cluster_id=log_dirs.cluster_id,
+        check_store=_check_of_first_folder(config, log_dirs),
+    )
+
+
+def load_metadata(
+    metadata_log: MetadataLog, config: BrokerConfig, mirror: ObjectStore | None
+) -> None:
+    """Reads the log, or what the mirror has of it; blocks. Raises ArchiveUnknown, StorageError."""
+    try:
+        metadata_log.load()
+    except TierError as error:
+        if mirror is None or not metadata_log.is_unbegun:
+            # It is the first log folder that failed.
+            raise
+        raise ArchiveUnknown(
+            f"{config.logs.dirs[0]} is empty, and whether {config.archive.url} holds"
+            " an archive already cannot be found out. A first start needs the remote tier;"
+            f" later ones do not: {error}"
+        ) from error
+
+
+def _config_of(topic: TopicImage, defaults: Mapping[str, str]) -> LogConfig:
+    """What a topic runs with, whatever has become of the defaults since it was made."""
+    config = LogConfig.resolve(topic.properties, defaults)
+    try:
+        config.check(topic.properties)
+    except InvalidConfig as error:
+        log.warning(
+            "topic configuration contradicts itself",
+            extra={"fields": {"topic": topic.name, "reason": str(error)}},
+        )
+    return config
+
+
+def load_logs(
+    log_dirs: LogDirs,
+    image: MetadataImage,
+    config: BrokerConfig,
+    *,
+    keep_empty_strays: bool = True,
+) -> dict[TopicPartition, LocalLog]:
+    """The logs on the disk that `image` knows, recovered where needed; blocks.
+
+    A folder of a topic that is gone, or that exists anew under another id, gets no log. It is kept,
+    with `keep_empty_strays` False only if it has records.
+    """
+    defaults = config.topics.properties
+    configs = {topic.name: _config_of(topic, defaults) for topic in image.topics.values()}
+
+    def config_for(key: TopicPartition, topic_id: TopicId) -> LogConfig | None:
+        topic = image.topics.get(key.topic)
+        if topic is None or topic.topic_id != topic_id:
+            return None
+        if key.partition >= topic.partition_count:
+            return None
+        return configs[key.topic]
+
+    return log_dirs.load(
+        config_for,
+        threads_per_directory=config.logs.recovery_threads,
+        keep_empty_strays=keep_empty_strays,
+    )
+
+
+def warn_of_unreachable_archive(image: MetadataImage) -> None:
+    """Kafka does not start then; here what is on the disk is served, and the rest is not lost."""
+    tiered = sorted(topic.name for topic in image.topics.values() if is_tiered(topic))
+    if tiered:
+        log.warning(
+            "topics have remote.storage.enable=true, but there is no remote tier: what is archived"
+            " cannot be read and nothing is copied; set remote.log.storage.system.enable=true and"
+            " strandline.remote.url",
+            extra={"fields": {"topics": len(tiered), "first": tiered[0]}},
+        )

@@ -20,7 +20,7 @@ next start, too. 4 needs 3, as always: a restore takes the topic from the mirror
 because it says how far the mirror is.
 
 Nothing is written before the claim. A folder that is empty, and held this broker's archive before,
-is not claimed: its volume is not mounted, most likely (`archive_mark.py`). A bucket that cannot be
+is not claimed: its volume is not mounted, most likely (`folder_marks.py`). A bucket that cannot be
 asked at the start is asked again later, so that a broker starts, and serves what is on its disk,
 while the store is away.
 
@@ -45,7 +45,7 @@ from strandline.broker.cluster.metadata.mirror import MirrorTaken
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.coordination.runtime.group_archive import GroupArchive
 from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
-from strandline.broker.server.archive_mark import ArchiveMark
+from strandline.broker.server.folder_marks import ArchiveMark
 from strandline.broker.server.workers import MANIFEST_THREADS, MANIFEST_THREADS_AT_START, Workers
 from strandline.storage.backoff import Backoff
 from strandline.storage.clock import Clock

@@ -1,22 +1,28 @@
-"""Marks in log folders that say who may start on them; looked for at every start.
+"""Marks in log folders that say who may start on them, and with which archive.
 
     .strandline-restore    `strandline restore` began here and did not come to its end
     .strandline-replica    a read-only replica lives here
+    .strandline-archive    the URL of the local folder that holds the archive; in the first one only
 
-An ordinary broker starts on folders with neither. Who sets and takes them away is `restore.py` and
-`replica.py`. A folder that cannot be looked into cannot be locked either: that is said there.
+An ordinary broker starts on folders with neither of the first two. Who sets and takes them away is
+`restore.py` and `replica.py`. A folder that cannot be looked into cannot be locked either: that is
+said there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from strandline.storage import files
-from strandline.storage.errors import StrandlineError
+from strandline.storage.errors import DiskError, StrandlineError
+
+log = logging.getLogger(__name__)
 
 RESTORE_MARK = ".strandline-restore"
 REPLICA_MARK = ".strandline-replica"
+ARCHIVE_MARK = ".strandline-archive"
 # Beside the partitions' folders in the first log folder; no topic can have this name.
 METADATA_FOLDER = "strandline-metadata"
 
@@ -46,3 +52,32 @@ def check_no_replica(folders: Iterable[Path]) -> None:
                 f"{folder} belongs to a read-only replica: start it with --read-only, or choose"
                 " other folders"
             )
+
+
+class ArchiveMark:
+    """The note about one archive that is a local folder. Its methods block.
+
+    A volume that is not mounted at a start leaves an empty folder, and an empty folder is what a
+    new archive begins in. What this disk remembers tells the two apart. A bucket needs no such
+    note: it is there, or it says that it is not.
+    """
+
+    def __init__(self, folder: Path, url: str, *, check_present: Callable[[], None]) -> None:
+        """`check_present` raises DiskError if `folder` is not the log folder that was locked."""
+        self.path = folder / ARCHIVE_MARK
+        self._content = f"{url}\n".encode()
+        self._check_present = check_present
+
+    @property
+    def is_set(self) -> bool:
+        """Whether the archive was seen by an earlier start of this broker. Raises DiskError."""
+        return files.read_if_there(self.path) == self._content
+
+    def set(self) -> None:
+        """Notes that the archive was seen; a disk that refuses is asked again at the next start."""
+        try:
+            if not self.is_set:
+                self._check_present()
+                files.write_atomically(self.path, self._content)
+        except DiskError as error:
+            log.warning("archive not noted", extra={"fields": {"reason": str(error)}})

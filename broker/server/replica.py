@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 
@@ -31,10 +31,14 @@ from strandline.broker.cluster.replicas.following import (
 )
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.config.broker_config import BrokerConfig
-from strandline.broker.server.app import Broker
-from strandline.broker.server.background import delayed
+from strandline.broker.server.app import (
+    Broker,
+    Phase,
+    load_logs,
+    make_metadata_log,
+    open_archive,
+)
 from strandline.broker.server.folder_marks import REPLICA_MARK, WrongFolder
-from strandline.broker.server.opening import load_logs, make_metadata_log, open_archive
 from strandline.storage import files
 from strandline.storage.clock import Clock
 from strandline.storage.errors import InvalidConfig, StorageError
@@ -45,6 +49,7 @@ from strandline.storage.remote.object_store.interface import ObjectStore
 from strandline.storage.remote.object_store.read_only import ReadOnlyStore
 from strandline.storage.tiering.changes.change_reader import ChangeReader
 from strandline.storage.tiering.log.unified_log import UnifiedLog
+from strandline.storage.tiering.manager.manager import TieringManager
 from strandline.storage.tiering.policy.retry import RetryPolicy, RetryState
 
 log = logging.getLogger(__name__)
@@ -79,7 +84,7 @@ class ReplicaBroker(Broker):
         store = self._store = ReadOnlyStore(writable)
         self._cluster_id = await self._in(self._workers.manifests, partial(_cluster_of, store))  # 1
         self._log_dirs = await self._in(self._workers.disk, self._open_log_dirs)  # 2
-        await self._read_last_time()
+        last_time = await self._read_last_time()
         origin = MetadataLog(store, cluster_id=self._cluster_id)
         self._metadata_log = make_metadata_log(config, self._log_dirs, clock)
         self._changes = ChangeReader(
@@ -88,7 +93,7 @@ class ReplicaBroker(Broker):
         await self._in(self._workers.changes, self._changes.ask)  # 3
         await self._in(self._workers.metadata, origin.refresh)  # 4
         await self._in(self._workers.metadata, self._metadata_log.load)
-        self._tiering = self._make_manager(
+        self._remote = self._make_remote(
             store,
             replace(
                 config.tiering,
@@ -99,7 +104,7 @@ class ReplicaBroker(Broker):
         self._replicas = ReplicaManager(
             self._log_dirs,
             FollowedTiers(
-                self._tiering,
+                self._remote.manager,
                 log_starts=self._log_dirs.log_start_offsets,
                 lookups=self._workers.lookups,
             ),
@@ -124,9 +129,13 @@ class ReplicaBroker(Broker):
         logs = await self._in(self._workers.disk, load)  # 5
         self._replicas.take_over(logs, image)
         await self.follow(image)
-        await self._make_services()
-        self._started = True
-        await self._tiering.start()
+        await self._make_services(last_time)
+        self._loops |= {
+            "tiering": self._remote.manager.run,
+            "following": partial(self._follow_forever, self._remote.manager),
+        }
+        self._phase = Phase.STARTED
+        await self._remote.manager.start()
 
     def _open_log_dirs(self) -> LogDirs:
         for folder in self._config.logs.dirs:
@@ -148,35 +157,15 @@ class ReplicaBroker(Broker):
         logs = (partition.log for partition in self._replicas.partitions())
         return (unified_log for unified_log in logs if not isinstance(unified_log, FollowedLog))
 
-    def _loops(self) -> dict[str, Callable[[], Awaitable[None]]]:
-        assert self._tiering is not None
-        delay_ms = self._config.logs.first_delay_ms
-        loops: dict[str, Callable[[], Awaitable[None]]] = {
-            "connection sweep": self._server.sweep_forever,
-            "flush": self._upkeep.flush_forever,
-            "checkpoint": self._upkeep.checkpoint_forever,
-            "groups": self._groups.run,
-            "log folders": self._upkeep.revive_folders_forever,
-            "retention": delayed(delay_ms, self._enforcer.run),
-            "tiering": self._tiering.run,
-            "following": self._follow_forever,
-            "moves": self._moves.run,
-        }
-        if self._config.cleaner.is_enabled:
-            # Of all logs only those of the replica's own groups are compacted.
-            loops["cleaner"] = delayed(delay_ms, self._cleaner.run)
-        return loops
-
-    async def _follow_forever(self) -> None:
+    async def _follow_forever(self, tiering: TieringManager) -> None:
         state = RetryState("follow", "metadata", policy=RetryPolicy(), clock=self._clock)
         while True:
             await asyncio.sleep(self._config.replica.poll_ms / 1000)
-            await self._look(state)
+            await self._look(tiering, state)
 
-    async def _look(self, state: RetryState) -> None:
-        assert self._tiering is not None
+    async def _look(self, tiering: TieringManager, state: RetryState) -> None:
         news = await self._in(self._workers.changes, self._changes.ask)
-        if self._tiering.hear(news):
+        if tiering.hear(news):
             self._changes.doubt()
         is_news = news.metadata_version > self._following.origin_version
         self._is_behind |= is_news or news.is_everything

@@ -14,8 +14,8 @@ from typing import Any, cast
 import pytest
 
 from strandline.broker.cluster.metadata.metadata_log import MetadataLog
-from strandline.broker.server.archive_mark import FILE_NAME, ArchiveMark
 from strandline.broker.server.archive_upkeep import ArchiveClaim, WrongArchive
+from strandline.broker.server.folder_marks import ARCHIVE_MARK, ArchiveMark
 from strandline.broker.server.workers import Workers
 from strandline.storage.errors import (
     AccessDenied,
@@ -80,7 +80,7 @@ def test_an_archive_folder_that_is_empty_all_at_once_is_away_and_stays_empty(
     assert asyncio.run(claim_once())
     # Emptied on purpose: what the log says is to be removed is removed.
     root.rename(away)
-    (disk / FILE_NAME).unlink()
+    (disk / ARCHIVE_MARK).unlink()
     assert asyncio.run(claim_once())
     assert (root / "cluster.json").exists()
 

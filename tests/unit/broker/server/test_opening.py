@@ -8,7 +8,7 @@ import pytest
 
 from strandline.broker.cluster.metadata.metadata_log import MetadataLog
 from strandline.broker.config.loading import load_config
-from strandline.broker.server.opening import load_metadata
+from strandline.broker.server.app import load_metadata
 from strandline.storage.clock import ManualClock
 from strandline.storage.errors import TierError
 from strandline.storage.remote.object_store.local_directory import LocalDirectoryStore

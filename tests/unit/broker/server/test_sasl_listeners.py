@@ -6,8 +6,7 @@ import pytest
 
 from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.config.loading import load_config
-from strandline.broker.server.sasl_listeners import check_sasl, sasl_listeners
-from strandline.broker.server.sasl_settings import enabled_mechanisms
+from strandline.broker.server.sasl import check_sasl, enabled_mechanisms, sasl_listeners
 from strandline.storage.errors import InvalidConfig
 
 CLIENTS = (

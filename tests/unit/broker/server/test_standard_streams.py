@@ -111,7 +111,7 @@ def test_a_child_process_of_a_broker_without_standard_streams_has_all_three(tmp_
     """Else its first connection would have the number of standard error."""
     looks = (
         "import os, subprocess, sys\n"
-        "from strandline.broker.server.standard_streams import occupy_closed\n"
+        "from strandline.broker.server.process import occupy_closed\n"
         "os.closerange(0, 3)\n"
         "occupy_closed()\n"
         "child = 'import os, sys; [os.fstat(number) for number in range(3)]'\n"

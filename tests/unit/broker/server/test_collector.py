@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from strandline.broker.server.full_collections import Collector
+from strandline.broker.server.process import Collector
 
 
 class Node:

@@ -1,0 +1,223 @@
+"""The process around a broker: its signals, descriptors, standard streams, garbage and end.
+
+Who starts it may have closed the standard streams, their reader may be gone, and the disk behind
+them may be full: it serves whatever has become of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import resource
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import Protocol
+
+from strandline.storage.crash_points import check_environment
+
+log = logging.getLogger(__name__)
+
+STANDARD_DESCRIPTORS = range(3)
+# 30,000 objects are looked at in 3 ms.
+OLD_MAX = 30_000
+# Below this a complete look would not be rare: it is what a thousand partitions take.
+FROZEN_MAX = 500_000
+_FULL = 2
+
+
+class Serves(Protocol):
+    """A broker, as its process sees it."""
+
+    async def start(self) -> None: ...
+    async def run(self, stopping: asyncio.Event) -> None: ...
+    async def stop(self) -> None: ...
+
+
+def run(make_broker: Callable[[], Serves]) -> int:
+    """`serve` in an event loop of its own."""
+    with asyncio.Runner(loop_factory=_Loop) as runner:
+        return runner.run(serve(make_broker))
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """asyncio's, which ends without another thread: the system may have none to give."""
+
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
+        """`Broker.stop` ends it, with all other pools."""
+
+
+async def serve(make_broker: Callable[[], Serves]) -> int:
+    """Runs the broker until SIGTERM, SIGINT or SIGHUP; the exit code.
+
+    SIGHUP as in Java: a terminal that is closed stops the broker, and `nohup` keeps it.
+
+    A start that is not over is given up, whether it waits for a store or for logs that are
+    recovered. What it did is what a kill leaves, and the next start recovers again.
+
+    Raises StrandlineError if it cannot start.
+    """
+    check_environment()
+    _raise_descriptor_limit()
+    loop = asyncio.get_running_loop()
+    stopping = _Stopping()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+            loop.add_signal_handler(number, stopping.begin)
+    broker = make_broker()
+    try:
+        if not await stopping.unless_begun(broker.start):
+            log.info("stopping before the start is over")
+            return 0
+        await broker.run(stopping.event)
+    finally:
+        await broker.stop()
+    return 0
+
+
+class _Stopping:
+    """Whether the broker is to stop; ends a start that it comes in the middle of."""
+
+    def __init__(self) -> None:
+        self.event = asyncio.Event()
+        self._starting: asyncio.Task[int] | None = None
+
+    def begin(self) -> None:
+        self.event.set()
+        starting, self._starting = self._starting, None
+        if starting is not None:
+            starting.cancel()
+
+    async def unless_begun(self, start: Callable[[], Awaitable[None]]) -> bool:
+        """Whether `start` came to its end. Raises what it raises."""
+        task = self._starting = asyncio.current_task()
+        assert task is not None
+        try:
+            await start()
+        except asyncio.CancelledError:
+            if not self.event.is_set():
+                raise
+            task.uncancel()
+            return False
+        finally:
+            self._starting = None
+        return True
+
+
+def _raise_descriptor_limit() -> None:
+    """Takes as many file descriptors as the system lets us: each segment and connection has one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+# --- standard input, output and error --------------------------------------------------------
+
+
+def occupy_closed() -> None:
+    """Opens the null device where one of the three is closed.
+
+    Else a log or a connection gets its number, and what some library writes to standard error goes
+    into that; in a child process too.
+    """
+    for number in STANDARD_DESCRIPTORS:
+        try:
+            os.fstat(number)
+        except OSError:
+            # The system gives the lowest number that is free: this one. Child processes have it
+            # too, or the number would be free in them.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+
+
+def say(line: str) -> None:
+    """Writes a line to standard output; to the log if that cannot be written."""
+    try:
+        print(line, flush=True)  # noqa: T201
+    except OSError as error:
+        log.warning(
+            "standard output cannot be written",
+            extra={"fields": {"line": line, "reason": str(error)}},
+        )
+        # The line is still buffered, and the end of the process would try again.
+        with suppress(OSError):
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, sys.stdout.fileno())
+            os.close(null)
+
+
+def flush() -> None:
+    """Writes what is buffered, as far as that is possible."""
+    for stream in (sys.stdout, sys.stderr):
+        # None where it was closed from the beginning.
+        if stream is not None:
+            with suppress(OSError):
+                stream.flush()
+
+
+# --- garbage ---------------------------------------------------------------------------------
+
+
+class Collector:
+    """Python's garbage collector, with full collections that stay short.
+
+    It looks at everything old when it looks for cycles among old objects, and the loop stands still
+    as long: 51 ms with a thousand partitions. Most of that lives as long as the process. What was
+    there at the start is frozen, and what has outlived a full collection that had much to look at:
+
+        young ──► old ──more than OLD_MAX outlive a full collection──► frozen, passed over
+         ▲                                                               │
+         └──────────as many were frozen as lived at the last time────────┘   one complete look
+
+    Something frozen may end in a cycle that nobody finds. So when as much has been frozen as the
+    last complete look found alive, there is another one. That is rare, because a heap must double
+    for it, and it bounds what lies about by what lives. Invariant: at most OLD_MAX and what has
+    come since are looked at by any other collection.
+    """
+
+    def __init__(self, *, old_max: int = OLD_MAX, frozen_max: int = FROZEN_MAX) -> None:
+        self._old_max = old_max
+        self._frozen_max = frozen_max
+        self._loop = asyncio.get_running_loop()
+        # Frozen since the last complete look, and found alive by it.
+        self._frozen = 0
+        self._alive = 0
+        self._is_due = False
+        self.complete_looks = 0
+
+    def start(self) -> None:
+        """What lives now lives for good. It is not searched for garbage before: a start leaves a
+        thousand objects of that.
+        """
+        gc.freeze()
+        gc.callbacks.append(self._on_collection)
+        gc.enable()
+
+    def stop(self) -> None:
+        """Python's collector goes on as it does by itself."""
+        with suppress(ValueError):  # it never started
+            gc.callbacks.remove(self._on_collection)
+
+    def _on_collection(self, phase: str, info: Mapping[str, int]) -> None:
+        """As `gc.callbacks` has it; in whichever thread made the last object."""
+        if phase != "stop" or info["generation"] != _FULL or self._is_due:
+            return
+        survivors = len(gc.get_objects(generation=_FULL))
+        if survivors <= self._old_max:
+            return
+        gc.freeze()
+        self._frozen += survivors
+        if self._frozen > max(self._frozen_max, self._alive) and not self._loop.is_closed():
+            # A collection cannot be begun inside another one.
+            self._is_due = True
+            self._loop.call_soon_threadsafe(self._look_at_all)
+
+    def _look_at_all(self) -> None:
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()
+        self._alive, self._frozen = gc.get_freeze_count(), 0
+        self._is_due = False
+        self.complete_looks += 1

@@ -1,0 +1,79 @@
+"""The remote tier of a broker that has one. Loaded if there is one: others start without it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from strandline.broker.config.broker_config import BrokerConfig
+from strandline.broker.quotas.cold_pace import ColdPace
+from strandline.broker.server.workers import Workers
+from strandline.storage.clock import Clock
+from strandline.storage.metrics import MetricRegistry
+from strandline.storage.model import TimestampMs, TopicId
+from strandline.storage.remote.object_store.interface import ObjectStore
+from strandline.storage.remote.reader.cold_reader import ColdReader
+from strandline.storage.tiering.manager.manager import TieringManager
+from strandline.storage.tiering.partition.config import TieringConfig, TieringExecutors
+from strandline.storage.tiering.policy.ownership import Ownership, OwnershipState
+
+
+class RemoteTier:
+    """The reader of archived segments with its caches, and who copies to the archive."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        config: BrokerConfig,
+        workers: Workers,
+        *,
+        tiering: TieringConfig,
+        pace: ColdPace,
+        clock: Clock,
+        believed_ms: Callable[[], TimestampMs],
+        on_topic_purged: Callable[[TopicId], None],
+    ) -> None:
+        """`pace` says when the reader may download; `on_topic_purged` is told which topics are gone
+        for good.
+        """
+        self._store = store
+        self._workers = workers
+        self.counters = MetricRegistry()
+        self.reader = ColdReader(store, workers.reader, config.cold_reader, pace=pace)
+        self.manager = TieringManager(
+            store,
+            reader=self.reader,
+            executors=TieringExecutors(
+                copies=workers.copier,
+                metadata=workers.manifests,
+                deletes=workers.expiration,
+                changes=workers.changes,
+            ),
+            clock=clock,
+            believed_ms=believed_ms,
+            config=tiering,
+            metrics=self.counters,
+            on_topic_purged=lambda info: on_topic_purged(info.topic_id),
+            # Who follows changes nothing, whosever it is.
+            ownership=Ownership(OwnershipState.OURS if tiering.follows else OwnershipState.UNKNOWN),
+        )
+
+    def follow(self, current: BrokerConfig) -> None:
+        """Takes over what may be altered while the broker runs."""
+        self.manager.reconfigure(current.tiering)
+        self._workers.resize(current)
+        self.reader.resize(current.cold_reader)
+
+    def store_requests(self) -> tuple[Mapping[str, int], int] | None:
+        """What was asked of S3 so far, and how many attempts failed; None for other stores."""
+        if not self._store.url.startswith("s3"):
+            return None
+        from strandline.storage.remote.s3.store import S3Store
+
+        if not isinstance(self._store, S3Store):
+            return None
+        found = self._store.statistics()
+        return found.requests, found.failed_attempt_count
+
+    def close(self) -> None:
+        self.manager.close()
+        self.reader.close()
