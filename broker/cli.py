@@ -21,7 +21,9 @@ from typing import NoReturn
 
 from strandline import __version__
 from strandline.broker.commands.remedies import remedy_for
+from strandline.broker.commands.termination import ended_by_sigterm
 from strandline.broker.tools.client.failures import WrongUse
+from strandline.broker.tools.commands.foreign_flags import said_here
 from strandline.storage.clock import SystemClock
 from strandline.storage.errors import InvalidConfig, StrandlineError, UnknownTopic
 
@@ -29,7 +31,6 @@ USAGE_ERROR = 2
 FAILURE = 1
 # What a shell makes of a process that SIGINT ended.
 INTERRUPTED = 130
-COLUMNS_WITHOUT_TERMINAL = 80
 
 _FIRST_STEPS = """
 first steps:
@@ -100,8 +101,6 @@ def _run(options: argparse.Namespace, command: str) -> int:
     run: Callable[[argparse.Namespace], int] = options.run
     if command not in ("restore", "archive"):
         return run(options)
-    from strandline.broker.commands.termination import ended_by_sigterm
-
     with ended_by_sigterm(partial(_tell_interrupted, options)):
         return run(options)
 
@@ -134,8 +133,6 @@ class _CommandParser(argparse.ArgumentParser):
         return options, left
 
     def error(self, message: str) -> NoReturn:
-        from strandline.broker.tools.commands.foreign_flags import said_here
-
         if self._subparsers is not None and not self._given:
             # `strandline` or `strandline topic` alone is a question.
             self.print_help(sys.stderr)
@@ -144,26 +141,6 @@ class _CommandParser(argparse.ArgumentParser):
         super().error(
             f"{message}; `{self.prog} --help` tells more" + (f"\n  {hint}" if hint else "")
         )
-
-
-class _Help(argparse.RawDescriptionHelpFormatter):
-    """As argparse makes it for each argument that is added, but for one thing: it asks for the
-    terminal's width itself. `shutil`, with modules of archives and codecs, is 2 ms of a start.
-    """
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, width=_columns() - 2)
-
-
-def _columns() -> int:
-    """The width of the terminal, as `shutil.get_terminal_size` finds it."""
-    given = os.environ.get("COLUMNS", "")
-    if given.isdecimal() and int(given) > 0:
-        return int(given)
-    try:
-        return os.get_terminal_size(1).columns or COLUMNS_WITHOUT_TERMINAL
-    except OSError:
-        return COLUMNS_WITHOUT_TERMINAL
 
 
 def _parser(command: str) -> argparse.ArgumentParser:
@@ -175,7 +152,7 @@ def _parser(command: str) -> argparse.ArgumentParser:
         prog="strandline",
         description="A Kafka-compatible broker with two storage tiers: local disk and S3.",
         epilog=_FIRST_STEPS,
-        formatter_class=_Help,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"strandline {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
@@ -196,7 +173,7 @@ def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="run a broker",
         description="Runs a broker until SIGTERM, SIGINT or SIGHUP. Prints a line when ready.",
         epilog=_SERVE_EXAMPLES,
-        formatter_class=_Help,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     serve.add_argument(
         "--read-only",
@@ -213,7 +190,7 @@ def _add_restore(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="make a broker again from its bucket, after every local disk was lost",
         description="Fills empty log folders from the bucket. Then `strandline serve` goes on.",
         epilog=_RESTORE_EXAMPLES,
-        formatter_class=_Help,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     restore.add_argument(
         "--remote", metavar="URL", help="the archive; else strandline.remote.url is taken"

@@ -17,6 +17,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import shutil
 import stat
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -205,10 +206,6 @@ def remove_tree(path: Path) -> None:
             raise error
 
     try:
-        # It brings modules of archives and codecs with it, 2 ms of a start that removes nothing. In
-        # here, for it is files that are opened, of which this process may have too many.
-        import shutil
-
         if path.exists():
             shutil.rmtree(path, onerror=lambda f, p, e: tolerate_absence(f, p, e[1]))
     except OSError as error:

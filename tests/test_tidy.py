@@ -34,6 +34,25 @@ NO_PACKAGES = ("localstack", "docs", "tests", "bench")
 
 ROOM_FILES_MAX = 16
 
+# What may be imported inside a function, and why.
+LATE_IMPORTS = {
+    r"(boto3|botocore|urllib3)(\..*)?": "0.26 s; only S3 needs them",
+    r"numpy": "0.26 s; only compiled kernels need it",
+    r"(pyarrow|pyspark|fsspec|fastavro|google\.protobuf)(\..*)?": "extras of the lake, up to 1 s",
+    r"confluent_kafka(\..*)?": "an extra of the tools",
+    r"(cramjam|lz4\.frame|zstandard|re2)": "2 ms each; few brokers need one of them at once",
+    r"multiprocessing\.connection": "4 ms; only a broker with children, or a child, needs it",
+    r"ssl": "only a child that downloads by https needs it",
+    r"strandline\.broker\.(server|config)\..*": "0.2 s; `serve` and `restore` need the broker",
+    r"strandline\.broker\.commands\..*": "40 to 130 ms; a command loads itself alone",
+    r"strandline\.broker\.tools\..*": "80 ms, with rich; `serve` needs none of it",
+    r"strandline\.storage\.(crash_points|local\.inspect|tiering\.audit)(\..*)?": "see commands",
+    r"strandline\.storage\.records\.kernels(\..*)?": "0.3 s, with numba",
+    r"strandline\.storage\.records\.batch(\..*)?": "old messages: hardly any log has them",
+    r"strandline\.storage\.remote\.s3\.store": "6 ms; only S3 needs it",
+    r"strandline\.spark_lake\..*": "kernels with numba, and extras of the lake",
+}
+
 
 def product_files() -> list[Path]:
     return [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
@@ -170,6 +189,20 @@ def test_what_several_wait_for_is_waited_for_in_one_way() -> None:
 
 def test_only_the_s3_store_knows_boto3() -> None:
     assert importers_outside(("storage/remote/s3/",), r"(boto3|botocore|s3transfer)(\..*)?") == []
+
+
+def test_imports_stand_at_the_top_but_for_those_that_save_something() -> None:
+    late = [
+        f"{name(path)}:{node.lineno} imports {module}"
+        for path in product_files()
+        for function in nodes(path)
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for module in modules_of(node)
+        if not any(re.fullmatch(allowed, module) for allowed in LATE_IMPORTS)
+    ]
+    assert late == []
 
 
 def test_spark_and_its_reader_are_known_in_the_lake_alone() -> None:

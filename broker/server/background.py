@@ -17,7 +17,6 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from strandline.broker.cluster.metadata import controller
 from strandline.broker.cluster.metadata.metadata import Metadata
@@ -30,11 +29,9 @@ from strandline.storage.clock import Clock
 from strandline.storage.errors import DiskError, StrandlineError
 from strandline.storage.local.log.log import LocalLog
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
+from strandline.storage.local.log_dirs.revival import RevivedLog
 from strandline.storage.model import TimestampMs, TopicId
 from strandline.storage.quiet_log import QuietLog
-
-if TYPE_CHECKING:
-    from strandline.storage.local.log_dirs.revival import RevivedLog
 
 log = logging.getLogger(__name__)
 

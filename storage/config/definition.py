@@ -13,6 +13,7 @@ error names the key and what it takes.
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -276,8 +277,6 @@ def _java_double(value: float) -> str:
 
 def nearest_name(name: str, known: Mapping[str, object]) -> str:
     """`; did you mean x?` if a known name is close, in whichever case, else nothing."""
-    import difflib  # Only for who made a mistake.
-
     in_lower_case = {one.lower(): one for one in known}
     close = difflib.get_close_matches(name.lower(), in_lower_case, n=1, cutoff=0.6)
     return f"; did you mean {in_lower_case[close[0]]}?" if close else ""

@@ -12,6 +12,7 @@ the member whose record came last.
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -274,9 +275,6 @@ def metadata_hash(topics: Iterable[str], image: MetadataImage) -> int:
     known = sorted(name for name in topics if name in image.topics)
     if not known:
         return 0
-    # It loads OpenSSL, which a broker without such groups does not need otherwise.
-    import hashlib
-
     digest = hashlib.blake2b(digest_size=8)
     for name in known:
         topic = image.topics[name]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from strandline.broker.cluster.metadata.decisions import Decision, Refusal
 from strandline.broker.cluster.metadata.image import MetadataImage
@@ -33,10 +33,13 @@ from strandline.broker.protocol.messages.describe_user_scram_credentials import 
     UserScramCredentials,
 )
 from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.broker.security.scram import (
+    DIGESTS,
+    ITERATIONS_MAX,
+    ITERATIONS_MIN,
+    ScramCredential,
+)
 from strandline.storage.errors import StorageError
-
-if TYPE_CHECKING:
-    from strandline.broker.security.scram import ScramCredential
 
 # Kafka's numbers of the mechanisms.
 MECHANISMS: Mapping[int, str] = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
@@ -150,14 +153,6 @@ def _changed(
 
 
 def _credential(change: ScramCredentialUpsertion, mechanism: str) -> ScramCredential:
-    # It loads OpenSSL: 4 MiB that a broker without such users does not need.
-    from strandline.broker.security.scram import (
-        DIGESTS,
-        ITERATIONS_MAX,
-        ITERATIONS_MIN,
-        ScramCredential,
-    )
-
     if change.iterations < ITERATIONS_MIN:
         raise Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too few iterations")
     if change.iterations > ITERATIONS_MAX:
@@ -186,8 +181,6 @@ def _described(
             f"Attempt to describe a user credential that does not exist: {user}",
         )
     else:
-        from strandline.broker.security.scram import ScramCredential
-
         return UserScramCredentials(
             user=user,
             credential_infos=[

@@ -6,15 +6,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from strandline.broker.tools.commands.command_parser import Commands
 from strandline.broker.tools.commands.group_arguments import add_group
 from strandline.broker.tools.commands.record_arguments import add_consume, add_produce
 from strandline.broker.tools.commands.status_arguments import add_status
 from strandline.broker.tools.commands.topic_arguments import add_topic
-
-if TYPE_CHECKING:
-    from strandline.broker.tools.commands.command_parser import Commands
 
 
 def add_commands(commands: Commands) -> None:

@@ -6,15 +6,14 @@ import argparse
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TypeAlias
 
 from strandline.broker.tools.client.connection import DEFAULT_BOOTSTRAP, Connection, connection_of
 from strandline.broker.tools.client.failures import WrongUse
 from strandline.broker.tools.client.printing import is_utf8, printable
 
-if TYPE_CHECKING:
-    # argparse has no public name for the result of add_subparsers.
-    Commands = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001
+# argparse has no public name for what the result of add_subparsers.
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001
 
 # A signed 32-bit number.
 PARTITION_MAX = 2**31 - 1

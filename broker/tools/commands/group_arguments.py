@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
 from strandline.broker.tools.client.confirmation import add_yes
+from strandline.broker.tools.client.resets import Reset, Target
 from strandline.broker.tools.client.timestamps import moment_ago_ms, moment_ms
+from strandline.broker.tools.commands import groups as group_commands
 from strandline.broker.tools.commands.command_parser import (
+    Commands,
     action_parser,
     chosen_connection,
     command_parser,
 )
 from strandline.storage.clock import SystemClock
-
-if TYPE_CHECKING:
-    from strandline.broker.tools.client.resets import Reset
-    from strandline.broker.tools.commands.command_parser import Commands
 
 _EXAMPLES = """
 examples:
@@ -86,14 +84,10 @@ def add_group(commands: Commands) -> None:
 
 
 def _group_list(options: argparse.Namespace) -> int:
-    from strandline.broker.tools.commands import groups as group_commands
-
     return group_commands.list_groups(chosen_connection(options), as_json=options.json)
 
 
 def _group_describe(options: argparse.Namespace) -> int:
-    from strandline.broker.tools.commands import groups as group_commands
-
     return group_commands.describe(
         chosen_connection(options),
         options.groups,
@@ -103,8 +97,6 @@ def _group_describe(options: argparse.Namespace) -> int:
 
 
 def _group_reset(options: argparse.Namespace) -> int:
-    from strandline.broker.tools.commands import groups as group_commands
-
     return group_commands.reset_offsets(
         chosen_connection(options),
         options.group,
@@ -117,8 +109,6 @@ def _group_reset(options: argparse.Namespace) -> int:
 
 
 def _reset(options: argparse.Namespace) -> Reset:
-    from strandline.broker.tools.client.resets import Reset, Target
-
     if options.to_earliest:
         return Reset(target=Target.EARLIEST)
     if options.to_latest:
@@ -136,6 +126,4 @@ def _reset(options: argparse.Namespace) -> Reset:
 
 
 def _group_delete(options: argparse.Namespace) -> int:
-    from strandline.broker.tools.commands import groups as group_commands
-
     return group_commands.delete(chosen_connection(options), options.groups, yes=options.yes)

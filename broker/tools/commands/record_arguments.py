@@ -5,22 +5,20 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from strandline.broker.tools.client.connection import pair
 from strandline.broker.tools.client.failures import WrongUse
 from strandline.broker.tools.client.timestamps import duration_ms, moment_ago_ms, moment_ms
 from strandline.broker.tools.commands.command_parser import (
+    Commands,
     add_connection,
     chosen_connection,
     command_parser,
     partition_number,
 )
+from strandline.broker.tools.commands.consume import Output, Start, Wish, consume
+from strandline.broker.tools.commands.produce import LineFormat, produce
 from strandline.storage.clock import SystemClock
-
-if TYPE_CHECKING:
-    from strandline.broker.tools.commands.command_parser import Commands
-    from strandline.broker.tools.commands.consume import Start
 
 _PRODUCE_EXAMPLES = """
 examples:
@@ -83,8 +81,6 @@ def add_produce(commands: Commands) -> None:
 
 
 def _produce(options: argparse.Namespace) -> int:
-    from strandline.broker.tools.commands.produce import LineFormat, produce
-
     headers: Sequence[tuple[str, str]] = [pair(text) for text in options.header]
     return produce(
         chosen_connection(options),
@@ -139,8 +135,6 @@ def add_consume(commands: Commands) -> None:
 
 
 def _consume(options: argparse.Namespace) -> int:
-    from strandline.broker.tools.commands.consume import Output, Start, Wish, consume
-
     if options.since is not None:
         start, number = Start.MOMENT, _since_ms(options.since)
     else:
@@ -164,8 +158,6 @@ def _consume(options: argparse.Namespace) -> int:
 
 
 def _start(text: str) -> tuple[Start, int]:
-    from strandline.broker.tools.commands.consume import Start
-
     if text in ("start", "earliest", "beginning"):
         return Start.START, 0
     if text in ("end", "latest"):

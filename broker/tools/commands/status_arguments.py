@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
 from strandline.broker.tools.commands.command_parser import (
+    Commands,
     add_connection,
     chosen_connection,
     command_parser,
 )
-
-if TYPE_CHECKING:
-    from strandline.broker.tools.commands.command_parser import Commands
 
 _EXAMPLES = """
 Asks each broker where its metrics are (strandline.metrics.listener), reads them

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
 from strandline.broker.tools.client.confirmation import add_yes
 from strandline.broker.tools.client.connection import pair
 from strandline.broker.tools.client.failures import WrongUse
+from strandline.broker.tools.commands import topics as topic_commands
 from strandline.broker.tools.commands.command_parser import (
+    Commands,
     action_parser,
     chosen_connection,
     command_parser,
 )
-
-if TYPE_CHECKING:
-    from strandline.broker.tools.commands.command_parser import Commands
 
 BROKER_DEFAULT = -1
 # A signed 32-bit number; librdkafka accepts no more replicas.
@@ -122,8 +120,6 @@ def _check_count(count: int, what: str, count_max: int) -> None:
 
 
 def _topic_create(options: argparse.Namespace) -> int:
-    from strandline.broker.tools.commands import topics as topic_commands
-
     _check_count(options.partitions, "partitions", PARTITIONS_MAX)
     _check_count(options.replication_factor, "replicas", REPLICAS_MAX)
     return topic_commands.create(
@@ -138,16 +134,12 @@ def _topic_create(options: argparse.Namespace) -> int:
 
 
 def _topic_list(options: argparse.Namespace) -> int:
-    from strandline.broker.tools.commands import topics as topic_commands
-
     return topic_commands.list_topics(
         chosen_connection(options), with_internal=options.internal, as_json=options.json
     )
 
 
 def _topic_describe(options: argparse.Namespace) -> int:
-    from strandline.broker.tools.commands import topics as topic_commands
-
     return topic_commands.describe(
         chosen_connection(options),
         options.topics,
@@ -157,8 +149,6 @@ def _topic_describe(options: argparse.Namespace) -> int:
 
 
 def _topic_alter(options: argparse.Namespace) -> int:
-    from strandline.broker.tools.commands import topics as topic_commands
-
     if options.partitions is not None:
         _check_count(options.partitions, "partitions", PARTITIONS_MAX)
     return topic_commands.alter(
@@ -172,8 +162,6 @@ def _topic_alter(options: argparse.Namespace) -> int:
 
 
 def _topic_delete(options: argparse.Namespace) -> int:
-    from strandline.broker.tools.commands import topics as topic_commands
-
     return topic_commands.delete(
         chosen_connection(options),
         options.topics,

@@ -1,8 +1,4 @@
-"""What the broker and the child that cleans say to each other; see `cleaner_process`.
-
-The rules of a cleaning (`cleaning`), with what they need to read records, are loaded by the child
-alone: a broker starts without them and never holds them.
-"""
+"""What the broker and the child that cleans say to each other; see `process.py`."""
 
 from __future__ import annotations
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from strandline.storage.clock import Clock, SystemClock
 from strandline.storage.errors import StorageError, StrandlineError
+from strandline.storage.local.cleaner.cleaning import Cleaning
 from strandline.storage.local.cleaner.messages import (
     CleanedGroup,
     CleaningRequest,
@@ -187,9 +188,6 @@ def serve(connection: Connection, clock: Clock) -> None:
 def _clean(
     connection: Connection, request: CleaningRequest, clock: Clock
 ) -> CleaningStatistics | StrandlineError:
-    # Only the child has these: see cleaning_messages.
-    from strandline.storage.local.cleaner.cleaning import Cleaning
-
     throttle = _Throttle(connection, request.io_bytes_per_s, clock)
     try:
         cleaning = Cleaning(request, spend=throttle.spend, fetch=partial(_fetch, connection))

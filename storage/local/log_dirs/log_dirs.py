@@ -32,7 +32,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from strandline.storage.clock import Clock
 from strandline.storage.config.log_config import LogConfig
@@ -57,10 +56,8 @@ from strandline.storage.local.log_dirs.log_dir import (
     write_cleaned_offsets,
     write_recovery_points,
 )
+from strandline.storage.local.log_dirs.revival import RevivedLog, reopen_logs
 from strandline.storage.model import TopicId, TopicPartition
-
-if TYPE_CHECKING:
-    from strandline.storage.local.log_dirs.revival import RevivedLog
 
 log = logging.getLogger(__name__)
 
@@ -216,9 +213,6 @@ class LogDirs:
         What was not synced when the folder failed may be lost; every other record is there. A
         folder that keeps failing waits longer each time.
         """
-        # Folders seldom fail: a start does without it.
-        from strandline.storage.local.log_dirs.revival import reopen_logs
-
         revived: list[RevivedLog] = []
         for directory in self.directories:
             if directory.failure is None or not directory.is_loaded:

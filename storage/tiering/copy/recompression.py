@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -50,8 +51,6 @@ def nameless_file(folder: Path) -> Iterator[Path]:
 
     Raises DiskError.
     """
-    import tempfile
-
     try:
         if not _OPEN_FILES.is_dir():
             with tempfile.NamedTemporaryFile(prefix="recompressed-") as named:

@@ -38,7 +38,7 @@ from strandline.storage.model import (
     TopicId,
     TopicPartition,
 )
-from strandline.storage.tiering.log import cold_read
+from strandline.storage.tiering.log import cold_read, timestamp_lookup
 from strandline.storage.tiering.log.cold_read import RemoteRead
 from strandline.storage.tiering.log.remote_log import RemoteLog
 from strandline.storage.tiering.log.segment_views import segment_views
@@ -300,8 +300,6 @@ class UnifiedLog:
         Raises TierError if it may be archived and the archive cannot be read now.
         """
         if self.local.start_offset > self.log_start_offset:
-            from strandline.storage.tiering.log import timestamp_lookup
-
             remote = self._remote_for(self.log_start_offset)
             archived = await timestamp_lookup.find_timestamp(self, remote, timestamp_ms)
             if archived is not None:
@@ -321,8 +319,6 @@ class UnifiedLog:
         )
         if self.remote is None or self.local.start_offset <= self.log_start_offset:
             return local
-        from strandline.storage.tiering.log import timestamp_lookup
-
         higher_than_ms = -1 if local is None else local.timestamp_ms
         archived = await timestamp_lookup.max_timestamp(
             self, self.remote, higher_than_ms=higher_than_ms

@@ -27,7 +27,6 @@ NEVER_AT_START = (
     "strandline.broker.commands.restore",
     "strandline.broker.tools.commands.arguments",
     "strandline.spark_lake",
-    "strandline.storage.local.cleaner.cleaning",
     "strandline.storage.remote.reader.chunk_cache",
     "strandline.storage.remote.reader.cold_reader",
     "strandline.storage.tiering.manager.manager",
