@@ -12,7 +12,7 @@ from strandline.broker.tools.client.connection import DEFAULT_BOOTSTRAP, Connect
 from strandline.broker.tools.client.failures import WrongUse
 from strandline.broker.tools.client.printing import is_utf8, printable
 
-# argparse has no public name for what the result of add_subparsers.
+# argparse has no public name for the result of add_subparsers.
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001
 
 # A signed 32-bit number.

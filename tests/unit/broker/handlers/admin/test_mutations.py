@@ -17,8 +17,7 @@ from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.cluster.metadata.records import ClientQuotasSet, QuotaEntity
 from strandline.broker.handlers.admin.mutations import Admission, addition_cost, creation_cost
 from strandline.broker.handlers.services.services import RequestContext, Services
-from strandline.broker.quotas.quotas import ClientQuotas
-from strandline.broker.quotas.quotas import QuotaWindows
+from strandline.broker.quotas.quotas import ClientQuotas, QuotaWindows
 from strandline.storage.clock import ManualClock
 from tests.unit.broker.cluster.controlled import assigned, with_topic
 
