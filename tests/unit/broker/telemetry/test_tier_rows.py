@@ -72,9 +72,8 @@ def steps() -> Callable[[], Iterator[Step]]:
     quota = SimpleNamespace(statistics=lambda: SimpleNamespace(throttled_s=0.0))
     tiering = SimpleNamespace(
         statistics_of=statistics_of,
-        store_is_up=True,
-        archive_is_ours=True,
-        write_refusal=None,
+        health=SimpleNamespace(is_up=True, write_refusal=None),
+        ownership=SimpleNamespace(is_ours=True),
         copy_quota=quota,
         fetch_quota=quota,
     )

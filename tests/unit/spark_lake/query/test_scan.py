@@ -63,7 +63,12 @@ class Lake:
         schema: StructType | None = None,
         **options: str,
     ) -> list[Row]:
-        given = {"path": self.archive.url, "scanReport": str(self.reports), **options}
+        given = {
+            "path": self.archive.url,
+            "engine": "python",
+            "scanReport": str(self.reports),
+            **options,
+        }
         if topic is not None:
             given["subscribe"] = topic
         return self.rows(given, filters, schema)
@@ -77,7 +82,8 @@ class Lake:
         reader = source.reader(schema)
         left = list(reader.pushFilters(list(filters)))
         assert left == []
-        partitions = pickle.loads(pickle.dumps(reader.partitions()))
+        _, *splits = reader.partitions()
+        partitions = pickle.loads(pickle.dumps(splits))
         reader = pickle.loads(pickle.dumps(reader))
         batches = [batch for partition in partitions for batch in reader.read(partition)]
         expected = to_arrow_schema(schema, timezone="UTC")
