@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import NoReturn
 
 from strandline import __version__
-from strandline.broker.commands.remedies import remedy_for
-from strandline.broker.commands.termination import ended_by_sigterm
+from strandline.broker.commands.error_hints import remedy_for
+from strandline.broker.commands.sigterm import ended_by_sigterm
 from strandline.broker.tools.client.failures import WrongUse
-from strandline.broker.tools.commands.foreign_flags import said_here
+from strandline.broker.tools.commands.kafka_flags import said_here
 from strandline.storage.clock import SystemClock
 from strandline.storage.errors import InvalidConfig, StrandlineError, UnknownTopic
 

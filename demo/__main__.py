@@ -21,7 +21,7 @@ from demo.questions import QUESTIONS
 from demo.screen import DemoError, Screen, new_bar
 from demo.settings import CREDENTIALS, NO_PROXY, TOPIC, Settings, free_port
 from demo.tiers import TIER_COLUMNS, TierWatcher, tier_rows
-from strandline.storage.counted import counted
+from strandline.storage.plurals import counted
 
 if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped]

@@ -22,7 +22,7 @@ from demo.children import Child
 from demo.flights import FlightRecord, RecordSum
 from demo.screen import Bar, DemoError
 from demo.settings import PARTITION_COUNT, STALL_SECONDS_MAX, TOPIC, TOPIC_CONFIG
-from strandline.storage.counted import counted
+from strandline.storage.plurals import counted
 
 if TYPE_CHECKING:
     import numpy as np

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from strandline.storage.counted import counted
+from strandline.storage.plurals import counted
 
 if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped]

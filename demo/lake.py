@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from demo.questions import Answer, Question
 from demo.screen import Bar, DemoError, end_of, in_mb
 from demo.settings import CREDENTIALS, REGION, TOPIC, Settings
-from strandline.storage.counted import counted
+from strandline.storage.plurals import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession

@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 
 from strandline.broker.cli import _parser
-from strandline.broker.config.foreign_keys import IGNORED, REFUSED
 from strandline.broker.config.group_configs import GROUP_CONFIGS
 from strandline.broker.config.table import BROKER_CONFIGS
+from strandline.broker.config.unsupported_keys import IGNORED, REFUSED
 from strandline.broker.docs import doc_pages
 from strandline.broker.telemetry.families import FAMILIES
 from strandline.spark_lake.options.given_options import OPTION_NAMES

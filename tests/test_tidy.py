@@ -153,7 +153,7 @@ def test_only_storage_files_syncs_renames_and_removes() -> None:
 def test_what_a_request_can_cause_is_said_by_a_quiet_log() -> None:
     """A client that repeats it would fill the disk. These say something once, or once a pause."""
     seldom = (
-        "broker/network/cold_turns.py",
+        "broker/network/cold_scheduling.py",
         "broker/network/server.py",
     )
     loud = callers_outside(seldom, r"log\.(warning|error|exception|critical)")

@@ -19,17 +19,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from strandline.broker.cluster.metadata.history import salvage_history, whose_is
+from strandline.broker.cluster.metadata.log_reader import salvage_history, whose_is
 from strandline.broker.commands.archive_tables import WHERE_IT_IS, make_console, make_table
-from strandline.broker.commands.plain_rows import Column, RowPrinter, widest
 from strandline.broker.commands.progress import BarProgress
+from strandline.broker.commands.row_printer import Column, RowPrinter, widest
 from strandline.broker.coordination.runtime.group_archive import read_group_state
 from strandline.broker.tools.client.confirmation import confirm
 from strandline.broker.tools.client.printing import human_bytes, plain
 from strandline.storage import files
 from strandline.storage.clock import SystemClock
-from strandline.storage.concurrency.ordered_map import map_ahead
-from strandline.storage.counted import counted
+from strandline.storage.concurrency.maps import map_ahead
 from strandline.storage.errors import (
     CorruptFile,
     CorruptRecords,
@@ -40,6 +39,7 @@ from strandline.storage.errors import (
     UnsupportedFormat,
 )
 from strandline.storage.model import TopicId, TopicIdPartition
+from strandline.storage.plurals import counted
 from strandline.storage.remote.keys import (
     CLUSTER_KEY,
     GROUPS_PREFIX,

@@ -14,13 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 from strandline.broker.commands.archive_commands import DAMAGED
 from strandline.broker.commands.archive_tables import WHERE_IT_IS
-from strandline.broker.commands.plain_rows import Column, RowPrinter, terminal_columns, widest
 from strandline.broker.commands.progress import Counting, working
+from strandline.broker.commands.row_printer import Column, RowPrinter, terminal_columns, widest
 from strandline.broker.tools.client.confirmation import confirm
 from strandline.broker.tools.client.printing import human_bytes
 from strandline.storage.clock import SystemClock
-from strandline.storage.counted import counted
 from strandline.storage.errors import InvalidConfig, UnknownTopic
+from strandline.storage.plurals import counted
 from strandline.storage.remote.manifest.cluster_info import load_cluster_info
 from strandline.storage.remote.object_store.interface import ObjectStore
 from strandline.storage.tiering.audit.orphans import (

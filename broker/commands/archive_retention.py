@@ -6,16 +6,16 @@ import itertools
 from collections.abc import Sequence
 
 from strandline.broker.commands.archive_tables import human_time
-from strandline.broker.commands.plain_rows import Column, RowPrinter, terminal_columns, widest
 from strandline.broker.commands.progress import working
+from strandline.broker.commands.row_printer import Column, RowPrinter, terminal_columns, widest
 from strandline.broker.tools.client.failures import WrongUse
 from strandline.broker.tools.client.printing import human_bytes, print_json, say
 from strandline.retention.forecast import Forecast, forecast
 from strandline.retention.policy import RetentionLimits
 from strandline.storage.clock import SystemClock
 from strandline.storage.config.log_config import UNLIMITED
-from strandline.storage.counted import counted
 from strandline.storage.errors import InvalidConfig, StorageError, UnknownTopic
+from strandline.storage.plurals import counted
 from strandline.storage.remote.manifest.topic_info import TopicInfo, list_topics
 from strandline.storage.remote.object_store.interface import ObjectStore
 from strandline.storage.tiering.audit.listing import list_partitions, list_segments

@@ -15,11 +15,11 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from strandline.broker.commands.plain_rows import Column, RowPrinter, terminal_columns, widest
 from strandline.broker.commands.progress import working
+from strandline.broker.commands.row_printer import Column, RowPrinter, terminal_columns, widest
 from strandline.broker.tools.client.printing import Json, human_bytes
-from strandline.storage.counted import counted
 from strandline.storage.model import TimestampMs
+from strandline.storage.plurals import counted
 from strandline.storage.remote.manifest.cluster_info import load_cluster_info
 from strandline.storage.remote.object_store.interface import ObjectStore
 from strandline.storage.remote.open_store import open_store

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from strandline.broker.commands.archive_tables import WHERE_IT_IS, human_time
-from strandline.broker.commands.plain_rows import Column, RowPrinter, terminal_columns, widest
 from strandline.broker.commands.progress import Counting
+from strandline.broker.commands.row_printer import Column, RowPrinter, terminal_columns, widest
 from strandline.broker.tools.client.failures import WrongUse
 from strandline.broker.tools.client.printing import Json, human_bytes, print_json, say
 from strandline.storage.clock import SystemClock
-from strandline.storage.counted import counted
 from strandline.storage.errors import InvalidConfig, StorageError
+from strandline.storage.plurals import counted
 from strandline.storage.remote.object_store.interface import AGE_UNKNOWN, ObjectStore
 from strandline.storage.remote.s3.store import S3Store
 from strandline.storage.remote.s3.usage import ObjectVersion, UnfinishedUpload

@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from strandline.broker.cluster.metadata.history import Salvaged, salvage_history, whose_is
 from strandline.broker.cluster.metadata.image import MetadataImage
+from strandline.broker.cluster.metadata.log_reader import Salvaged, salvage_history, whose_is
 from strandline.broker.cluster.metadata.metadata_log import MetadataLog
 from strandline.broker.cluster.metadata.records import MetadataRecord
 from strandline.broker.cluster.metadata.restore_plan import (
@@ -46,7 +46,6 @@ from strandline.broker.server.folder_marks import METADATA_FOLDER, RESTORE_MARK,
 from strandline.storage import files
 from strandline.storage.clock import Clock
 from strandline.storage.config.log_config import LogConfig
-from strandline.storage.counted import counted
 from strandline.storage.crash_points import (
     RESTORE_AFTER_GROUPS,
     RESTORE_AFTER_MARK,
@@ -68,6 +67,7 @@ from strandline.storage.local.formats.checkpoint import META_PROPERTIES
 from strandline.storage.local.log_dirs.log_dir import LOCK_FILE, lock_directory
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
 from strandline.storage.model import Offset, TopicIdPartition, TopicPartition
+from strandline.storage.plurals import counted
 from strandline.storage.remote.keys import GROUPS_PREFIX, group_state_key
 from strandline.storage.remote.manifest import change_list
 from strandline.storage.remote.manifest.json_document import decode_document, encode_document

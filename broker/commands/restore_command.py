@@ -11,8 +11,8 @@ from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
 from strandline.broker.tools.client.printing import human_bytes, plain
 from strandline.storage.clock import SystemClock
-from strandline.storage.counted import counted
 from strandline.storage.errors import InvalidConfig
+from strandline.storage.plurals import counted
 from strandline.storage.remote.open_store import open_store
 
 # Restored with omissions: the operator has to check them.

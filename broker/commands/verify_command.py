@@ -7,8 +7,8 @@ from pathlib import Path
 
 from strandline.broker.commands.progress import BarProgress
 from strandline.broker.tools.client.printing import human_bytes
-from strandline.storage.counted import counted
 from strandline.storage.local.inspect.verify import Damage, Finding, data_bytes, verify_folders
+from strandline.storage.plurals import counted
 
 # As in `strandline archive verify`.
 DAMAGED = 3

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from strandline.broker.cluster.metadata.decisions import TopicDefaults
+from strandline.broker.cluster.metadata.controller_messages import TopicDefaults
 from strandline.broker.config.listeners import Listener
 from strandline.broker.config.sections import (
     ArchiveConfig,
@@ -23,7 +23,7 @@ from strandline.broker.config.sections import (
     ReplicationConfig,
     SaslConfig,
 )
-from strandline.broker.coordination.values.group_config import GroupConfig
+from strandline.broker.coordination.model.group_config import GroupConfig
 from strandline.broker.network.config import NetworkConfig
 from strandline.broker.quotas.cold_pace import PaceConfig
 from strandline.broker.quotas.quotas import ConnectionRates, QuotaWindows

@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from strandline.broker.cluster.metadata.decisions import Refusal
+from strandline.broker.cluster.metadata.controller_messages import Refusal
 from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.config.table import BROKER_CONFIGS
-from strandline.broker.coordination.values.consumer_values import MemberTimes
+from strandline.broker.coordination.model.consumer_messages import MemberTimes
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.config.log_config import ConfigDef, nearest_name, parse_config_value
 from strandline.storage.errors import InvalidConfig

@@ -17,7 +17,6 @@ from pathlib import Path
 from types import MappingProxyType
 
 from strandline.broker.config.broker_config import BrokerConfig, IgnoredKey
-from strandline.broker.config.foreign_keys import IGNORED, REFUSED, find_foreign
 from strandline.broker.config.listener_keys import broker_config, of_listener
 from strandline.broker.config.listeners import (
     advertise,
@@ -28,6 +27,7 @@ from strandline.broker.config.listeners import (
 )
 from strandline.broker.config.properties import Property, parse_override, read_properties
 from strandline.broker.config.table import BROKER_CONFIGS, TopicDefaultKey
+from strandline.broker.config.unsupported_keys import IGNORED, REFUSED, find_foreign
 from strandline.storage.config.definition import MIB, with_values
 from strandline.storage.config.log_config import LogConfig, nearest_name
 from strandline.storage.errors import InvalidConfig

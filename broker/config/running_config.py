@@ -18,14 +18,14 @@ import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from strandline.broker.cluster.metadata.decisions import Refusal
+from strandline.broker.cluster.metadata.controller_messages import Refusal
 from strandline.broker.cluster.metadata.image import MetadataImage, TopicImage
 from strandline.broker.config.broker_config import BrokerConfig
-from strandline.broker.config.foreign_keys import IGNORED, find_foreign
 from strandline.broker.config.listener_keys import broker_config
 from strandline.broker.config.listeners import Listener
 from strandline.broker.config.loading import altered
 from strandline.broker.config.table import BROKER_CONFIGS
+from strandline.broker.config.unsupported_keys import IGNORED, find_foreign
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.config.log_config import LogConfig, nearest_name
 from strandline.storage.errors import InvalidConfig

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from strandline.broker.config.foreign_keys import IGNORED, REFUSED, ForeignKeys
 from strandline.broker.config.table import BROKER_SECTIONS, TOPIC_DEFAULTS
+from strandline.broker.config.unsupported_keys import IGNORED, REFUSED, ForeignKeys
 from strandline.storage.config.log_config import (
     INT_MAX,
     LONG_MAX,

@@ -10,7 +10,7 @@ from concurrent.futures import Executor
 
 from strandline.broker.cluster.replicas.replica_moves import ReplicaMoves
 from strandline.broker.config.listeners import Listener
-from strandline.broker.coordination.runtime.runtime import GroupCoordinator
+from strandline.broker.coordination.runtime.group_coordinator import GroupCoordinator
 from strandline.broker.handlers.admin.admin import make_admin_handlers
 from strandline.broker.handlers.admin.configs import ConfigHandlers
 from strandline.broker.handlers.admin.topics import TopicHandlers

@@ -36,7 +36,9 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TypeAlias
 
-from strandline.broker.network.answers import (
+from strandline.broker.network.cold_scheduling import ColdTurns
+from strandline.broker.network.frames import FrameBuffer, FrameError
+from strandline.broker.network.responses import (
     CloseConnectionError,
     ClosingParts,
     ColdParts,
@@ -45,9 +47,7 @@ from strandline.broker.network.answers import (
     RequestHandler,
     ThrottledParts,
 )
-from strandline.broker.network.cold_turns import ColdTurns
-from strandline.broker.network.frames import FrameBuffer, FrameError
-from strandline.broker.network.sending import (
+from strandline.broker.network.socket_writer import (
     JOIN_BYTES_MAX,
     NO_TURN_LEFT,
     SLACK_BYTES,

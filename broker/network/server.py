@@ -25,11 +25,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from strandline.broker.network.addresses import EVERY_ADDRESS, bindable, plain_address
-from strandline.broker.network.answers import Gate, RequestHandler
-from strandline.broker.network.cold_turns import ColdTurns
+from strandline.broker.network.cold_scheduling import ColdTurns
 from strandline.broker.network.config import NetworkConfig
 from strandline.broker.network.connection import Connection, Spawn
 from strandline.broker.network.pacing import SystemChoice
+from strandline.broker.network.responses import Gate, RequestHandler
 from strandline.storage.clock import Clock
 from strandline.storage.quiet_log import QuietLog, place_of
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from strandline.broker.cluster.metadata.decisions import Decision, Intent, Refusal
+from strandline.broker.cluster.metadata.controller_messages import Decision, Intent, Refusal
 from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.cluster.metadata.records import ClientQuotasSet, QuotaEntity
 from strandline.broker.protocol.schema.errors import ErrorCode

@@ -35,14 +35,14 @@ from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.config.group_configs import member_times
 from strandline.broker.config.listeners import CannotListen, listen_at
 from strandline.broker.config.running_config import RunningConfig
-from strandline.broker.coordination.runtime.runtime import GroupCoordinator
-from strandline.broker.coordination.values.consumer_values import MemberTimes
+from strandline.broker.coordination.model.consumer_messages import MemberTimes
+from strandline.broker.coordination.runtime.group_coordinator import GroupCoordinator
 from strandline.broker.handlers.dispatch.dispatch import Dispatcher
 from strandline.broker.handlers.fetch.fetch import FetchHandler
 from strandline.broker.handlers.fetch.sessions import FetchSessionCache
 from strandline.broker.handlers.services.services import Services
 from strandline.broker.handlers.wiring import make_dispatcher
-from strandline.broker.network.cold_turns import ColdTurns
+from strandline.broker.network.cold_scheduling import ColdTurns
 from strandline.broker.network.connection import Spawn
 from strandline.broker.network.server import Server
 from strandline.broker.quotas.cold_pace import ColdPace

@@ -39,7 +39,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from strandline.broker.cluster.metadata.history import cluster_of, whose_is
+from strandline.broker.cluster.metadata.log_reader import cluster_of, whose_is
 from strandline.broker.cluster.metadata.metadata_log import MetadataLog
 from strandline.broker.cluster.metadata.mirror import MirrorTaken
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
@@ -49,8 +49,7 @@ from strandline.broker.server.folder_marks import ArchiveMark
 from strandline.broker.server.workers import MANIFEST_THREADS, MANIFEST_THREADS_AT_START, Workers
 from strandline.storage.backoff import Backoff
 from strandline.storage.clock import Clock
-from strandline.storage.concurrency.shared_future import result_of
-from strandline.storage.concurrency.side_by_side import side_by_side
+from strandline.storage.concurrency.tasks import result_of, side_by_side
 from strandline.storage.crash_points import STOP_AFTER_GROUPS, STOP_AFTER_MARK, crash_point
 from strandline.storage.errors import (
     AccessDenied,

@@ -24,7 +24,7 @@ from dataclasses import replace
 from functools import partial
 
 from strandline.broker.cluster.metadata.metadata_log import MetadataLog
-from strandline.broker.cluster.replicas.following import (
+from strandline.broker.cluster.replicas.read_only_replica import (
     FollowedLog,
     FollowedTiers,
     FollowingMetadata,

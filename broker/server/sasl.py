@@ -19,7 +19,7 @@ from strandline.broker.config.listener_keys import PLAIN_USERS, of_listener
 from strandline.broker.config.listeners import SASL_PLAINTEXT, parse_protocol_map, protocol_of
 from strandline.broker.handlers.auth.sasl import SaslGate, SaslSettings
 from strandline.broker.handlers.dispatch.dispatch import Dispatcher
-from strandline.broker.network.answers import Answer, Caller, Gate, RequestHandler
+from strandline.broker.network.responses import Answer, Caller, Gate, RequestHandler
 from strandline.broker.security.jaas import plain_passwords
 from strandline.broker.security.mechanism import Exchange
 from strandline.broker.security.plain import PlainExchange

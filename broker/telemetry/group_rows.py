@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.coordination.classic.group import Group
 from strandline.broker.coordination.consumer.consumer_group import ConsumerGroup
-from strandline.broker.coordination.runtime.runtime import GroupCoordinator
-from strandline.broker.coordination.values.group_values import CoordinatorFault
+from strandline.broker.coordination.model.classic_messages import CoordinatorFault
+from strandline.broker.coordination.runtime.group_coordinator import GroupCoordinator
 from strandline.broker.telemetry.exposition import Sample
 from strandline.broker.telemetry.rows import LOOKED_UP_PER_STEP, Step, row_of, single
 

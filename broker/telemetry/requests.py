@@ -18,7 +18,7 @@ import struct
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from strandline.broker.network.answers import Parts
+from strandline.broker.network.responses import Parts
 from strandline.broker.protocol.schema.api import SPECS, ApiKey
 from strandline.broker.protocol.schema.schema import ArrayOf, Response, StructOf
 from strandline.storage.clock import Clock

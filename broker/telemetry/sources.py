@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from strandline.broker.cluster.metadata.metadata import Metadata
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
-from strandline.broker.coordination.runtime.runtime import GroupCoordinator
+from strandline.broker.coordination.runtime.group_coordinator import GroupCoordinator
 from strandline.broker.network.server import Server
 from strandline.broker.quotas.cold_pace import ColdPace
 from strandline.broker.telemetry.requests import RequestTraffic

@@ -31,9 +31,9 @@ from strandline.spark_lake.plan.splits import (
     cut,
     suited_bytes,
 )
-from strandline.storage.counted import counted
 from strandline.storage.errors import InvalidConfig
 from strandline.storage.model import Offset, TopicPartition
+from strandline.storage.plurals import counted
 from strandline.storage.records.columns.columns import RowLimits
 from strandline.storage.remote.manifest.entries import PageRef, SegmentEntry
 from strandline.storage.remote.manifest.manifest import Manifest

@@ -21,8 +21,8 @@ from strandline.spark_lake.query.arrow_scan import FilterTuple, make_query
 from strandline.spark_lake.query.pruning import PRUNED_SEGMENT_BYTES_MIN, is_worth_it
 from strandline.spark_lake.query.query import Query
 from strandline.spark_lake.query.query_log import all_requests, planned_requests
-from strandline.storage.counted import counted
 from strandline.storage.errors import InvalidConfig
+from strandline.storage.plurals import counted
 
 PIPE_WIDTH = 200
 # Partitions that have a row of their own; those of which nothing is read share one.

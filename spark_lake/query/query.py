@@ -33,13 +33,13 @@ from strandline.spark_lake.plan.predicate import Comparison, Predicate
 from strandline.spark_lake.plan.splits import Split, SplitSizes
 from strandline.spark_lake.query.arrow import schema_of
 from strandline.spark_lake.query.bounds import BoundsResolver
-from strandline.spark_lake.query.kept_workers import leave_out_what_is_loaded
-from strandline.spark_lake.query.plain_errors import plain
+from strandline.spark_lake.query.error_messages import plain
 from strandline.spark_lake.query.pruning import prune_selections
 from strandline.spark_lake.query.query_log import plan_fields, tell
 from strandline.spark_lake.query.report import ReportWriter, TaskReport
 from strandline.spark_lake.query.row_filter import RowFilter
 from strandline.spark_lake.query.split_scan import SplitScan
+from strandline.spark_lake.query.worker_reuse import leave_out_what_is_loaded
 from strandline.spark_lake.values.decoders.decoder import ValueColumns
 from strandline.spark_lake.values.decoding_plan import plan_values
 from strandline.storage.errors import StrandlineError

@@ -17,9 +17,9 @@ from typing import Any
 
 from strandline.spark_lake.plan.planner import ScanPlan, Skip, readable_size
 from strandline.storage.clock import SystemClock
-from strandline.storage.counted import counted
 from strandline.storage.errors import CorruptFile, InvalidConfig
 from strandline.storage.files import make_directory, write_atomically
+from strandline.storage.plurals import counted
 
 _PLAN_SUFFIX = ".plan.json"
 

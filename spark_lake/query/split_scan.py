@@ -23,7 +23,6 @@ from typing import Any
 from strandline.spark_lake.archive.catalog import LOOKS_MAX, Catalog
 from strandline.spark_lake.archive.objects import ObjectReader
 from strandline.spark_lake.archive.open_segment import PIECE_BYTES_MAX
-from strandline.spark_lake.archive.read_ahead import LogRange, ReadAhead
 from strandline.spark_lake.archive.segments import (
     Block,
     LogReader,
@@ -31,6 +30,7 @@ from strandline.spark_lake.archive.segments import (
     joined,
     whole_segment,
 )
+from strandline.spark_lake.archive.split_prefetch import LogRange, ReadAhead
 from strandline.spark_lake.options.options import CORRUPT_COLUMN
 from strandline.spark_lake.plan.planner import OffsetRange
 from strandline.spark_lake.plan.splits import Candidate, OpenPiece, SegmentSlice, Split

@@ -54,11 +54,11 @@ from strandline.spark_lake.options.options import (
     Mode,
 )
 from strandline.spark_lake.plan.splits import Split
-from strandline.spark_lake.query.kept_workers import leave_out_what_is_loaded
-from strandline.spark_lake.query.plain_errors import plainly
+from strandline.spark_lake.query.error_messages import plainly
 from strandline.spark_lake.query.query import Query
 from strandline.spark_lake.query.query_log import tell
 from strandline.spark_lake.query.report import report_folder
+from strandline.spark_lake.query.worker_reuse import leave_out_what_is_loaded
 from strandline.spark_lake.spark.filters import push_down
 from strandline.spark_lake.values.decoding_plan import ValuePlan, plan_values
 from strandline.storage.errors import InvalidConfig

@@ -35,7 +35,7 @@ from strandline.spark_lake.archive.objects import ObjectReader
 from strandline.spark_lake.plan.planner import OffsetRange
 from strandline.spark_lake.plan.splits import Split
 from strandline.spark_lake.query.bounds import BoundsResolver
-from strandline.spark_lake.query.plain_errors import plainly
+from strandline.spark_lake.query.error_messages import plainly
 from strandline.spark_lake.query.query import Query
 from strandline.spark_lake.query.query_log import tell
 from strandline.spark_lake.spark.progress import (

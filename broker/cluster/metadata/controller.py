@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
-from strandline.broker.cluster.metadata.decisions import (
+from strandline.broker.cluster.metadata.controller_messages import (
     USE_DEFAULT,
     Decision,
     DeleteResult,

@@ -37,20 +37,20 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from strandline.broker.cluster.metadata.documents import (
+from strandline.broker.cluster.metadata.image import MetadataImage
+from strandline.broker.cluster.metadata.log_format import (
     NO_ENTRY_CHECKSUM,
     encode_entry,
     encode_snapshot,
     entry_checksum,
 )
-from strandline.broker.cluster.metadata.history import (
+from strandline.broker.cluster.metadata.log_reader import (
     Loaded,
     is_empty,
     prune,
     read_entries,
     read_history,
 )
-from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.cluster.metadata.mirror import MetadataMirror
 from strandline.broker.cluster.metadata.records import ClusterCreated, MetadataRecord
 from strandline.storage.errors import (

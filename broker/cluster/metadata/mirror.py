@@ -19,12 +19,12 @@ import logging
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from strandline.broker.cluster.metadata.documents import (
+from strandline.broker.cluster.metadata.log_format import (
     check_document,
     decode_snapshot,
     entry_checksum,
 )
-from strandline.broker.cluster.metadata.history import (
+from strandline.broker.cluster.metadata.log_reader import (
     SNAPSHOTS_KEPT,
     checksum_at,
     cluster_of,

@@ -15,7 +15,7 @@ from typing import Protocol
 from strandline.broker.cluster.metadata.topic_names import INTERNAL_TOPICS
 from strandline.broker.cluster.replicas.traffic import TopicTraffic
 from strandline.broker.protocol.messages.fetch import FetchResponsePartition
-from strandline.storage.concurrency.shared_future import result_of
+from strandline.storage.concurrency.tasks import result_of
 from strandline.storage.errors import (
     DiskError,
     FencedLeaderEpoch,

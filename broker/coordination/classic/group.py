@@ -39,7 +39,7 @@ from dataclasses import replace
 from typing import Final
 
 from strandline.broker.coordination.classic.members import Member, Members
-from strandline.broker.coordination.values.group_values import (
+from strandline.broker.coordination.model.classic_messages import (
     NO_EFFECTS,
     NO_GENERATION,
     NO_MEMBER_ID,
@@ -66,7 +66,7 @@ from strandline.broker.coordination.values.group_values import (
     SyncRequest,
     Ticket,
 )
-from strandline.broker.coordination.values.member_room import Lack, member_bytes
+from strandline.broker.coordination.model.member_memory import Lack, member_bytes
 from strandline.broker.protocol.formats.consumer_protocol import (
     CONSUMER_PROTOCOL_TYPE,
     decode_subscribed_topics,

@@ -16,13 +16,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from strandline.broker.coordination.values.group_values import (
+from strandline.broker.coordination.model.classic_messages import (
     JoinRequest,
     MemberProtocol,
     MemberSnapshot,
     Ticket,
 )
-from strandline.broker.coordination.values.member_room import Room, Share, member_bytes
+from strandline.broker.coordination.model.member_memory import Room, Share, member_bytes
 from strandline.broker.protocol.schema.errors import ErrorCode
 
 

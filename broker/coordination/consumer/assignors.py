@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TypeAlias
 
-from strandline.broker.coordination.values.consumer_values import NO_PARTITIONS, Partitions
+from strandline.broker.coordination.model.consumer_messages import NO_PARTITIONS, Partitions
 from strandline.storage.model import TopicId
 
 

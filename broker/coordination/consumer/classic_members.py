@@ -12,7 +12,7 @@ member revokes partitions between two joins, an eager one joins without any.
 from __future__ import annotations
 
 from strandline.broker.cluster.metadata.image import MetadataImage
-from strandline.broker.coordination.consumer.decisions import (
+from strandline.broker.coordination.consumer.heartbeats import (
     Occasion,
     check_identity,
     check_room,
@@ -21,19 +21,19 @@ from strandline.broker.coordination.consumer.decisions import (
 )
 from strandline.broker.coordination.consumer.migration import encode_partitions, partitions_by_id
 from strandline.broker.coordination.consumer.roster import Draft, Roster
-from strandline.broker.coordination.values.consumer_values import (
-    ClassicMembership,
-    CurrentAssignment,
-    MemberState,
-    MemberSubscription,
-    without_epochs,
-)
-from strandline.broker.coordination.values.group_values import (
+from strandline.broker.coordination.model.classic_messages import (
     NO_MEMBER_ID,
     CoordinatorFault,
     JoinRequest,
     LeavingMember,
     SyncRequest,
+)
+from strandline.broker.coordination.model.consumer_messages import (
+    ClassicMembership,
+    CurrentAssignment,
+    MemberState,
+    MemberSubscription,
+    without_epochs,
 )
 from strandline.broker.protocol.formats.consumer_protocol import (
     CONSUMER_PROTOCOL_TYPE,

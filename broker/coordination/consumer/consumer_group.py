@@ -16,7 +16,8 @@ from typing import Final
 
 from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.coordination.consumer.roster import Roster
-from strandline.broker.coordination.values.consumer_values import (
+from strandline.broker.coordination.model.classic_messages import GroupState, Moment
+from strandline.broker.coordination.model.consumer_messages import (
     ConsumerGroupDescription,
     ConsumerRecord,
     ConsumerRules,
@@ -27,8 +28,7 @@ from strandline.broker.coordination.values.consumer_values import (
     RegexRecord,
     without_epochs,
 )
-from strandline.broker.coordination.values.group_offsets import NO_STATE_TIMESTAMP
-from strandline.broker.coordination.values.group_values import GroupState, Moment
+from strandline.broker.coordination.model.group_offsets import NO_STATE_TIMESTAMP
 from strandline.broker.protocol.formats.consumer_protocol import CONSUMER_PROTOCOL_TYPE
 
 # Regular expressions are re-evaluated after this at the earliest, as in Kafka: topics created in a

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field, replace
 from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.coordination.classic.group import Group
 from strandline.broker.coordination.consumer import classic_members as classic
-from strandline.broker.coordination.consumer import decisions
+from strandline.broker.coordination.consumer import heartbeats
 from strandline.broker.coordination.consumer.consumer_group import ConsumerGroup
-from strandline.broker.coordination.consumer.decisions import Occasion
+from strandline.broker.coordination.consumer.heartbeats import Occasion
 from strandline.broker.coordination.consumer.migration import (
     classic_snapshot,
     may_downgrade,
@@ -26,17 +26,7 @@ from strandline.broker.coordination.consumer.migration import (
     upgrade,
 )
 from strandline.broker.coordination.consumer.roster import Draft, Roster
-from strandline.broker.coordination.values.consumer_values import (
-    JOIN_EPOCH,
-    LEAVE_FOR_A_WHILE_EPOCH,
-    ConsumerRecord,
-    ConsumerRules,
-    CurrentAssignment,
-    EpochRecord,
-    HeartbeatAnswer,
-    HeartbeatRequest,
-)
-from strandline.broker.coordination.values.group_values import (
+from strandline.broker.coordination.model.classic_messages import (
     NO_MEMBER_ID,
     CoordinatorFault,
     GroupState,
@@ -47,7 +37,17 @@ from strandline.broker.coordination.values.group_values import (
     Moment,
     Ticket,
 )
-from strandline.broker.coordination.values.shard_values import (
+from strandline.broker.coordination.model.consumer_messages import (
+    JOIN_EPOCH,
+    LEAVE_FOR_A_WHILE_EPOCH,
+    ConsumerRecord,
+    ConsumerRules,
+    CurrentAssignment,
+    EpochRecord,
+    HeartbeatAnswer,
+    HeartbeatRequest,
+)
+from strandline.broker.coordination.model.offset_messages import (
     CommitRequest,
     CoordinatorRecord,
     GroupRecord,
@@ -146,7 +146,7 @@ class ConsumerGroups:
                     upgrade(draft, other, image)
         if not request.member_id:
             request = replace(request, member_id=self._make_id())
-        answer = decisions.heartbeat(draft, request, self._occasion(group, image, now))
+        answer = heartbeats.heartbeat(draft, request, self._occasion(group, image, now))
         return ConsumerDecision(records=(*prelude, *draft.records), heartbeat=answer)
 
     def _occasion(self, group: ConsumerGroup | None, image: MetadataImage, now: Moment) -> Occasion:
@@ -164,11 +164,11 @@ class ConsumerGroups:
         if group is None:
             raise _not_found(request.group_id)
         member_id = request.member_id
-        decisions.check_identity(group.roster, member_id, request.instance_id)
-        answer = decisions.leave_answer(member_id, request.member_epoch)
+        heartbeats.check_identity(group.roster, member_id, request.instance_id)
+        answer = heartbeats.leave_answer(member_id, request.member_epoch)
         if request.member_epoch == LEAVE_FOR_A_WHILE_EPOCH:
             draft = Draft(group.roster)
-            decisions.leave_for_a_while(draft, member_id)
+            heartbeats.leave_for_a_while(draft, member_id)
             return ConsumerDecision(records=tuple(draft.records), heartbeat=answer)
         return replace(self.fence(group, [member_id], image, now), heartbeat=answer)
 
@@ -177,7 +177,7 @@ class ConsumerGroups:
     ) -> ConsumerDecision:
         """Fences members; if only classic members remain, the group becomes a classic group."""
         draft = Draft(group.roster)
-        decisions.fence(draft, member_ids, image)
+        heartbeats.fence(draft, member_ids, image)
         if _has_new_protocol(group.roster) and may_downgrade(draft.roster, self.rules):
             return self._downgrade(group, draft.roster, image, now, must_rejoin=True)
         return ConsumerDecision(records=tuple(draft.records))
@@ -223,7 +223,7 @@ class ConsumerGroups:
     ) -> ConsumerDecision:
         """Applies the topics that the group's regular expressions match in `image`."""
         draft = Draft(group.roster)
-        decisions.take_over_regexes(draft, found, image, now.wall_ms)
+        heartbeats.take_over_regexes(draft, found, image, now.wall_ms)
         return ConsumerDecision(records=tuple(draft.records))
 
     # --- members of the classic protocol -----------------------------------------------------

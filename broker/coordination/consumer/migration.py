@@ -17,7 +17,12 @@ from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.coordination.classic.group import Group
 from strandline.broker.coordination.classic.members import Member
 from strandline.broker.coordination.consumer.roster import Draft, Roster
-from strandline.broker.coordination.values.consumer_values import (
+from strandline.broker.coordination.model.classic_messages import (
+    CoordinatorFault,
+    GroupSnapshot,
+    MemberSnapshot,
+)
+from strandline.broker.coordination.model.consumer_messages import (
     ClassicMembership,
     ConsumerRules,
     CurrentAssignment,
@@ -29,11 +34,6 @@ from strandline.broker.coordination.values.consumer_values import (
     TargetEpochRecord,
     TargetRecord,
     held_since,
-)
-from strandline.broker.coordination.values.group_values import (
-    CoordinatorFault,
-    GroupSnapshot,
-    MemberSnapshot,
 )
 from strandline.broker.protocol.formats.consumer_protocol import (
     CONSUMER_PROTOCOL_TYPE,

@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from strandline.broker.coordination.values.consumer_values import (
+from strandline.broker.coordination.model.consumer_messages import (
     NOTHING_HELD,
     CurrentAssignment,
     HeldPartitions,

@@ -18,7 +18,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from strandline.broker.cluster.metadata.image import MetadataImage
-from strandline.broker.coordination.values.consumer_values import (
+from strandline.broker.coordination.model.classic_messages import GroupState
+from strandline.broker.coordination.model.consumer_messages import (
     LEAVE_EPOCH,
     NO_PARTITIONS,
     ConsumerRecord,
@@ -35,7 +36,6 @@ from strandline.broker.coordination.values.consumer_values import (
     TargetRecord,
     TopicMetadataRecord,
 )
-from strandline.broker.coordination.values.group_values import GroupState
 from strandline.storage.model import TopicId
 
 _NEW_MEMBER = CurrentAssignment()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from strandline.broker.coordination.values.consumer_values import (
+from strandline.broker.coordination.model.classic_messages import MemberProtocol
+from strandline.broker.coordination.model.consumer_messages import (
     JOIN_EPOCH,
     ClassicMembership,
     ConsumerRecord,
@@ -22,7 +23,6 @@ from strandline.broker.coordination.values.consumer_values import (
     TargetRecord,
     TopicMetadataRecord,
 )
-from strandline.broker.coordination.values.group_values import MemberProtocol
 from strandline.broker.protocol.formats.consumer_group_records import (
     CURRENT_ASSIGNMENT_TYPE,
     GROUP_EPOCH_TYPE,

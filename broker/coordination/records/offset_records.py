@@ -14,16 +14,16 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
-from strandline.broker.coordination.records.consumer_records import (
-    decode_consumer_record,
-    encode_consumer_record,
-)
-from strandline.broker.coordination.values.group_offsets import CommittedOffset
-from strandline.broker.coordination.values.group_values import GroupSnapshot, MemberSnapshot
-from strandline.broker.coordination.values.shard_values import (
+from strandline.broker.coordination.model.classic_messages import GroupSnapshot, MemberSnapshot
+from strandline.broker.coordination.model.group_offsets import CommittedOffset
+from strandline.broker.coordination.model.offset_messages import (
     CoordinatorRecord,
     GroupRecord,
     OffsetRecord,
+)
+from strandline.broker.coordination.records.consumer_records import (
+    decode_consumer_record,
+    encode_consumer_record,
 )
 from strandline.broker.protocol.formats.consumer_group_records import CONSUMER_GROUP_TYPES
 from strandline.broker.protocol.formats.offsets_topic import (

@@ -38,7 +38,7 @@ from strandline.broker.protocol.formats.offsets_topic import (
     encode_offset_commit,
 )
 from strandline.storage.clock import Clock
-from strandline.storage.concurrency.shared_future import result_of
+from strandline.storage.concurrency.tasks import result_of
 from strandline.storage.errors import (
     CorruptRecords,
     ObjectNotFound,

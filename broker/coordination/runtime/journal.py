@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from strandline.broker.coordination.model.classic_messages import CoordinatorFault, Moment
+from strandline.broker.coordination.model.offset_messages import CoordinatorRecord
 from strandline.broker.coordination.records.offset_records import encode_records
 from strandline.broker.coordination.runtime.slots import Slot
-from strandline.broker.coordination.values.group_values import CoordinatorFault, Moment
-from strandline.broker.coordination.values.shard_values import CoordinatorRecord
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.errors import (
     MessageTooLarge,

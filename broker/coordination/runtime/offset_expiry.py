@@ -13,10 +13,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Container, Sequence
 
+from strandline.broker.coordination.model.classic_messages import CoordinatorFault, Moment
+from strandline.broker.coordination.model.offset_messages import CoordinatorRecord
 from strandline.broker.coordination.runtime.journal import in_batches, write_offsets
 from strandline.broker.coordination.runtime.slots import Slot, Slots
-from strandline.broker.coordination.values.group_values import CoordinatorFault, Moment
-from strandline.broker.coordination.values.shard_values import CoordinatorRecord
 from strandline.storage.model import TimestampMs
 
 log = logging.getLogger(__name__)

@@ -20,14 +20,7 @@ from dataclasses import dataclass, replace
 from strandline.broker.coordination.classic.group import Group
 from strandline.broker.coordination.consumer.consumer_group import ConsumerGroup
 from strandline.broker.coordination.consumer.consumer_shard import ConsumerGroups
-from strandline.broker.coordination.values.consumer_values import CONSUMER_RECORDS, ConsumerRules
-from strandline.broker.coordination.values.group_offsets import (
-    NO_EXPIRY,
-    CommittedOffset,
-    GroupOffsets,
-    find_expired,
-)
-from strandline.broker.coordination.values.group_values import (
+from strandline.broker.coordination.model.classic_messages import (
     NO_MEMBER_ID,
     CreationWrite,
     Effects,
@@ -38,7 +31,14 @@ from strandline.broker.coordination.values.group_values import (
     Moment,
     Ticket,
 )
-from strandline.broker.coordination.values.shard_values import (
+from strandline.broker.coordination.model.consumer_messages import CONSUMER_RECORDS, ConsumerRules
+from strandline.broker.coordination.model.group_offsets import (
+    NO_EXPIRY,
+    CommittedOffset,
+    GroupOffsets,
+    find_expired,
+)
+from strandline.broker.coordination.model.offset_messages import (
     NO_RETENTION,
     CommitDecision,
     CommitRequest,

@@ -22,11 +22,16 @@ from concurrent.futures import Executor
 from dataclasses import replace
 
 from strandline.broker.cluster.metadata import controller
-from strandline.broker.cluster.metadata.decisions import NewTopic, TopicDefaults
+from strandline.broker.cluster.metadata.controller_messages import NewTopic, TopicDefaults
 from strandline.broker.cluster.metadata.image import TopicImage
 from strandline.broker.cluster.metadata.metadata import Metadata
 from strandline.broker.cluster.replicas.partition import Partition
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
+from strandline.broker.coordination.model.classic_messages import CoordinatorFault, Moment
+from strandline.broker.coordination.model.consumer_messages import MemberTimes
+from strandline.broker.coordination.model.group_config import GroupConfig
+from strandline.broker.coordination.model.member_memory import Room
+from strandline.broker.coordination.model.offset_messages import CoordinatorRecord
 from strandline.broker.coordination.records.offset_records import (
     LoadedRecord,
     TransactionalRecord,
@@ -35,11 +40,6 @@ from strandline.broker.coordination.records.offset_records import (
     read_chunk,
 )
 from strandline.broker.coordination.runtime.shard import GroupShard
-from strandline.broker.coordination.values.consumer_values import MemberTimes
-from strandline.broker.coordination.values.group_config import GroupConfig
-from strandline.broker.coordination.values.group_values import CoordinatorFault, Moment
-from strandline.broker.coordination.values.member_room import Room
-from strandline.broker.coordination.values.shard_values import CoordinatorRecord
 from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.clock import Clock

@@ -35,7 +35,7 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from strandline.broker.cluster.metadata import controller
-from strandline.broker.cluster.metadata.decisions import (
+from strandline.broker.cluster.metadata.controller_messages import (
     Decision,
     Intent,
     NewProperties,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from strandline.broker.cluster.metadata.decisions import Intent, Refusal
+from strandline.broker.cluster.metadata.controller_messages import Intent, Refusal
 from strandline.broker.cluster.metadata.records import QuotaEntity
 from strandline.broker.handlers.services.error_messages import clipped
 from strandline.broker.handlers.services.limits import refuse_flood

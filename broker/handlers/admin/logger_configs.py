@@ -20,7 +20,7 @@ import logging
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 
-from strandline.broker.cluster.metadata.decisions import Refusal
+from strandline.broker.cluster.metadata.controller_messages import Refusal
 from strandline.broker.protocol.messages.describe_configs import ConfigSource, DescribeConfigsEntry
 from strandline.broker.protocol.messages.incremental_alter_configs import (
     ConfigOperation,

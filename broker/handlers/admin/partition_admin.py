@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from strandline.broker.cluster.metadata.decisions import Refusal
+from strandline.broker.cluster.metadata.controller_messages import Refusal
 from strandline.broker.cluster.metadata.image import NO_LEADER, PartitionImage, TopicImage
 from strandline.broker.cluster.metadata.placement import check_assignments
 from strandline.broker.cluster.metadata.topic_names import INTERNAL_TOPICS, topic_name_fault

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from strandline.broker.cluster.metadata.decisions import Decision, Refusal
+from strandline.broker.cluster.metadata.controller_messages import Decision, Refusal
 from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.cluster.metadata.records import MetadataRecord, ScramCredentialsSet
 from strandline.broker.handlers.services.error_messages import clipped

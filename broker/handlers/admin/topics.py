@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from strandline.broker.cluster.metadata import controller
-from strandline.broker.cluster.metadata.decisions import (
+from strandline.broker.cluster.metadata.controller_messages import (
     DeleteResult,
     Intent,
     NewPartitions,
@@ -25,7 +25,7 @@ from strandline.broker.cluster.metadata.decisions import (
     TopicResult,
 )
 from strandline.broker.config.rows import ConfigRow, describe_topic
-from strandline.broker.handlers.admin.mutations import (
+from strandline.broker.handlers.admin.mutation_quota import (
     REFUSED,
     Admission,
     addition_cost,

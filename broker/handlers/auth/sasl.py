@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 from strandline.broker.handlers.dispatch.dispatch import Dispatcher
 from strandline.broker.handlers.services.services import RequestContext
-from strandline.broker.network.answers import (
+from strandline.broker.network.responses import (
     Answer,
     Caller,
     CloseConnectionError,

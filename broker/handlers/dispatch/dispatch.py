@@ -33,7 +33,7 @@ from strandline.broker.handlers.dispatch.api_versions import (
 from strandline.broker.handlers.fetch.fetch import FetchHandler
 from strandline.broker.handlers.produce.produce import ProduceHandler
 from strandline.broker.handlers.services.services import RequestContext, Services
-from strandline.broker.network.answers import (
+from strandline.broker.network.responses import (
     ANONYMOUS,
     Answer,
     Caller,

@@ -44,7 +44,7 @@ from collections.abc import Awaitable, Mapping
 from functools import partial
 
 from strandline.broker.cluster.replicas.partition import Partition
-from strandline.broker.handlers.fetch.cold import ColdFetches
+from strandline.broker.handlers.fetch.cold_fetches import ColdFetches
 from strandline.broker.handlers.fetch.partition_answers import (
     FIRST_VERSION_WITH_ZSTD,
     error_answer,
@@ -65,7 +65,7 @@ from strandline.broker.handlers.fetch.sessions import (
     WantedPartition,
 )
 from strandline.broker.handlers.services.services import Services
-from strandline.broker.network.answers import Answer, ColdParts, Deferred, Parts, ThrottledParts
+from strandline.broker.network.responses import Answer, ColdParts, Deferred, Parts, ThrottledParts
 from strandline.broker.protocol.fetch import encode_fetch_response
 from strandline.broker.protocol.header import RequestHeader, frame_response
 from strandline.broker.protocol.messages.fetch import (

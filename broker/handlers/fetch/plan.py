@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from strandline.broker.cluster.replicas.partition import Partition
-from strandline.broker.handlers.fetch.known_fetches import KnownFetch, KnownFetches
+from strandline.broker.handlers.fetch.repeated_fetches import KnownFetch, KnownFetches
 from strandline.broker.handlers.fetch.sessions import (
     FINAL_EPOCH,
     INITIAL_EPOCH,

@@ -12,14 +12,14 @@ from collections.abc import Mapping
 
 from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.cluster.metadata.metadata import Metadata
-from strandline.broker.coordination.runtime.runtime import GroupCoordinator
-from strandline.broker.coordination.values.consumer_values import (
+from strandline.broker.coordination.model.classic_messages import CoordinatorFault
+from strandline.broker.coordination.model.consumer_messages import (
     ConsumerGroupDescription,
     DescribedConsumer,
     HeartbeatRequest,
     Partitions,
 )
-from strandline.broker.coordination.values.group_values import CoordinatorFault
+from strandline.broker.coordination.runtime.group_coordinator import GroupCoordinator
 from strandline.broker.handlers.services.error_messages import clipped
 from strandline.broker.handlers.services.limits import refuse_flood, refuse_partition_flood
 from strandline.broker.handlers.services.services import RequestContext, Services

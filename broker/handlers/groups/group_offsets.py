@@ -21,19 +21,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from strandline.broker.cluster.metadata.image import MetadataImage, TopicImage
-from strandline.broker.coordination.runtime.runtime import GroupCoordinator
-from strandline.broker.coordination.values.group_offsets import (
+from strandline.broker.coordination.model.classic_messages import CoordinatorFault
+from strandline.broker.coordination.model.group_offsets import (
     NO_OFFSET,
     CommittedOffset,
     GroupOffsets,
 )
-from strandline.broker.coordination.values.group_values import CoordinatorFault
-from strandline.broker.coordination.values.shard_values import (
+from strandline.broker.coordination.model.offset_messages import (
     CommitRequest,
     OffsetDeletion,
     OffsetToCommit,
     OffsetToDelete,
 )
+from strandline.broker.coordination.runtime.group_coordinator import GroupCoordinator
 from strandline.broker.handlers.services.limits import refuse_flood, refuse_partition_flood
 from strandline.broker.handlers.services.services import RequestContext, Services
 from strandline.broker.protocol.messages.offset_commit import (

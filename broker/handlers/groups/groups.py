@@ -22,8 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from strandline.broker.coordination.runtime.runtime import GroupCoordinator
-from strandline.broker.coordination.values.group_values import (
+from strandline.broker.coordination.model.classic_messages import (
     CoordinatorFault,
     GroupDescription,
     JoinRequest,
@@ -32,6 +31,7 @@ from strandline.broker.coordination.values.group_values import (
     MemberProtocol,
     SyncRequest,
 )
+from strandline.broker.coordination.runtime.group_coordinator import GroupCoordinator
 from strandline.broker.handlers.dispatch.dispatch import Handler
 from strandline.broker.handlers.groups.consumer_groups import ConsumerGroupHandlers
 from strandline.broker.handlers.groups.group_offsets import GroupOffsetHandlers

@@ -18,7 +18,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from strandline.broker.cluster.metadata import controller
-from strandline.broker.cluster.metadata.decisions import NewTopic
+from strandline.broker.cluster.metadata.controller_messages import NewTopic
 from strandline.broker.cluster.metadata.image import MetadataImage, TopicImage
 from strandline.broker.cluster.metadata.topic_names import INTERNAL_TOPICS, topic_name_fault
 from strandline.broker.config.listeners import Listener

@@ -53,7 +53,7 @@ from strandline.broker.protocol.messages.offset_for_leader_epoch import (
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.errors import RecordsRejected, StorageError
 from strandline.storage.model import NO_EPOCH, NO_TIMESTAMP, Isolation, TimestampOffset
-from strandline.storage.tiering.log.tier_borders import offsets_before
+from strandline.storage.tiering.log.segment_starts import offsets_before
 
 LATEST = -1
 EARLIEST = -2

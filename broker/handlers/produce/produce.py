@@ -38,18 +38,18 @@ from functools import partial
 from typing import NamedTuple
 
 from strandline.broker.cluster.replicas.partition import Partition
-from strandline.broker.handlers.produce.first_batches import FirstBatches
-from strandline.broker.handlers.produce.produce_later import (
+from strandline.broker.handlers.produce.deferred_answers import (
     Later,
     ToBlame,
     ToFlush,
     complete,
     record_errors,
 )
+from strandline.broker.handlers.produce.first_batch_checks import FirstBatches
 from strandline.broker.handlers.produce.produce_targets import ProduceTargets, refuse_zstd
 from strandline.broker.handlers.services.limits import refuse_partition_flood
 from strandline.broker.handlers.services.services import Services
-from strandline.broker.network.answers import Answer, CloseConnectionError, Parts, ThrottledParts
+from strandline.broker.network.responses import Answer, CloseConnectionError, Parts, ThrottledParts
 from strandline.broker.protocol.header import RequestHeader, frame_response
 from strandline.broker.protocol.messages.produce import (
     ProducePartition,

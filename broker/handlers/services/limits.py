@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sized
 
-from strandline.broker.network.answers import CloseConnectionError
+from strandline.broker.network.responses import CloseConnectionError
 
 # More groups or topics than one broker serves.
 NAMES_MAX = 10_000

@@ -5,12 +5,12 @@ from __future__ import annotations
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
-from strandline.broker.cluster.metadata.decisions import TopicDefaults
+from strandline.broker.cluster.metadata.controller_messages import TopicDefaults
 from strandline.broker.cluster.metadata.metadata import Metadata
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.config.running_config import RunningConfig
-from strandline.broker.network.answers import ANONYMOUS
+from strandline.broker.network.responses import ANONYMOUS
 from strandline.broker.quotas.cold_pace import ColdPace
 from strandline.broker.quotas.quotas import ClientQuotas
 from strandline.broker.telemetry.requests import RequestTraffic

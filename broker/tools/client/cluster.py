@@ -23,8 +23,8 @@ from strandline.broker.tools.client.connection import (
 )
 from strandline.broker.tools.client.failures import ToolFailure
 from strandline.broker.tools.client.resets import Move, PartitionState
-from strandline.storage.counted import counted
 from strandline.storage.model import TimestampMs
+from strandline.storage.plurals import counted
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, KafkaException, TopicPartition

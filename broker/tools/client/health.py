@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from strandline.storage.counted import counted
+from strandline.storage.plurals import counted
 
 # As in the alert.
 DESCRIPTORS_SHARE_MAX = 0.8

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from strandline.broker.tools.client.failures import WrongUse
 from strandline.broker.tools.client.printing import Json, is_utf8, printable, utc_text
 from strandline.broker.tools.client.timestamps import LAST_MOMENT_MS
-from strandline.storage.counted import counted
 from strandline.storage.model import NO_TIMESTAMP, TimestampMs
+from strandline.storage.plurals import counted
 
 # How many bytes of a binary value are shown.
 HEX_BYTES_SHOWN = 32

@@ -24,8 +24,8 @@ from strandline.broker.tools.client.failures import WrongUse
 from strandline.broker.tools.client.printing import remark
 from strandline.broker.tools.client.record_text import SeenRecord, json_of, line_of
 from strandline.storage.clock import SystemClock
-from strandline.storage.counted import counted
 from strandline.storage.model import Offset, TimestampMs
+from strandline.storage.plurals import counted
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message

@@ -14,7 +14,7 @@ from strandline.broker.tools.client.connection import Connection
 from strandline.broker.tools.client.failures import ToolFailure, WrongUse
 from strandline.broker.tools.client.printing import Json, print_json, print_table, remark, say
 from strandline.broker.tools.client.resets import Move, PartitionState, Reset, moment_of, plan
-from strandline.storage.counted import counted
+from strandline.storage.plurals import counted
 
 # The state of an unknown group.
 DEAD = "DEAD"

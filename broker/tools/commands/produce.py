@@ -24,7 +24,7 @@ from strandline.broker.tools.client.failures import ToolFailure, WrongUse
 from strandline.broker.tools.client.printing import remark
 from strandline.broker.tools.client.record_text import NewRecord, record_of_json, record_of_line
 from strandline.storage.clock import SystemClock
-from strandline.storage.counted import counted
+from strandline.storage.plurals import counted
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer

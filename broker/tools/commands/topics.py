@@ -9,7 +9,7 @@ from strandline.broker.tools.client.confirmation import confirm
 from strandline.broker.tools.client.connection import Connection
 from strandline.broker.tools.client.failures import ToolFailure, WrongUse
 from strandline.broker.tools.client.printing import Json, print_json, print_table, remark, say
-from strandline.storage.counted import counted
+from strandline.storage.plurals import counted
 
 _TIERED = "remote.storage.enable"
 _DELETED_ON_DISABLE = "remote.log.delete.on.disable"

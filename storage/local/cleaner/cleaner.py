@@ -32,7 +32,7 @@ from typing import Protocol, TypeVar
 from strandline.storage import files
 from strandline.storage.backoff import Backoff
 from strandline.storage.clock import Clock
-from strandline.storage.concurrency.side_by_side import side_by_side
+from strandline.storage.concurrency.tasks import side_by_side
 from strandline.storage.config.definition import BOOLEAN, DOUBLE, INT, LONG, MIB, key
 from strandline.storage.crash_points import (
     CLEAN_AFTER_CHECKPOINT,

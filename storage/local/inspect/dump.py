@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from strandline.storage import files
-from strandline.storage.counted import counted
 from strandline.storage.errors import (
     CorruptRecords,
     StrandlineError,
@@ -44,6 +43,7 @@ from strandline.storage.local.formats.producer_state import (
 )
 from strandline.storage.local.formats.txn_index import decode_entries
 from strandline.storage.local.segment.trash import DELETED_SUFFIX
+from strandline.storage.plurals import counted
 from strandline.storage.records.batch.any_batch import iter_records, walk_file
 from strandline.storage.records.batch.batch import Batch
 from strandline.storage.records.batch.record import Record

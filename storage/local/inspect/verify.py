@@ -25,7 +25,6 @@ from enum import Enum
 from pathlib import Path
 
 from strandline.storage import files
-from strandline.storage.counted import counted
 from strandline.storage.errors import (
     CorruptFile,
     CorruptRecords,
@@ -57,6 +56,7 @@ from strandline.storage.local.log.recovery import aborted_entry
 from strandline.storage.local.log_dirs.log_dir import LOCK_FILE
 from strandline.storage.local.segment import partition_folder as folder
 from strandline.storage.model import NO_TIMESTAMP, AbortedTransaction, TopicPartition
+from strandline.storage.plurals import counted
 from strandline.storage.records.batch.any_batch import walk_file
 from strandline.storage.records.batch.batch import Batch
 

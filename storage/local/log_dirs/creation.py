@@ -18,12 +18,12 @@ from pathlib import Path
 
 from strandline.storage import files
 from strandline.storage.clock import Clock
+from strandline.storage.concurrency.maps import together
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.errors import DiskError
 from strandline.storage.local.formats import checkpoint
 from strandline.storage.local.log.log import LocalLog
-from strandline.storage.local.log_dirs import unknown_past
-from strandline.storage.local.log_dirs.concurrency import together
+from strandline.storage.local.log_dirs import missing_folder_mark
 from strandline.storage.local.log_dirs.log_dir import LogDir
 from strandline.storage.model import TopicId, TopicPartition
 
@@ -50,7 +50,7 @@ def create_logs(
 ) -> list[LocalLog | DiskError]:
     """New, empty logs, each in the folder of its place in `targets`; they are durable. Blocks.
 
-    `may_be_archived`: the partitions are older than their folders; see unknown_past.py.
+    `may_be_archived`: the partitions are older than their folders; see missing_folder_mark.py.
     """
 
     def create(directory: LogDir, topic_partition: TopicPartition) -> LocalLog | DiskError:
@@ -102,7 +102,7 @@ def _create_log(
     files.check_descriptors_left()
     try:
         if may_be_archived:
-            unknown_past.make_marked(path)
+            missing_folder_mark.make_marked(path)
         else:
             files.make_directory(path, sync=False)
         checkpoint.write_topic_id(path, topic_id)

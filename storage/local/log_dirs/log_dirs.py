@@ -34,12 +34,12 @@ from functools import partial
 from pathlib import Path
 
 from strandline.storage.clock import Clock
+from strandline.storage.concurrency.maps import together
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.errors import DiskError, StorageError
 from strandline.storage.local.log import closed_log
 from strandline.storage.local.log.closed_log import ClosedLog
 from strandline.storage.local.log.log import LocalLog
-from strandline.storage.local.log_dirs.concurrency import together
 from strandline.storage.local.log_dirs.creation import create_logs, spread
 from strandline.storage.local.log_dirs.deleted_folders import DeletedFolders
 from strandline.storage.local.log_dirs.loading import ConfigFor, load_logs

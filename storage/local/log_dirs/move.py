@@ -22,7 +22,8 @@ start would find two logs of one partition.
 
 A log is not to be compacted while it is copied: what was taken out could come back with the copy.
 Should a segment be replaced all the same, or the log be cut, `SourceChanged` says so, and the move
-begins again. While records of it are set aside (`set_aside.py`) it is not moved: they stay with it.
+begins again. While records of it are set aside (`diverged_records.py`) it is not moved: they stay
+with it.
 Retention only takes segments off the front; the copy keeps them until its own retention.
 """
 
@@ -49,10 +50,10 @@ from strandline.storage.local.formats.names import (
     file_name,
     put_aside,
 )
-from strandline.storage.local.log import set_aside
+from strandline.storage.local.log import diverged_records
 from strandline.storage.local.log.append_rules import AppendOrigin
 from strandline.storage.local.log.log import LocalLog
-from strandline.storage.local.log_dirs import unknown_past
+from strandline.storage.local.log_dirs import missing_folder_mark
 from strandline.storage.local.segment.segment import LogSegment
 from strandline.storage.model import NO_EPOCH
 
@@ -119,13 +120,13 @@ class LogMove:
 
     def prepare(self) -> None:
         """Step 1. Raises DiskError."""
-        if set_aside.is_any(self._source.directory):
+        if diverged_records.is_any(self._source.directory):
             raise DiskError(
                 f"records of {self._source.directory} are set aside and come back first"
             )
         if self._target.exists() and not is_unfinished(self._target):
             raise DiskError(f"{self._target} exists already")
-        if unknown_past.is_marked(self._source.directory):
+        if missing_folder_mark.is_marked(self._source.directory):
             raise DiskError(f"what the archive has of {self._source.directory} is not known yet")
         if not self._target.exists():
             made = self._target.with_name(put_aside(self._target.name, DELETE_SUFFIX))

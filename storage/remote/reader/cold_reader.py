@@ -28,7 +28,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from strandline.storage.concurrency.shared_future import result_of
+from strandline.storage.concurrency.tasks import result_of
 from strandline.storage.errors import StorageError
 from strandline.storage.model import AbortedTransaction, Offset, TimestampMs, TimestampOffset
 from strandline.storage.remote.manifest.entries import SegmentEntry
@@ -37,13 +37,13 @@ from strandline.storage.remote.reader.chunk_cache import Chunk, RecordBytes
 from strandline.storage.remote.reader.config import ColdReaderConfig
 from strandline.storage.remote.reader.corruption_log import Unreadable, corruption_log
 from strandline.storage.remote.reader.downloads import ChunkDownloads, DownloadPace, open_disk_cache
-from strandline.storage.remote.reader.prefetch_queue import Reader
-from strandline.storage.remote.reader.read_ahead import (
+from strandline.storage.remote.reader.prefetch import (
     READ_AHEAD_CHUNKS,
     READ_AHEAD_FIRST,
     LookAhead,
     ReadAhead,
 )
+from strandline.storage.remote.reader.prefetch_queue import Reader
 from strandline.storage.remote.reader.statistics import (
     ColdReaderStatistics,
     cold_reader_statistics,

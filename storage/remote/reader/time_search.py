@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import Executor
 
-from strandline.storage.concurrency.shared_future import result_of
+from strandline.storage.concurrency.tasks import result_of
 from strandline.storage.errors import (
     CorruptRecords,
     DiskError,

@@ -53,10 +53,10 @@ from strandline.storage.remote.s3.access import (
     info_of,
     info_of_body,
 )
-from strandline.storage.remote.s3.answers import bound_answers
 from strandline.storage.remote.s3.attempts import AgainError, Attempts, DeadlineError, Failure
 from strandline.storage.remote.s3.failures import failure_of_code
 from strandline.storage.remote.s3.lifecycle import S3Lifecycle
+from strandline.storage.remote.s3.sdk_responses import bound_answers
 from strandline.storage.remote.s3.uploads import S3Uploads
 from strandline.storage.remote.s3.usage import S3Usage
 

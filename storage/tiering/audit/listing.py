@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from strandline.storage.concurrency.ordered_map import map_ahead
+from strandline.storage.concurrency.maps import map_ahead
 from strandline.storage.errors import (
     AccessDenied,
     StorageError,

@@ -20,7 +20,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from strandline.storage.counted import counted
 from strandline.storage.errors import (
     CorruptFile,
     ObjectCorrupt,
@@ -30,6 +29,7 @@ from strandline.storage.errors import (
 from strandline.storage.local.formats.producer_state import iter_snapshot
 from strandline.storage.local.log.log import LocalLog
 from strandline.storage.model import NO_EPOCH, Epoch, EpochStart, Offset, TopicIdPartition
+from strandline.storage.plurals import counted
 from strandline.storage.remote.manifest import store as manifest_store
 from strandline.storage.remote.manifest.change_list import ManifestOrder
 from strandline.storage.remote.manifest.entries import PageRef, SegmentEntry

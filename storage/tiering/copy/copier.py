@@ -35,7 +35,7 @@ from functools import partial
 from pathlib import Path
 
 from strandline.storage.clock import Clock
-from strandline.storage.concurrency.shared_future import result_of
+from strandline.storage.concurrency.tasks import result_of
 from strandline.storage.crash_points import (
     COPY_AFTER_LOG,
     COPY_AFTER_META,

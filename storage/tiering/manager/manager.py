@@ -24,7 +24,7 @@ from functools import partial
 from typing import TypeAlias
 
 from strandline.storage.clock import Clock
-from strandline.storage.concurrency.side_by_side import side_by_side
+from strandline.storage.concurrency.tasks import side_by_side
 from strandline.storage.errors import StorageError, TierError, TierUnavailable
 from strandline.storage.local.cleaner.process import CleanerProcess
 from strandline.storage.metrics import MetricRegistry

@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
 
 from strandline.storage.clock import Clock
-from strandline.storage.concurrency.side_by_side import side_by_side
+from strandline.storage.concurrency.tasks import side_by_side
 from strandline.storage.quiet_log import QuietLog, place_of
 
 log = logging.getLogger(__name__)

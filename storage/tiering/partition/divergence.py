@@ -12,7 +12,7 @@ The lineage tells: a manifest that was last written under epoch e names records 
 alone, and a start raises the epoch. So `own` begins where the disk's first epoch above e begins,
 and there was another past if the archive ends above that.
 
-    1 set aside what is own, durably                   give-back.after-note     set_aside.py
+    1 set aside what is own, durably                   give-back.after-note     diverged_records.py
     2 cut it off the log                               give-back.after-cut
     3 claim the manifest, begin the log anew behind it,
       with what the bucket has of the open segment     give-back.after-restart  local_restart.py
@@ -44,9 +44,9 @@ from strandline.storage.crash_points import (
     GIVE_BACK_AFTER_TARGET,
     crash_point,
 )
-from strandline.storage.local.log import set_aside
+from strandline.storage.local.log import diverged_records
+from strandline.storage.local.log.diverged_records import NOT_KNOWN, SetAside
 from strandline.storage.local.log.log import AppendOrigin, LocalLog
-from strandline.storage.local.log.set_aside import NOT_KNOWN, SetAside
 from strandline.storage.model import NO_EPOCH, Epoch, EpochStart, Offset
 from strandline.storage.records.batch.any_batch import walk
 from strandline.storage.records.batch.batch import BatchHeader, read_header, stamp
@@ -90,7 +90,7 @@ async def take_away_own(
     Raises StorageError, to be tried again.
     """
     local = unified_log.local
-    note = await threads.run(partial(set_aside.read_note, local))
+    note = await threads.run(partial(diverged_records.read_note, local))
     if note is None:
         own = None if manifest is None else own_start(local, manifest)
     elif note.target_offset == NOT_KNOWN and _is_uncut(local, note):
@@ -105,7 +105,7 @@ async def take_away_own(
     )
     _warn_of_own(unified_log, note, manifest)
     segments = [one for one in local.segments if one.end_offset > note.start_offset]
-    await threads.run(partial(set_aside.set_aside, local, note, segments))  # 1
+    await threads.run(partial(diverged_records.set_aside, local, note, segments))  # 1
     crash_point(GIVE_BACK_AFTER_NOTE)
     if life.is_detached():
         # Others append from now on, and would be cut off.
@@ -151,16 +151,16 @@ async def re_append(
     Raises StorageError, to be begun again.
     """
     local = unified_log.local
-    note = await threads.run(partial(set_aside.read_note, local))
+    note = await threads.run(partial(diverged_records.read_note, local))
     if note is None or life.is_detached():
         return
     if note.target_offset == NOT_KNOWN:
         await threads.run(local.flush)
         note = replace(note, target_offset=local.end_offset)
-        await threads.run(partial(set_aside.write_note, local, note))  # 4
+        await threads.run(partial(diverged_records.write_note, local, note))  # 4
         crash_point(GIVE_BACK_AFTER_TARGET)
     appender = _Appender(local, note.target_offset, leader_epoch)
-    pieces = set_aside.read_pieces(local, note, bytes_max=PIECE_BYTES)
+    pieces = diverged_records.read_pieces(local, note, bytes_max=PIECE_BYTES)
     while (piece := await threads.run(partial(_next, pieces))) is not None:
         if life.is_detached():
             return
@@ -168,7 +168,7 @@ async def re_append(
         crash_point(GIVE_BACK_AFTER_PIECE)
     await threads.run(local.flush)  # 6
     crash_point(GIVE_BACK_AFTER_APPEND)
-    await threads.run(partial(set_aside.remove, local))  # 7
+    await threads.run(partial(diverged_records.remove, local))  # 7
     log.warning(
         "records that were taken while the archive was ahead have their new offsets",
         extra={

@@ -30,8 +30,8 @@ from strandline.storage.crash_points import (
     crash_point,
 )
 from strandline.storage.errors import AccessDenied, CorruptFile, StoreFull
-from strandline.storage.local.log import set_aside
-from strandline.storage.local.log_dirs import unknown_past
+from strandline.storage.local.log import diverged_records
+from strandline.storage.local.log_dirs import missing_folder_mark
 from strandline.storage.model import Epoch, TopicIdPartition
 from strandline.storage.remote.keys import manifest_key
 from strandline.storage.remote.manifest import store as manifest_store
@@ -90,10 +90,10 @@ class ManifestOwner:
         self._past_generation = past_generation
         # What was read but not claimed; a claim may be tried with it once.
         self._unclaimed: StoredManifest | None = None
-        # The folder of the log was missing at a start; see `unknown_past.py`.
-        self._is_marked = unknown_past.is_marked(unified_log.local.directory)
+        # The folder of the log was missing at a start; see `missing_folder_mark.py`.
+        self._is_marked = missing_folder_mark.is_marked(unified_log.local.directory)
         # Records are set aside. After a crash in between nobody appends until they are back.
-        self._is_set_aside = set_aside.is_any(unified_log.local.directory)
+        self._is_set_aside = diverged_records.is_any(unified_log.local.directory)
         # Of a topic that another broker made, this one has no past before it has read of it.
         is_followed_anew = remote.is_followed and unified_log.end_offset == 0
         self.life.is_past_unknown = self._is_marked or is_followed_anew
@@ -157,7 +157,7 @@ class ManifestOwner:
             self.log.adopt_remote_log_start()
         self._end_load()
         if self._is_marked:
-            await self.run(partial(unknown_past.forget, self.log.local.directory))
+            await self.run(partial(missing_folder_mark.forget, self.log.local.directory))
             self._is_marked = False
 
     async def adopt_newest(self) -> None:

@@ -114,10 +114,10 @@ def test_a_signal_ends_what_waits_for_a_store_that_does_not_answer(
 HANGING_THREAD = """
 import os, signal, sys, threading
 from concurrent.futures import ThreadPoolExecutor
-from strandline.broker.commands import termination
+from strandline.broker.commands import sigterm
 
-termination.LEAVE_S = 0.05
-with termination.ended_by_sigterm(lambda: print("how to go on", file=sys.stderr)):
+sigterm.LEAVE_S = 0.05
+with sigterm.ended_by_sigterm(lambda: print("how to go on", file=sys.stderr)):
     with ThreadPoolExecutor(1) as pool:
         pool.submit(threading.Event().wait)
         os.kill(os.getpid(), signal.SIGTERM)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strandline.storage.counted import counted
+from strandline.storage.plurals import counted
 
 
 def test_one_thing_is_told_as_one() -> None:

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import pytest
 
-from strandline.storage.concurrency.eager import begin
+from strandline.storage.concurrency.tasks import begin
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from itertools import count, islice
 
 import pytest
 
-from strandline.storage.concurrency.ordered_map import map_ahead
+from strandline.storage.concurrency.maps import map_ahead
 
 
 def test_results_come_in_order_whichever_ends_first() -> None:

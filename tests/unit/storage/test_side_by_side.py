@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from strandline.storage.concurrency.side_by_side import side_by_side
+from strandline.storage.concurrency.tasks import side_by_side
 
 
 async def for_ever(ended: list[str], name: str) -> None:

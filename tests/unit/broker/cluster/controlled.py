@@ -6,7 +6,7 @@ import uuid
 from itertools import count
 
 from strandline.broker.cluster.metadata import controller
-from strandline.broker.cluster.metadata.decisions import (
+from strandline.broker.cluster.metadata.controller_messages import (
     Decision,
     Intent,
     NewTopic,

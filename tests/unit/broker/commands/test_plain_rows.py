@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strandline.broker.commands.plain_rows import Column, RowPrinter
+from strandline.broker.commands.row_printer import Column, RowPrinter
 
 COLUMNS = [
     Column(name="topic", width=10),

@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from strandline.broker.cluster.metadata.decisions import Refusal
+from strandline.broker.cluster.metadata.controller_messages import Refusal
 from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.cluster.metadata.records import TopicCreated
 from strandline.broker.config.loading import load_config

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from strandline.broker.config.broker_config import BrokerConfig
-from strandline.broker.config.foreign_keys import IGNORED, REFUSED
 from strandline.broker.config.table import BROKER_CONFIGS, TOPIC_DEFAULTS
+from strandline.broker.config.unsupported_keys import IGNORED, REFUSED
 from strandline.storage.config.definition import keys_of
 
 

@@ -31,16 +31,9 @@ from strandline.broker.coordination.classic.group import Group
 from strandline.broker.coordination.consumer.classic_members import must_join_again, sync
 from strandline.broker.coordination.consumer.consumer_group import ConsumerGroup
 from strandline.broker.coordination.consumer.consumer_shard import ConsumerDecision
-from strandline.broker.coordination.consumer.decisions import check_heartbeat
+from strandline.broker.coordination.consumer.heartbeats import check_heartbeat
 from strandline.broker.coordination.consumer.migration import partitions_by_id
-from strandline.broker.coordination.records.offset_records import decode_record
-from strandline.broker.coordination.runtime.shard import GroupShard
-from strandline.broker.coordination.values.consumer_values import (
-    ConsumerRules,
-    HeartbeatRequest,
-    Partitions,
-)
-from strandline.broker.coordination.values.group_values import (
+from strandline.broker.coordination.model.classic_messages import (
     CoordinatorFault,
     GroupRules,
     GroupSnapshot,
@@ -52,13 +45,20 @@ from strandline.broker.coordination.values.group_values import (
     Moment,
     SyncRequest,
 )
-from strandline.broker.coordination.values.shard_values import (
+from strandline.broker.coordination.model.consumer_messages import (
+    ConsumerRules,
+    HeartbeatRequest,
+    Partitions,
+)
+from strandline.broker.coordination.model.offset_messages import (
     CommitRequest,
     CoordinatorRecord,
     GroupRecord,
     OffsetToCommit,
 )
-from strandline.broker.coordination.values.topic_regex import find_topics
+from strandline.broker.coordination.model.topic_regex import find_topics
+from strandline.broker.coordination.records.offset_records import decode_record
+from strandline.broker.coordination.runtime.shard import GroupShard
 from strandline.broker.protocol.formats.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,

@@ -11,21 +11,15 @@ from typing import Any
 
 import pytest
 
-from strandline.broker.cluster.metadata.decisions import TopicDefaults
+from strandline.broker.cluster.metadata.controller_messages import TopicDefaults
 from strandline.broker.cluster.metadata.image import MetadataImage, replay
 from strandline.broker.cluster.metadata.records import ClusterCreated, TopicCreated
-from strandline.broker.coordination.runtime import runtime
-from strandline.broker.coordination.runtime.runtime import GroupCoordinator
-from strandline.broker.coordination.values.consumer_values import ConsumerRules
-from strandline.broker.coordination.values.group_config import GroupConfig
-from strandline.broker.coordination.values.group_values import (
-    CoordinatorFault,
-    GroupRules,
-)
-from strandline.broker.coordination.values.shard_values import (
-    CommitRequest,
-    OffsetToCommit,
-)
+from strandline.broker.coordination.model.classic_messages import CoordinatorFault, GroupRules
+from strandline.broker.coordination.model.consumer_messages import ConsumerRules
+from strandline.broker.coordination.model.group_config import GroupConfig
+from strandline.broker.coordination.model.offset_messages import CommitRequest, OffsetToCommit
+from strandline.broker.coordination.runtime import group_coordinator
+from strandline.broker.coordination.runtime.group_coordinator import GroupCoordinator
 from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.clock import ManualClock
@@ -139,7 +133,7 @@ def play(scenario: Callable[[World], Coroutine[Any, Any, None]]) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         # The loop does not see a manual clock move, so it must not sleep long.
-        patch.setattr(runtime, "POLL_S", 0.005)
+        patch.setattr(group_coordinator, "POLL_S", 0.005)
         asyncio.run(bounded())
 
 

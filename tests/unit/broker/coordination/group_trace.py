@@ -15,8 +15,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 from strandline.broker.coordination.classic.group import Group
-from strandline.broker.coordination.records.offset_records import encode_records
-from strandline.broker.coordination.values.group_values import (
+from strandline.broker.coordination.model.classic_messages import (
     AssignmentWrite,
     Effects,
     GroupRules,
@@ -29,8 +28,9 @@ from strandline.broker.coordination.values.group_values import (
     SyncAnswer,
     SyncRequest,
 )
-from strandline.broker.coordination.values.member_room import Room
-from strandline.broker.coordination.values.shard_values import CoordinatorRecord
+from strandline.broker.coordination.model.member_memory import Room
+from strandline.broker.coordination.model.offset_messages import CoordinatorRecord
+from strandline.broker.coordination.records.offset_records import encode_records
 from strandline.broker.protocol.formats.consumer_protocol import (
     ConsumerProtocolSubscription,
     encode_subscription,

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from strandline.broker.network.answers import Answer, Parts, RequestHandler
-from strandline.broker.network.cold_turns import ColdTurns
+from strandline.broker.network.cold_scheduling import ColdTurns
 from strandline.broker.network.connection import TURN_BYTES_MAX, Connection
+from strandline.broker.network.responses import Answer, Parts, RequestHandler
 from strandline.storage.clock import Clock, SystemClock
 from strandline.storage.files import FileRange, OpenFile
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from strandline.broker.network.answers import Answer, ColdParts, Deferred, Parts
-from strandline.broker.network.cold_turns import ColdTurns
+from strandline.broker.network.cold_scheduling import ColdTurns
 from strandline.broker.network.connection import Connection
-from strandline.broker.network.sending import SLACK_BYTES
+from strandline.broker.network.responses import Answer, ColdParts, Deferred, Parts
+from strandline.broker.network.socket_writer import SLACK_BYTES
 from strandline.broker.quotas.cold_pace import (
     TURN_BYTES,
     ColdPace,

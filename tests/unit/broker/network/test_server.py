@@ -11,9 +11,9 @@ from contextlib import suppress
 import pytest
 
 from strandline.broker.network import server as server_module
-from strandline.broker.network.answers import Answer, Deferred, ThrottledParts
 from strandline.broker.network.frames import FrameBuffer
 from strandline.broker.network.pacing import PACED_PREFIX, UNPACED, congestion_control
+from strandline.broker.network.responses import Answer, Deferred, ThrottledParts
 from strandline.broker.network.server import (
     REFUSAL_LOG_S,
     STALLED_S,

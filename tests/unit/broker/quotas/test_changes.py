@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from strandline.broker.cluster.metadata.decisions import Intent
-from strandline.broker.cluster.metadata.documents import decode_snapshot, encode_snapshot
+from strandline.broker.cluster.metadata.controller_messages import Intent
 from strandline.broker.cluster.metadata.image import MetadataImage
+from strandline.broker.cluster.metadata.log_format import decode_snapshot, encode_snapshot
 from strandline.broker.cluster.metadata.records import (
     BrokerConfigsSet,
     ClientQuotasSet,

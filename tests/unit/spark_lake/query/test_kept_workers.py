@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from strandline.spark_lake.options.options import COLUMNS
-from strandline.spark_lake.query import kept_workers
+from strandline.spark_lake.query import worker_reuse
 from strandline.spark_lake.spark.source import PlannedDataSource, StrandlineDataSource, spark_schema
 from tests.unit.spark_lake.archive_builder import ArchiveBuilder, make_batches, make_records
 
@@ -18,7 +18,7 @@ def frozen(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Grows with each call of `gc.freeze`, which would hold for all other tests."""
     calls: list[bool] = []
     monkeypatch.setattr(gc, "freeze", lambda: calls.append(True))
-    monkeypatch.setattr(kept_workers, "_done", set())
+    monkeypatch.setattr(worker_reuse, "_done", set())
     return calls
 
 
@@ -37,7 +37,7 @@ def test_a_worker_that_creates_or_plans_leaves_its_libraries_out_of_each_collect
     source = PlannedDataSource(options)
     assert frozen == [True]
     # Spark creates in one worker and plans in another.
-    monkeypatch.setattr(kept_workers, "_done", set())
+    monkeypatch.setattr(worker_reuse, "_done", set())
     for _ in range(2):
         source.reader(spark_schema(COLUMNS)).partitions()
     assert frozen == [True, True]

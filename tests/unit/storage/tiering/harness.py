@@ -28,7 +28,7 @@ from strandline.storage.files import FileRange
 from strandline.storage.local.cleaner.process import CleanerProcess
 from strandline.storage.local.formats import checkpoint
 from strandline.storage.local.log.log import LocalLog
-from strandline.storage.local.log_dirs import unknown_past
+from strandline.storage.local.log_dirs import missing_folder_mark
 from strandline.storage.metrics import MetricRegistry
 from strandline.storage.model import TopicIdPartition, TopicPartition
 from strandline.storage.records.batch.record import Record, encode_batch
@@ -248,7 +248,7 @@ class Rig:
     async def lose_disk(self) -> None:
         """The machine is replaced: only objects are left."""
         shutil.rmtree(self.folder)
-        unknown_past.make_marked(self.folder)
+        missing_folder_mark.make_marked(self.folder)
         self.checkpoint_path.unlink(missing_ok=True)
         self.cleaned_offset = None
         await self.crash()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from strandline.broker.cluster.metadata import controller
-from strandline.broker.cluster.metadata.decisions import (
+from strandline.broker.cluster.metadata.controller_messages import (
     Intent,
     NewPartitions,
     NewProperties,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from strandline.broker.cluster.metadata.documents import (
+from strandline.broker.cluster.metadata.image import MetadataImage
+from strandline.broker.cluster.metadata.log_format import (
     NO_ENTRY_CHECKSUM,
     decode_snapshot,
     encode_entry,
     encode_snapshot,
     entry_checksum,
 )
-from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.storage.errors import (
     CorruptFile,
     UnsupportedFormat,

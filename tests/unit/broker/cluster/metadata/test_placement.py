@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strandline.broker.cluster.metadata.decisions import (
-    NewTopic,
-    ReplicaAssignment,
-)
+from strandline.broker.cluster.metadata.controller_messages import NewTopic, ReplicaAssignment
 from strandline.broker.cluster.metadata.records import TopicCreated
 from strandline.broker.protocol.schema.errors import ErrorCode
 from tests.unit.broker.cluster.controlled import (

@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from strandline.broker.coordination.values.group_offsets import (
-    CommittedOffset,
-    GroupOffsets,
-    find_expired,
-)
-from strandline.broker.coordination.values.group_values import (
+from strandline.broker.coordination.model.classic_messages import (
     GroupSnapshot,
     GroupState,
     MemberSnapshot,
     Moment,
+)
+from strandline.broker.coordination.model.group_offsets import (
+    CommittedOffset,
+    GroupOffsets,
+    find_expired,
 )
 from strandline.broker.protocol.schema.errors import ErrorCode
 from tests.unit.broker.coordination.group_trace import GroupTrace, short_subscription, subscription

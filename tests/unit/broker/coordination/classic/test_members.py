@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strandline.broker.coordination.values.group_values import (
-    GroupState,
-)
+from strandline.broker.coordination.model.classic_messages import GroupState
 from strandline.broker.protocol.schema.errors import ErrorCode
 from tests.unit.broker.coordination.group_trace import GroupTrace
 

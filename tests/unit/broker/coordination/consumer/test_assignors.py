@@ -14,7 +14,7 @@ from strandline.broker.coordination.consumer.assignors import (
     assign_range,
     assign_uniform,
 )
-from strandline.broker.coordination.values.consumer_values import Partitions
+from strandline.broker.coordination.model.consumer_messages import Partitions
 from strandline.storage.model import TopicId
 
 T, U, V = (uuid.UUID(int=number) for number in (1, 2, 3))

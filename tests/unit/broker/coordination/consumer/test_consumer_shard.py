@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from strandline.broker.coordination.values.shard_values import CommitRequest, OffsetToCommit
+from strandline.broker.coordination.model.offset_messages import CommitRequest, OffsetToCommit
 from strandline.broker.protocol.schema.errors import ErrorCode
 from tests.unit.broker.coordination.consumer_trace import Client, ConsumerTrace
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from strandline.broker.coordination.values.consumer_values import ConsumerRules
-from strandline.broker.coordination.values.group_values import GroupState
+from strandline.broker.coordination.model.classic_messages import GroupState
+from strandline.broker.coordination.model.consumer_messages import ConsumerRules
 from tests.unit.broker.coordination.consumer_trace import Client, ConsumerTrace
 
 

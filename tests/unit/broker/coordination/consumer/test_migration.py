@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from strandline.broker.coordination.values.consumer_values import ConsumerRules, MigrationPolicy
-from strandline.broker.coordination.values.group_values import GroupState, LeavingMember
+from strandline.broker.coordination.model.classic_messages import GroupState, LeavingMember
+from strandline.broker.coordination.model.consumer_messages import ConsumerRules, MigrationPolicy
 from strandline.broker.protocol.formats.consumer_protocol import decode_assignment
 from strandline.broker.protocol.schema.errors import ErrorCode
 from tests.unit.broker.coordination.consumer_trace import ConsumerTrace

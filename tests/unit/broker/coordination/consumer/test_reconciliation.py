@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strandline.broker.coordination.values.group_values import GroupState
+from strandline.broker.coordination.model.classic_messages import GroupState
 from tests.unit.broker.coordination.consumer_trace import ConsumerTrace
 
 

@@ -6,14 +6,14 @@ import uuid
 
 import pytest
 
-from strandline.broker.coordination.records.consumer_records import (
-    decode_consumer_record,
-    encode_consumer_record,
-)
-from strandline.broker.coordination.values.consumer_values import (
+from strandline.broker.coordination.model.consumer_messages import (
     CurrentAssignment,
     CurrentRecord,
     MemberState,
+)
+from strandline.broker.coordination.records.consumer_records import (
+    decode_consumer_record,
+    encode_consumer_record,
 )
 from strandline.broker.protocol.formats.consumer_group_records import (
     CURRENT_ASSIGNMENT_TYPE,

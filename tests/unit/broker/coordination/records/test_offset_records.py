@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from strandline.broker.coordination.model.classic_messages import GroupSnapshot, MemberSnapshot
+from strandline.broker.coordination.model.group_offsets import CommittedOffset
+from strandline.broker.coordination.model.offset_messages import GroupRecord, OffsetRecord
 from strandline.broker.coordination.records.offset_records import (
     LoadedRecord,
     TransactionalRecord,
@@ -15,9 +18,6 @@ from strandline.broker.coordination.records.offset_records import (
     encode_records,
     read_chunk,
 )
-from strandline.broker.coordination.values.group_offsets import CommittedOffset
-from strandline.broker.coordination.values.group_values import GroupSnapshot, MemberSnapshot
-from strandline.broker.coordination.values.shard_values import GroupRecord, OffsetRecord
 from strandline.storage.errors import CorruptFile
 from strandline.storage.local.formats.producer_state import MarkerType
 from strandline.storage.records.batch.record import Record, encode_batch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strandline.broker.coordination.runtime.alarms import Alarms
+from strandline.broker.coordination.runtime.deadlines import Alarms
 
 
 def test_alarms_ring_in_order_once_their_time_has_come() -> None:

@@ -9,18 +9,18 @@ import pytest
 
 from strandline.broker.cluster.metadata.records import TopicCreated
 from strandline.broker.coordination.consumer import consumer_group
-from strandline.broker.coordination.runtime.runtime import GroupCoordinator
-from strandline.broker.coordination.values.consumer_values import HeartbeatAnswer, HeartbeatRequest
-from strandline.broker.coordination.values.group_values import (
+from strandline.broker.coordination.model.classic_messages import (
     CoordinatorFault,
     GroupState,
     SyncRequest,
 )
-from strandline.broker.coordination.values.shard_values import (
+from strandline.broker.coordination.model.consumer_messages import HeartbeatAnswer, HeartbeatRequest
+from strandline.broker.coordination.model.offset_messages import (
     CommitRequest,
     OffsetToCommit,
     OffsetToDelete,
 )
+from strandline.broker.coordination.runtime.group_coordinator import GroupCoordinator
 from strandline.broker.protocol.formats.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerTopicPartitions,

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
+from strandline.broker.coordination.model.classic_messages import Moment
+from strandline.broker.coordination.model.offset_messages import CoordinatorRecord
 from strandline.broker.coordination.runtime.offset_expiry import OffsetForgetting
 from strandline.broker.coordination.runtime.slots import Slot, Slots
-from strandline.broker.coordination.values.group_values import Moment
-from strandline.broker.coordination.values.shard_values import CoordinatorRecord
 
 NOW = Moment(wall_ms=1_000_000, monotonic_ms=1_000)
 

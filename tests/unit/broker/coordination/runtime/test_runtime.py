@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from strandline.broker.cluster.metadata.records import TopicCreated, TopicDeleted
-from strandline.broker.coordination.values.group_values import (
+from strandline.broker.coordination.model.classic_messages import (
     CoordinatorFault,
     GroupState,
     LeavingMember,

@@ -8,15 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from strandline.broker.coordination.records.offset_records import decode_record
-from strandline.broker.coordination.runtime.shard import GroupShard
-from strandline.broker.coordination.values.group_values import (
+from strandline.broker.coordination.model.classic_messages import (
     GroupRules,
     JoinAnswer,
     LeavingMember,
     Moment,
 )
-from strandline.broker.coordination.values.shard_values import (
+from strandline.broker.coordination.model.offset_messages import (
     CommitRequest,
     CoordinatorRecord,
     GroupRecord,
@@ -24,6 +22,8 @@ from strandline.broker.coordination.values.shard_values import (
     OffsetToCommit,
     OffsetToDelete,
 )
+from strandline.broker.coordination.records.offset_records import decode_record
+from strandline.broker.coordination.runtime.shard import GroupShard
 from strandline.broker.protocol.schema.errors import ErrorCode
 from tests.unit.broker.coordination.group_trace import (
     join_request,

@@ -6,17 +6,13 @@ import asyncio
 
 import pytest
 
+from strandline.broker.coordination.model.classic_messages import CoordinatorFault
+from strandline.broker.coordination.model.group_offsets import CommittedOffset
+from strandline.broker.coordination.model.offset_messages import OffsetRecord
 from strandline.broker.coordination.records.offset_records import encode_records
 from strandline.broker.coordination.runtime.slots import (
     coordinating_partition,
     java_hash,
-)
-from strandline.broker.coordination.values.group_offsets import CommittedOffset
-from strandline.broker.coordination.values.group_values import (
-    CoordinatorFault,
-)
-from strandline.broker.coordination.values.shard_values import (
-    OffsetRecord,
 )
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.errors import DiskError

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import pytest
 
-from strandline.broker.coordination.values.group_offsets import (
+from strandline.broker.coordination.model.classic_messages import GroupState
+from strandline.broker.coordination.model.group_offsets import (
     CommittedOffset,
     GroupOffsets,
     TopicOffset,
     find_expired,
 )
-from strandline.broker.coordination.values.group_values import GroupState
 
 RETENTION_MS = 1000
 COMMITTED_MS = 5000

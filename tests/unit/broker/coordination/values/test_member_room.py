@@ -6,13 +6,9 @@ import logging
 
 import pytest
 
+from strandline.broker.coordination.model.classic_messages import GroupRules, GroupState, Moment
+from strandline.broker.coordination.model.member_memory import MEMBER_BYTES, Room
 from strandline.broker.coordination.runtime.shard import GroupShard
-from strandline.broker.coordination.values.group_values import (
-    GroupRules,
-    GroupState,
-    Moment,
-)
-from strandline.broker.coordination.values.member_room import MEMBER_BYTES, Room
 from strandline.broker.protocol.schema.errors import ErrorCode
 from tests.unit.broker.coordination.group_trace import GroupTrace, join_request
 

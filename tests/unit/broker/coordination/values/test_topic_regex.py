@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from strandline.broker.coordination.values.group_values import CoordinatorFault
-from strandline.broker.coordination.values.topic_regex import (
+from strandline.broker.coordination.model.classic_messages import CoordinatorFault
+from strandline.broker.coordination.model.topic_regex import (
     REGEX_CHARACTERS_MAX,
     check_regex,
     find_topics,

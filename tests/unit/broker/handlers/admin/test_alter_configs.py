@@ -7,7 +7,7 @@ import uuid
 import pytest
 
 from strandline.broker.cluster.metadata import controller
-from strandline.broker.cluster.metadata.decisions import (
+from strandline.broker.cluster.metadata.controller_messages import (
     Decision,
     Intent,
     NewTopic,

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from strandline.broker.cluster.metadata.decisions import (
+from strandline.broker.cluster.metadata.controller_messages import (
     USE_DEFAULT,
     NewPartitions,
     NewTopic,
@@ -15,7 +15,7 @@ from strandline.broker.cluster.metadata.decisions import (
 )
 from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.cluster.metadata.records import ClientQuotasSet, QuotaEntity
-from strandline.broker.handlers.admin.mutations import Admission, addition_cost, creation_cost
+from strandline.broker.handlers.admin.mutation_quota import Admission, addition_cost, creation_cost
 from strandline.broker.handlers.services.services import RequestContext, Services
 from strandline.broker.quotas.quotas import ClientQuotas, QuotaWindows
 from strandline.storage.clock import ManualClock

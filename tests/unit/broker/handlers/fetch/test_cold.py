@@ -13,7 +13,7 @@ import pytest
 
 from strandline.broker.cluster.replicas.partition import Partition
 from strandline.broker.cluster.replicas.traffic import TopicTraffic
-from strandline.broker.handlers.fetch.cold import ColdFetches
+from strandline.broker.handlers.fetch.cold_fetches import ColdFetches
 from strandline.broker.handlers.fetch.partition_answers import error_answer
 from strandline.broker.handlers.fetch.plan import FetchPass
 from strandline.broker.handlers.fetch.sessions import WantedPartition

@@ -18,7 +18,7 @@ from strandline.broker.handlers.fetch import plan
 from strandline.broker.handlers.fetch.fetch import FetchHandler
 from strandline.broker.handlers.fetch.sessions import FetchSessionCache
 from strandline.broker.handlers.produce.produce import ProduceHandler
-from strandline.broker.network.answers import Answer
+from strandline.broker.network.responses import Answer
 from strandline.broker.protocol.fetch import decode_fetch_request
 from strandline.broker.protocol.header import encode_request_header
 from strandline.broker.protocol.messages.fetch import (

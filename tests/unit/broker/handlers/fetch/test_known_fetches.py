@@ -8,7 +8,7 @@ import uuid
 
 import pytest
 
-from strandline.broker.handlers.fetch.known_fetches import (
+from strandline.broker.handlers.fetch.repeated_fetches import (
     BODY_BYTES_MAX,
     CONNECTIONS_MAX,
     KnownFetch,

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 from strandline.broker.cluster.replicas.partition import AppendWaiter
 from strandline.broker.handlers.fetch.fetch import FetchHandler
-from strandline.broker.network.answers import Deferred, Parts
+from strandline.broker.network.responses import Deferred, Parts
 from strandline.broker.protocol.header import RequestHeader
 from strandline.broker.protocol.schema.api import ApiKey
 from strandline.storage.model import TopicPartition

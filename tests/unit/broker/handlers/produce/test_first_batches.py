@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from strandline.broker.handlers.produce.first_batches import (
+from strandline.broker.handlers.produce.first_batch_checks import (
     BATCHES_CHECKED,
     CHECKED_BYTES_MAX,
     PEERS_MAX,

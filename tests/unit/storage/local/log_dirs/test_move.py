@@ -13,9 +13,9 @@ from strandline.storage.clock import ManualClock
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.errors import DiskError
 from strandline.storage.local.formats.names import partition_of
-from strandline.storage.local.log import set_aside
+from strandline.storage.local.log import diverged_records
+from strandline.storage.local.log.diverged_records import SetAside
 from strandline.storage.local.log.log import LocalLog
-from strandline.storage.local.log.set_aside import SetAside
 from strandline.storage.local.log_dirs import move as log_move
 from strandline.storage.local.log_dirs.move import LogMove, SourceChanged
 from tests.unit.storage.local.builders import (
@@ -117,10 +117,10 @@ def test_a_log_with_records_set_aside_does_not_move(tmp_path: Path) -> None:
     source = open_log(tmp_path / "a")
     fill(source, 2)
     note = SetAside(start_offset=10, end_offset=20, leader_epoch=0)
-    set_aside.set_aside(source, note, source.segments)
+    diverged_records.set_aside(source, note, source.segments)
     with pytest.raises(DiskError, match="set aside"):
         LogMove(source, tmp_path / "b", clock=ManualClock(NOW_MS)).prepare()
-    set_aside.remove(source)
+    diverged_records.remove(source)
     begin(source, tmp_path / "b")
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from strandline.storage.concurrency.eager import begin
+from strandline.storage.concurrency.tasks import begin
 from strandline.storage.errors import (
     TierUnavailable,
 )

@@ -12,7 +12,7 @@ import pytest
 from strandline.storage.clock import SystemClock
 from strandline.storage.errors import ObjectCorrupt, TierUnavailable
 from strandline.storage.remote.object_store.interface import AGE_UNKNOWN, Deadlines, ObjectStore
-from strandline.storage.remote.s3 import answers as s3_answers
+from strandline.storage.remote.s3 import sdk_responses
 from strandline.storage.remote.s3.access import OBJECT_BYTES_MAX
 from strandline.storage.remote.s3.store import S3Store
 
@@ -162,7 +162,7 @@ def test_a_time_that_is_none_is_an_answer_of_no_store(store: ObjectStore) -> Non
 def test_an_answer_without_end_is_given_up(
     store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(s3_answers, "ANSWER_BYTES_MAX", 100_000)
+    monkeypatch.setattr(sdk_responses, "ANSWER_BYTES_MAX", 100_000)
     answer(b" " * 200_000)
     with pytest.raises(TierUnavailable, match="more than 100000 bytes"):
         list(store.list("topics/"))

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from strandline.storage.tiering.log.tier_borders import offsets_before
+from strandline.storage.tiering.log.segment_starts import offsets_before
 from strandline.storage.tiering.log.unified_log import UnifiedLog
 
 

@@ -28,7 +28,7 @@ from strandline.storage.crash_points import (
     simulated_crash,
 )
 from strandline.storage.errors import TierUnavailable
-from strandline.storage.local.log import set_aside
+from strandline.storage.local.log import diverged_records
 from strandline.storage.local.log.log import LocalLog
 from strandline.storage.records.batch.any_batch import walk
 from strandline.storage.records.batch.record import Record, encode_batch, iter_records
@@ -115,7 +115,7 @@ async def test_what_an_older_image_took_while_the_store_was_away_comes_behind_th
         await settle(rig)
         assert rig.archived[-1][1] == rig.log.end_offset
         assert await contents(rig) == sent_values(rig.sent)
-        assert not set_aside.folder_of(rig.log.local).exists()
+        assert not diverged_records.folder_of(rig.log.local).exists()
         await rig.lose_disk()
         assert await contents(rig) == sent_values(rig.sent)
 
@@ -125,16 +125,16 @@ async def test_what_lies_before_the_first_that_comes_back_is_synced_before_its_p
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a loss of power leaves a log that ends before that place, and all of it comes twice."""
-    write_note = set_aside.write_note
+    write_note = diverged_records.write_note
     noted: list[int] = []
 
-    def note(log: LocalLog, noting: set_aside.SetAside) -> None:
-        if noting.target_offset != set_aside.NOT_KNOWN:
+    def note(log: LocalLog, noting: diverged_records.SetAside) -> None:
+        if noting.target_offset != diverged_records.NOT_KNOWN:
             noted.append(noting.target_offset)
             assert log.recovery_point >= noting.target_offset
         write_note(log, noting)
 
-    monkeypatch.setattr(set_aside, "write_note", note)
+    monkeypatch.setattr(diverged_records, "write_note", note)
     async with Rig(tmp_path, config=TAILED) as rig:
         rig.produce_segments(2)
         await rig.manager.run_once()
@@ -188,7 +188,7 @@ async def test_a_crash_between_any_two_steps_loses_nothing_and_doubles_nothing(
         rig.produce_segments(1)
         await settle(rig)
         assert await contents(rig) == sent_values(rig.sent)
-        assert not set_aside.folder_of(rig.log.local).exists()
+        assert not diverged_records.folder_of(rig.log.local).exists()
 
 
 @asynchronous
@@ -386,7 +386,7 @@ async def test_what_is_set_aside_comes_back_when_the_topic_was_purged_and_is_tie
         await settle(rig)
         rig.manager.attach(rig.log, rig.topic_info, leader_epoch=rig.leader_epoch, is_new=True)
         await settle(rig)
-        assert not set_aside.folder_of(rig.log.local).exists()
+        assert not diverged_records.folder_of(rig.log.local).exists()
         assert (await contents(rig))[-7:] == sent_values(own)
         rig.produce(1)
 
@@ -398,7 +398,7 @@ async def test_what_is_taken_after_a_topic_left_the_archive_is_not_cut_off_with_
 ) -> None:
     """It left while its records were set aside: from then on anybody may append."""
     loop = asyncio.get_running_loop()
-    original = set_aside.set_aside
+    original = diverged_records.set_aside
     async with Rig(tmp_path) as rig:
         await put_back_an_older_image(rig, archived_after=2)
         rig.produce(7)
@@ -410,7 +410,7 @@ async def test_what_is_taken_after_a_topic_left_the_archive_is_not_cut_off_with_
 
         def leaving(log: LocalLog, *args: Any) -> None:
             original(log, *args)
-            monkeypatch.setattr(set_aside, "set_aside", original)
+            monkeypatch.setattr(diverged_records, "set_aside", original)
             asyncio.run_coroutine_threadsafe(leave(), loop).result()
 
         if is_crash:
@@ -421,7 +421,7 @@ async def test_what_is_taken_after_a_topic_left_the_archive_is_not_cut_off_with_
             rig.memory.clear_faults()
             await leave()
         else:
-            monkeypatch.setattr(set_aside, "set_aside", leaving)
+            monkeypatch.setattr(diverged_records, "set_aside", leaving)
         await settle(rig)
         rig.manager.attach(rig.log, rig.topic_info, leader_epoch=rig.leader_epoch, is_new=True)
         await settle(rig)
@@ -433,4 +433,4 @@ async def test_what_is_taken_after_a_topic_left_the_archive_is_not_cut_off_with_
         ]
         wanted = sent_values([*own, *rig.sent[-1:]])
         assert values[-len(wanted) :] == wanted
-        assert not set_aside.folder_of(rig.log.local).exists()
+        assert not diverged_records.folder_of(rig.log.local).exists()

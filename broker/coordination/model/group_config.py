@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from strandline.broker.coordination.values.consumer_values import ConsumerRules
-from strandline.broker.coordination.values.group_values import GroupRules
+from strandline.broker.coordination.model.classic_messages import GroupRules
+from strandline.broker.coordination.model.consumer_messages import ConsumerRules
 from strandline.storage.config.definition import INT, LONG, MIB, MINUTE_MS, key, section
 
 

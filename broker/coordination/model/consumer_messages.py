@@ -21,7 +21,7 @@ from enum import Enum, IntEnum
 from types import MappingProxyType
 from typing import TypeAlias
 
-from strandline.broker.coordination.values.group_values import MemberProtocol
+from strandline.broker.coordination.model.classic_messages import MemberProtocol
 from strandline.storage.config.definition import INT, INT_MAX, LIST, STRING, key
 from strandline.storage.errors import InvalidConfig
 from strandline.storage.model import TopicId

@@ -26,7 +26,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from strandline.broker.coordination.values.group_values import GroupState
+from strandline.broker.coordination.model.classic_messages import GroupState
 
 NO_EXPIRY = -1
 NO_STATE_TIMESTAMP = -1

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from strandline.broker.coordination.values.consumer_values import ConsumerRecord
-from strandline.broker.coordination.values.group_offsets import CommittedOffset
-from strandline.broker.coordination.values.group_values import GroupSnapshot
+from strandline.broker.coordination.model.classic_messages import GroupSnapshot
+from strandline.broker.coordination.model.consumer_messages import ConsumerRecord
+from strandline.broker.coordination.model.group_offsets import CommittedOffset
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.model import TopicId
 

@@ -12,17 +12,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from strandline.broker.coordination.classic.group import Group
-from strandline.broker.coordination.runtime.journal import append, log_failed_write, member_code
-from strandline.broker.coordination.runtime.shard import GroupEffects
-from strandline.broker.coordination.runtime.slots import Slot
-from strandline.broker.coordination.values.group_values import (
+from strandline.broker.coordination.model.classic_messages import (
     Answer,
     CreationWrite,
     Effects,
     JoinAnswer,
     Moment,
 )
-from strandline.broker.coordination.values.shard_values import GroupRecord
+from strandline.broker.coordination.model.offset_messages import GroupRecord
+from strandline.broker.coordination.runtime.journal import append, log_failed_write, member_code
+from strandline.broker.coordination.runtime.shard import GroupEffects
+from strandline.broker.coordination.runtime.slots import Slot
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.errors import RecordsRejected, StorageError
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from functools import cache
 from typing import TYPE_CHECKING
 
-from strandline.broker.coordination.values.group_values import CoordinatorFault
+from strandline.broker.coordination.model.classic_messages import CoordinatorFault
 from strandline.broker.protocol.schema.errors import ErrorCode
 
 # Memory of one compiled expression. RE2's own default is 8 MiB; topic names are short.

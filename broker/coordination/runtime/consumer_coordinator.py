@@ -21,17 +21,8 @@ from strandline.broker.coordination.classic.group import Group
 from strandline.broker.coordination.consumer import classic_members as classic
 from strandline.broker.coordination.consumer.consumer_group import ConsumerGroup
 from strandline.broker.coordination.consumer.consumer_shard import ConsumerDecision
-from strandline.broker.coordination.consumer.decisions import preferred_assignor
-from strandline.broker.coordination.runtime.journal import in_batches, settle, write_members
-from strandline.broker.coordination.runtime.shard import GroupEffects
-from strandline.broker.coordination.runtime.slots import Slot
-from strandline.broker.coordination.values.consumer_values import (
-    ConsumerGroupDescription,
-    EpochRecord,
-    HeartbeatAnswer,
-    HeartbeatRequest,
-)
-from strandline.broker.coordination.values.group_values import (
+from strandline.broker.coordination.consumer.heartbeats import preferred_assignor
+from strandline.broker.coordination.model.classic_messages import (
     CoordinatorFault,
     JoinAnswer,
     JoinRequest,
@@ -42,7 +33,16 @@ from strandline.broker.coordination.values.group_values import (
     SyncRequest,
     Ticket,
 )
-from strandline.broker.coordination.values.topic_regex import find_topics
+from strandline.broker.coordination.model.consumer_messages import (
+    ConsumerGroupDescription,
+    EpochRecord,
+    HeartbeatAnswer,
+    HeartbeatRequest,
+)
+from strandline.broker.coordination.model.topic_regex import find_topics
+from strandline.broker.coordination.runtime.journal import in_batches, settle, write_members
+from strandline.broker.coordination.runtime.shard import GroupEffects
+from strandline.broker.coordination.runtime.slots import Slot
 from strandline.broker.protocol.formats.consumer_protocol import CONSUMER_PROTOCOL_TYPE
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.errors import OutOfResources

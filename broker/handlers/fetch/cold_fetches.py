@@ -28,7 +28,7 @@ from strandline.broker.handlers.fetch.sessions import WantedPartition
 from strandline.broker.protocol.messages.fetch import FetchResponsePartition
 from strandline.broker.telemetry.requests import RemoteWaits
 from strandline.storage.clock import Clock
-from strandline.storage.concurrency.eager import begin
+from strandline.storage.concurrency.tasks import begin
 from strandline.storage.errors import RecordsRejected, StorageError, TierUnavailable
 from strandline.storage.model import Isolation, Offset
 from strandline.storage.quiet_log import QuietLog

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, TypeAlias
 
-from strandline.broker.coordination.values.member_room import Room
+from strandline.broker.coordination.model.member_memory import Room
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.config.definition import INT, INT_MAX, key
 from strandline.storage.errors import StrandlineError

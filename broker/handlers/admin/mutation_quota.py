@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from strandline.broker.cluster.metadata.decisions import (
+from strandline.broker.cluster.metadata.controller_messages import (
     USE_DEFAULT,
     NewPartitions,
     NewTopic,

@@ -18,14 +18,14 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from strandline.broker.cluster.metadata.documents import (
+from strandline.broker.cluster.metadata.image import MetadataImage, replay
+from strandline.broker.cluster.metadata.log_format import (
     NO_ENTRY_CHECKSUM,
     cluster_id_of,
     decode_entry,
     decode_snapshot,
     entry_checksum,
 )
-from strandline.broker.cluster.metadata.image import MetadataImage, replay
 from strandline.broker.cluster.metadata.records import MetadataRecord
 from strandline.storage.errors import (
     CorruptFile,

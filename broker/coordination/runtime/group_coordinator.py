@@ -25,36 +25,14 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
-from strandline.broker.cluster.metadata.decisions import TopicDefaults
+from strandline.broker.cluster.metadata.controller_messages import TopicDefaults
 from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.cluster.metadata.metadata import Metadata
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.coordination.classic.group import Group
 from strandline.broker.coordination.consumer.consumer_group import ConsumerGroup
-from strandline.broker.coordination.consumer.decisions import check_heartbeat
-from strandline.broker.coordination.runtime.alarms import Alarms
-from strandline.broker.coordination.runtime.consumer_runtime import ConsumerCoordinator
-from strandline.broker.coordination.runtime.group_writing import carry_out
-from strandline.broker.coordination.runtime.journal import (
-    in_batches,
-    settle,
-    write_offsets,
-)
-from strandline.broker.coordination.runtime.offset_expiry import OffsetForgetting
-from strandline.broker.coordination.runtime.shard import GroupEffects
-from strandline.broker.coordination.runtime.slots import Slot, Slots
-from strandline.broker.coordination.runtime.waiting import WaitingRequests
-from strandline.broker.coordination.values.consumer_values import (
-    DEFAULT_TIMES,
-    JOIN_EPOCH,
-    ConsumerGroupDescription,
-    HeartbeatAnswer,
-    HeartbeatRequest,
-    MemberTimes,
-)
-from strandline.broker.coordination.values.group_config import GroupConfig
-from strandline.broker.coordination.values.group_offsets import GroupOffsets
-from strandline.broker.coordination.values.group_values import (
+from strandline.broker.coordination.consumer.heartbeats import check_heartbeat
+from strandline.broker.coordination.model.classic_messages import (
     CoordinatorFault,
     GroupDescription,
     GroupState,
@@ -66,11 +44,33 @@ from strandline.broker.coordination.values.group_values import (
     SyncAnswer,
     SyncRequest,
 )
-from strandline.broker.coordination.values.shard_values import (
+from strandline.broker.coordination.model.consumer_messages import (
+    DEFAULT_TIMES,
+    JOIN_EPOCH,
+    ConsumerGroupDescription,
+    HeartbeatAnswer,
+    HeartbeatRequest,
+    MemberTimes,
+)
+from strandline.broker.coordination.model.group_config import GroupConfig
+from strandline.broker.coordination.model.group_offsets import GroupOffsets
+from strandline.broker.coordination.model.offset_messages import (
     CommitRequest,
     OffsetDeletion,
     OffsetToDelete,
 )
+from strandline.broker.coordination.runtime.consumer_coordinator import ConsumerCoordinator
+from strandline.broker.coordination.runtime.deadlines import Alarms
+from strandline.broker.coordination.runtime.group_effects import carry_out
+from strandline.broker.coordination.runtime.journal import (
+    in_batches,
+    settle,
+    write_offsets,
+)
+from strandline.broker.coordination.runtime.offset_expiry import OffsetForgetting
+from strandline.broker.coordination.runtime.parked_requests import WaitingRequests
+from strandline.broker.coordination.runtime.shard import GroupEffects
+from strandline.broker.coordination.runtime.slots import Slot, Slots
 from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.clock import Clock

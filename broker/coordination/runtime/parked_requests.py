@@ -10,7 +10,7 @@ import asyncio
 import itertools
 from collections.abc import Sequence
 
-from strandline.broker.coordination.values.group_values import Answer, Ticket
+from strandline.broker.coordination.model.classic_messages import Answer, Ticket
 
 
 class Waiting:

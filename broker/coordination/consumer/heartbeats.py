@@ -29,7 +29,8 @@ from strandline.broker.coordination.consumer.roster import (
     partition_counts,
     topic_ids,
 )
-from strandline.broker.coordination.values.consumer_values import (
+from strandline.broker.coordination.model.classic_messages import CoordinatorFault
+from strandline.broker.coordination.model.consumer_messages import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
     LEAVE_FOR_A_WHILE_EPOCH,
@@ -52,8 +53,7 @@ from strandline.broker.coordination.values.consumer_values import (
     held_since,
     without_epochs,
 )
-from strandline.broker.coordination.values.group_values import CoordinatorFault
-from strandline.broker.coordination.values.topic_regex import check_regex
+from strandline.broker.coordination.model.topic_regex import check_regex
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.model import TopicId
 

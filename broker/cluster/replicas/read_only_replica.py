@@ -18,7 +18,7 @@ from concurrent.futures import Executor
 from dataclasses import fields, replace
 from typing import Any
 
-from strandline.broker.cluster.metadata.decisions import Decision
+from strandline.broker.cluster.metadata.controller_messages import Decision
 from strandline.broker.cluster.metadata.image import (
     MetadataImage,
     PartitionImage,
