@@ -476,7 +476,7 @@ def _verify_folders(options: argparse.Namespace) -> int:
 
 def _dump_log(options: argparse.Namespace) -> int:
     from strandline.broker.commands.verify_command import DAMAGED
-    from strandline.storage.local.inspect.dump import Damage, dump_log
+    from strandline.storage.local.inspect.dump import DamageLine, dump_log
 
     if not options.file.is_file():
         what = "is a folder, name a file in it" if options.file.is_dir() else "no such file"
@@ -484,6 +484,6 @@ def _dump_log(options: argparse.Namespace) -> int:
     ended = 0
     for line in dump_log(options.file, verify=options.verify, print_records=options.records):
         print(line)
-        if isinstance(line, Damage):
+        if isinstance(line, DamageLine):
             ended = DAMAGED
     return ended

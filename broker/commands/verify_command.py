@@ -7,7 +7,12 @@ from pathlib import Path
 
 from strandline.broker.commands.progress import BarProgress
 from strandline.broker.tools.client.printing import human_bytes
-from strandline.storage.local.inspect.verify import Damage, Finding, data_bytes, verify_folders
+from strandline.storage.local.inspect.verify import (
+    FileDamage,
+    FileFinding,
+    data_bytes,
+    verify_folders,
+)
 from strandline.storage.plurals import counted
 
 # As in `strandline archive verify`.
@@ -25,10 +30,10 @@ def verify(data_folders: Sequence[Path]) -> int:
         verified = verify_folders(folders, on_bytes=bar.add)
     for finding in verified.findings:
         print(_line(finding))
-    for damage in Damage:
+    for damage in FileDamage:
         if any(finding.damage is damage for finding in verified.findings):
             print(f"{damage.name}: {damage.value}.")
-    left = sum(finding.damage is not Damage.TAIL for finding in verified.findings)
+    left = sum(finding.damage is not FileDamage.TAIL for finding in verified.findings)
     in_use = "; a broker is at work, what it is writing was left out" if verified.is_in_use else ""
     print(
         f"{counted(verified.partitions, 'partition')}, {counted(verified.segments, 'segment')},"
@@ -39,7 +44,7 @@ def verify(data_folders: Sequence[Path]) -> int:
     return DAMAGED if left else 0
 
 
-def _line(finding: Finding) -> str:
+def _line(finding: FileFinding) -> str:
     return f"{finding.damage.name} {finding.path}: {finding.text}"
 
 

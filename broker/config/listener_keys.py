@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from strandline.broker.config.table import BROKER_CONFIGS
 from strandline.broker.security.jaas import check_scram, plain_passwords
-from strandline.storage.config.definition import ConfigDef, ConfigType
+from strandline.storage.config.definition import ConfigDef, ValueType
 
 PREFIX = "listener.name."
 SCOPED = (
@@ -48,7 +48,7 @@ def broker_config(name: str) -> ConfigDef | None:
     if key in _OF_LISTENERS:
         return ConfigDef(
             name=name,
-            type=ConfigType.PASSWORD,
+            type=ValueType.PASSWORD,
             default="",
             doc="Who may log in at the listener by this mechanism, in Kafka's syntax.",
             nullable=True,

@@ -20,11 +20,11 @@ from strandline.broker.config.group_configs import GROUP_CONFIGS
 from strandline.broker.config.listener_keys import broker_config
 from strandline.broker.config.running_config import RunningConfig
 from strandline.broker.config.table import BROKER_CONFIGS
-from strandline.storage.config.definition import HOUR_MS
-from strandline.storage.config.log_config import TOPIC_CONFIGS, ConfigDef, ConfigType
+from strandline.storage.config.definition import HOUR_MS, ValueType
+from strandline.storage.config.log_config import TOPIC_CONFIGS, ConfigDef
 
 
-class ConfigSource(IntEnum):
+class ValueSource(IntEnum):
     """The source of a value, as the protocol numbers it."""
 
     DYNAMIC_TOPIC = 1
@@ -41,7 +41,7 @@ class ConfigSynonym:
 
     name: str
     value: str | None
-    source: ConfigSource
+    source: ValueSource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,16 +50,16 @@ class ConfigRow:
 
     name: str
     value: str | None
-    source: ConfigSource
+    source: ValueSource
     read_only: bool
     sensitive: bool
-    type: ConfigType
+    type: ValueType
     documentation: str
     synonyms: tuple[ConfigSynonym, ...]
 
     @property
     def is_default(self) -> bool:
-        return self.source is ConfigSource.DEFAULT
+        return self.source is ValueSource.DEFAULT
 
 
 def describe_broker(running: RunningConfig) -> tuple[ConfigRow, ...]:
@@ -75,9 +75,7 @@ def describe_all(running: RunningConfig) -> tuple[ConfigRow, ...]:
     for name in sorted(running.everybodys):
         definition = broker_config(name)
         assert definition is not None, name
-        synonym = _altered(
-            definition, running.everybodys[name], ConfigSource.DYNAMIC_DEFAULT_BROKER
-        )
+        synonym = _altered(definition, running.everybodys[name], ValueSource.DYNAMIC_DEFAULT_BROKER)
         rows.append(_row(definition, synonym.value, (synonym,)))
     return tuple(rows)
 
@@ -99,9 +97,9 @@ def describe_group(
     for name in sorted(GROUP_CONFIGS):
         definition = GROUP_CONFIGS[name]
         own = group_properties.get(name)
-        synonyms = [] if own is None else [_synonym(name, own, ConfigSource.GROUP)]
+        synonyms = [] if own is None else [_synonym(name, own, ValueSource.GROUP)]
         synonyms += _set_on_broker(running, definition.synonyms)
-        synonyms.append(_synonym(definition.synonyms[0], definition.default, ConfigSource.DEFAULT))
+        synonyms.append(_synonym(definition.synonyms[0], definition.default, ValueSource.DEFAULT))
         rows.append(
             ConfigRow(
                 name=name,
@@ -117,7 +115,7 @@ def describe_group(
     return tuple(rows)
 
 
-def _synonym(name: str, value: str, source: ConfigSource) -> ConfigSynonym:
+def _synonym(name: str, value: str, source: ValueSource) -> ConfigSynonym:
     return ConfigSynonym(name=name, value=value, source=source)
 
 
@@ -135,14 +133,14 @@ def _row(
     value: str | None,
     synonyms: tuple[ConfigSynonym, ...],
     *,
-    source: ConfigSource | None = None,
+    source: ValueSource | None = None,
 ) -> ConfigRow:
     return ConfigRow(
         name=definition.name,
         value=value,
         source=synonyms[0].source if source is None else source,
         read_only=not definition.dynamic,
-        sensitive=definition.type is ConfigType.PASSWORD,
+        sensitive=definition.type is ValueType.PASSWORD,
         type=definition.type,
         documentation=definition.doc,
         synonyms=synonyms,
@@ -153,9 +151,9 @@ def _set_on_broker(running: RunningConfig, names: Sequence[str]) -> list[ConfigS
     """Returns the settings of keys with one meaning: by source, and within each in their order."""
     synonyms = []
     for properties, source in (
-        (running.own, ConfigSource.DYNAMIC_BROKER),
-        (running.everybodys, ConfigSource.DYNAMIC_DEFAULT_BROKER),
-        (running.static.given, ConfigSource.STATIC_BROKER),
+        (running.own, ValueSource.DYNAMIC_BROKER),
+        (running.everybodys, ValueSource.DYNAMIC_DEFAULT_BROKER),
+        (running.static.given, ValueSource.STATIC_BROKER),
     ):
         synonyms += [
             _altered(definition, properties[name], source)
@@ -185,7 +183,7 @@ def _topic_row(
             ConfigSynonym(
                 name=definition.name,
                 value=topic_properties[definition.name],
-                source=ConfigSource.DYNAMIC_TOPIC,
+                source=ValueSource.DYNAMIC_TOPIC,
             )
         )
     # An empty broker key is an unset one.
@@ -195,12 +193,12 @@ def _topic_row(
     default = definition.default
     if default_name.endswith(".hours"):
         default = str(int(default) // HOUR_MS)
-    synonyms.append(ConfigSynonym(name=default_name, value=default, source=ConfigSource.DEFAULT))
+    synonyms.append(ConfigSynonym(name=default_name, value=default, source=ValueSource.DEFAULT))
     effective = synonyms[0]
     value = effective.value
-    if effective.source is ConfigSource.DEFAULT:
+    if effective.source is ValueSource.DEFAULT:
         value = definition.default
-    elif effective.source is not ConfigSource.DYNAMIC_TOPIC:
+    elif effective.source is not ValueSource.DYNAMIC_TOPIC:
         # The broker key may be in hours where the topic property is in milliseconds.
         value = running.current.topics.properties[definition.name]
     return ConfigRow(
@@ -215,10 +213,10 @@ def _topic_row(
     )
 
 
-def _altered(definition: ConfigDef, text: str, source: ConfigSource) -> ConfigSynonym:
+def _altered(definition: ConfigDef, text: str, source: ValueSource) -> ConfigSynonym:
     return ConfigSynonym(name=definition.name, value=text.strip() or None, source=source)
 
 
 def _default(definition: ConfigDef, text: str) -> ConfigSynonym:
     value = None if definition.nullable and not text else text
-    return ConfigSynonym(name=definition.name, value=value, source=ConfigSource.DEFAULT)
+    return ConfigSynonym(name=definition.name, value=value, source=ValueSource.DEFAULT)

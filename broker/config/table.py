@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from strandline.broker.config.broker_config import BrokerConfig
-from strandline.storage.config.definition import HOUR_MS, MINUTE_MS, keys_by_heading
-from strandline.storage.config.log_config import TOPIC_CONFIGS, ConfigDef, ConfigType
+from strandline.storage.config.definition import HOUR_MS, MINUTE_MS, ValueType, keys_by_heading
+from strandline.storage.config.log_config import TOPIC_CONFIGS, ConfigDef
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ def _topic_default_keys() -> Iterator[TopicDefaultKey]:
                 default = str(int(topic.default) // scale)
             yield TopicDefaultKey(
                 name=synonym,
-                type=topic.type if scale == 1 else ConfigType.INT,
+                type=topic.type if scale == 1 else ValueType.INT,
                 default=default if carries_default else "",
                 doc=_doc(topic, synonym, scale),
                 minimum=topic.minimum,

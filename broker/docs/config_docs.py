@@ -6,13 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from strandline.broker.config.table import BROKER_SECTIONS, TOPIC_DEFAULTS
 from strandline.broker.config.unsupported_keys import IGNORED, REFUSED, ForeignKeys
-from strandline.storage.config.log_config import (
-    INT_MAX,
-    LONG_MAX,
-    TOPIC_CONFIGS,
-    ConfigDef,
-    ConfigType,
-)
+from strandline.storage.config.definition import ValueType
+from strandline.storage.config.log_config import INT_MAX, LONG_MAX, TOPIC_CONFIGS, ConfigDef
 
 _INTRODUCTION = """\
 # Configuration
@@ -134,7 +129,7 @@ def _default(definition: ConfigDef) -> str:
 def _accepted(definition: ConfigDef) -> str:
     if definition.choices:
         return ", ".join(map(_code, definition.choices))
-    if definition.type is ConfigType.BOOLEAN:
+    if definition.type is ValueType.BOOLEAN:
         return "`true`, `false`"
     if definition.minimum is None and definition.maximum is None:
         return "any"

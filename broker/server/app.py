@@ -53,10 +53,10 @@ from strandline.broker.server.folder_marks import (
     ArchiveMark,
     check_not_interrupted,
 )
-from strandline.broker.server.process import Collector, say
+from strandline.broker.server.process import GarbageCollector, say
 from strandline.broker.server.sasl import ConnectionHandlers, check_sasl
 from strandline.broker.server.workers import Workers
-from strandline.broker.telemetry.collector import Collector as MetricsCollector
+from strandline.broker.telemetry.collector import MetricsCollector
 from strandline.broker.telemetry.http_server import MetricsServer
 from strandline.broker.telemetry.requests import RequestTraffic
 from strandline.broker.telemetry.sources import Sources
@@ -308,7 +308,7 @@ class Broker:
     async def run(self, stopping: asyncio.Event) -> None:
         """Serves until `stopping` is set. Raises CannotListen."""
         refused: CannotListen | None = None
-        collector = Collector()
+        collector = GarbageCollector()
         try:
             async with asyncio.TaskGroup() as tasks:
                 try:

@@ -160,7 +160,7 @@ def flush() -> None:
 # --- garbage ---------------------------------------------------------------------------------
 
 
-class Collector:
+class GarbageCollector:
     """Python's garbage collector, with full collections that stay short.
 
     It looks at everything old when it looks for cycles among old objects, and the loop stands still

@@ -60,7 +60,7 @@ _TRAFFIC: Mapping[str, Callable[[TopicTraffic], int]] = {
 }
 
 
-class Collector:
+class MetricsCollector:
     """Builds metrics pages; keeps no state between them."""
 
     def __init__(self, sources: Sources) -> None:

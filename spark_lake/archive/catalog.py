@@ -72,7 +72,7 @@ NAMES_SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ArchivedPartition:
+class LakePartition:
     """A selected partition; `manifest` is None while nothing of it is archived."""
 
     partition: TopicIdPartition
@@ -115,7 +115,7 @@ class Catalog:
         *,
         open_for: Isolation | None = None,
         topics_min: int = 1,
-    ) -> tuple[ArchivedPartition, ...]:
+    ) -> tuple[LakePartition, ...]:
         """The selected partitions in order of topic and number.
 
         `topics_min` 0: a pattern may match no topic yet.
@@ -137,7 +137,7 @@ class Catalog:
             missing = [one for one in missing if loaded[one] is None]
             loaded |= self._proven(topic, missing) if missing else {}
         found = [
-            ArchivedPartition(partition=partition, manifest=manifest)
+            LakePartition(partition=partition, manifest=manifest)
             for partition, manifest in loaded.items()
         ]
         if open_for is None:
@@ -155,7 +155,7 @@ class Catalog:
 
         Raises what `load_partitions` raises.
         """
-        archived = ArchivedPartition(partition=partition, manifest=self._load_manifest(partition))
+        archived = LakePartition(partition=partition, manifest=self._load_manifest(partition))
         manifest = self._with_open_segment(archived, isolation=isolation).manifest
         if manifest is None or manifest.log_start_offset > offsets.start_offset:
             return ()
@@ -167,9 +167,7 @@ class Catalog:
             return ()
         return tuple(entries) if entries[0].base_offset <= offsets.start_offset else ()
 
-    def _with_open_segment(
-        self, archived: ArchivedPartition, *, isolation: Isolation
-    ) -> ArchivedPartition:
+    def _with_open_segment(self, archived: LakePartition, *, isolation: Isolation) -> LakePartition:
         """A piece may go while it is looked at; then a newer manifest says what holds its records.
 
         Raises what `with_open_segment` raises.
@@ -187,7 +185,7 @@ class Catalog:
                 if not looks_left or not is_newer:
                     raise
                 manifest = newer
-        return ArchivedPartition(partition=archived.partition, manifest=manifest)
+        return LakePartition(partition=archived.partition, manifest=manifest)
 
     def _proven(
         self, topic: TopicInfo, missing: Sequence[TopicIdPartition]

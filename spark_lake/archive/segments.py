@@ -87,7 +87,7 @@ class _SegmentObjects:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
+class LogBlock:
     """Whole batches whose CRCs are right, and where they lie in the log."""
 
     position: Position
@@ -228,7 +228,7 @@ class LogReader:
         *,
         first: Future[bytes] | None = None,
         then: Callable[[], None] | None = None,
-    ) -> Iterator[Block]:
+    ) -> Iterator[LogBlock]:
         """The whole range in order. Raises ObjectCorrupt unless it is exactly what was promised.
 
         `first` is what `first_window` gave; `then` is called when the last window has come.
@@ -283,7 +283,7 @@ class LogReader:
     def _fetch(self, start: Position, end: Position) -> bytes:
         return self._objects.get(self._entry.log_key, start=start, end=end)
 
-    def _checked(self, content: bytes, expected: _Expected) -> Block:
+    def _checked(self, content: bytes, expected: _Expected) -> LogBlock:
         try:
             return _verified(content, expected)
         except CorruptRecords:
@@ -307,7 +307,7 @@ class _Expected:
     next_offset: Offset
     end_offset: Offset
 
-    def behind(self, block: Block) -> _Expected:
+    def behind(self, block: LogBlock) -> _Expected:
         last = block.batches[-1]
         return replace(
             self, position=self.position + last.end_position, next_offset=last.header.next_offset
@@ -359,7 +359,7 @@ class _Checksums:
         return None
 
 
-def _verified(content: bytes, expected: _Expected) -> Block:
+def _verified(content: bytes, expected: _Expected) -> LogBlock:
     """Raises CorruptRecords unless these bytes can be what follows."""
     view = memoryview(content)
     batches = list(walk(view, verify_crc=True))
@@ -374,7 +374,7 @@ def _verified(content: bytes, expected: _Expected) -> Block:
         next_offset = last_offset + 1
     torn_position = batches[-1].end_position if batches else 0
     _check_torn(view, torn_position, expected.end_position - expected.position)
-    return Block(position=expected.position, content=view, batches=batches)
+    return LogBlock(position=expected.position, content=view, batches=batches)
 
 
 def _check_torn(view: memoryview, start: Position, bytes_left: int) -> None:

@@ -34,7 +34,7 @@ class LogRange:
     first: Future[bytes] | None = None
 
 
-class ReadAhead:
+class SplitPrefetch:
     """Gives the ranges in order; what goes wrong with one is raised when it is its turn."""
 
     def __init__(self, ranges: Iterator[LogRange]) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from strandline.spark_lake.archive.catalog import PARALLEL_READS, ArchivedPartition, Catalog
+from strandline.spark_lake.archive.catalog import PARALLEL_READS, Catalog, LakePartition
 from strandline.spark_lake.archive.objects import ObjectReader
 from strandline.spark_lake.archive.segments import (
     LogReader,
@@ -40,9 +40,7 @@ class BoundsResolver:
         self._catalog = catalog
         self._options = options
 
-    def resolve_all(
-        self, partitions: Sequence[ArchivedPartition]
-    ) -> dict[TopicPartition, OffsetRange]:
+    def resolve_all(self, partitions: Sequence[LakePartition]) -> dict[TopicPartition, OffsetRange]:
         """The range of each, asked for in parallel; raises what `resolve` raises."""
         if not partitions:
             return {}
@@ -50,7 +48,7 @@ class BoundsResolver:
             ranges = list(pool.map(self.resolve, partitions))
         return {one.topic_partition: found for one, found in zip(partitions, ranges, strict=True)}
 
-    def resolve(self, partition: ArchivedPartition) -> OffsetRange:
+    def resolve(self, partition: LakePartition) -> OffsetRange:
         """Raises InvalidConfig if the options ask for what the archive does not have."""
         start = self._offset(self._options.start, partition)
         end = self._offset(self._options.end, partition)
@@ -79,7 +77,7 @@ class BoundsResolver:
             end = available.end_offset
         return OffsetRange(start_offset=start, end_offset=max(start, end))
 
-    def _offset(self, bounds: Bounds, partition: ArchivedPartition) -> Offset | None:
+    def _offset(self, bounds: Bounds, partition: LakePartition) -> Offset | None:
         bound = bounds.of(partition.topic_partition)
         if isinstance(bound, AtTimestamp):
             if partition.manifest is None:

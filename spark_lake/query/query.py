@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from strandline.spark_lake.archive.catalog import ArchivedPartition, Catalog
+from strandline.spark_lake.archive.catalog import Catalog, LakePartition
 from strandline.spark_lake.archive.objects import ObjectReader
 from strandline.spark_lake.options.options import CORRUPT_COLUMN, SPLIT_BYTES, LakeOptions
 from strandline.spark_lake.plan.planner import (
@@ -114,7 +114,7 @@ class Query:
     def plan_ranges(
         self,
         reader: ObjectReader,
-        selected: Sequence[ArchivedPartition],
+        selected: Sequence[LakePartition],
         ranges: Mapping[TopicPartition, OffsetRange],
     ) -> ScanPlan:
         """The plan for these offsets of the partitions that are named in `ranges`."""
@@ -206,7 +206,7 @@ class Query:
     def _scans(
         self,
         catalog: Catalog,
-        selected: Sequence[ArchivedPartition],
+        selected: Sequence[LakePartition],
         ranges: Mapping[TopicPartition, OffsetRange],
     ) -> list[PartitionScan]:
         limits = self.predicate.limits

@@ -24,13 +24,13 @@ from strandline.spark_lake.archive.catalog import LOOKS_MAX, Catalog
 from strandline.spark_lake.archive.objects import ObjectReader
 from strandline.spark_lake.archive.open_segment import PIECE_BYTES_MAX
 from strandline.spark_lake.archive.segments import (
-    Block,
+    LogBlock,
     LogReader,
     SegmentMeta,
     joined,
     whole_segment,
 )
-from strandline.spark_lake.archive.split_prefetch import LogRange, ReadAhead
+from strandline.spark_lake.archive.split_prefetch import LogRange, SplitPrefetch
 from strandline.spark_lake.options.options import CORRUPT_COLUMN
 from strandline.spark_lake.plan.planner import OffsetRange
 from strandline.spark_lake.plan.splits import Candidate, OpenPiece, SegmentSlice, Split
@@ -108,7 +108,7 @@ class SplitScan:
         Raises a TierError or CorruptRecords that names the object and what to do about it.
         """
         with ThreadPoolExecutor(1, thread_name_prefix="lake-window") as ahead:
-            todo = ReadAhead(
+            todo = SplitPrefetch(
                 one for piece in self._split.slices for one in self._ranges(piece, ahead)
             )
             while (one := todo.take()) is not None:
@@ -138,7 +138,7 @@ class SplitScan:
             chunks = None if number else len(pruned.ranges)
             yield LogRange(entry=entry, log=log, part=part, aborted=aborted, chunks=chunks)
 
-    def _read(self, one: LogRange, todo: ReadAhead) -> Iterator[Any]:
+    def _read(self, one: LogRange, todo: SplitPrefetch) -> Iterator[Any]:
         if isinstance(one.entry, OpenPiece):
             yield from self._open_piece(one, one.entry, todo)
             return
@@ -153,7 +153,7 @@ class SplitScan:
 
     # --- pieces of the open segment ----------------------------------------------------------
 
-    def _open_piece(self, one: LogRange, piece: OpenPiece, todo: ReadAhead) -> Iterator[Any]:
+    def _open_piece(self, one: LogRange, piece: OpenPiece, todo: SplitPrefetch) -> Iterator[Any]:
         try:
             # All of it is in memory and checked before the first row is given out.
             blocks = list(one.log.blocks(one.part, first=one.first, then=todo.fetch_next))
@@ -210,7 +210,7 @@ class SplitScan:
         return meta.aborted_transactions()
 
     def _encoded(
-        self, entry: SegmentEntry, block: Block, aborted: Sequence[AbortedTransaction]
+        self, entry: SegmentEntry, block: LogBlock, aborted: Sequence[AbortedTransaction]
     ) -> Iterator[Any]:
         limits = self._split.limits
         with _naming(self._reader, entry):
@@ -237,7 +237,9 @@ class SplitScan:
         return batch.select(self._columns) if self._row_filter.columns else batch
 
 
-def _runs(block: Block, limits: RowLimits, aborted: Sequence[AbortedTransaction]) -> Iterator[Run]:
+def _runs(
+    block: LogBlock, limits: RowLimits, aborted: Sequence[AbortedTransaction]
+) -> Iterator[Run]:
     batches = block.batches
     is_inside = (
         bool(batches)

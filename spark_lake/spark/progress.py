@@ -25,7 +25,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from strandline.spark_lake.archive.catalog import ArchivedPartition
+from strandline.spark_lake.archive.catalog import LakePartition
 from strandline.spark_lake.plan.planner import OffsetRange, archived_range
 from strandline.storage.errors import CorruptFile
 from strandline.storage.model import Offset, TopicId, TopicPartition
@@ -108,7 +108,7 @@ class Standing:
     losses: tuple[DataLoss, ...] = ()
 
 
-def compare(position: StreamOffsets, archived: Sequence[ArchivedPartition]) -> Standing:
+def compare(position: StreamOffsets, archived: Sequence[LakePartition]) -> Standing:
     """What is new since `position`; new partitions enter where their archive begins."""
     offsets: dict[TopicPartition, Offset] = {}
     waiting: dict[TopicPartition, OffsetRange] = {}

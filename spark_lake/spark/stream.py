@@ -30,7 +30,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from strandline.spark_lake.archive.catalog import ArchivedPartition, Catalog
+from strandline.spark_lake.archive.catalog import Catalog, LakePartition
 from strandline.spark_lake.archive.objects import ObjectReader
 from strandline.spark_lake.plan.planner import OffsetRange
 from strandline.spark_lake.plan.splits import Split
@@ -200,7 +200,7 @@ class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     # --- parts -------------------------------------------------------------------------------
 
-    def _load(self, reader: ObjectReader) -> tuple[Catalog, tuple[ArchivedPartition, ...]]:
+    def _load(self, reader: ObjectReader) -> tuple[Catalog, tuple[LakePartition, ...]]:
         catalog = Catalog(reader)
         catalog.load_cluster()
         options = self._options
@@ -248,7 +248,7 @@ class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return True
 
 
-def _manifests(archived: Sequence[ArchivedPartition]) -> dict[TopicPartition, Manifest]:
+def _manifests(archived: Sequence[LakePartition]) -> dict[TopicPartition, Manifest]:
     return {one.topic_partition: one.manifest for one in archived if one.manifest is not None}
 
 

@@ -31,7 +31,7 @@ HOUR_MS = 3_600_000
 MINUTE_MS = 60_000
 
 
-class ConfigType(Enum):
+class ValueType(Enum):
     """Types as DescribeConfigs numbers them."""
 
     BOOLEAN = 1
@@ -45,7 +45,7 @@ class ConfigType(Enum):
     PASSWORD = 9
 
 
-BOOLEAN, STRING, INT, SHORT, LONG, DOUBLE, LIST = tuple(ConfigType)[:7]
+BOOLEAN, STRING, INT, SHORT, LONG, DOUBLE, LIST = tuple(ValueType)[:7]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class ConfigDef:
     """
 
     name: str
-    type: ConfigType
+    type: ValueType
     default: str
     doc: str
     synonyms: tuple[str, ...] = ()
@@ -82,7 +82,7 @@ class ConfigDef:
 
 def key(
     name: str,
-    config_type: ConfigType,
+    config_type: ValueType,
     default: object,
     doc: str,
     *synonyms: str,
@@ -173,15 +173,15 @@ def parse_config_value(definition: ConfigDef, text: str) -> object:
     text = text.strip()
     value: object
     match definition.type:
-        case ConfigType.BOOLEAN:
+        case ValueType.BOOLEAN:
             if text.lower() not in ("true", "false"):
                 raise InvalidConfig(f"{definition.name}={text!r}: expected true or false")
             return text.lower() == "true"
-        case ConfigType.INT | ConfigType.LONG | ConfigType.SHORT:
+        case ValueType.INT | ValueType.LONG | ValueType.SHORT:
             value = _parse_integer(definition, text)
-        case ConfigType.DOUBLE:
+        case ValueType.DOUBLE:
             value = _parse_number(definition, text)
-        case ConfigType.LIST:
+        case ValueType.LIST:
             elements = _elements(text)
             for element in elements:
                 _check_choice(definition, element)
@@ -203,9 +203,9 @@ def _elements(text: str) -> tuple[str, ...]:
 # More digits than any bound has, and few enough that int() is quick on hostile text.
 _INTEGER = re.compile(r"[+-]?[0-9]{1,64}")
 _INTEGER_BOUNDS = {
-    ConfigType.SHORT: 2**15 - 1,
-    ConfigType.INT: INT_MAX,
-    ConfigType.LONG: LONG_MAX,
+    ValueType.SHORT: 2**15 - 1,
+    ValueType.INT: INT_MAX,
+    ValueType.LONG: LONG_MAX,
 }
 
 
@@ -246,19 +246,19 @@ def _check_choice(definition: ConfigDef, text: str) -> None:
 _PLAIN_FROM, _PLAIN_TO = 1e-3, 1e7
 
 
-def as_read(config_type: ConfigType, text: str) -> str:
+def as_read(config_type: ValueType, text: str) -> str:
     """A checked text as Kafka writes the value that it reads in it: TRUE is true, 007 is 7.
 
     As ConfigDef.convertToString.
     """
     match config_type:
-        case ConfigType.BOOLEAN:
+        case ValueType.BOOLEAN:
             return text.strip().lower()
-        case ConfigType.INT | ConfigType.LONG | ConfigType.SHORT:
+        case ValueType.INT | ValueType.LONG | ValueType.SHORT:
             return str(int(text))
-        case ConfigType.DOUBLE:
+        case ValueType.DOUBLE:
             return _java_double(float(text))
-        case ConfigType.LIST:
+        case ValueType.LIST:
             return ",".join(_elements(text))
         case _:
             return text

@@ -28,7 +28,7 @@ from bench.peers import Kafka, until
 from strandline.storage.clock import SystemClock
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.local.formats import checkpoint
-from strandline.storage.local.inspect.verify import Damage, verify_folders
+from strandline.storage.local.inspect.verify import FileDamage, verify_folders
 from strandline.storage.local.log.log import LocalLog
 from strandline.storage.model import TopicPartition as Name
 from strandline.storage.records.batch.any_batch import walk
@@ -250,7 +250,7 @@ def run(folder: Path, say: Callable[[str], None]) -> None:
         for topic, seen in expected.items():
             seen.append(take_over(data, topic, seen))
             say(f"{topic}: {len(seen) - 1} records are what Kafka served after kill -9")
-        findings = [one for one in verify_folders([data]).findings if one.damage is Damage.DATA]
+        findings = [one for one in verify_folders([data]).findings if one.damage is FileDamage.DATA]
         assert findings == [], findings
         kafka.start()
         for topic, seen in expected.items():

@@ -54,12 +54,12 @@ from strandline.broker.coordination.model.classic_messages import (
     GroupSnapshot,
     GroupState,
     GroupWrite,
+    Instant,
     JoinAnswer,
     JoinedMember,
     JoinRequest,
     LeaveResult,
     LeavingMember,
-    Moment,
     PreviousMember,
     ReplacementWrite,
     SyncAnswer,
@@ -101,7 +101,7 @@ class Group:
     def __init__(
         self,
         group_id: str,
-        now: Moment,
+        now: Instant,
         *,
         rules: GroupRules,
         make_id: Callable[[], str],
@@ -134,7 +134,7 @@ class Group:
         cls,
         group_id: str,
         snapshot: GroupSnapshot,
-        now: Moment,
+        now: Instant,
         *,
         rules: GroupRules,
         make_id: Callable[[], str],
@@ -252,7 +252,7 @@ class Group:
 
     # --- joining -----------------------------------------------------------------------------
 
-    def join(self, request: JoinRequest, ticket: Ticket, now: Moment) -> Effects:
+    def join(self, request: JoinRequest, ticket: Ticket, now: Instant) -> Effects:
         """A member joins the next generation; it may have to wait for the others."""
         self._begin(now)
         member_id = request.member_id
@@ -569,7 +569,7 @@ class Group:
 
     # --- syncing -----------------------------------------------------------------------------
 
-    def sync(self, request: SyncRequest, ticket: Ticket, now: Moment) -> Effects:
+    def sync(self, request: SyncRequest, ticket: Ticket, now: Instant) -> Effects:
         """A member requests its assignment; the leader sends the assignments of all."""
         self._begin(now)
         fault = self._sync_fault(request)
@@ -619,7 +619,7 @@ class Group:
     # --- staying and leaving -----------------------------------------------------------------
 
     def heartbeat(
-        self, *, member_id: str, group_instance_id: str | None, generation: int, now: Moment
+        self, *, member_id: str, group_instance_id: str | None, generation: int, now: Instant
     ) -> ErrorCode:
         """Extends the session; the returned code tells the member whether it must rejoin."""
         if self.state is DEAD:
@@ -633,7 +633,7 @@ class Group:
         self._extend_session(self._members[member_id])
         return ErrorCode.REBALANCE_IN_PROGRESS if self.state is PREPARING else ErrorCode.NONE
 
-    def note_commit(self, member_id: str, now: Moment) -> None:
+    def note_commit(self, member_id: str, now: Instant) -> None:
         """A commit extends the member's session."""
         member = self._members.get(member_id)
         if member is not None and self.state in (STABLE, PREPARING):
@@ -641,7 +641,7 @@ class Group:
             self._extend_session(member)
 
     def leave(
-        self, leaving: Sequence[LeavingMember], now: Moment
+        self, leaving: Sequence[LeavingMember], now: Instant
     ) -> tuple[tuple[LeaveResult, ...], Effects]:
         """Members leave, or an administrator removes them."""
         self._begin(now)
@@ -680,7 +680,7 @@ class Group:
 
     # --- time --------------------------------------------------------------------------------
 
-    def tick(self, now: Moment) -> Effects:
+    def tick(self, now: Instant) -> Effects:
         """Handles expired deadlines; safe to call at any time."""
         if self.next_deadline_ms is None or now.monotonic_ms < self.next_deadline_ms:
             return NO_EFFECTS
@@ -720,7 +720,7 @@ class Group:
 
     # --- loading and unloading ---------------------------------------------------------------
 
-    def loaded(self, now: Moment) -> Effects:
+    def loaded(self, now: Instant) -> Effects:
         """The log is read: starts the sessions, and shrinks a group that exceeds the limits."""
         self._begin(now)
         for member in self._members:
@@ -730,7 +730,7 @@ class Group:
         return self._end()
 
     def taken_over(
-        self, now: Moment, *, generations: Mapping[str, int], must_rejoin: bool
+        self, now: Instant, *, generations: Mapping[str, int], must_rejoin: bool
     ) -> Effects:
         """Takes over the classic members of a former KIP-848 group: starts their sessions.
 
@@ -744,7 +744,7 @@ class Group:
             self._prepare_rebalance("the last member of the new protocol is gone")
         return self._end()
 
-    def unload(self, error_code: ErrorCode, now: Moment) -> Effects:
+    def unload(self, error_code: ErrorCode, now: Instant) -> Effects:
         """Unloads the group: all waiting requests are answered with `error_code`."""
         self._begin(now)
         for member in self._members:
@@ -755,7 +755,7 @@ class Group:
 
     # --- records -----------------------------------------------------------------------------
 
-    def written(self, write: GroupWrite, now: Moment) -> Effects:
+    def written(self, write: GroupWrite, now: Instant) -> Effects:
         """The record is durable: sends the answers that waited for it."""
         self._begin(now)
         if isinstance(write, AssignmentWrite):
@@ -769,7 +769,7 @@ class Group:
             self._finish_replacement(write, write.answer)
         return self._end()
 
-    def write_failed(self, write: GroupWrite, error_code: ErrorCode, now: Moment) -> Effects:
+    def write_failed(self, write: GroupWrite, error_code: ErrorCode, now: Instant) -> Effects:
         """The record is not in the log: reverts the change and answers with the error."""
         self._begin(now)
         if isinstance(write, AssignmentWrite):
@@ -815,7 +815,7 @@ class Group:
 
     # --- the frame of an event ----------------------------------------------------------------
 
-    def _begin(self, now: Moment) -> None:
+    def _begin(self, now: Instant) -> None:
         assert not self._answers, self._answers
         assert self._write is None, self._write
         self._now = now

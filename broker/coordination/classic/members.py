@@ -22,7 +22,7 @@ from strandline.broker.coordination.model.classic_messages import (
     MemberSnapshot,
     Ticket,
 )
-from strandline.broker.coordination.model.member_memory import Room, Share, member_bytes
+from strandline.broker.coordination.model.member_memory import MemberMemory, Share, member_bytes
 from strandline.broker.protocol.schema.errors import ErrorCode
 
 
@@ -147,7 +147,7 @@ class Member:
 class Members:
     """The members in the order of their joins, and aggregates over them."""
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, room: MemberMemory) -> None:
         self.share = Share(room)
         self._by_id: dict[str, Member] = {}
         self._static: dict[str, str] = {}

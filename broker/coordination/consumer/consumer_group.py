@@ -16,7 +16,7 @@ from typing import Final
 
 from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.coordination.consumer.roster import Roster
-from strandline.broker.coordination.model.classic_messages import GroupState, Moment
+from strandline.broker.coordination.model.classic_messages import GroupState, Instant
 from strandline.broker.coordination.model.consumer_messages import (
     ConsumerGroupDescription,
     ConsumerRecord,
@@ -145,7 +145,7 @@ class ConsumerGroup:
 
     # --- changing ----------------------------------------------------------------------------
 
-    def apply(self, record: ConsumerRecord, now: Moment) -> None:
+    def apply(self, record: ConsumerRecord, now: Instant) -> None:
         """Applies one record that is in the log."""
         self.roster.apply(record)
         if isinstance(record, MemberRecord):
@@ -159,7 +159,7 @@ class ConsumerGroup:
         elif isinstance(record, CurrentRecord) and record.current is not None:
             self._time_revocation(record.member_id, now)
 
-    def loaded(self, now: Moment) -> None:
+    def loaded(self, now: Instant) -> None:
         """The log is read: restarts all timers."""
         self.next_deadline_ms = None
         for member_id in self.roster.subscriptions:
@@ -172,7 +172,7 @@ class ConsumerGroup:
 
     # --- clocks ------------------------------------------------------------------------------
 
-    def touch(self, member_id: str, now: Moment) -> None:
+    def touch(self, member_id: str, now: Instant) -> None:
         """Restarts the member's session."""
         subscription = self.roster.subscriptions.get(member_id)
         if subscription is None:
@@ -184,7 +184,7 @@ class ConsumerGroup:
         )
         self._clocks_of(member_id).session_ms = self._due_in(timeout_ms, now)
 
-    def _time_revocation(self, member_id: str, now: Moment) -> None:
+    def _time_revocation(self, member_id: str, now: Instant) -> None:
         clocks = self._clocks_of(member_id)
         clocks.rebalance_ms = None
         subscription = self.roster.subscriptions.get(member_id)
@@ -195,13 +195,13 @@ class ConsumerGroup:
         ):
             clocks.rebalance_ms = self._due_in(subscription.rebalance_timeout_ms, now)
 
-    def await_join(self, member_id: str, now: Moment) -> None:
+    def await_join(self, member_id: str, now: Instant) -> None:
         """Starts the join timer: a classic member was told to rejoin."""
         clocks = self._clocks_of(member_id)
         if clocks.join_ms is None:
             clocks.join_ms = self._due_in(self._rebalance_timeout_ms(member_id), now)
 
-    def await_sync(self, member_id: str, now: Moment) -> None:
+    def await_sync(self, member_id: str, now: Instant) -> None:
         """Starts the sync timer: a classic member has joined."""
         clocks = self._clocks_of(member_id)
         clocks.join_ms = None
@@ -220,13 +220,13 @@ class ConsumerGroup:
             clocks = self._clocks[member_id] = _Clocks()
         return clocks
 
-    def _due_in(self, delay_ms: int, now: Moment) -> int:
+    def _due_in(self, delay_ms: int, now: Instant) -> int:
         deadline_ms = now.monotonic_ms + delay_ms
         if self.next_deadline_ms is None or deadline_ms < self.next_deadline_ms:
             self.next_deadline_ms = deadline_ms
         return deadline_ms
 
-    def due(self, now: Moment) -> list[str]:
+    def due(self, now: Instant) -> list[str]:
         """Returns the members whose deadlines passed, for the caller to fence. Safe at any time.
 
         If there are very many, the next call, which is due at once, returns the others.
@@ -249,13 +249,13 @@ class ConsumerGroup:
             self._due_in(0, now)
         return over[:FENCED_AT_ONCE_MAX]
 
-    def try_again_in(self, delay_ms: int, now: Moment) -> None:
+    def try_again_in(self, delay_ms: int, now: Instant) -> None:
         """Retries the fencing later, because its records could not be written."""
         self._due_in(delay_ms, now)
 
     # --- regular expressions -----------------------------------------------------------------
 
-    def begin_search(self, image: MetadataImage, now: Moment) -> frozenset[str]:
+    def begin_search(self, image: MetadataImage, now: Instant) -> frozenset[str]:
         """Returns the expressions to evaluate on `image` now; empty if there is nothing to do."""
         if self._regexes is None:
             self._regexes = frozenset(self.roster.regex_readers())

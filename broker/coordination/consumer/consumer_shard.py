@@ -30,22 +30,22 @@ from strandline.broker.coordination.model.classic_messages import (
     NO_MEMBER_ID,
     CoordinatorFault,
     GroupState,
+    Instant,
     JoinAnswer,
     JoinRequest,
     LeaveResult,
     LeavingMember,
-    Moment,
     Ticket,
 )
 from strandline.broker.coordination.model.consumer_messages import (
     JOIN_EPOCH,
     LEAVE_FOR_A_WHILE_EPOCH,
+    ConsumerHeartbeat,
     ConsumerRecord,
     ConsumerRules,
     CurrentAssignment,
     EpochRecord,
     HeartbeatAnswer,
-    HeartbeatRequest,
 )
 from strandline.broker.coordination.model.offset_messages import (
     CommitRequest,
@@ -103,7 +103,7 @@ class ConsumerGroups:
 
     # --- replaying ---------------------------------------------------------------------------
 
-    def replay(self, record: ConsumerRecord, now: Moment) -> None:
+    def replay(self, record: ConsumerRecord, now: Instant) -> None:
         """Applies one record of the log."""
         group = self._groups.get(record.group_id)
         if isinstance(record, EpochRecord) and record.epoch is None:
@@ -115,14 +115,14 @@ class ConsumerGroups:
             group = self._groups[record.group_id] = ConsumerGroup(record.group_id, self.rules)
         group.apply(record, now)
 
-    def loaded(self, now: Moment) -> None:
+    def loaded(self, now: Instant) -> None:
         for group in self._groups.values():
             group.loaded(now)
 
     # --- the new protocol --------------------------------------------------------------------
 
     def heartbeat(
-        self, request: HeartbeatRequest, other: Group | None, image: MetadataImage, now: Moment
+        self, request: ConsumerHeartbeat, other: Group | None, image: MetadataImage, now: Instant
     ) -> ConsumerDecision:
         """Handles ConsumerGroupHeartbeat; `other` is a classic group of the same name.
 
@@ -149,7 +149,9 @@ class ConsumerGroups:
         answer = heartbeats.heartbeat(draft, request, self._occasion(group, image, now))
         return ConsumerDecision(records=(*prelude, *draft.records), heartbeat=answer)
 
-    def _occasion(self, group: ConsumerGroup | None, image: MetadataImage, now: Moment) -> Occasion:
+    def _occasion(
+        self, group: ConsumerGroup | None, image: MetadataImage, now: Instant
+    ) -> Occasion:
         return Occasion(
             image=image,
             rules=self.rules,
@@ -158,7 +160,7 @@ class ConsumerGroups:
         )
 
     def _leave(
-        self, request: HeartbeatRequest, image: MetadataImage, now: Moment
+        self, request: ConsumerHeartbeat, image: MetadataImage, now: Instant
     ) -> ConsumerDecision:
         group = self._groups.get(request.group_id)
         if group is None:
@@ -173,7 +175,7 @@ class ConsumerGroups:
         return replace(self.fence(group, [member_id], image, now), heartbeat=answer)
 
     def fence(
-        self, group: ConsumerGroup, member_ids: Sequence[str], image: MetadataImage, now: Moment
+        self, group: ConsumerGroup, member_ids: Sequence[str], image: MetadataImage, now: Instant
     ) -> ConsumerDecision:
         """Fences members; if only classic members remain, the group becomes a classic group."""
         draft = Draft(group.roster)
@@ -187,7 +189,7 @@ class ConsumerGroups:
         group: ConsumerGroup,
         remaining: Roster,
         image: MetadataImage,
-        now: Moment,
+        now: Instant,
         *,
         must_rejoin: bool,
     ) -> ConsumerDecision:
@@ -219,7 +221,7 @@ class ConsumerGroups:
         group: ConsumerGroup,
         found: dict[str, frozenset[str]],
         image: MetadataImage,
-        now: Moment,
+        now: Instant,
     ) -> ConsumerDecision:
         """Applies the topics that the group's regular expressions match in `image`."""
         draft = Draft(group.roster)
@@ -234,7 +236,7 @@ class ConsumerGroups:
         request: JoinRequest,
         ticket: Ticket,
         image: MetadataImage,
-        now: Moment,
+        now: Instant,
     ) -> ConsumerDecision:
         """Handles JoinGroup of a classic member in a KIP-848 group. Raises CoordinatorFault."""
         classic.check_join(group.roster, request, self.rules.size_max)
@@ -273,7 +275,7 @@ class ConsumerGroups:
         group: ConsumerGroup,
         leaving: Sequence[LeavingMember],
         image: MetadataImage,
-        now: Moment,
+        now: Instant,
     ) -> ConsumerDecision:
         """Handles LeaveGroup, for members of either protocol.
 

@@ -36,12 +36,12 @@ from strandline.broker.coordination.model.consumer_messages import (
     LEAVE_FOR_A_WHILE_EPOCH,
     NO_TIMEOUT,
     NOTHING_HELD,
+    ConsumerHeartbeat,
     ConsumerRules,
     CurrentAssignment,
     CurrentRecord,
     EpochRecord,
     HeartbeatAnswer,
-    HeartbeatRequest,
     MemberRecord,
     MemberSubscription,
     Partitions,
@@ -71,7 +71,7 @@ class Occasion:
     is_metadata_new: bool = True
 
 
-def check_heartbeat(request: HeartbeatRequest, rules: ConsumerRules) -> None:
+def check_heartbeat(request: ConsumerHeartbeat, rules: ConsumerRules) -> None:
     """Raises CoordinatorFault for a request that is invalid in any group."""
     epoch = request.member_epoch
     if not request.group_id:
@@ -121,7 +121,7 @@ def check_room(roster: Roster, member_id: str, size_max: int) -> None:
         )
 
 
-def identify(draft: Draft, request: HeartbeatRequest) -> None:
+def identify(draft: Draft, request: ConsumerHeartbeat) -> None:
     """Rebinds a static member, or resets a fenced one. Raises CoordinatorFault."""
     roster, member_id, instance_id = draft.roster, request.member_id, request.instance_id
     bound = roster.static_member_id(instance_id)
@@ -156,7 +156,7 @@ def check_identity(roster: Roster, member_id: str, instance_id: str | None) -> N
         )
 
 
-def _check_released(roster: Roster, bound: str, request: HeartbeatRequest) -> None:
+def _check_released(roster: Roster, bound: str, request: ConsumerHeartbeat) -> None:
     """Raises unless the instance id is free: an active member of the new protocol keeps it."""
     is_classic = roster.subscriptions[bound].classic is not None
     if not is_classic and roster.current_of(bound).epoch != LEAVE_FOR_A_WHILE_EPOCH:
@@ -167,7 +167,7 @@ def _check_released(roster: Roster, bound: str, request: HeartbeatRequest) -> No
         )
 
 
-def _check_epoch(current: CurrentAssignment, request: HeartbeatRequest) -> None:
+def _check_epoch(current: CurrentAssignment, request: ConsumerHeartbeat) -> None:
     epoch = request.member_epoch
     if epoch == current.epoch:
         return
@@ -196,7 +196,7 @@ def _check_epoch(current: CurrentAssignment, request: HeartbeatRequest) -> None:
 
 
 def updated_subscription(
-    before: MemberSubscription | None, request: HeartbeatRequest
+    before: MemberSubscription | None, request: ConsumerHeartbeat
 ) -> MemberSubscription:
     """Returns the subscription updated with the fields that the request sets."""
     known = before or MemberSubscription()
@@ -340,7 +340,7 @@ def reconcile_member(
     return moved
 
 
-def heartbeat(draft: Draft, request: HeartbeatRequest, occasion: Occasion) -> HeartbeatAnswer:
+def heartbeat(draft: Draft, request: ConsumerHeartbeat, occasion: Occasion) -> HeartbeatAnswer:
     """Runs all four steps. The request is checked and has a member id. Raises CoordinatorFault."""
     rules, member_id = occasion.rules, request.member_id
     check_room(draft.roster, member_id, rules.size_max)

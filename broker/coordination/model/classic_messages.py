@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, TypeAlias
 
-from strandline.broker.coordination.model.member_memory import Room
+from strandline.broker.coordination.model.member_memory import MemberMemory
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.config.definition import INT, INT_MAX, key
 from strandline.storage.errors import StrandlineError
@@ -37,7 +37,7 @@ class CoordinatorFault(StrandlineError):
         self.message = message
 
 
-class Moment(NamedTuple):
+class Instant(NamedTuple):
     """The current time, twice: wall time goes into records, monotonic time drives the timeouts."""
 
     wall_ms: int
@@ -88,7 +88,7 @@ class GroupRules:
     # within a session timeout; a client that requests ids and never joins would fill the memory.
     pending_max: int = 10_000
     # Shared by all groups with these rules.
-    room: Room = field(default_factory=Room, compare=False)
+    room: MemberMemory = field(default_factory=MemberMemory, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -232,7 +232,7 @@ CONSUMER_RECORDS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeartbeatRequest:
+class ConsumerHeartbeat:
     """ConsumerGroupHeartbeat. None (and a timeout of -1) means "as in my last heartbeat"."""
 
     group_id: str

@@ -36,7 +36,7 @@ class Lack(Enum):
     BROKER = auto()
 
 
-class Room:
+class MemberMemory:
     """The memory budget that all groups of a broker share. Not thread-safe."""
 
     __slots__ = ("group_bytes_max", "held_bytes", "quiet_log", "total_bytes_max")
@@ -64,7 +64,7 @@ class Share:
 
     __slots__ = ("_room", "held_bytes")
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, room: MemberMemory) -> None:
         self._room = room
         self.held_bytes = 0
 

@@ -70,18 +70,18 @@ class TransactionalRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class TransactionMarker:
+class LoadedMarker:
     """The end of a producer's transaction."""
 
     producer_id: int
     end: TransactionEnd
 
 
-LoadedRecord: TypeAlias = CoordinatorRecord | TransactionalRecord | TransactionMarker
+LoadedRecord: TypeAlias = CoordinatorRecord | TransactionalRecord | LoadedMarker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chunk:
+class LoadedChunk:
     """A run of the log, decoded; the next one begins at `next_offset`."""
 
     records: tuple[LoadedRecord, ...]
@@ -101,7 +101,7 @@ def encode_records(records: Sequence[CoordinatorRecord], now_ms: int) -> bytearr
     )
 
 
-def read_chunk(log: UnifiedLog, offset: int, end_offset: int) -> Chunk:
+def read_chunk(log: UnifiedLog, offset: int, end_offset: int) -> LoadedChunk:
     """Reads and decodes some batches from `offset` on, before `end_offset`. Blocks.
 
     Raises StorageError, CorruptRecords; CorruptFile for a record that is not in Kafka's format.
@@ -129,21 +129,21 @@ def read_chunk(log: UnifiedLog, offset: int, end_offset: int) -> Chunk:
                 records.append(TransactionalRecord(header.producer_id, decoded))
             else:
                 records.append(decoded)
-    return Chunk(
+    return LoadedChunk(
         records=tuple(records),
         next_offset=min(chunk.next_offset, end_offset),
         skipped_count=skipped_count,
     )
 
 
-def _marker(producer_id: int, record: Record) -> TransactionMarker | None:
+def _marker(producer_id: int, record: Record) -> LoadedMarker | None:
     """Returns the end of a transaction; None for other control records."""
     if record.key is None or len(record.key) < _CONTROL_KEY.size:
         return None
     _, kind = _CONTROL_KEY.unpack_from(record.key)
     if kind not in (TransactionEnd.ABORT.value, TransactionEnd.COMMIT.value):
         return None
-    return TransactionMarker(producer_id, TransactionEnd(kind))
+    return LoadedMarker(producer_id, TransactionEnd(kind))
 
 
 def _decode(log: UnifiedLog, record: Record) -> CoordinatorRecord | None:

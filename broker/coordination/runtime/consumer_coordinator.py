@@ -24,20 +24,20 @@ from strandline.broker.coordination.consumer.consumer_shard import ConsumerDecis
 from strandline.broker.coordination.consumer.heartbeats import preferred_assignor
 from strandline.broker.coordination.model.classic_messages import (
     CoordinatorFault,
+    Instant,
     JoinAnswer,
     JoinRequest,
     LeaveResult,
     LeavingMember,
-    Moment,
     SyncAnswer,
     SyncRequest,
     Ticket,
 )
 from strandline.broker.coordination.model.consumer_messages import (
     ConsumerGroupDescription,
+    ConsumerHeartbeat,
     EpochRecord,
     HeartbeatAnswer,
-    HeartbeatRequest,
 )
 from strandline.broker.coordination.model.topic_regex import find_topics
 from strandline.broker.coordination.runtime.journal import in_batches, settle, write_members
@@ -59,7 +59,7 @@ class Surroundings(Protocol):
     @property
     def image(self) -> MetadataImage: ...
 
-    def now(self) -> Moment: ...
+    def now(self) -> Instant: ...
 
     def arm(self, group: Group | ConsumerGroup) -> None:
         """Arms the timer with the group's next deadline."""
@@ -78,7 +78,7 @@ class ConsumerCoordinator:
 
     # --- the new protocol --------------------------------------------------------------------
 
-    async def heartbeat(self, slot: Slot, request: HeartbeatRequest) -> HeartbeatAnswer:
+    async def heartbeat(self, slot: Slot, request: ConsumerHeartbeat) -> HeartbeatAnswer:
         """Handles a heartbeat. Raises CoordinatorFault."""
         now, image = self._surroundings.now(), self._surroundings.image
         group_id = request.group_id
@@ -204,7 +204,7 @@ class ConsumerCoordinator:
         return slot.shard.consumers.get(group.group_id) is group
 
     def _carry_out(
-        self, slot: Slot, group_id: str, decision: ConsumerDecision, now: Moment
+        self, slot: Slot, group_id: str, decision: ConsumerDecision, now: Instant
     ) -> None:
         """Writes and replays. Raises CoordinatorFault; then nothing has changed."""
         if not decision.records:
@@ -227,7 +227,7 @@ class ConsumerCoordinator:
 
     # --- regular expressions -----------------------------------------------------------------
 
-    def _search(self, slot: Slot, group: ConsumerGroup, image: MetadataImage, now: Moment) -> None:
+    def _search(self, slot: Slot, group: ConsumerGroup, image: MetadataImage, now: Instant) -> None:
         regexes = group.begin_search(image, now)
         if not regexes:
             return

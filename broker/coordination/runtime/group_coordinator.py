@@ -36,11 +36,11 @@ from strandline.broker.coordination.model.classic_messages import (
     CoordinatorFault,
     GroupDescription,
     GroupState,
+    Instant,
     JoinAnswer,
     JoinRequest,
     LeaveResult,
     LeavingMember,
-    Moment,
     SyncAnswer,
     SyncRequest,
 )
@@ -48,8 +48,8 @@ from strandline.broker.coordination.model.consumer_messages import (
     DEFAULT_TIMES,
     JOIN_EPOCH,
     ConsumerGroupDescription,
+    ConsumerHeartbeat,
     HeartbeatAnswer,
-    HeartbeatRequest,
     MemberTimes,
 )
 from strandline.broker.coordination.model.group_config import GroupConfig
@@ -262,7 +262,7 @@ class GroupCoordinator:
         await settle(slot)
         return results
 
-    async def consumer_heartbeat(self, request: HeartbeatRequest) -> HeartbeatAnswer:
+    async def consumer_heartbeat(self, request: ConsumerHeartbeat) -> HeartbeatAnswer:
         """Handles the only member request of the new protocol. Raises CoordinatorFault."""
         check_heartbeat(request, self._slots.consumer_rules)
         if request.member_epoch == JOIN_EPOCH:
@@ -459,8 +459,8 @@ class GroupCoordinator:
             return POLL_S
         return max(0.0, min((next_ms - self.now().monotonic_ms) / 1000, POLL_S))
 
-    def now(self) -> Moment:
-        return Moment(self._clock.now_ms(), int(self._clock.monotonic_s() * 1000))
+    def now(self) -> Instant:
+        return Instant(self._clock.now_ms(), int(self._clock.monotonic_s() * 1000))
 
     def arm(self, group: Group | ConsumerGroup) -> None:
         """Arms the timer with the group's next deadline."""

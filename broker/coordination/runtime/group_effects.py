@@ -16,8 +16,8 @@ from strandline.broker.coordination.model.classic_messages import (
     Answer,
     CreationWrite,
     Effects,
+    Instant,
     JoinAnswer,
-    Moment,
 )
 from strandline.broker.coordination.model.offset_messages import GroupRecord
 from strandline.broker.coordination.runtime.journal import append, log_failed_write, member_code
@@ -32,7 +32,7 @@ def carry_out(
     step: GroupEffects,
     *,
     answer: Callable[[Sequence[Answer]], None],
-    now: Callable[[], Moment],
+    now: Callable[[], Instant],
 ) -> None:
     """Writes the record of the effects, and sends the answers."""
     group, effects = step.group, step.effects
@@ -61,7 +61,7 @@ def carry_out(
 
 
 def _undo_creation(
-    slot: Slot, group: Group, effects: Effects, error_code: ErrorCode, now: Moment
+    slot: Slot, group: Group, effects: Effects, error_code: ErrorCode, now: Instant
 ) -> tuple[Sequence[Answer], Sequence[Answer]]:
     """Removes a group whose creation could not be written; its joins are answered with an error."""
     slot.shard.forget(group.group_id)

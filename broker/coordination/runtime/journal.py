@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from strandline.broker.coordination.model.classic_messages import CoordinatorFault, Moment
+from strandline.broker.coordination.model.classic_messages import CoordinatorFault, Instant
 from strandline.broker.coordination.model.offset_messages import CoordinatorRecord
 from strandline.broker.coordination.records.offset_records import encode_records
 from strandline.broker.coordination.runtime.slots import Slot
@@ -24,13 +24,13 @@ from strandline.storage.local.log.log import AppendOrigin
 TOMBSTONES_PER_BATCH_MAX = 500
 
 
-def append(slot: Slot, records: Sequence[CoordinatorRecord], now: Moment) -> None:
+def append(slot: Slot, records: Sequence[CoordinatorRecord], now: Instant) -> None:
     """Appends one batch. Raises RecordsRejected, StorageError."""
     batch = encode_records(records, now.wall_ms)
     slot.partition.append(memoryview(batch), origin=AppendOrigin.COORDINATOR)
 
 
-def write_offsets(slot: Slot, records: Sequence[CoordinatorRecord], now: Moment) -> None:
+def write_offsets(slot: Slot, records: Sequence[CoordinatorRecord], now: Instant) -> None:
     """Appends and replays. Raises CoordinatorFault with the code for a committing client."""
     try:
         append(slot, records, now)
@@ -42,7 +42,7 @@ def write_offsets(slot: Slot, records: Sequence[CoordinatorRecord], now: Moment)
     replay(slot, records, now)
 
 
-def write_members(slot: Slot, records: Sequence[CoordinatorRecord], now: Moment) -> None:
+def write_members(slot: Slot, records: Sequence[CoordinatorRecord], now: Instant) -> None:
     """Appends and replays. Raises CoordinatorFault with the code for a member."""
     try:
         append(slot, records, now)
@@ -52,7 +52,7 @@ def write_members(slot: Slot, records: Sequence[CoordinatorRecord], now: Moment)
     replay(slot, records, now)
 
 
-def replay(slot: Slot, records: Sequence[CoordinatorRecord], now: Moment) -> None:
+def replay(slot: Slot, records: Sequence[CoordinatorRecord], now: Instant) -> None:
     """Applies written records, in their order, to the state of their slot."""
     for record in records:
         slot.shard.replay(record, now)

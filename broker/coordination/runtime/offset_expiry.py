@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Container, Sequence
 
-from strandline.broker.coordination.model.classic_messages import CoordinatorFault, Moment
+from strandline.broker.coordination.model.classic_messages import CoordinatorFault, Instant
 from strandline.broker.coordination.model.offset_messages import CoordinatorRecord
 from strandline.broker.coordination.runtime.journal import in_batches, write_offsets
 from strandline.broker.coordination.runtime.slots import Slot, Slots
@@ -30,7 +30,7 @@ class OffsetForgetting:
         slots: Slots,
         *,
         interval_ms: int,
-        now: Moment,
+        now: Instant,
         believed_ms: Callable[[], TimestampMs],
     ) -> None:
         """`believed_ms` is the time used for expiry: the wall clock may have jumped."""
@@ -41,7 +41,7 @@ class OffsetForgetting:
         # Names of existing topics created while a partition was not loaded; cleared when all are.
         self._made_while_loading: set[str] = set()
 
-    def expire_if_due(self, now: Moment) -> None:
+    def expire_if_due(self, now: Instant) -> None:
         """Deletes offsets older than `offsets.retention.minutes`, once per interval."""
         if now.monotonic_ms < self._next_expiry_ms:
             return
@@ -61,7 +61,7 @@ class OffsetForgetting:
         return len(self._made_while_loading)
 
     def follow(
-        self, topics: Container[str], *, gone: set[str], made: set[str], now: Moment
+        self, topics: Container[str], *, gone: set[str], made: set[str], now: Instant
     ) -> None:
         """Deletes all offsets of the topics in `gone`; `made` are topics created since the last
         call,
@@ -77,7 +77,7 @@ class OffsetForgetting:
             self._made_while_loading |= made
         self._made_while_loading = {name for name in self._made_while_loading if name in topics}
 
-    def note_loaded(self, slot: Slot, topics: Container[str], now: Moment) -> None:
+    def note_loaded(self, slot: Slot, topics: Container[str], now: Instant) -> None:
         """Deletes offsets of topics deleted meanwhile; `topics` are the existing ones.
 
         Every commit in that log precedes the deletion of its topic: a partition that is not loaded
@@ -92,7 +92,7 @@ class OffsetForgetting:
             self._made_while_loading.clear()
 
 
-def _write_tombstones(slot: Slot, records: Sequence[CoordinatorRecord], now: Moment) -> None:
+def _write_tombstones(slot: Slot, records: Sequence[CoordinatorRecord], now: Instant) -> None:
     try:
         for batch in in_batches(records):
             write_offsets(slot, batch, now)

@@ -26,9 +26,9 @@ from strandline.broker.coordination.model.classic_messages import (
     Effects,
     GroupRules,
     GroupState,
+    Instant,
     JoinAnswer,
     JoinRequest,
-    Moment,
     Ticket,
 )
 from strandline.broker.coordination.model.consumer_messages import CONSUMER_RECORDS, ConsumerRules
@@ -110,7 +110,7 @@ class GroupShard:
 
     # --- replaying ---------------------------------------------------------------------------
 
-    def replay(self, record: CoordinatorRecord, now: Moment) -> None:
+    def replay(self, record: CoordinatorRecord, now: Instant) -> None:
         """Applies one record of the log."""
         if isinstance(record, OffsetRecord):
             self._replay_offset(record, now)
@@ -131,7 +131,7 @@ class GroupShard:
                 make_id=self._make_id,
             )
 
-    def _replay_offset(self, record: OffsetRecord, now: Moment) -> None:
+    def _replay_offset(self, record: OffsetRecord, now: Instant) -> None:
         offsets = self._offsets.get(record.group_id)
         if record.committed is None:
             if offsets is not None:
@@ -145,14 +145,14 @@ class GroupShard:
         if record.group_id not in self._groups and record.group_id not in self.consumers:
             self._groups[record.group_id] = self._new_group(record.group_id, now)
 
-    def loaded(self, now: Moment) -> list[GroupEffects]:
+    def loaded(self, now: Instant) -> list[GroupEffects]:
         """The log is read to its end: starts the sessions of all members."""
         self.consumers.loaded(now)
         return [
             GroupEffects(group=group, effects=group.loaded(now)) for group in self._groups.values()
         ]
 
-    def unload(self, error_code: ErrorCode, now: Moment) -> list[GroupEffects]:
+    def unload(self, error_code: ErrorCode, now: Instant) -> list[GroupEffects]:
         """This broker stops coordinating these groups."""
         groups, self._groups, self._offsets = self._groups, {}, {}
         self.consumers.clear()
@@ -161,13 +161,13 @@ class GroupShard:
             for group in groups.values()
         ]
 
-    def _new_group(self, group_id: str, now: Moment) -> Group:
+    def _new_group(self, group_id: str, now: Instant) -> Group:
         return Group(group_id, now, rules=self._rules, make_id=self._make_id)
 
     # --- members -----------------------------------------------------------------------------
 
     def join(
-        self, group_id: str, request: JoinRequest, ticket: Ticket, now: Moment
+        self, group_id: str, request: JoinRequest, ticket: Ticket, now: Instant
     ) -> GroupEffects:
         """A join creates the group if necessary; see `Group.join`.
 
@@ -217,7 +217,7 @@ class GroupShard:
             )
         return ErrorCode.NONE if request.generation < 0 else request.missing_group_code
 
-    def commit(self, group_id: str, request: CommitRequest, now: Moment) -> CommitDecision:
+    def commit(self, group_id: str, request: CommitRequest, now: Instant) -> CommitDecision:
         """Returns the records of a commit; changes nothing but the member's session."""
         fault = self.check_commit(group_id, request)
         if fault is not ErrorCode.NONE:
@@ -295,7 +295,7 @@ class GroupShard:
             for partition in offsets.topics[topic]
         ]
 
-    def expire(self, now: Moment) -> list[CoordinatorRecord]:
+    def expire(self, now: Instant) -> list[CoordinatorRecord]:
         """Returns tombstones of expired offsets, and of groups that then have none."""
         records: list[CoordinatorRecord] = []
         for group in (*self._groups.values(), *self.consumers):

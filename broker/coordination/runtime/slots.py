@@ -27,16 +27,16 @@ from strandline.broker.cluster.metadata.image import TopicImage
 from strandline.broker.cluster.metadata.metadata import Metadata
 from strandline.broker.cluster.replicas.partition import Partition
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
-from strandline.broker.coordination.model.classic_messages import CoordinatorFault, Moment
+from strandline.broker.coordination.model.classic_messages import CoordinatorFault, Instant
 from strandline.broker.coordination.model.consumer_messages import MemberTimes
 from strandline.broker.coordination.model.group_config import GroupConfig
-from strandline.broker.coordination.model.member_memory import Room
+from strandline.broker.coordination.model.member_memory import MemberMemory
 from strandline.broker.coordination.model.offset_messages import CoordinatorRecord
 from strandline.broker.coordination.records.offset_records import (
+    LoadedMarker,
     LoadedRecord,
     TransactionalRecord,
     TransactionEnd,
-    TransactionMarker,
     read_chunk,
 )
 from strandline.broker.coordination.runtime.shard import GroupShard
@@ -110,7 +110,7 @@ class Slots:
         self._clock = clock
         self._reads = reads
         self._on_found = on_found
-        self._rules = replace(config.classic, room=Room())
+        self._rules = replace(config.classic, room=MemberMemory())
         self.consumer_rules = replace(
             config.consumer, times_of=times_of, classic_size_max=config.classic.size_max
         )
@@ -223,7 +223,7 @@ class Slots:
         return next((s for s in self.all() if not s.is_loaded and s.retry_s <= now_s), None)
 
     async def load(
-        self, slot: Slot, now: Callable[[], Moment], on_loaded: Callable[[Slot], None]
+        self, slot: Slot, now: Callable[[], Instant], on_loaded: Callable[[Slot], None]
     ) -> None:
         """Replays the log of one slot; `on_loaded` may serve it from then on."""
         try:
@@ -244,7 +244,7 @@ class Slots:
             )
 
     async def _load_slot(
-        self, slot: Slot, now: Callable[[], Moment], on_loaded: Callable[[Slot], None]
+        self, slot: Slot, now: Callable[[], Instant], on_loaded: Callable[[Slot], None]
     ) -> None:
         """Replays the log of one partition. Raises RecordsRejected, StorageError."""
         began_s = self._clock.monotonic_s()
@@ -284,10 +284,10 @@ class _Replay:
         self._shard = shard
         self._open: dict[int, list[CoordinatorRecord]] = {}
 
-    def take(self, record: LoadedRecord, now: Moment) -> None:
+    def take(self, record: LoadedRecord, now: Instant) -> None:
         if isinstance(record, TransactionalRecord):
             self._open.setdefault(record.producer_id, []).append(record.record)
-        elif isinstance(record, TransactionMarker):
+        elif isinstance(record, LoadedMarker):
             ended = self._open.pop(record.producer_id, [])
             if record.end is TransactionEnd.COMMIT:
                 for kept in ended:

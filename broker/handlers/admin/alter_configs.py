@@ -75,7 +75,8 @@ from strandline.broker.protocol.messages.incremental_alter_configs import (
 )
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.broker.protocol.schema.primitives import STRING_BYTES_MAX
-from strandline.storage.config.log_config import TOPIC_CONFIGS, ConfigDef, ConfigType
+from strandline.storage.config.definition import ValueType
+from strandline.storage.config.log_config import TOPIC_CONFIGS, ConfigDef
 from strandline.storage.errors import StorageError
 
 # Computes a topic's new properties from the current ones. Raises Refusal.
@@ -409,7 +410,7 @@ def _list_of(name: str, operation: int, definitions: Mapping[str, ConfigDef]) ->
     verb = ConfigOperation(operation).name
     if definition is None:
         raise Refusal(ErrorCode.INVALID_CONFIG, f"Can't {verb} to unknown property {name}.")
-    if definition.type is not ConfigType.LIST:
+    if definition.type is not ValueType.LIST:
         raise Refusal(
             ErrorCode.INVALID_CONFIG, f"Can't {verb} to key {name} because its type is not LIST."
         )

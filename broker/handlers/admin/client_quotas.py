@@ -20,9 +20,7 @@ from strandline.broker.protocol.messages.alter_client_quotas import (
     AlterClientQuotasResponse,
     AlterQuotaEntry,
     AlterQuotaResult,
-)
-from strandline.broker.protocol.messages.alter_client_quotas import (
-    QuotaEntity as WireQuotaEntity,
+    EntityData,
 )
 from strandline.broker.protocol.messages.describe_client_quotas import (
     DescribeClientQuotasRequest,
@@ -108,7 +106,7 @@ def _answer(result: AlterationResult) -> AlterQuotaResult:
     return AlterQuotaResult(
         error_code=result.error_code,
         error_message=clipped(result.error_message),
-        entity=[WireQuotaEntity(entity_type=p.kind, entity_name=p.name) for p in result.entity],
+        entity=[EntityData(entity_type=p.kind, entity_name=p.name) for p in result.entity],
     )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from strandline.broker.cluster.metadata.topic_names import topic_name_fault
 from strandline.broker.config.rows import (
     ConfigRow,
-    ConfigSource,
+    ValueSource,
     describe_all,
     describe_broker,
     describe_group,
@@ -38,7 +38,7 @@ from strandline.storage.config.definition import as_read
 # Enough for each topic of a large cluster with some ten own keys.
 KEYS_MAX = 100_000
 # Kafka shows synonyms from these sources as it parsed them, and others as they were set.
-OWN_SOURCES = (ConfigSource.DYNAMIC_TOPIC, ConfigSource.GROUP)
+OWN_SOURCES = (ValueSource.DYNAMIC_TOPIC, ValueSource.GROUP)
 
 
 class ConfigHandlers:

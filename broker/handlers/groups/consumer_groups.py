@@ -15,8 +15,8 @@ from strandline.broker.cluster.metadata.metadata import Metadata
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault
 from strandline.broker.coordination.model.consumer_messages import (
     ConsumerGroupDescription,
+    ConsumerHeartbeat,
     DescribedConsumer,
-    HeartbeatRequest,
     Partitions,
 )
 from strandline.broker.coordination.runtime.group_coordinator import GroupCoordinator
@@ -108,12 +108,12 @@ class ConsumerGroupHandlers:
 
 def _heartbeat_of(
     request: ConsumerGroupHeartbeatRequest, context: RequestContext
-) -> HeartbeatRequest:
+) -> ConsumerHeartbeat:
     host, _, _ = context.peer.rpartition(":")
     owned: dict[TopicId, frozenset[int]] | None = None
     if request.topic_partitions is not None:
         owned = {entry.topic_id: frozenset(entry.partitions) for entry in request.topic_partitions}
-    return HeartbeatRequest(
+    return ConsumerHeartbeat(
         group_id=request.group_id,
         member_id=request.member_id,
         member_epoch=request.member_epoch,

@@ -19,7 +19,7 @@ from strandline.broker.protocol.schema.schema import (
 )
 
 
-class QuotaEntity(Struct):
+class EntityData(Struct):
     """`entity_name` None is the default of its type."""
 
     entity_type: str = wire(string)
@@ -35,7 +35,7 @@ class QuotaOperation(Struct):
 
 
 class AlterQuotaEntry(Struct):
-    entity: Sequence[QuotaEntity] = wire(array(QuotaEntity))
+    entity: Sequence[EntityData] = wire(array(EntityData))
     ops: Sequence[QuotaOperation] = wire(array(QuotaOperation))
 
 
@@ -47,7 +47,7 @@ class AlterClientQuotasRequest(Request, api=ApiKey.ALTER_CLIENT_QUOTAS):
 class AlterQuotaResult(Struct):
     error_code: int = wire(int16, default=0)
     error_message: str | None = wire(string, nullable="0+", default=None)
-    entity: Sequence[QuotaEntity] = wire(array(QuotaEntity))
+    entity: Sequence[EntityData] = wire(array(EntityData))
 
 
 class AlterClientQuotasResponse(Response, api=ApiKey.ALTER_CLIENT_QUOTAS):

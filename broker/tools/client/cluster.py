@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from strandline.broker.tools.client.connection import (
     REQUEST_SECONDS_MAX,
-    Connection,
+    ClusterConnection,
     failure_of,
     quiet_logger,
     require_library,
@@ -122,7 +122,7 @@ class GroupView:
 class Cluster:
     """A connected admin client."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ClusterConnection) -> None:
         """Raises ToolFailure when the library is missing or no broker answers."""
         require_library()
         connection.check_reachable()

@@ -55,7 +55,7 @@ _REMEDIES: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Connection:
+class ClusterConnection:
     """The address of the cluster, and librdkafka's settings for it."""
 
     bootstrap: str = DEFAULT_BOOTSTRAP
@@ -119,7 +119,7 @@ class Connection:
 
 def connection_of(
     bootstrap: str, settings: Sequence[str], settings_file: Path | None
-) -> Connection:
+) -> ClusterConnection:
     """Builds it from the command line; `settings` are KEY=VALUE and win. Raises WrongUse."""
     merged: dict[str, str] = {}
     if settings_file is not None:
@@ -131,7 +131,7 @@ def connection_of(
             _pairs(line for line in lines if line.strip() and line.strip()[0] not in "#!")
         )
     merged.update(_pairs(settings))
-    return Connection(bootstrap=bootstrap, settings=merged)
+    return ClusterConnection(bootstrap=bootstrap, settings=merged)
 
 
 def pair(text: str) -> tuple[str, str]:

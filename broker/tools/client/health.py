@@ -45,7 +45,7 @@ _ESCAPED = re.compile(r"\\(.)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class MetricSample:
     """One series of a metrics page."""
 
     name: str
@@ -78,7 +78,7 @@ class Page:
 
     def __init__(self, text: str) -> None:
         """Parses the samples; skips other lines."""
-        self._samples: dict[str, list[Sample]] = {}
+        self._samples: dict[str, list[MetricSample]] = {}
         for line in text.splitlines():
             found = None if line.startswith("#") else _SAMPLE.fullmatch(line.strip())
             if found is not None:
@@ -86,10 +86,10 @@ class Page:
                     name: _ESCAPED.sub(lambda one: "\n" if one[1] == "n" else one[1], value)
                     for name, value in _LABEL.findall(found[2] or "")
                 }
-                sample = Sample(name=found[1], labels=labels, value=float(found[3]))
+                sample = MetricSample(name=found[1], labels=labels, value=float(found[3]))
                 self._samples.setdefault(sample.name, []).append(sample)
 
-    def all(self, name: str) -> Sequence[Sample]:
+    def all(self, name: str) -> Sequence[MetricSample]:
         return self._samples.get(name, ())
 
     def value(self, name: str, default: float = 0.0) -> float:
@@ -263,7 +263,7 @@ def _stuck(page: Page) -> Check:
     return Check(what="waiting for the archive", figure=counted(count, "segment"), trouble=trouble)
 
 
-def _failing_text(failing: Sequence[Sample]) -> str:
+def _failing_text(failing: Sequence[MetricSample]) -> str:
     longest = max(failing, key=lambda sample: sample.value)
     labels = longest.labels
     others = f" (and {len(failing) - 1:,} more)" if len(failing) > 1 else ""
@@ -302,5 +302,5 @@ def _by_topic(page: Page, name: str) -> dict[str, float]:
     return dict(_topic_values(page.all(name)))
 
 
-def _topic_values(samples: Iterable[Sample]) -> Iterator[tuple[str, float]]:
+def _topic_values(samples: Iterable[MetricSample]) -> Iterator[tuple[str, float]]:
     return ((one.labels["topic"], one.value) for one in samples if one.labels.get("topic"))

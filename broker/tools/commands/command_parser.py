@@ -8,7 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
-from strandline.broker.tools.client.connection import DEFAULT_BOOTSTRAP, Connection, connection_of
+from strandline.broker.tools.client.connection import (
+    DEFAULT_BOOTSTRAP,
+    ClusterConnection,
+    connection_of,
+)
 from strandline.broker.tools.client.failures import WrongUse
 from strandline.broker.tools.client.printing import is_utf8, printable
 
@@ -93,7 +97,7 @@ def partition_number(text: str) -> int:
     return number
 
 
-def chosen_connection(options: argparse.Namespace) -> Connection:
+def chosen_connection(options: argparse.Namespace) -> ClusterConnection:
     """Returns the connection of the options. Raises WrongUse.
 
     Arguments come from the system as bytes, and become names on the wire, which are UTF-8; the

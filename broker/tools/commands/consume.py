@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from strandline.broker.tools.client.cluster import Cluster, Key
 from strandline.broker.tools.client.connection import (
-    Connection,
+    ClusterConnection,
     failure_of,
     quiet_logger,
     settings_checked,
@@ -76,7 +76,7 @@ class Wish:
     quiet: bool = False
 
 
-def consume(connection: Connection, wish: Wish) -> int:
+def consume(connection: ClusterConnection, wish: Wish) -> int:
     """Reads until a limit or Ctrl-C; returns the exit code."""
     if wish.group is not None and wish.partitions:
         raise WrongUse(

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from strandline.broker.tools.client.cluster import Cluster, GroupView, Key, MemberView
 from strandline.broker.tools.client.confirmation import confirm
-from strandline.broker.tools.client.connection import Connection
+from strandline.broker.tools.client.connection import ClusterConnection
 from strandline.broker.tools.client.failures import ToolFailure, WrongUse
 from strandline.broker.tools.client.printing import Json, print_json, print_table, remark, say
 from strandline.broker.tools.client.resets import Move, PartitionState, Reset, moment_of, plan
@@ -20,7 +20,7 @@ from strandline.storage.plurals import counted
 DEAD = "DEAD"
 
 
-def list_groups(connection: Connection, *, as_json: bool) -> int:
+def list_groups(connection: ClusterConnection, *, as_json: bool) -> int:
     """Prints one line per group; returns the exit code."""
     lines = Cluster(connection).group_lines()
     if as_json:
@@ -39,7 +39,7 @@ def list_groups(connection: Connection, *, as_json: bool) -> int:
 
 
 def describe(
-    connection: Connection, names: Sequence[str], *, with_members: bool, as_json: bool
+    connection: ClusterConnection, names: Sequence[str], *, with_members: bool, as_json: bool
 ) -> int:
     """Prints lag and reader per partition; returns the exit code."""
     cluster = Cluster(connection)
@@ -93,7 +93,7 @@ def describe(
 
 
 def reset_offsets(
-    connection: Connection,
+    connection: ClusterConnection,
     name: str,
     reset: Reset,
     *,
@@ -136,7 +136,7 @@ def reset_offsets(
     return 0
 
 
-def delete(connection: Connection, names: Sequence[str], *, yes: bool) -> int:
+def delete(connection: ClusterConnection, names: Sequence[str], *, yes: bool) -> int:
     """Deletes groups and their offsets; returns the exit code."""
     cluster = Cluster(connection)
     if not yes:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from strandline.broker.tools.client.connection import (
     REQUEST_SECONDS_MAX,
-    Connection,
+    ClusterConnection,
     failure_of,
     quiet_logger,
     require_library,
@@ -79,7 +79,7 @@ class _Deliveries:
 
 
 def produce(
-    connection: Connection,
+    connection: ClusterConnection,
     topic: str,
     *,
     source: Path | None,
@@ -143,7 +143,7 @@ def produce(
 
 
 def _make_producer(
-    connection: Connection, *, acks: str, compression: str, linger_ms: int
+    connection: ClusterConnection, *, acks: str, compression: str, linger_ms: int
 ) -> Producer:
     from confluent_kafka import Producer
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from strandline.broker.tools.client.cluster import BrokerPlace, Cluster
-from strandline.broker.tools.client.connection import Connection
+from strandline.broker.tools.client.connection import ClusterConnection
 from strandline.broker.tools.client.failures import ToolFailure, WrongUse
 from strandline.broker.tools.client.health import (
     Check,
@@ -52,7 +52,7 @@ class _Seen:
         return max(0.0, SystemClock().now_ms() / 1000 - began_s)
 
 
-def status(connection: Connection, urls: Sequence[str], *, as_json: bool) -> int:
+def status(connection: ClusterConnection, urls: Sequence[str], *, as_json: bool) -> int:
     """Returns the exit code: 0 if all is well, 3 if not. Raises ToolFailure, WrongUse."""
     named = [(url, _checked(url)) for url in urls] or list(_of_cluster(Cluster(connection)))
     seen = [_look(name, url) for name, url in named]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from strandline.broker.tools.client.cluster import Cluster, TopicView
 from strandline.broker.tools.client.confirmation import confirm
-from strandline.broker.tools.client.connection import Connection
+from strandline.broker.tools.client.connection import ClusterConnection
 from strandline.broker.tools.client.failures import ToolFailure, WrongUse
 from strandline.broker.tools.client.printing import Json, print_json, print_table, remark, say
 from strandline.storage.plurals import counted
@@ -16,7 +16,7 @@ _DELETED_ON_DISABLE = "remote.log.delete.on.disable"
 
 
 def create(
-    connection: Connection,
+    connection: ClusterConnection,
     names: Sequence[str],
     *,
     partition_count: int,
@@ -43,7 +43,7 @@ def create(
     return 0
 
 
-def list_topics(connection: Connection, *, with_internal: bool, as_json: bool) -> int:
+def list_topics(connection: ClusterConnection, *, with_internal: bool, as_json: bool) -> int:
     """Prints one line per topic; returns the exit code."""
     cluster = Cluster(connection)
     topics = [
@@ -80,7 +80,7 @@ def _show(topics: Sequence[TopicView]) -> None:
 
 
 def describe(
-    connection: Connection, names: Sequence[str], *, all_config: bool, as_json: bool
+    connection: ClusterConnection, names: Sequence[str], *, all_config: bool, as_json: bool
 ) -> int:
     """Prints partitions with their offsets, and explicit properties; returns the exit code."""
     cluster = Cluster(connection)
@@ -138,7 +138,7 @@ def describe(
 
 
 def alter(
-    connection: Connection,
+    connection: ClusterConnection,
     name: str,
     *,
     partition_count: int | None,
@@ -183,7 +183,9 @@ def _deletes_archive(
     return is_disabled and after.get(_DELETED_ON_DISABLE) == "true"
 
 
-def delete(connection: Connection, names: Sequence[str], *, only_if_there: bool, yes: bool) -> int:
+def delete(
+    connection: ClusterConnection, names: Sequence[str], *, only_if_there: bool, yes: bool
+) -> int:
     """Deletes the topics with all data, in the archive too; returns the exit code."""
     cluster = Cluster(connection)
     there = set(cluster.topic_names())

@@ -34,7 +34,7 @@ from strandline.storage.local.cleaner.messages import (
     CleaningStatistics,
     SegmentWanted,
 )
-from strandline.storage.local.cleaner.plan import SegmentFacts, group_segments
+from strandline.storage.local.cleaner.plan import CleanableFacts, group_segments
 from strandline.storage.local.cleaner.transactions import CleanedTransactions
 from strandline.storage.local.cleaner.windows import BatchWindow, read_windows
 from strandline.storage.local.formats.names import (
@@ -118,7 +118,7 @@ class Cleaning:
         for group in group_segments(segments, config, group_starts=starts):
             yield CleanedGroup(sources=group, facts=self._clean_group(group, transactions))
 
-    def _index_bytes(self, segment: SegmentFacts) -> int:
+    def _index_bytes(self, segment: CleanableFacts) -> int:
         sizes_bytes = [0]
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
             path = self._request.directory / file_name(segment.base_offset, suffix)
@@ -126,7 +126,7 @@ class Cleaning:
                 sizes_bytes.append(path.stat().st_size)
         return max(sizes_bytes)
 
-    def _windows(self, segment: SegmentFacts) -> Iterator[BatchWindow]:
+    def _windows(self, segment: CleanableFacts) -> Iterator[BatchWindow]:
         """The batches of a segment, in pieces. Raises CorruptRecords, DiskError."""
         if self._request.asks_for_segments:
             self._fetch(SegmentWanted(base_offset=segment.base_offset))
@@ -205,7 +205,7 @@ class Cleaning:
     # --- second pass -------------------------------------------------------------------------
 
     def _clean_group(
-        self, group: Sequence[SegmentFacts], transactions: CleanedTransactions
+        self, group: Sequence[CleanableFacts], transactions: CleanedTransactions
     ) -> CleanedFacts | None:
         request = self._request
         target = CleanedSegment(
@@ -235,7 +235,7 @@ class Cleaning:
         original = batch.encoded(window.content)
         target.append(empty_batch(original), header.last_offset, header.max_timestamp_ms)
 
-    def _modified_ns(self, segment: SegmentFacts) -> int:
+    def _modified_ns(self, segment: CleanableFacts) -> int:
         path = self._request.directory / file_name(segment.base_offset, LOG_SUFFIX)
         try:
             return path.stat().st_mtime_ns

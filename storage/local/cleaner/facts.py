@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from strandline.storage.config.log_config import LONG_MAX
 from strandline.storage.local.cleaner.messages import ProducerTail
-from strandline.storage.local.cleaner.plan import LogFacts, SegmentFacts
+from strandline.storage.local.cleaner.plan import CleanableFacts, LogFacts
 from strandline.storage.local.log.log import LocalLog
 from strandline.storage.local.segment.segment import LogSegment
 from strandline.storage.model import NO_TIMESTAMP
@@ -36,9 +36,9 @@ def log_facts(opened: LocalLog) -> LogFacts:
     )
 
 
-def segment_facts(segment: LogSegment, *, with_first_timestamp: bool = False) -> SegmentFacts:
+def segment_facts(segment: LogSegment, *, with_first_timestamp: bool = False) -> CleanableFacts:
     """What the cleaner decides by. A first timestamp costs a read of the file. Raises DiskError."""
-    return SegmentFacts(
+    return CleanableFacts(
         base_offset=segment.base_offset,
         end_offset=segment.end_offset,
         size_bytes=segment.size_bytes,

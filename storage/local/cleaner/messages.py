@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from strandline.storage.config.log_config import LONG_MAX, LogConfig
-from strandline.storage.local.cleaner.plan import SegmentFacts
+from strandline.storage.local.cleaner.plan import CleanableFacts
 from strandline.storage.local.segment.cleaned_segment import CleanedFacts
 from strandline.storage.model import AbortedTransaction
 
@@ -38,7 +38,7 @@ class CleaningRequest:
 
     directory: Path
     config: LogConfig
-    segments: tuple[SegmentFacts, ...]
+    segments: tuple[CleanableFacts, ...]
     first_dirty_offset: int
     first_uncleanable_offset: int
     producers: tuple[ProducerTail, ...]
@@ -75,7 +75,7 @@ class SegmentWanted:
 class CleanedGroup:
     """Segments, and what replaces them; `facts` is None if there is nothing to gain."""
 
-    sources: tuple[SegmentFacts, ...]
+    sources: tuple[CleanableFacts, ...]
     facts: CleanedFacts | None
 
 

@@ -30,7 +30,7 @@ from strandline.storage.model import NO_TIMESTAMP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentFacts:
+class CleanableFacts:
     """A segment as the plan sees it; `index_bytes` is the larger of its two sparse indexes."""
 
     base_offset: int
@@ -46,7 +46,7 @@ class LogFacts:
     """A log as the plan sees it. `sealed` are the closed segments, in order."""
 
     config: LogConfig
-    sealed: Sequence[SegmentFacts]
+    sealed: Sequence[CleanableFacts]
     active_base_offset: int
     end_offset: int
     log_start_offset: int
@@ -146,17 +146,17 @@ def _delay_ms(facts: LogFacts, first_dirty_offset: int, now_ms: int) -> int:
 
 
 def group_segments(
-    segments: Sequence[SegmentFacts],
+    segments: Sequence[CleanableFacts],
     config: LogConfig,
     *,
     group_starts: Collection[int] = (),
-) -> list[tuple[SegmentFacts, ...]]:
+) -> list[tuple[CleanableFacts, ...]]:
     """Runs of neighbours, each small enough for one segment, its indexes and its offsets.
 
     A new one begins at each of `group_starts`, whatever its size.
     """
-    groups: list[tuple[SegmentFacts, ...]] = []
-    group: list[SegmentFacts] = []
+    groups: list[tuple[CleanableFacts, ...]] = []
+    group: list[CleanableFacts] = []
     for segment in segments:
         if group and (segment.base_offset in group_starts or not _fits(group, segment, config)):
             groups.append(tuple(group))
@@ -167,7 +167,7 @@ def group_segments(
     return groups
 
 
-def _fits(group: Sequence[SegmentFacts], segment: SegmentFacts, config: LogConfig) -> bool:
+def _fits(group: Sequence[CleanableFacts], segment: CleanableFacts, config: LogConfig) -> bool:
     whole = (*group, segment)
     return (
         sum(s.size_bytes for s in whole) <= config.segment_bytes

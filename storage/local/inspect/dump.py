@@ -4,7 +4,7 @@ The name says what a file is, as Kafka's do; a file that was renamed to `.delete
 from the archive under its object name (`<base>-<epoch>-<unique>.log`) is read all the same.
 
 Damage is part of the answer: the dump says where it is and stops there, it does not raise. Lines
-about damage are `Damage`, which is what tells a script: keys and values may hold any words.
+about damage are `DamageLine`, which is what tells a script: keys and values may hold any words.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _BASE_OFFSET = re.compile(r"[0-9]{20}")
 _DELETED = re.compile(rf"(\.\d+)?{re.escape(DELETED_SUFFIX)}$")
 
 
-class Damage(str):
+class DamageLine(str):
     """A line that says what is wrong with the file."""
 
     __slots__ = ()
@@ -80,7 +80,7 @@ def dump_log(path: Path, *, verify: bool, print_records: bool) -> Iterator[str]:
     try:
         yield from dump(path)
     except StrandlineError as error:
-        yield Damage(f"DAMAGED: {error}")
+        yield DamageLine(f"DAMAGED: {error}")
 
 
 def _dump_batches(path: Path, *, verify: bool, print_records: bool) -> Iterator[str]:
@@ -98,7 +98,7 @@ def _dump_batches(path: Path, *, verify: bool, print_records: bool) -> Iterator[
             batch_count += 1
             record_count += batch.header.record_count
     except (CorruptRecords, UnsupportedCodec) as error:
-        yield Damage(f"DAMAGED at position {position} of {size_bytes}: {error}")
+        yield DamageLine(f"DAMAGED at position {position} of {size_bytes}: {error}")
     finally:
         file.close()
     checked = "CRCs verified" if verify else "CRCs not verified"
@@ -163,7 +163,7 @@ def _dump_offset_index(path: Path) -> Iterator[str]:
         last_offset = base_offset + row.relative_offset
         yield f"last offset {last_offset} of the batch at position {row.position}"
         if row.relative_offset <= previous.relative_offset or row.position <= previous.position:
-            yield Damage("DAMAGED: the entry above does not lie behind the one before")
+            yield DamageLine("DAMAGED: the entry above does not lie behind the one before")
         previous = row
     yield _entry_count(content, OffsetIndex.ENTRY_BYTES)
 
@@ -174,7 +174,7 @@ def _dump_time_index(path: Path) -> Iterator[str]:
     for timestamp_ms, relative_offset in iter_time_entries(content):
         yield f"time {timestamp_ms} reached at offset {base_offset + relative_offset}"
         if timestamp_ms <= previous_ms:
-            yield Damage("DAMAGED: the entry above is not later than the one before")
+            yield DamageLine("DAMAGED: the entry above is not later than the one before")
         previous_ms = timestamp_ms
     yield _entry_count(content, TimeIndex.ENTRY_BYTES)
 
@@ -183,7 +183,7 @@ def _entry_count(content: bytes, entry_bytes: int) -> str:
     entry_count, spare_bytes = divmod(len(content), entry_bytes)
     entries = counted(entry_count, "entry", "entries")
     if spare_bytes:
-        return Damage(f"{entries}; DAMAGED: {counted(spare_bytes, 'byte')} of no whole entry")
+        return DamageLine(f"{entries}; DAMAGED: {counted(spare_bytes, 'byte')} of no whole entry")
     return entries
 
 

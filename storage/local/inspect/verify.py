@@ -68,7 +68,7 @@ _CHECKPOINTS = (
 )
 
 
-class Damage(Enum):
+class FileDamage(Enum):
     """What a finding means; the value is what to do about it."""
 
     DATA = (
@@ -92,11 +92,11 @@ class Damage(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class FileFinding:
     """One thing that is wrong, and where."""
 
     path: Path
-    damage: Damage
+    damage: FileDamage
     text: str
 
 
@@ -110,7 +110,7 @@ class Verified:
     records: int = 0
     size_bytes: int = 0
     is_in_use: bool = False
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[FileFinding] = field(default_factory=list)
 
 
 def is_log_folder(data_folder: Path) -> bool:
@@ -149,7 +149,7 @@ def verify_folders(
             assert key is not None, path
             if key in places:
                 text = f"{key} lies in {places[key]} as well"
-                note(Finding(path=path, damage=Damage.FOLDER, text=text))
+                note(FileFinding(path=path, damage=FileDamage.FOLDER, text=text))
             places[key] = path
             verified.partitions += 1
             one = _Partition(
@@ -168,7 +168,11 @@ def verify_folders(
             for name, offsets in checkpoints.items():
                 if key in offsets and not 0 <= offsets[key] <= one.end_offset and not is_in_use:
                     text = f"says {offsets[key]} of {key}, which ends at {one.end_offset}"
-                    note(Finding(path=data_folder / name, damage=Damage.CHECKPOINT, text=text))
+                    note(
+                        FileFinding(
+                            path=data_folder / name, damage=FileDamage.CHECKPOINT, text=text
+                        )
+                    )
     return verified
 
 
@@ -197,7 +201,7 @@ def _is_in_use(data_folder: Path) -> bool:
 
 
 def _read_checkpoints(
-    data_folder: Path, note: Callable[[Finding], None]
+    data_folder: Path, note: Callable[[FileFinding], None]
 ) -> dict[str, dict[TopicPartition, int]]:
     offsets_by_file: dict[str, dict[TopicPartition, int]] = {}
     for name in _CHECKPOINTS:
@@ -205,14 +209,20 @@ def _read_checkpoints(
         try:
             offsets_by_file[name] = checkpoint.read_offsets(data_folder / name)
         except (CorruptFile, UnsupportedFormat) as error:
-            note(Finding(path=data_folder / name, damage=Damage.CHECKPOINT, text=str(error)))
+            note(
+                FileFinding(path=data_folder / name, damage=FileDamage.CHECKPOINT, text=str(error))
+            )
     meta = data_folder / checkpoint.META_PROPERTIES
     try:
         properties = checkpoint.read_properties(meta)
         if properties is not None and not {"cluster.id", "version"} <= properties.keys():
-            note(Finding(path=meta, damage=Damage.FOLDER, text="names no cluster or no version"))
+            note(
+                FileFinding(
+                    path=meta, damage=FileDamage.FOLDER, text="names no cluster or no version"
+                )
+            )
     except CorruptFile as error:
-        note(Finding(path=meta, damage=Damage.FOLDER, text=str(error)))
+        note(FileFinding(path=meta, damage=FileDamage.FOLDER, text=str(error)))
     return offsets_by_file
 
 
@@ -223,7 +233,7 @@ class _Partition:
         self,
         path: Path,
         verified: Verified,
-        note: Callable[[Finding], None],
+        note: Callable[[FileFinding], None],
         on_bytes: Callable[[int], None],
         *,
         is_in_use: bool,
@@ -259,27 +269,27 @@ class _Partition:
             ):
                 self.wrong(
                     file_name(base_offset, LOG_SUFFIX),
-                    Damage.DATA,
+                    FileDamage.DATA,
                     f"begins at offset {base_offset}, the segment before ends at {self.end_offset}",
                 )
             is_last = base_offset == bases[-1]
             _Segment(self, base_offset, epochs, is_open=is_last and self.is_in_use).verify()
 
-    def wrong(self, name: str, damage: Damage, text: str) -> None:
-        self.note(Finding(path=self.path / name, damage=damage, text=text))
+    def wrong(self, name: str, damage: FileDamage, text: str) -> None:
+        self.note(FileFinding(path=self.path / name, damage=damage, text=text))
 
     def _check_small_files(self) -> None:
         try:
             if checkpoint.read_topic_id(self.path) is None:
-                self.wrong(checkpoint.PARTITION_METADATA, Damage.FOLDER, "is missing")
+                self.wrong(checkpoint.PARTITION_METADATA, FileDamage.FOLDER, "is missing")
         except CorruptFile as error:
-            self.wrong(checkpoint.PARTITION_METADATA, Damage.FOLDER, str(error))
+            self.wrong(checkpoint.PARTITION_METADATA, FileDamage.FOLDER, str(error))
 
     def _read_epochs(self) -> LeaderEpochCache | None:
         try:
             return LeaderEpochCache.open(self.path / checkpoint.LEADER_EPOCHS)
         except (CorruptFile, UnsupportedFormat) as error:
-            self.wrong(checkpoint.LEADER_EPOCHS, Damage.CACHE, str(error))
+            self.wrong(checkpoint.LEADER_EPOCHS, FileDamage.CACHE, str(error))
             return None
 
     def _begin_producers(self, base_offset: int) -> None:
@@ -301,7 +311,7 @@ class _Partition:
         try:
             rows = list(iter_snapshot(files.read_whole(path)))
         except (CorruptFile, UnsupportedFormat) as error:
-            self.wrong(name, Damage.CACHE, str(error))
+            self.wrong(name, FileDamage.CACHE, str(error))
             return
         for row in rows:
             entry = self.producers.entries.get(row.producer_id)
@@ -314,7 +324,7 @@ class _Partition:
             if entry.epoch == row.epoch and entry.batches[-1].last_sequence != row.last_sequence:
                 self.wrong(
                     name,
-                    Damage.CACHE,
+                    FileDamage.CACHE,
                     f"producer {row.producer_id} is at sequence {row.last_sequence} here and at"
                     f" {entry.batches[-1].last_sequence} in the log",
                 )
@@ -361,7 +371,7 @@ class _Segment:
             # What follows is judged by itself: nothing is known of the batches in between.
             partition.knows_producers = False
             if not self._is_open:
-                damage = Damage.TAIL if self._is_unsynced else Damage.DATA
+                damage = FileDamage.TAIL if self._is_unsynced else FileDamage.DATA
                 partition.wrong(name, damage, f"at position {position} of {size_bytes}: {error}")
         finally:
             file.close()
@@ -384,7 +394,7 @@ class _Segment:
         ):
             partition.wrong(
                 name,
-                Damage.DATA,
+                FileDamage.DATA,
                 f"batch at position {batch.position} has offsets {header.base_offset} to"
                 f" {header.last_offset}, {expected} should follow",
             )
@@ -416,7 +426,7 @@ class _Segment:
             self._epoch_is_wrong = True
             self._partition.wrong(
                 checkpoint.LEADER_EPOCHS,
-                Damage.CACHE,
+                FileDamage.CACHE,
                 f"offset {header.base_offset} was written in epoch {header.leader_epoch}, not"
                 f" {known}",
             )
@@ -440,10 +450,10 @@ class _Segment:
             try:
                 content = files.read_whole(self._path / name)
             except DiskError as error:
-                self._partition.wrong(name, Damage.CACHE, str(error))
+                self._partition.wrong(name, FileDamage.CACHE, str(error))
                 continue
             if len(content) % entry_bytes:
-                self._partition.wrong(name, Damage.CACHE, "ends inside an entry")
+                self._partition.wrong(name, FileDamage.CACHE, "ends inside an entry")
             # Apache Kafka gives an index its full size while it is written to, 10 MiB of zeros, and
             # a kill leaves it so.
             entry_count = -(-len(content.rstrip(b"\0")) // entry_bytes)
@@ -454,14 +464,14 @@ class _Segment:
         for position, last_offset in sorted(self._positions.items())[:1]:
             wrong(
                 file_name(self._base_offset, INDEX_SUFFIX),
-                Damage.CACHE,
+                FileDamage.CACHE,
                 f"{counted(len(self._positions), 'entry', 'entries')} without a batch, the first"
                 f" one says that the batch at position {position} ends at offset {last_offset}",
             )
         for last_offset, timestamp_ms in sorted(self._times.items())[:1]:
             wrong(
                 file_name(self._base_offset, TIME_INDEX_SUFFIX),
-                Damage.CACHE,
+                FileDamage.CACHE,
                 f"{counted(len(self._times), 'entry', 'entries')} not true, the first one says that"
                 " time"
                 f" {timestamp_ms} is reached at offset {last_offset}",
@@ -469,7 +479,7 @@ class _Segment:
         if self._last_time_ms < self._newest_ms:
             wrong(
                 file_name(self._base_offset, TIME_INDEX_SUFFIX),
-                Damage.CACHE,
+                FileDamage.CACHE,
                 f"ends at {self._last_time_ms}, the newest record is of {self._newest_ms}",
             )
         self._judge_transactions()
@@ -480,14 +490,14 @@ class _Segment:
             path = self._path / name
             listed = decode_entries(files.read_whole(path)) if path.exists() else []
         except StrandlineError as error:
-            self._partition.wrong(name, Damage.CACHE, str(error))
+            self._partition.wrong(name, FileDamage.CACHE, str(error))
             return
         # The last stable offset depends on transactions that began before all that is here.
         known, found = ({entry[:3] for entry in entries} for entries in (listed, self._aborted))
         if known != found and self._partition.knows_producers:
             self._partition.wrong(
                 name,
-                Damage.CACHE,
+                FileDamage.CACHE,
                 f"lists {len(known)} aborted transactions, the markers say {len(found)}"
                 if len(known) != len(found)
                 else "lists other aborted transactions than the markers say",

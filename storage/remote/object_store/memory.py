@@ -47,7 +47,7 @@ from strandline.storage.remote.object_store.interface import (
 GATE_WAIT_S_MAX = 30.0
 
 
-class Moment(Enum):
+class Timing(Enum):
     """Whether a fault strikes before the store did what was asked, or after.
 
     LATE: the request is still on its way when its caller gives up; `deliver_late` lets it arrive.
@@ -69,7 +69,7 @@ class Fault:
     operation: str = ".*"
     key_pattern: str = ""
     error: type[TierError] | None = None
-    moment: Moment = Moment.BEFORE
+    moment: Timing = Timing.BEFORE
     flip_bit_at: int | None = None
     gate: threading.Event | None = None
     skip: int = 0
@@ -91,7 +91,7 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class StoreRequest:
     """One call the store has seen; `end` is -1 where a call has no range."""
 
     operation: str
@@ -118,7 +118,7 @@ class MemoryStore:
         self._objects: dict[str, _Object] = {}
         self._faults: list[Fault] = []
         self._late: list[Callable[[], object]] = []
-        self.requests: list[Request] = []
+        self.requests: list[StoreRequest] = []
 
     # --- for tests ---------------------------------------------------------------------------
 
@@ -282,20 +282,20 @@ class MemoryStore:
 
     def _begin(self, operation: str, key: str, start: int = 0, end: int = -1) -> Fault | None:
         with self._lock:
-            self.requests.append(Request(operation=operation, key=key, start=start, end=end))
+            self.requests.append(StoreRequest(operation=operation, key=key, start=start, end=end))
             fault = next((f for f in self._faults if f.takes(operation, key)), None)
         if fault is None:
             return None
         if fault.gate is not None and not fault.gate.wait(GATE_WAIT_S_MAX):
             raise TierUnavailable(key, operation, "hung until the end of patience")
-        if fault.error is not None and fault.moment is Moment.BEFORE:
+        if fault.error is not None and fault.moment is Timing.BEFORE:
             raise fault.error(key, operation, "injected")
         return fault
 
     def _hold_up(
         self, fault: Fault | None, write: Callable[[], object], operation: str, key: str
     ) -> None:
-        if fault is not None and fault.error is not None and fault.moment is Moment.LATE:
+        if fault is not None and fault.error is not None and fault.moment is Timing.LATE:
             self._late.append(write)
             raise fault.error(key, operation, "injected, and the request goes on")
 
@@ -322,7 +322,7 @@ class MemoryStore:
 
 
 def _end(fault: Fault | None, operation: str, key: str) -> None:
-    if fault is not None and fault.error is not None and fault.moment is Moment.AFTER:
+    if fault is not None and fault.error is not None and fault.moment is Timing.AFTER:
         raise fault.error(key, operation, "injected after it was done")
 
 

@@ -41,7 +41,7 @@ from strandline.storage.remote.reader.prefetch import (
     READ_AHEAD_CHUNKS,
     READ_AHEAD_FIRST,
     LookAhead,
-    ReadAhead,
+    Prefetch,
 )
 from strandline.storage.remote.reader.prefetch_queue import Reader
 from strandline.storage.remote.reader.statistics import (
@@ -140,7 +140,7 @@ class ColdReader:
         self._txn_indexes: CachedIndexes[tuple[AbortedTransaction, ...]] = CachedIndexes(
             self._cached_indexes, "transactions", executor, size_of=transactions_bytes
         )
-        self._ahead = ReadAhead(self._downloads, self._indexes, self._start_index)
+        self._ahead = Prefetch(self._downloads, self._indexes, self._start_index)
         # Each read asks whether something is in it.
         self._due = self._ahead.due
         self._unreadable: Counter[Unreadable] = Counter()

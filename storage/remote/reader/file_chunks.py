@@ -71,7 +71,7 @@ def _identity(file: OpenFile) -> tuple[int, int, int, int]:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-class Room:
+class ChunkReservation:
     """Stands for bytes of the bound; they are free when it is gone."""
 
     __slots__ = ("__weakref__", "size_bytes")
@@ -85,7 +85,9 @@ class FileChunk(Chunk):
 
     __slots__ = ("_room", "checked_s", "opened")
 
-    def __init__(self, key: ChunkKey, index: BatchIndex, opened: ObjectFile, room: Room) -> None:
+    def __init__(
+        self, key: ChunkKey, index: BatchIndex, opened: ObjectFile, room: ChunkReservation
+    ) -> None:
         super().__init__(key, index)
         self.opened = opened
         self.checked_s = 0.0
@@ -113,11 +115,11 @@ class FileChunks(ChunkCache):
         """The object's file, if it is open. In any thread."""
         return self._files.get(log_key)
 
-    def reserve(self, size_bytes: int, *, is_guess: bool, now_s: float) -> Room | None:
+    def reserve(self, size_bytes: int, *, is_guess: bool, now_s: float) -> ChunkReservation | None:
         """Room for a chunk; None if there is none now."""
         if not self._make_room(size_bytes, is_guess=is_guess, now_s=now_s):
             return None
-        room = Room(size_bytes)
+        room = ChunkReservation(size_bytes)
         self._live_bytes += size_bytes
         weakref.finalize(room, self._release, size_bytes).atexit = False
         return room
@@ -191,7 +193,7 @@ class FileFetch:
 
     def __call__(self, key: ChunkKey, base_offset: Offset, place: object) -> Fetched:
         """The chunk. Raises ObjectNotFound, AccessDenied, TierUnavailable or ObjectCorrupt."""
-        assert isinstance(place, Room), place
+        assert isinstance(place, ChunkReservation), place
         opened = self._chunks.opened(key.log_key)
         if opened is None or not opened.is_unchanged:
             opened = self._open(key)

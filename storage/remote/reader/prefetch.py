@@ -37,7 +37,7 @@ class LookAhead:
     next_entries: Sequence[SegmentEntry]
 
 
-class ReadAhead:
+class Prefetch:
     """Guesses for the reads of one ColdReader. Used on its event loop."""
 
     def __init__(

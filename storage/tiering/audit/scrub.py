@@ -48,7 +48,12 @@ from strandline.storage.remote.manifest.store import ManifestPages
 from strandline.storage.remote.manifest.topic_info import load_topic_info
 from strandline.storage.remote.object_store.interface import ObjectStore
 from strandline.storage.remote.segment.meta import MetaReader, Section, SegmentStatistics
-from strandline.storage.tiering.audit.findings import Damage, Finding, PartitionReport, of_segment
+from strandline.storage.tiering.audit.findings import (
+    Damage,
+    Finding,
+    PartitionReport,
+    of_segment,
+)
 from strandline.storage.tiering.audit.segment_download import SegmentDownloads
 from strandline.storage.tiering.copy.inspection import Offsets, SegmentFacts, inspect_segment
 from strandline.storage.tiering.copy.segment_sections import check_offset_index, statistics_of

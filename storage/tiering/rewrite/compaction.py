@@ -77,7 +77,7 @@ from strandline.storage.local.cleaner.messages import (
     CleaningStatistics,
     SegmentWanted,
 )
-from strandline.storage.local.cleaner.plan import SegmentFacts
+from strandline.storage.local.cleaner.plan import CleanableFacts
 from strandline.storage.local.cleaner.process import CleanerProcess
 from strandline.storage.local.formats.names import LOG_SUFFIX, TXN_INDEX_SUFFIX, file_name
 from strandline.storage.local.formats.txn_index import TxnIndex
@@ -329,8 +329,8 @@ class CompactionRound:
         return f"<CompactionRound {self.job.partition} entries={len(self._entries)}>"
 
 
-def _facts(entry: SegmentEntry) -> SegmentFacts:
-    return SegmentFacts(
+def _facts(entry: SegmentEntry) -> CleanableFacts:
+    return CleanableFacts(
         base_offset=entry.base_offset,
         end_offset=entry.end_offset,
         size_bytes=entry.size_bytes,

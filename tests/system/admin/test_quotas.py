@@ -15,7 +15,7 @@ from strandline.broker.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
     AlterQuotaEntry,
-    QuotaEntity,
+    EntityData,
     QuotaOperation,
 )
 from strandline.broker.protocol.messages.api_versions import ApiVersionsResponse
@@ -108,7 +108,7 @@ def alter(
             entries=[
                 AlterQuotaEntry(
                     entity=[
-                        QuotaEntity(entity_type=kind, entity_name=name)
+                        EntityData(entity_type=kind, entity_name=name)
                         for kind, name in entity.items()
                     ],
                     ops=[

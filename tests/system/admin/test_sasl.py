@@ -26,7 +26,7 @@ from strandline.broker.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
     AlterQuotaEntry,
-    QuotaEntity,
+    EntityData,
     QuotaOperation,
 )
 from strandline.broker.protocol.messages.api_versions import (
@@ -220,7 +220,7 @@ def test_quotas_are_kept_by_user_whatever_the_clients_call_themselves(
     def alter(value: float | None) -> None:
         operation = QuotaOperation(key="producer_byte_rate", value=value or 0, remove=value is None)
         entry = AlterQuotaEntry(
-            entity=[QuotaEntity(entity_type="user", entity_name=BOB)], ops=[operation]
+            entity=[EntityData(entity_type="user", entity_name=BOB)], ops=[operation]
         )
         with WireClient(broker.port) as client:
             request = AlterClientQuotasRequest(entries=[entry])

@@ -15,7 +15,7 @@ from strandline.broker.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
     AlterQuotaEntry,
-    QuotaEntity,
+    EntityData,
     QuotaOperation,
 )
 from strandline.broker.protocol.messages.produce import ProduceResponse
@@ -65,7 +65,7 @@ class Quotas:
         if value is not None:
             self._set.append(entity)
         operation = QuotaOperation(key="consumer_byte_rate", value=value or 0, remove=value is None)
-        rows = [QuotaEntity(entity_type=kind, entity_name=name) for kind, name in entity.items()]
+        rows = [EntityData(entity_type=kind, entity_name=name) for kind, name in entity.items()]
         request = AlterClientQuotasRequest(entries=[AlterQuotaEntry(entity=rows, ops=[operation])])
         with WireClient(self._port) as client:
             (entry,) = client.ask(request, AlterClientQuotasResponse, 1).entries

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from strandline.broker.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterQuotaEntry,
-    QuotaEntity,
+    EntityData,
     QuotaOperation,
 )
 from strandline.broker.protocol.messages.alter_configs import (
@@ -363,7 +363,7 @@ def admin_requests() -> Sequence[Request]:
         AlterClientQuotasRequest(
             entries=[
                 AlterQuotaEntry(
-                    entity=[QuotaEntity(entity_type="user", entity_name="nobody")],
+                    entity=[EntityData(entity_type="user", entity_name="nobody")],
                     ops=[QuotaOperation(key="producer_byte_rate", value=1e9)],
                 )
             ],

@@ -16,7 +16,7 @@ from strandline.broker.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
     AlterQuotaEntry,
-    QuotaEntity,
+    EntityData,
     QuotaOperation,
 )
 from strandline.broker.protocol.messages.api_versions import ApiVersionsResponse
@@ -166,7 +166,7 @@ def test_all_who_come_faster_than_the_broker_accepts_are_served_in_the_end(
 
 
 def test_who_connects_too_often_is_held_and_let_go(broker: BrokerProcess) -> None:
-    entity = [QuotaEntity(entity_type="ip", entity_name="127.0.0.7")]
+    entity = [EntityData(entity_type="ip", entity_name="127.0.0.7")]
     quota = QuotaOperation(key="connection_creation_rate", value=4.0)
     with WireClient(broker.port) as client:
         client.ask(

@@ -7,15 +7,16 @@ import pytest
 from strandline.broker.config.loading import load_config
 from strandline.broker.config.rows import (
     ConfigRow,
-    ConfigSource,
     ConfigSynonym,
+    ValueSource,
     describe_all,
     describe_broker,
     describe_topic,
 )
 from strandline.broker.config.running_config import RunningConfig
 from strandline.broker.config.table import BROKER_CONFIGS
-from strandline.storage.config.log_config import TOPIC_CONFIGS, ConfigType
+from strandline.storage.config.definition import ValueType
+from strandline.storage.config.log_config import TOPIC_CONFIGS
 from tests.unit.broker.config.loaded import altered
 
 
@@ -38,16 +39,16 @@ def test_every_key_has_a_row_and_rows_are_sorted() -> None:
 
 def test_a_key_that_was_not_set_shows_its_default() -> None:
     row = broker_row("num.partitions")
-    assert (row.value, row.source, row.is_default) == ("1", ConfigSource.DEFAULT, True)
-    assert row.type is ConfigType.INT
+    assert (row.value, row.source, row.is_default) == ("1", ValueSource.DEFAULT, True)
+    assert row.type is ValueType.INT
 
 
 def test_a_key_that_was_set_shows_its_value_first_and_the_default_as_synonym() -> None:
     row = broker_row("num.partitions", "num.partitions=4")
-    assert (row.value, row.source, row.is_default) == ("4", ConfigSource.STATIC_BROKER, False)
+    assert (row.value, row.source, row.is_default) == ("4", ValueSource.STATIC_BROKER, False)
     assert row.synonyms == (
-        ConfigSynonym(name="num.partitions", value="4", source=ConfigSource.STATIC_BROKER),
-        ConfigSynonym(name="num.partitions", value="1", source=ConfigSource.DEFAULT),
+        ConfigSynonym(name="num.partitions", value="4", source=ValueSource.STATIC_BROKER),
+        ConfigSynonym(name="num.partitions", value="1", source=ValueSource.DEFAULT),
     )
 
 
@@ -61,30 +62,30 @@ def test_worked_out_values_are_shown_where_tools_look_for_them() -> None:
     set_by_hand = broker_row("advertised.listeners", "advertised.listeners=PLAINTEXT://h:1")
     assert (set_by_hand.value, set_by_hand.source) == (
         "PLAINTEXT://h:1",
-        ConfigSource.STATIC_BROKER,
+        ValueSource.STATIC_BROKER,
     )
     assert broker_row("broker.id", "node.id=3").value == "3"
 
 
 def test_a_topics_own_property_wins_over_the_brokers_and_the_default() -> None:
     row = topic_row("retention.ms", "log.retention.hours=2", retention_ms="5")
-    assert (row.value, row.source) == ("5", ConfigSource.DYNAMIC_TOPIC)
+    assert (row.value, row.source) == ("5", ValueSource.DYNAMIC_TOPIC)
     assert [(s.name, s.value, s.source) for s in row.synonyms] == [
-        ("retention.ms", "5", ConfigSource.DYNAMIC_TOPIC),
-        ("log.retention.hours", "2", ConfigSource.STATIC_BROKER),
-        ("log.retention.hours", "168", ConfigSource.DEFAULT),
+        ("retention.ms", "5", ValueSource.DYNAMIC_TOPIC),
+        ("log.retention.hours", "2", ValueSource.STATIC_BROKER),
+        ("log.retention.hours", "168", ValueSource.DEFAULT),
     ]
 
 
 def test_a_brokers_default_is_shown_in_the_topics_unit() -> None:
     row = topic_row("retention.ms", "log.retention.hours=2")
-    assert (row.value, row.source) == ("7200000", ConfigSource.STATIC_BROKER)
+    assert (row.value, row.source) == ("7200000", ValueSource.STATIC_BROKER)
 
 
 @pytest.mark.parametrize("name", ["remote.storage.enable", "segment.bytes"])
 def test_a_property_that_nobody_set_shows_kafkas_default(name: str) -> None:
     row = topic_row(name)
-    assert (row.value, row.source) == (TOPIC_CONFIGS[name].default, ConfigSource.DEFAULT)
+    assert (row.value, row.source) == (TOPIC_CONFIGS[name].default, ValueSource.DEFAULT)
 
 
 def test_only_what_can_be_altered_claims_that_it_can() -> None:
@@ -101,12 +102,12 @@ def test_what_was_altered_for_this_broker_wins_over_all_and_over_the_file() -> N
     running = altered({"max.connections": "7"}, {"max.connections": "8"}, "max.connections=9")
     assert running.current.network.connections_max == 7
     row = next(row for row in describe_broker(running) if row.name == "max.connections")
-    assert (row.value, row.source, row.read_only) == ("7", ConfigSource.DYNAMIC_BROKER, False)
+    assert (row.value, row.source, row.read_only) == ("7", ValueSource.DYNAMIC_BROKER, False)
     assert [(s.value, s.source) for s in row.synonyms] == [
-        ("7", ConfigSource.DYNAMIC_BROKER),
-        ("8", ConfigSource.DYNAMIC_DEFAULT_BROKER),
-        ("9", ConfigSource.STATIC_BROKER),
-        ("2147483647", ConfigSource.DEFAULT),
+        ("7", ValueSource.DYNAMIC_BROKER),
+        ("8", ValueSource.DYNAMIC_DEFAULT_BROKER),
+        ("9", ValueSource.STATIC_BROKER),
+        ("2147483647", ValueSource.DEFAULT),
     ]
 
 
@@ -116,16 +117,16 @@ def test_an_empty_name_shows_what_was_altered_for_all_and_nothing_else() -> None
     assert (row.name, row.value, row.source) == (
         "log.retention.ms",
         "8",
-        ConfigSource.DYNAMIC_DEFAULT_BROKER,
+        ValueSource.DYNAMIC_DEFAULT_BROKER,
     )
-    assert [s.source for s in row.synonyms] == [ConfigSource.DYNAMIC_DEFAULT_BROKER]
+    assert [s.source for s in row.synonyms] == [ValueSource.DYNAMIC_DEFAULT_BROKER]
 
 
 def test_an_altered_default_is_what_topics_without_a_value_of_their_own_have() -> None:
     running = altered({}, {"log.retention.ms": "8"}, "log.retention.hours=2")
     assert running.current.topics.properties["retention.ms"] == "8"
     row = next(row for row in describe_topic(running, {}) if row.name == "retention.ms")
-    assert (row.value, row.source) == ("8", ConfigSource.DYNAMIC_DEFAULT_BROKER)
+    assert (row.value, row.source) == ("8", ValueSource.DYNAMIC_DEFAULT_BROKER)
     assert [(s.name, s.value) for s in row.synonyms] == [
         ("log.retention.ms", "8"),
         ("log.retention.hours", "2"),

@@ -38,16 +38,16 @@ from strandline.broker.coordination.model.classic_messages import (
     GroupRules,
     GroupSnapshot,
     GroupState,
+    Instant,
     JoinRequest,
     LeavingMember,
     MemberProtocol,
     MemberSnapshot,
-    Moment,
     SyncRequest,
 )
 from strandline.broker.coordination.model.consumer_messages import (
+    ConsumerHeartbeat,
     ConsumerRules,
-    HeartbeatRequest,
     Partitions,
 )
 from strandline.broker.coordination.model.offset_messages import (
@@ -132,8 +132,8 @@ class ConsumerTrace(TraceLines):
         )
 
     @property
-    def now(self) -> Moment:
-        return Moment(START_MS + self._elapsed_ms, 5_000 + self._elapsed_ms)
+    def now(self) -> Instant:
+        return Instant(START_MS + self._elapsed_ms, 5_000 + self._elapsed_ms)
 
     @property
     def group(self) -> ConsumerGroup:
@@ -188,7 +188,7 @@ class ConsumerTrace(TraceLines):
             f"join {who}",
             who,
             client,
-            HeartbeatRequest(
+            ConsumerHeartbeat(
                 group_id="g",
                 member_id=who,
                 member_epoch=0,
@@ -221,7 +221,7 @@ class ConsumerTrace(TraceLines):
 
     def leave(self, who: str, *, for_a_while: bool = False) -> None:
         client = self.clients.pop(who)
-        request = HeartbeatRequest(
+        request = ConsumerHeartbeat(
             group_id="g",
             member_id=who,
             member_epoch=-2 if for_a_while else -1,
@@ -237,9 +237,9 @@ class ConsumerTrace(TraceLines):
         topics: tuple[str, ...] | None = None,
         regex: str | None = None,
         epoch: int | None = None,
-    ) -> HeartbeatRequest:
+    ) -> ConsumerHeartbeat:
         client = self.clients[who]
-        return HeartbeatRequest(
+        return ConsumerHeartbeat(
             group_id="g",
             member_id=who,
             member_epoch=client.epoch if epoch is None else epoch,
@@ -251,7 +251,7 @@ class ConsumerTrace(TraceLines):
             client_host="/10.0.0.1",
         )
 
-    def _beat(self, event: str, who: str, client: Client, request: HeartbeatRequest) -> None:
+    def _beat(self, event: str, who: str, client: Client, request: ConsumerHeartbeat) -> None:
         try:
             check_heartbeat(request, self.rules)
             decision = self.shard.consumers.heartbeat(

@@ -20,15 +20,15 @@ from strandline.broker.coordination.model.classic_messages import (
     Effects,
     GroupRules,
     GroupSnapshot,
+    Instant,
     JoinAnswer,
     JoinRequest,
     LeavingMember,
     MemberProtocol,
-    Moment,
     SyncAnswer,
     SyncRequest,
 )
-from strandline.broker.coordination.model.member_memory import Room
+from strandline.broker.coordination.model.member_memory import MemberMemory
 from strandline.broker.coordination.model.offset_messages import CoordinatorRecord
 from strandline.broker.coordination.records.offset_records import encode_records
 from strandline.broker.protocol.formats.consumer_protocol import (
@@ -93,7 +93,7 @@ class GroupTrace(TraceLines):
         delay_ms: int = DELAY_MS,
         size_max: int = 100,
         pending_max: int = 100,
-        room: Room | None = None,
+        room: MemberMemory | None = None,
         restored: GroupSnapshot | None = None,
     ) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ class GroupTrace(TraceLines):
             initial_rebalance_delay_ms=delay_ms,
             size_max=size_max,
             pending_max=pending_max,
-            room=room or Room(),
+            room=room or MemberMemory(),
         )
         if restored is None:
             self.group = Group("g", self.now, rules=rules, make_id=self._next_id)
@@ -120,8 +120,8 @@ class GroupTrace(TraceLines):
             self._note("loaded", self.group.loaded(self.now))
 
     @property
-    def now(self) -> Moment:
-        return Moment(START_MS + self._elapsed_ms, 5_000 + self._elapsed_ms)
+    def now(self) -> Instant:
+        return Instant(START_MS + self._elapsed_ms, 5_000 + self._elapsed_ms)
 
     @property
     def waiting(self) -> list[str]:

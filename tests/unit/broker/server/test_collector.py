@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from strandline.broker.server.process import Collector
+from strandline.broker.server.process import GarbageCollector
 
 
 class Node:
@@ -19,8 +19,8 @@ class Node:
 
 
 @contextmanager
-def collector(*, old_max: int, frozen_max: int) -> Iterator[Collector]:
-    made = Collector(old_max=old_max, frozen_max=frozen_max)
+def collector(*, old_max: int, frozen_max: int) -> Iterator[GarbageCollector]:
+    made = GarbageCollector(old_max=old_max, frozen_max=frozen_max)
     made.start()
     try:
         yield made

@@ -40,7 +40,7 @@ from strandline.storage.records.compression import Codec
 from strandline.storage.remote.manifest.entries import SegmentEntry
 from strandline.storage.remote.manifest.manifest import Manifest
 from strandline.storage.remote.manifest.store import read_page
-from strandline.storage.remote.object_store.memory import Fault, Moment
+from strandline.storage.remote.object_store.memory import Fault, Timing
 from strandline.storage.remote.segment import meta as segment_meta
 from strandline.storage.remote.segment.meta import Section
 from strandline.storage.tiering.audit.orphans import compare, delete_orphans
@@ -203,7 +203,7 @@ class History(CompactedRig):
                 self.pass_ms(draw.choice([10, 300, 700, 2000]))
             case "fault":
                 operation = draw.choice(["get", "put", "put", "head", "delete"])
-                moment = draw.choice(list(Moment))
+                moment = draw.choice(list(Timing))
                 self.memory.add_fault(
                     Fault(operation=operation, error=TierUnavailable, moment=moment)
                 )

@@ -23,7 +23,7 @@ from strandline.storage.remote.object_store.interface import (
     PutBody,
     PutCondition,
 )
-from strandline.storage.remote.object_store.memory import Fault, MemoryStore, Moment
+from strandline.storage.remote.object_store.memory import Fault, MemoryStore, Timing
 from strandline.storage.tiering.copy.copier import Copying, SegmentCopier
 from tests.unit.storage.tiering.harness import (
     Rig,
@@ -221,7 +221,7 @@ async def test_a_lost_answer_to_the_commit_is_no_lost_segment(tmp_path: Path) ->
                 operation="put",
                 key_pattern=r"manifest\.json$",
                 error=TierUnavailable,
-                moment=Moment.AFTER,
+                moment=Timing.AFTER,
             )
         )
         await rig.settle()
@@ -257,7 +257,12 @@ async def test_a_commit_that_went_through_unnoticed_is_recognised(tmp_path: Path
         rig.produce_segments(1)
         manifest = r"manifest\.json$"
         rig.memory.add_fault(
-            Fault(operation="put", key_pattern=manifest, error=TierUnavailable, moment=Moment.AFTER)
+            Fault(
+                operation="put",
+                key_pattern=manifest,
+                error=TierUnavailable,
+                moment=Timing.AFTER,
+            )
         )
         rig.memory.add_fault(Fault(operation="get", key_pattern=manifest, error=TierUnavailable))
         await rig.manager.run_once()

@@ -18,7 +18,7 @@ import pytest
 from strandline.storage.crash_points import CRASH_POINTS, SimulatedCrash, simulated_crash
 from strandline.storage.errors import AccessDenied, ObjectCorrupt, TierError, TierUnavailable
 from strandline.storage.remote.manifest import store as manifest_store
-from strandline.storage.remote.object_store.memory import Fault, Moment
+from strandline.storage.remote.object_store.memory import Fault, Timing
 from strandline.storage.tiering.audit.orphans import compare
 from tests.unit.storage.tiering.harness import CONFIG, GRACE_MS, Rig, asynchronous, keys_of
 
@@ -94,7 +94,7 @@ class Life:
             operation=choice.choice(("put", "get", "head", "delete", "list", "check", ".*")),
             key_pattern=choice.choice(("", r"manifest\.json$", r"\.log$", r"\.meta$")),
             error=error,
-            moment=choice.choice((Moment.BEFORE, Moment.AFTER)),
+            moment=choice.choice((Timing.BEFORE, Timing.AFTER)),
             times=choice.randrange(1, 6),
         )
 

@@ -39,7 +39,7 @@ from strandline.storage.errors import (
     TierUnavailable,
 )
 from strandline.storage.local.formats import checkpoint
-from strandline.storage.remote.object_store.memory import Fault, Moment
+from strandline.storage.remote.object_store.memory import Fault, Timing
 from strandline.storage.tiering.audit.orphans import compare, delete_orphans
 from strandline.storage.tiering.audit.scrub import Depth, Scrub
 from tests.unit.storage.tiering.harness import (
@@ -138,7 +138,7 @@ class TieredPartition(RuleBasedStateMachine):
         operation=st.sampled_from(["put", "get", "head", "delete", ".*"]),
         key_pattern=st.sampled_from(["", r"manifest\.json$", r"\.log$", r"\.meta$", r"\.tail$"]),
         error=st.sampled_from([TierUnavailable, AccessDenied, ObjectCorrupt]),
-        moment=st.sampled_from(list(Moment)),
+        moment=st.sampled_from(list(Timing)),
         times=st.integers(1, 4),
     )
     def fail(
@@ -146,7 +146,7 @@ class TieredPartition(RuleBasedStateMachine):
         operation: str,
         key_pattern: str,
         error: type[TierUnavailable | AccessDenied | ObjectCorrupt],
-        moment: Moment,
+        moment: Timing,
         times: int,
     ) -> None:
         self._rig.memory.add_fault(
@@ -173,7 +173,7 @@ class TieredPartition(RuleBasedStateMachine):
                 operation=".*",
                 key_pattern=r"manifest\.json$",
                 error=TierUnavailable,
-                moment=Moment.AFTER,
+                moment=Timing.AFTER,
                 skip=skip,
                 times=times,
             )

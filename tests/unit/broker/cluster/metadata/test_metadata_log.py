@@ -24,7 +24,7 @@ from strandline.storage.errors import (
 )
 from strandline.storage.remote.keys import metadata_log_key
 from strandline.storage.remote.object_store.interface import ObjectStore
-from strandline.storage.remote.object_store.memory import Fault, MemoryStore, Moment
+from strandline.storage.remote.object_store.memory import Fault, MemoryStore, Timing
 from strandline.storage.remote.open_store import open_store
 from tests.unit.broker.cluster.metadata_rig import CLUSTER, created, fill, history, keys_in, opened
 
@@ -64,7 +64,7 @@ def test_a_failed_write_changes_nothing_and_the_next_append_goes_on() -> None:
 def test_an_append_whose_answer_was_lost_is_found_by_the_next_one() -> None:
     store = MemoryStore()
     metadata = opened(store)
-    store.add_fault(Fault(operation="put", error=TierUnavailable, moment=Moment.AFTER))
+    store.add_fault(Fault(operation="put", error=TierUnavailable, moment=Timing.AFTER))
     with pytest.raises(TierUnavailable):
         metadata.append([created(0)])
     # Decided again on the old image, the same topic would exist twice.
@@ -78,7 +78,7 @@ def test_an_append_whose_answer_was_lost_is_found_by_the_next_one() -> None:
 def test_refreshing_settles_an_open_outcome() -> None:
     store = MemoryStore()
     metadata = opened(store)
-    store.add_fault(Fault(operation="put", error=TierUnavailable, moment=Moment.AFTER))
+    store.add_fault(Fault(operation="put", error=TierUnavailable, moment=Timing.AFTER))
     with pytest.raises(TierUnavailable):
         metadata.append([created(0)])
     assert "t0" not in metadata.image.topics
@@ -140,8 +140,8 @@ def test_records_that_do_not_fit_never_reach_the_store() -> None:
 # --- crashes -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("moment", list(Moment))
-def test_a_crash_at_any_step_loses_no_acknowledged_entry(moment: Moment) -> None:
+@pytest.mark.parametrize("moment", list(Timing))
+def test_a_crash_at_any_step_loses_no_acknowledged_entry(moment: Timing) -> None:
     """Every write of a long history fails once; whoever comes after finds a whole log."""
     clean = MemoryStore()
     metadata = opened(clean)

@@ -17,7 +17,7 @@ from strandline.storage.errors import (
     TierUnavailable,
 )
 from strandline.storage.remote.keys import metadata_log_key
-from strandline.storage.remote.object_store.memory import Fault, MemoryStore, Moment
+from strandline.storage.remote.object_store.memory import Fault, MemoryStore, Timing
 from tests.support.lagging_lists import LaggingLists
 from tests.unit.broker.cluster.metadata_rig import (
     CLUSTER,
@@ -94,7 +94,7 @@ def test_copying_to_the_mirror_can_stop_anywhere_and_go_on() -> None:
     image = fill(opened(store), 13)
     opened(store, counted).mirror_once()
     for step in range(counted.count_requests("put|delete")):
-        for moment in Moment:
+        for moment in Timing:
             mirror = MemoryStore()
             mirror.add_fault(
                 Fault(operation="put|delete", error=TierUnavailable, moment=moment, skip=step)
@@ -122,8 +122,8 @@ def test_a_lost_log_is_restored_from_its_mirror(caplog: pytest.LogCaptureFixture
     assert MetadataLog(mirror, cluster_id=CLUSTER).load() == restored.image
 
 
-@pytest.mark.parametrize("moment", list(Moment))
-def test_a_crash_while_restoring_leaves_all_or_nothing(moment: Moment) -> None:
+@pytest.mark.parametrize("moment", list(Timing))
+def test_a_crash_while_restoring_leaves_all_or_nothing(moment: Timing) -> None:
     store, mirror = MemoryStore(), MemoryStore()
     metadata = opened(store, mirror)
     image = fill(metadata, 6)

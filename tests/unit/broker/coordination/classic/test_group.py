@@ -9,8 +9,8 @@ import pytest
 from strandline.broker.coordination.model.classic_messages import (
     GroupSnapshot,
     GroupState,
+    Instant,
     MemberSnapshot,
-    Moment,
 )
 from strandline.broker.coordination.model.group_offsets import (
     CommittedOffset,
@@ -625,5 +625,5 @@ def test_anybody_may_commit_for_a_group_without_members() -> None:
 def test_ticking_early_does_nothing() -> None:
     trace = GroupTrace()
     trace.join("a", version=3)
-    effects = trace.group.tick(Moment(trace.now.wall_ms, trace.now.monotonic_ms + 1))
+    effects = trace.group.tick(Instant(trace.now.wall_ms, trace.now.monotonic_ms + 1))
     assert effects.answers == ()

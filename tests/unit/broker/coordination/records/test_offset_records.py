@@ -11,10 +11,10 @@ from strandline.broker.coordination.model.classic_messages import GroupSnapshot,
 from strandline.broker.coordination.model.group_offsets import CommittedOffset
 from strandline.broker.coordination.model.offset_messages import GroupRecord, OffsetRecord
 from strandline.broker.coordination.records.offset_records import (
+    LoadedMarker,
     LoadedRecord,
     TransactionalRecord,
     TransactionEnd,
-    TransactionMarker,
     encode_records,
     read_chunk,
 )
@@ -84,7 +84,7 @@ def test_what_belongs_to_a_transaction_says_so_and_so_does_its_end(log: UnifiedL
     append_marker(log.local, MarkerType.ABORT, producer_id=7)
     assert loaded(log)[0] == [
         TransactionalRecord(7, COMMITTED),
-        TransactionMarker(7, TransactionEnd.ABORT),
+        LoadedMarker(7, TransactionEnd.ABORT),
     ]
 
 

@@ -40,7 +40,7 @@ from strandline.storage.model import TopicPartition
 from strandline.storage.records.batch.record import Record, encode_batch
 from strandline.storage.remote.keys import group_state_key
 from strandline.storage.remote.object_store.interface import IfMatches, ObjectInfo
-from strandline.storage.remote.object_store.memory import Fault, MemoryStore, Moment
+from strandline.storage.remote.object_store.memory import Fault, MemoryStore, Timing
 from strandline.storage.tiering.log.unified_log import UnifiedLog
 
 PARTITION = TopicPartition(OFFSETS_TOPIC, 0)
@@ -162,7 +162,7 @@ def test_the_bucket_follows_the_log_and_an_unknown_outcome_is_looked_at(tmp_path
                 records = memoryview(bytearray(batch(0, [commit("a", offset)])))
                 local.append(records, leader_epoch=0, origin=AppendOrigin.COORDINATOR)
                 store.add_fault(
-                    Fault(operation="put", error=TierUnavailable, moment=Moment.AFTER, times=1)
+                    Fault(operation="put", error=TierUnavailable, moment=Timing.AFTER, times=1)
                 )
                 assert await archive.run_once() == 0
                 clock.advance_ms(60_000)

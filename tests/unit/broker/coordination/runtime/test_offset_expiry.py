@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from strandline.broker.coordination.model.classic_messages import Moment
+from strandline.broker.coordination.model.classic_messages import Instant
 from strandline.broker.coordination.model.offset_messages import CoordinatorRecord
 from strandline.broker.coordination.runtime.offset_expiry import OffsetForgetting
 from strandline.broker.coordination.runtime.slots import Slot, Slots
 
-NOW = Moment(wall_ms=1_000_000, monotonic_ms=1_000)
+NOW = Instant(wall_ms=1_000_000, monotonic_ms=1_000)
 
 
 @dataclass
@@ -19,9 +19,9 @@ class Shard:
     """Which topics it has offsets of."""
 
     committed: set[str]
-    expired_at: list[Moment] = field(default_factory=list)
+    expired_at: list[Instant] = field(default_factory=list)
 
-    def expire(self, now: Moment) -> Sequence[CoordinatorRecord]:
+    def expire(self, now: Instant) -> Sequence[CoordinatorRecord]:
         self.expired_at.append(now)
         return ()
 
@@ -120,6 +120,6 @@ def test_nothing_is_remembered_while_all_partitions_are_loaded() -> None:
 
 def test_offsets_expire_by_the_time_that_is_believed_and_not_by_a_clock_that_leapt() -> None:
     cluster = rig()
-    leapt = Moment(NOW.wall_ms + 10**11, NOW.monotonic_ms + 10**9)
+    leapt = Instant(NOW.wall_ms + 10**11, NOW.monotonic_ms + 10**9)
     cluster.forgetting.expire_if_due(leapt)
-    assert cluster.partitions[0].shard.expired_at == [Moment(NOW.wall_ms, leapt.monotonic_ms)]
+    assert cluster.partitions[0].shard.expired_at == [Instant(NOW.wall_ms, leapt.monotonic_ms)]

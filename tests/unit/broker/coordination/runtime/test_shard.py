@@ -10,9 +10,9 @@ import pytest
 
 from strandline.broker.coordination.model.classic_messages import (
     GroupRules,
+    Instant,
     JoinAnswer,
     LeavingMember,
-    Moment,
 )
 from strandline.broker.coordination.model.offset_messages import (
     CommitRequest,
@@ -32,9 +32,9 @@ from tests.unit.broker.coordination.group_trace import (
     subscription,
 )
 
-NOW = Moment(1_700_000_000_000, 0)
-LATER = Moment(NOW.wall_ms + 10_000, 10_000)
-MUCH_LATER = Moment(NOW.wall_ms + 100_000_000, 100_000_000)
+NOW = Instant(1_700_000_000_000, 0)
+LATER = Instant(NOW.wall_ms + 10_000, 10_000)
+MUCH_LATER = Instant(NOW.wall_ms + 100_000_000, 100_000_000)
 RETENTION_MS = 60_000
 
 
@@ -145,7 +145,7 @@ def test_a_group_comes_back_from_the_log_with_its_members() -> None:
     member_id = join(shard, "g")
     group = shard.group("g")
     assert group is not None
-    group.tick(Moment(NOW.wall_ms, 3000))
+    group.tick(Instant(NOW.wall_ms, 3000))
     snapshot = group._snapshot({member_id: b"all"})
     (record,) = through_the_log([GroupRecord("g", snapshot)])
     assert record == GroupRecord("g", snapshot)
@@ -201,7 +201,7 @@ def test_offsets_of_topics_that_members_read_cannot_be_deleted(metadata: bytes) 
     join(shard, "g", metadata=metadata)
     group = shard.group("g")
     assert group is not None
-    group.tick(Moment(NOW.wall_ms, 3000))
+    group.tick(Instant(NOW.wall_ms, 3000))
     deletion = shard.delete_offsets("g", [OffsetToDelete("t", 0), OffsetToDelete("u", 0)])
     assert deletion.error_codes == (ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC, ErrorCode.NONE)
     assert deletion.records == (OffsetRecord("g", "u", 0, None),)
@@ -262,7 +262,7 @@ def test_a_group_whose_members_left_long_ago_expires() -> None:
     member_id = join(shard, "g")
     group = shard.group("g")
     assert group is not None
-    group.tick(Moment(NOW.wall_ms, 3000))
+    group.tick(Instant(NOW.wall_ms, 3000))
     group.leave([LeavingMember(member_id=member_id)], NOW)
     assert shard.expire(NOW) == [GroupRecord("g", None)]
     commit(shard, "g", offset())

@@ -16,7 +16,7 @@ from strandline.storage.crash_points import (
 from strandline.storage.errors import DiskError, OutOfResources
 from strandline.storage.local.cleaner.cleaner import CHILD_DEATHS_MAX
 from strandline.storage.local.cleaner.messages import CleaningRequest
-from strandline.storage.local.cleaner.plan import LogFacts, SegmentFacts, plan_cleaning
+from strandline.storage.local.cleaner.plan import CleanableFacts, LogFacts, plan_cleaning
 from strandline.storage.local.cleaner.transactions import CleanedTransactions
 from strandline.storage.local.formats.producer_state import MarkerType, TransactionMarker
 from strandline.storage.local.segment import swap
@@ -362,7 +362,7 @@ def test_what_is_copied_to_the_other_tier_is_cleaned_whatever_the_ratio(tmp_path
     plan = plan_cleaning(
         LogFacts(
             config=tiered,
-            sealed=[SegmentFacts(base_offset=0, end_offset=10, size_bytes=100)],
+            sealed=[CleanableFacts(base_offset=0, end_offset=10, size_bytes=100)],
             active_base_offset=10,
             end_offset=10,
             log_start_offset=0,

@@ -15,7 +15,12 @@ from strandline.storage.config.log_config import LogConfig
 from strandline.storage.local.formats import checkpoint
 from strandline.storage.local.formats.epoch_cache import LeaderEpochCache
 from strandline.storage.local.formats.producer_state import MarkerType
-from strandline.storage.local.inspect.verify import Damage, Verified, data_bytes, verify_folders
+from strandline.storage.local.inspect.verify import (
+    FileDamage,
+    Verified,
+    data_bytes,
+    verify_folders,
+)
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
 from tests.unit.storage.local.builders import (
     NOW_MS,
@@ -143,37 +148,45 @@ def move_times(path: Path) -> None:
     path.write_bytes(content)
 
 
-DAMAGES: dict[str, tuple[Callable[[Path], object], Damage, str]] = {
-    "record": (lambda f: flip(first(f, ".log"), 100), Damage.DATA, ".log"),
-    "offset": (lambda f: flip(first(f, ".log"), 7), Damage.DATA, ".log"),
-    "torn": (lambda f: cut(first(f, ".log"), 3), Damage.DATA, ".log"),
-    "segment gone": (lambda f: sorted(f.glob("*.log"))[1].unlink(), Damage.DATA, ".log"),
-    "index": (lambda f: flip(first(f, ".index"), 7), Damage.CACHE, ".index"),
-    "index torn": (lambda f: cut(first(f, ".index"), 3), Damage.CACHE, ".index"),
-    "index gone": (lambda f: first(f, ".index").unlink(), Damage.CACHE, ".index"),
-    "time index": (lambda f: move_times(first(f, ".timeindex")), Damage.CACHE, ".timeindex"),
-    "time index short": (lambda f: cut(first(f, ".timeindex"), 12), Damage.CACHE, ".timeindex"),
-    "transactions": (lambda f: flip(first(f, ".txnindex"), 5), Damage.CACHE, ".txnindex"),
-    "transactions gone": (lambda f: first(f, ".txnindex").unlink(), Damage.CACHE, ".txnindex"),
-    "snapshot": (lambda f: flip(first(f, ".snapshot"), 20), Damage.CACHE, ".snapshot"),
+DAMAGES: dict[str, tuple[Callable[[Path], object], FileDamage, str]] = {
+    "record": (lambda f: flip(first(f, ".log"), 100), FileDamage.DATA, ".log"),
+    "offset": (lambda f: flip(first(f, ".log"), 7), FileDamage.DATA, ".log"),
+    "torn": (lambda f: cut(first(f, ".log"), 3), FileDamage.DATA, ".log"),
+    "segment gone": (lambda f: sorted(f.glob("*.log"))[1].unlink(), FileDamage.DATA, ".log"),
+    "index": (lambda f: flip(first(f, ".index"), 7), FileDamage.CACHE, ".index"),
+    "index torn": (lambda f: cut(first(f, ".index"), 3), FileDamage.CACHE, ".index"),
+    "index gone": (lambda f: first(f, ".index").unlink(), FileDamage.CACHE, ".index"),
+    "time index": (lambda f: move_times(first(f, ".timeindex")), FileDamage.CACHE, ".timeindex"),
+    "time index short": (
+        lambda f: cut(first(f, ".timeindex"), 12),
+        FileDamage.CACHE,
+        ".timeindex",
+    ),
+    "transactions": (lambda f: flip(first(f, ".txnindex"), 5), FileDamage.CACHE, ".txnindex"),
+    "transactions gone": (
+        lambda f: first(f, ".txnindex").unlink(),
+        FileDamage.CACHE,
+        ".txnindex",
+    ),
+    "snapshot": (lambda f: flip(first(f, ".snapshot"), 20), FileDamage.CACHE, ".snapshot"),
     "epochs": (
         lambda f: (f / checkpoint.LEADER_EPOCHS).write_text("0\n1\n0 0\n"),
-        Damage.CACHE,
+        FileDamage.CACHE,
         checkpoint.LEADER_EPOCHS,
     ),
     "topic id": (
         lambda f: (f / checkpoint.PARTITION_METADATA).write_text("version: 9"),
-        Damage.FOLDER,
+        FileDamage.FOLDER,
         checkpoint.PARTITION_METADATA,
     ),
     "recovery point": (
         lambda f: (f.parent / checkpoint.RECOVERY_POINTS).write_text("0\n1\ntopic 0 999999\n"),
-        Damage.CHECKPOINT,
+        FileDamage.CHECKPOINT,
         checkpoint.RECOVERY_POINTS,
     ),
     "log starts": (
         lambda f: (f.parent / checkpoint.LOG_STARTS).write_text("junk"),
-        Damage.CHECKPOINT,
+        FileDamage.CHECKPOINT,
         checkpoint.LOG_STARTS,
     ),
 }
@@ -193,9 +206,9 @@ def test_what_a_crash_leaves_is_told_apart_from_damage(tmp_path: Path) -> None:
     folder = fill_folder(tmp_path / "data", clean=False)
     assert verify(folder).findings == []
     cut(sorted(folder.glob("*.log"))[-1], 5)
-    assert {finding.damage for finding in verify(folder).findings} == {Damage.TAIL}
+    assert {finding.damage for finding in verify(folder).findings} == {FileDamage.TAIL}
     flip(first(folder, ".log"), 100)
-    assert Damage.DATA in {finding.damage for finding in verify(folder).findings}
+    assert FileDamage.DATA in {finding.damage for finding in verify(folder).findings}
 
 
 def test_what_others_left_in_a_folder_is_not_taken_for_a_segment(folder: Path) -> None:
@@ -211,7 +224,7 @@ def test_what_others_left_in_a_folder_is_not_taken_for_a_segment(folder: Path) -
 def test_a_partition_in_two_folders_is_found(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder, tmp_path / "other" / folder.name)
     verified = verify_folders([folder.parent, tmp_path / "other"])
-    assert {finding.damage for finding in verified.findings} == {Damage.FOLDER}
+    assert {finding.damage for finding in verified.findings} == {FileDamage.FOLDER}
 
 
 def test_a_running_broker_is_left_out_where_it_writes(tmp_path: Path) -> None:

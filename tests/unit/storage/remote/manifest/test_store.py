@@ -26,7 +26,7 @@ from strandline.storage.remote.manifest.store import (
     commit,
     load,
 )
-from strandline.storage.remote.object_store.memory import Fault, MemoryStore, Moment
+from strandline.storage.remote.object_store.memory import Fault, MemoryStore, Timing
 
 PARTITION = TopicIdPartition("orders", uuid.UUID("00000000-0000-4000-8000-00000000002a"), 0)
 EMPTY = Manifest(topic="orders", topic_id=PARTITION.topic_id, partition=0)
@@ -104,7 +104,7 @@ def test_a_lower_leader_epoch_is_fenced_before_anything_is_written() -> None:
 def test_a_lost_answer_is_no_fence(is_first: bool) -> None:
     store = MemoryStore()
     base = None if is_first else commit(store, None, EMPTY)
-    store.add_fault(Fault(operation="put", error=TierUnavailable, moment=Moment.AFTER))
+    store.add_fault(Fault(operation="put", error=TierUnavailable, moment=Timing.AFTER))
     stored = commit(store, base, EMPTY.with_segment(entry(0)))
     assert load(store, PARTITION) == stored
 
@@ -134,7 +134,7 @@ def test_an_outage_during_the_read_back_leaves_the_commit_repeatable() -> None:
     store = MemoryStore()
     base = commit(store, None, EMPTY)
     new = base.manifest.with_segment(entry(0))
-    store.add_fault(Fault(operation="put", error=TierUnavailable, moment=Moment.AFTER))
+    store.add_fault(Fault(operation="put", error=TierUnavailable, moment=Timing.AFTER))
     store.add_fault(Fault(operation="get", error=TierUnavailable))
     with pytest.raises(TierUnavailable):
         commit(store, base, new)

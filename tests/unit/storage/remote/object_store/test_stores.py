@@ -29,7 +29,7 @@ from strandline.storage.errors import (
 )
 from strandline.storage.remote.object_store.interface import FileBody, IfMatches, check_key
 from strandline.storage.remote.object_store.local_directory import LocalDirectoryStore
-from strandline.storage.remote.object_store.memory import Fault, MemoryStore, Moment
+from strandline.storage.remote.object_store.memory import Fault, MemoryStore, Timing
 from strandline.storage.remote.open_store import open_store
 from strandline.storage.remote.s3.store import S3Store
 from strandline.storage.remote.s3.upload_body import BodyPart, BodyReader, measure_body
@@ -288,11 +288,11 @@ def test_every_operation_can_fail_to_order(
 
 def test_a_fault_after_the_deed_leaves_the_deed_done() -> None:
     store = MemoryStore()
-    store.add_fault(Fault(operation="put", error=TierUnavailable, moment=Moment.AFTER))
+    store.add_fault(Fault(operation="put", error=TierUnavailable, moment=Timing.AFTER))
     with pytest.raises(TierUnavailable):
         store.put("a", b"x")
     assert store.get("a") == b"x"
-    store.add_fault(Fault(operation="delete", error=TierUnavailable, moment=Moment.AFTER))
+    store.add_fault(Fault(operation="delete", error=TierUnavailable, moment=Timing.AFTER))
     with pytest.raises(TierUnavailable):
         store.delete(["a"])
     with pytest.raises(ObjectNotFound):

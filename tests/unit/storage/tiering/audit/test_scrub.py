@@ -102,7 +102,10 @@ def test_missing_objects_are_named_with_what_can_be_done(
             entries = await archived(rig)
             rig.store.delete([entries[1].log_key, entries[2].meta_key])
             report = scrub(rig, executor, depth)
-            assert damages(report) == [(Damage.LOG_MISSING, 10), (Damage.META_MISSING, 20)]
+            assert damages(report) == [
+                (Damage.LOG_MISSING, 10),
+                (Damage.META_MISSING, 20),
+            ]
             assert [finding.repairable for finding in report.findings] == [False, True]
             assert [finding.offsets for finding in report.findings] == ["10 to 19", "20 to 29"]
             # Looking changes nothing, so it finds the same again.
@@ -154,7 +157,10 @@ def test_what_the_disk_of_an_archive_cannot_read_is_named_like_any_damage(
                 (root / key).unlink()
                 (root / key).symlink_to("/proc/self/mem")
             report = scrub(rig, executor, depth)
-            assert damages(report) == [(Damage.LOG_CORRUPT, 10), (Damage.META_CORRUPT, 20)]
+            assert damages(report) == [
+                (Damage.LOG_CORRUPT, 10),
+                (Damage.META_CORRUPT, 20),
+            ]
             assert report.unread == ()
             with pytest.raises(ObjectCorrupt, match="Input/output error"):
                 rig.store.get_into(entries[1].log_key, memoryview(bytearray(10)), start=0)

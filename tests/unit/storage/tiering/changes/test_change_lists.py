@@ -18,7 +18,7 @@ from strandline.storage.remote.keys import CHANGES_KEY
 from strandline.storage.remote.manifest import change_list
 from strandline.storage.remote.manifest.change_list import CHANGES_MAX, LIST_BYTES_MAX, ChangeList
 from strandline.storage.remote.manifest.manifest import Manifest
-from strandline.storage.remote.object_store.memory import Fault, MemoryStore, Moment
+from strandline.storage.remote.object_store.memory import Fault, MemoryStore, Timing
 from strandline.storage.tiering.changes.change_reader import ChangeReader, Expectation, News
 from strandline.storage.tiering.changes.change_writer import ChangeWriter
 from strandline.storage.tiering.policy.ownership import Ownership, OwnershipState
@@ -192,7 +192,7 @@ def test_a_list_that_cannot_be_written_is_tried_again_with_growing_waits(
 
 def test_a_request_that_was_given_up_does_not_bury_a_newer_list(world: World) -> None:
     world.write(after_ms=0)
-    world.store.add_fault(Fault(operation="put", error=TierUnavailable, moment=Moment.LATE))
+    world.store.add_fault(Fault(operation="put", error=TierUnavailable, moment=Timing.LATE))
     world.writer.note(manifest(1))
     world.write()
     world.writer.note(manifest(2))
@@ -204,7 +204,7 @@ def test_a_request_that_was_given_up_does_not_bury_a_newer_list(world: World) ->
 def test_a_dead_broker_s_last_list_does_not_bury_the_next_one_s(world: World) -> None:
     world.write(after_ms=0)
     world.writer.note(manifest(1))
-    world.store.add_fault(Fault(operation="put", error=TierUnavailable, moment=Moment.LATE))
+    world.store.add_fault(Fault(operation="put", error=TierUnavailable, moment=Timing.LATE))
     world.write()
     world.writer = world.new_writer()
     world.write(after_ms=0)
@@ -276,7 +276,7 @@ async def test_every_commit_of_a_manifest_is_told_and_never_before_it_is_there(
                 operation="(put|get)",
                 key_pattern="manifest.json$",
                 error=TierUnavailable,
-                moment=Moment.AFTER,
+                moment=Timing.AFTER,
                 times=2,
             )
         )

@@ -18,7 +18,11 @@ from strandline.storage.records.batch.any_batch import walk
 from strandline.storage.records.batch.record import Record, encode_batch, iter_records, with_crc
 from strandline.storage.records.compression import Codec
 from strandline.storage.tiering.copy import inspector as inspector_module
-from strandline.storage.tiering.copy.inspection import SegmentFacts, chunk_bytes, inspect_segment
+from strandline.storage.tiering.copy.inspection import (
+    SegmentFacts,
+    chunk_bytes,
+    inspect_segment,
+)
 from strandline.storage.tiering.copy.inspector import (
     IDLE_S,
     InspectionFailed,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from strandline.storage.errors import TierUnavailable
-from strandline.storage.remote.object_store.memory import Fault, Moment
+from strandline.storage.remote.object_store.memory import Fault, Timing
 from strandline.storage.tiering.policy.lifecycle import COPIES_PER_PARTITION
 from tests.unit.storage.tiering.harness import PARTITION, Rig, asynchronous, keys_of
 
@@ -110,7 +110,7 @@ async def test_a_copy_whose_commit_may_have_gone_through_is_not_taken_back(tmp_p
         rig.produce_segments(1)
         await rig.settle()
         rig.produce_segments(1)
-        for operation, moment in (("put", Moment.AFTER), ("get", Moment.BEFORE)):
+        for operation, moment in (("put", Timing.AFTER), ("get", Timing.BEFORE)):
             rig.memory.add_fault(
                 Fault(
                     operation=operation,

@@ -18,7 +18,7 @@ from strandline.storage.errors import (
 )
 from strandline.storage.remote.keys import topic_folder
 from strandline.storage.remote.manifest.topic_info import TopicInfo, load_topic_info
-from strandline.storage.remote.object_store.memory import Fault, Moment
+from strandline.storage.remote.object_store.memory import Fault, Timing
 from strandline.storage.tiering.manager.partition_tiering import PartitionTiering
 from strandline.storage.tiering.partition import expiration
 from tests.unit.storage.tiering.harness import (
@@ -290,7 +290,7 @@ async def test_an_interrupted_purge_goes_on_after_a_restart(tmp_path: Path) -> N
         await rig.manager.run_once()
         rig.pass_ms(GRACE_MS)
         rig.memory.add_fault(
-            Fault(operation="delete", error=TierUnavailable, moment=Moment.AFTER, times=1)
+            Fault(operation="delete", error=TierUnavailable, moment=Timing.AFTER, times=1)
         )
         await rig.manager.run_once()
         assert 0 < len(rig.data_keys()) < 6, "it stopped in the middle"

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from strandline.storage.errors import TierUnavailable
-from strandline.storage.remote.object_store.memory import Fault, Moment
+from strandline.storage.remote.object_store.memory import Fault, Timing
 from tests.unit.storage.tiering.bucket_checks import check_bucket, heal
 from tests.unit.storage.tiering.harness import (
     GRACE_MS,
@@ -137,14 +137,14 @@ async def when_its_copies_are_too_old(rig: Rig) -> None:
     rig.memory.deliver_late()
 
 
-ORDERS: dict[str, tuple[Moment, Callable[[Rig], Awaitable[None]]]] = {
-    "lost before": (Moment.BEFORE, nothing_else),
-    "lost after": (Moment.AFTER, nothing_else),
-    "late, before the next commit": (Moment.LATE, before_the_next_commit),
-    "late, after the next commit": (Moment.LATE, after_the_next_commit),
-    "late, while the broker is down": (Moment.LATE, while_the_broker_is_down),
-    "late, after a restart": (Moment.LATE, after_a_restart),
-    "late, after the copy's time": (Moment.LATE, when_its_copies_are_too_old),
+ORDERS: dict[str, tuple[Timing, Callable[[Rig], Awaitable[None]]]] = {
+    "lost before": (Timing.BEFORE, nothing_else),
+    "lost after": (Timing.AFTER, nothing_else),
+    "late, before the next commit": (Timing.LATE, before_the_next_commit),
+    "late, after the next commit": (Timing.LATE, after_the_next_commit),
+    "late, while the broker is down": (Timing.LATE, while_the_broker_is_down),
+    "late, after a restart": (Timing.LATE, after_a_restart),
+    "late, after the copy's time": (Timing.LATE, when_its_copies_are_too_old),
 }
 
 
@@ -197,7 +197,12 @@ async def test_a_commit_that_comes_after_its_brokers_disk_was_lost_takes_no_new_
         await rig.settle()
         rig.produce_segments(SEGMENTS)
         rig.memory.add_fault(
-            Fault(operation="put", key_pattern=MANIFEST, error=TierUnavailable, moment=Moment.LATE)
+            Fault(
+                operation="put",
+                key_pattern=MANIFEST,
+                error=TierUnavailable,
+                moment=Timing.LATE,
+            )
         )
         await rig.settle()
         await rig.lose_disk()

@@ -17,7 +17,7 @@ from strandline.storage.remote.keys import manifest_key, topic_key
 from strandline.storage.remote.manifest import store as manifest_store
 from strandline.storage.remote.manifest.manifest import new_generation
 from strandline.storage.remote.manifest.topic_info import load_topic_info
-from strandline.storage.remote.object_store.memory import Fault, MemoryStore, Moment
+from strandline.storage.remote.object_store.memory import Fault, MemoryStore, Timing
 from strandline.storage.tiering.audit.restoring import read_partition
 from tests.unit.storage.tiering.bucket_checks import check_bucket, heal
 from tests.unit.storage.tiering.harness import (
@@ -132,7 +132,7 @@ async def test_the_manifest_comes_before_every_other_object(tmp_path: Path, fail
     async with Rig(tmp_path) as rig:
         # Done, and nobody is told; then the machine is lost.
         rig.memory.add_fault(
-            Fault(operation="put", key_pattern=fails, error=TierUnavailable, moment=Moment.AFTER)
+            Fault(operation="put", key_pattern=fails, error=TierUnavailable, moment=Timing.AFTER)
         )
         rig.configure(strandline_remote_active_segment_upload_ms=1000)
         rig.produce()
@@ -190,7 +190,11 @@ async def test_a_tombstone_that_is_late_deletes_no_topic_that_is_tiered_again(
         await rig.settle()
         key = topic_key(TOPIC, TOPIC_ID)
         late = Fault(
-            operation="put", key_pattern=key, error=TierUnavailable, moment=Moment.LATE, times=1
+            operation="put",
+            key_pattern=key,
+            error=TierUnavailable,
+            moment=Timing.LATE,
+            times=1,
         )
         rig.memory.add_fault(late)
         rig.manager.delete_topic(rig.topic_info)
@@ -250,7 +254,7 @@ async def turn_off_with_a_late_delete(rig: Rig) -> None:
     rig.produce_segments(2)
     await rig.settle()
     late = Fault(
-        operation="delete", key_pattern=MANIFEST, error=TierUnavailable, moment=Moment.LATE
+        operation="delete", key_pattern=MANIFEST, error=TierUnavailable, moment=Timing.LATE
     )
     rig.memory.add_fault(late)
     rig.manager.disable_topic(rig.topic_info)
@@ -336,7 +340,7 @@ async def test_a_start_knows_of_a_late_delete_of_what_came_after_a_purge(tmp_pat
         assert rig.memory.keys() == []
         rig.memory.put(manifest_key(ID_PARTITION), manifest)
         late = Fault(
-            operation="delete", key_pattern=MANIFEST, error=TierUnavailable, moment=Moment.LATE
+            operation="delete", key_pattern=MANIFEST, error=TierUnavailable, moment=Timing.LATE
         )
         rig.memory.add_fault(late)
         rig.pass_ms(2 * rig.tiering_config.copy_timeout_ms)
@@ -364,7 +368,7 @@ async def test_a_commit_that_is_late_names_nothing_in_an_archive_that_was_begun_
             operation="put",
             key_pattern=MANIFEST,
             error=TierUnavailable,
-            moment=Moment.LATE,
+            moment=Timing.LATE,
             skip=1,
         )
         rig.memory.add_fault(late)

@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from strandline.broker.coordination.model.classic_messages import GroupRules, GroupState, Moment
-from strandline.broker.coordination.model.member_memory import MEMBER_BYTES, Room
+from strandline.broker.coordination.model.classic_messages import GroupRules, GroupState, Instant
+from strandline.broker.coordination.model.member_memory import MEMBER_BYTES, MemberMemory
 from strandline.broker.coordination.runtime.shard import GroupShard
 from strandline.broker.protocol.schema.errors import ErrorCode
 from tests.unit.broker.coordination.group_trace import GroupTrace, join_request
@@ -15,10 +15,10 @@ from tests.unit.broker.coordination.group_trace import GroupTrace, join_request
 LARGE = b"x" * 10_000
 
 
-def room_for(members: int, *, groups: int = 1) -> Room:
+def room_for(members: int, *, groups: int = 1) -> MemberMemory:
     # The name of client and protocol are a few bytes.
     group_bytes = members * (MEMBER_BYTES + len(LARGE) + 100)
-    return Room(group_bytes_max=group_bytes, total_bytes_max=groups * group_bytes)
+    return MemberMemory(group_bytes_max=group_bytes, total_bytes_max=groups * group_bytes)
 
 
 def test_a_group_whose_members_bring_too_much_takes_no_more_of_them() -> None:
@@ -81,7 +81,7 @@ def test_groups_that_go_with_their_partition_give_their_room_back() -> None:
         offset_metadata_length_max=10,
         retention_ms=1000,
     )
-    now = Moment(0, 0)
+    now = Instant(0, 0)
     shard.join("g", join_request(metadata=LARGE), 1, now)
     assert room.held_bytes > len(LARGE)
     shard.unload(ErrorCode.NOT_COORDINATOR, now)

@@ -14,7 +14,10 @@ from strandline.broker.coordination.model.classic_messages import (
     GroupState,
     SyncRequest,
 )
-from strandline.broker.coordination.model.consumer_messages import HeartbeatAnswer, HeartbeatRequest
+from strandline.broker.coordination.model.consumer_messages import (
+    ConsumerHeartbeat,
+    HeartbeatAnswer,
+)
 from strandline.broker.coordination.model.offset_messages import (
     CommitRequest,
     OffsetToCommit,
@@ -44,8 +47,8 @@ from tests.unit.broker.coordination.group_trace import join_request
 
 def joining(
     member_id: str = "m", *, topics: tuple[str, ...] | None = ("t",), regex: str | None = None
-) -> HeartbeatRequest:
-    return HeartbeatRequest(
+) -> ConsumerHeartbeat:
+    return ConsumerHeartbeat(
         group_id="g",
         member_id=member_id,
         member_epoch=0,
@@ -56,8 +59,8 @@ def joining(
     )
 
 
-def beat(member_id: str, epoch: int) -> HeartbeatRequest:
-    return HeartbeatRequest(group_id="g", member_id=member_id, member_epoch=epoch)
+def beat(member_id: str, epoch: int) -> ConsumerHeartbeat:
+    return ConsumerHeartbeat(group_id="g", member_id=member_id, member_epoch=epoch)
 
 
 def commit(epoch: int, member_id: str = "m", *, version: int = 9) -> CommitRequest:
@@ -69,7 +72,7 @@ def commit(epoch: int, member_id: str = "m", *, version: int = 9) -> CommitReque
     )
 
 
-async def refusal(coordinator: GroupCoordinator, request: HeartbeatRequest) -> ErrorCode:
+async def refusal(coordinator: GroupCoordinator, request: ConsumerHeartbeat) -> ErrorCode:
     with pytest.raises(CoordinatorFault) as caught:
         await coordinator.consumer_heartbeat(request)
     return caught.value.error_code
@@ -111,7 +114,7 @@ def test_what_cannot_be_written_has_not_happened(failure: Exception, code: Error
         assert has_everything(await coordinator.consumer_heartbeat(joining("a")))
         world.fail(failure)
         assert await refusal(coordinator, joining("b")) is code
-        leaving = HeartbeatRequest(group_id="g", member_id="a", member_epoch=-1)
+        leaving = ConsumerHeartbeat(group_id="g", member_id="a", member_epoch=-1)
         assert await refusal(coordinator, leaving) is code
         world.fail(None)
         members = coordinator.describe_consumers("g").members
@@ -209,7 +212,7 @@ def test_offsets_that_members_read_are_kept_and_those_of_an_empty_group_expire()
                 await coordinator.consumer_heartbeat(beat("m", 1))
                 await asyncio.sleep(0.01)
             assert coordinator.statistics().offset_count == 1
-            leaving = HeartbeatRequest(group_id="g", member_id="m", member_epoch=-1)
+            leaving = ConsumerHeartbeat(group_id="g", member_id="m", member_epoch=-1)
             await coordinator.consumer_heartbeat(leaving)
             world.clock.advance_ms(60_000)
             await until(lambda: not coordinator.groups())
@@ -226,7 +229,7 @@ def test_only_a_group_without_members_is_deleted() -> None:
         await coordinator.consumer_heartbeat(joining())
         await coordinator.commit("g", commit(1))
         assert await coordinator.delete("g") is ErrorCode.NON_EMPTY_GROUP
-        leaving = HeartbeatRequest(group_id="g", member_id="m", member_epoch=-1)
+        leaving = ConsumerHeartbeat(group_id="g", member_id="m", member_epoch=-1)
         await coordinator.consumer_heartbeat(leaving)
         assert await coordinator.delete("g") is ErrorCode.NONE
         assert coordinator.groups() == []
@@ -274,7 +277,7 @@ def test_a_simple_group_and_an_empty_one_of_the_other_kind_are_taken_over() -> N
         await coordinator.commit("g", commit_request(7))
         await coordinator.consumer_heartbeat(joining())
         assert offset_in(coordinator, "g") == 7
-        leaving = HeartbeatRequest(group_id="g", member_id="m", member_epoch=-1)
+        leaving = ConsumerHeartbeat(group_id="g", member_id="m", member_epoch=-1)
         await coordinator.consumer_heartbeat(leaving)
         async with Running(world) as running:
             await until_loaded(running)
@@ -308,7 +311,7 @@ def test_members_that_wait_in_a_classic_group_are_told_when_it_goes_over() -> No
                 "g", member_id=joined.member_id, group_instance_id=None, generation=1
             )
             assert code is ErrorCode.REBALANCE_IN_PROGRESS
-            leaving = HeartbeatRequest(group_id="g", member_id="n", member_epoch=-1)
+            leaving = ConsumerHeartbeat(group_id="g", member_id="n", member_epoch=-1)
             await coordinator.consumer_heartbeat(leaving)
             described = coordinator.describe("g")
             assert described is not None
