@@ -26,7 +26,11 @@ from pathlib import Path
 from typing import Protocol
 
 from strandline.broker.cluster.metadata.image import MetadataImage
-from strandline.broker.cluster.metadata.log_reader import Salvaged, salvage_history, whose_is
+from strandline.broker.cluster.metadata.log_reader import (
+    SalvagedMetadata,
+    salvage_history,
+    whose_is,
+)
 from strandline.broker.cluster.metadata.metadata_log import MetadataLog
 from strandline.broker.cluster.metadata.records import MetadataRecord
 from strandline.broker.cluster.metadata.restore_plan import (
@@ -129,7 +133,7 @@ class _Archive:
     """The contents of the archive, read in step 1."""
 
     cluster_id: str
-    metadata: Salvaged
+    metadata: SalvagedMetadata
     image: MetadataImage
     records: tuple[MetadataRecord, ...]
     states: dict[TopicPartition, ArchivedState]
@@ -427,7 +431,7 @@ class Restore:
         return offset_count
 
 
-def _lost_metadata(metadata: Salvaged) -> list[str]:
+def _lost_metadata(metadata: SalvagedMetadata) -> list[str]:
     """Describes the damage of the metadata, and its consequences."""
     if not metadata.damage:
         return []

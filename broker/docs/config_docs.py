@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from strandline.broker.config.table import BROKER_SECTIONS, TOPIC_DEFAULTS
-from strandline.broker.config.unsupported_keys import IGNORED, REFUSED, ForeignKeys
+from strandline.broker.config.unsupported_keys import IGNORED, REFUSED, UnsupportedKeys
 from strandline.storage.config.definition import ValueType
 from strandline.storage.config.log_config import INT_MAX, LONG_MAX, TOPIC_CONFIGS, ConfigDef
 
@@ -154,11 +154,11 @@ def _value(text: str) -> str:
             return _code(text)
 
 
-def _shown(entry: ForeignKeys) -> str:
+def _shown(entry: UnsupportedKeys) -> str:
     return f"{entry.pattern}*" if entry.pattern.endswith(".") else entry.pattern
 
 
-def _sorted(entries: Iterable[ForeignKeys]) -> list[ForeignKeys]:
+def _sorted(entries: Iterable[UnsupportedKeys]) -> list[UnsupportedKeys]:
     return sorted(entries, key=lambda entry: entry.pattern)
 
 

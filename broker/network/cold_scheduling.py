@@ -23,7 +23,7 @@ from strandline.storage.system.timer import Ticks
 log = logging.getLogger(__name__)
 
 
-class TakesTurns(Protocol):
+class TurnTaker(Protocol):
     """A connection with a cold answer to send."""
 
     def take_turn(self, bytes_max: int) -> int:
@@ -35,7 +35,7 @@ class TakesTurns(Protocol):
         ...
 
 
-class ColdTurns:
+class ColdSchedule:
     """The queue of turns, and the ticks while there are both cold answers and live traffic."""
 
     def __init__(self, pace: ColdPace, now_s: Callable[[], float]) -> None:
@@ -43,7 +43,7 @@ class ColdTurns:
         self._now_s = now_s
         self._loop = asyncio.get_running_loop()
         # At most one entry for each connection.
-        self._queue: deque[TakesTurns] = deque()
+        self._queue: deque[TurnTaker] = deque()
         # Created when first needed: few brokers have both, live traffic and cold reads.
         self._ticks: Ticks | None = None
         self._has_no_ticks = False
@@ -58,7 +58,7 @@ class ColdTurns:
         """Whether cold answers have to wait for their turn."""
         return self._pace.is_held(self._now_s()) and self._can_tick()
 
-    def enter(self, sender: TakesTurns) -> None:
+    def enter(self, sender: TurnTaker) -> None:
         """Queues the sender for one call of `take_turn` or `go_on` in a later turn of the loop."""
         self._queue.append(sender)
         self._pace.waiting_count = len(self._queue)
@@ -66,7 +66,7 @@ class ColdTurns:
             self._start_ticking()
         self._run_soon()
 
-    def leave(self, sender: TakesTurns) -> None:
+    def leave(self, sender: TurnTaker) -> None:
         """Removes a sender without data."""
         self._queue.remove(sender)
         self._pace.waiting_count = len(self._queue)

@@ -36,13 +36,13 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TypeAlias
 
-from strandline.broker.network.cold_scheduling import ColdTurns
+from strandline.broker.network.cold_scheduling import ColdSchedule
 from strandline.broker.network.frames import FrameBuffer, FrameError
 from strandline.broker.network.responses import (
     CloseConnectionError,
     ClosingParts,
     ColdParts,
-    Deferred,
+    DeferredAnswer,
     Parts,
     RequestHandler,
     ThrottledParts,
@@ -125,7 +125,7 @@ class Connection:
         on_close: Callable[[Connection], None],
         on_refused: Callable[[str, str], None],
         on_failed: Callable[[str, Exception], None],
-        cold_turns: ColdTurns | None = None,
+        cold_turns: ColdSchedule | None = None,
     ) -> None:
         """`on_refused` is called with peer and reason when a client is disconnected for its bytes,
         and `on_failed` with peer and error when it is for a bug of ours.
@@ -139,7 +139,7 @@ class Connection:
         self._clock = clock
         self._frames = FrameBuffer(frame_bytes_max)
         self._outgoing: deque[Part] = deque()
-        self._pending: Deferred | None = None
+        self._pending: DeferredAnswer | None = None
         self._mute: asyncio.TimerHandle | None = None
         self._busy = False
         self._writing = False
@@ -242,7 +242,7 @@ class Connection:
                         self._flush()
                         if self._writing:
                             break
-                elif isinstance(answer, Deferred):
+                elif isinstance(answer, DeferredAnswer):
                     self._busy = True
                     self._pending = answer
                     answer.attach(self._on_answer, self._on_failure)
@@ -401,7 +401,7 @@ class Connection:
 
     # --- turns of cold answers ---------------------------------------------------------------
 
-    def _wait_for_turn(self, cold_turns: ColdTurns) -> None:
+    def _wait_for_turn(self, cold_turns: ColdSchedule) -> None:
         if self._awaits_turn:
             return
         if self._writing:

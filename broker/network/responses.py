@@ -56,14 +56,14 @@ ANONYMOUS = "ANONYMOUS"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Caller:
+class ClientIdentity:
     """The user of a connection, and the listener that it came by."""
 
     user: str = ANONYMOUS
     listener: str = ""
 
 
-class Deferred:
+class DeferredAnswer:
     """An answer delivered later by callback, without a task: a parked fetch.
 
     `complete` or `fail` is called once; `cancel_hook` is called if the client goes away first.
@@ -106,7 +106,7 @@ class Deferred:
             self.cancel_hook()
 
 
-Answer: TypeAlias = Parts | Deferred | Awaitable[Parts | None] | None
+Answer: TypeAlias = Parts | DeferredAnswer | Awaitable[Parts | None] | None
 
 
 class RequestHandler(Protocol):
@@ -121,7 +121,7 @@ class RequestHandler(Protocol):
         ...
 
 
-class Gate(ABC):
+class AuthenticationGate(ABC):
     """A handler of one connection that admits requests once its client is authenticated."""
 
     def __init__(self, frame_bytes_max: int) -> None:

@@ -25,11 +25,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from strandline.broker.network.addresses import EVERY_ADDRESS, bindable, plain_address
-from strandline.broker.network.cold_scheduling import ColdTurns
+from strandline.broker.network.cold_scheduling import ColdSchedule
 from strandline.broker.network.config import NetworkConfig
 from strandline.broker.network.connection import Connection, Spawn
 from strandline.broker.network.pacing import SystemChoice
-from strandline.broker.network.responses import Gate, RequestHandler
+from strandline.broker.network.responses import AuthenticationGate, RequestHandler
 from strandline.storage.clock import Clock
 from strandline.storage.quiet_log import QuietLog, place_of
 
@@ -77,14 +77,14 @@ class Server:
 
     def __init__(
         self,
-        handler_of: Callable[[str], RequestHandler | Gate],
+        handler_of: Callable[[str], RequestHandler | AuthenticationGate],
         *,
         limits: Callable[[], NetworkConfig],
         admit: Callable[[str], int] = lambda _address: 0,
         pace: Callable[[str], int] = lambda _listener: 0,
         clock: Clock,
         spawn: Spawn,
-        cold_turns: ColdTurns | None = None,
+        cold_turns: ColdSchedule | None = None,
     ) -> None:
         """`handler_of` returns the handler of a new connection by its listener.
 
@@ -226,7 +226,7 @@ class Server:
             on_failed=self._log_failure,
             cold_turns=self._cold_turns,
         )
-        if isinstance(handler, Gate):
+        if isinstance(handler, AuthenticationGate):
             connection.allow_frames(min(handler.frame_bytes_max, limits.request_bytes_max))
             handler.on_open = partial(connection.allow_frames, limits.request_bytes_max)
         self._connections.add(connection)

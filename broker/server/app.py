@@ -42,7 +42,7 @@ from strandline.broker.handlers.fetch.fetch import FetchHandler
 from strandline.broker.handlers.fetch.sessions import FetchSessionCache
 from strandline.broker.handlers.services.services import Services
 from strandline.broker.handlers.wiring import make_dispatcher
-from strandline.broker.network.cold_scheduling import ColdTurns
+from strandline.broker.network.cold_scheduling import ColdSchedule
 from strandline.broker.network.connection import Spawn
 from strandline.broker.network.server import Server
 from strandline.broker.quotas.cold_pace import ColdPace
@@ -376,7 +376,7 @@ class Broker:
             pace=lambda listener: self._quotas.accepted(listener, running.current.connection_rates),
             clock=self._clock,
             spawn=spawn,
-            cold_turns=ColdTurns(self._cold_pace, self._clock.monotonic_s),
+            cold_turns=ColdSchedule(self._cold_pace, self._clock.monotonic_s),
         )
         self._loops["connection sweep"] = self._server.sweep_forever
         self._running.bind(listen_at(config.listeners, self._server.listen))

@@ -19,7 +19,12 @@ from strandline.broker.config.listener_keys import PLAIN_USERS, of_listener
 from strandline.broker.config.listeners import SASL_PLAINTEXT, parse_protocol_map, protocol_of
 from strandline.broker.handlers.auth.sasl import SaslGate, SaslSettings
 from strandline.broker.handlers.dispatch.dispatch import Dispatcher
-from strandline.broker.network.responses import Answer, Caller, Gate, RequestHandler
+from strandline.broker.network.responses import (
+    Answer,
+    AuthenticationGate,
+    ClientIdentity,
+    RequestHandler,
+)
 from strandline.broker.security.jaas import plain_passwords
 from strandline.broker.security.mechanism import Exchange
 from strandline.broker.security.plain import PlainExchange
@@ -37,7 +42,7 @@ class _Open:
 
     def __init__(self, dispatcher: Dispatcher, listener: str) -> None:
         self.handle: Callable[[memoryview, str, float], Answer] = partial(
-            dispatcher.handle, caller=Caller(listener=listener)
+            dispatcher.handle, caller=ClientIdentity(listener=listener)
         )
 
 
@@ -48,14 +53,14 @@ class ConnectionHandlers:
         self, config: BrokerConfig, dispatcher: Dispatcher, metadata: Metadata, clock: Clock
     ) -> None:
         self._open = {one.name: _Open(dispatcher, one.name) for one in config.listeners}
-        self._gates: dict[str, Callable[[], Gate]] = {}
+        self._gates: dict[str, Callable[[], AuthenticationGate]] = {}
         for listener in sasl_listeners(config):
             settings = settings_of(config, metadata, listener)
             self._gates[listener] = partial(
                 SaslGate, dispatcher, settings, listener=listener, clock=clock
             )
 
-    def __call__(self, listener: str) -> RequestHandler | Gate:
+    def __call__(self, listener: str) -> RequestHandler | AuthenticationGate:
         gate = self._gates.get(listener)
         return self._open[listener] if gate is None else gate()
 

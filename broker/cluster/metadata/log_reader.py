@@ -85,7 +85,7 @@ def _check_cluster(store: ObjectStore, image: MetadataImage, cluster_id: str) ->
 
 
 @dataclass(frozen=True, slots=True)
-class Salvaged:
+class SalvagedMetadata:
     """The usable part of a mirror. `damage` describes its damage; empty if it is intact."""
 
     loaded: Loaded
@@ -113,7 +113,7 @@ def whose_is(store: ObjectStore) -> tuple[str, str]:
     return found, f"{fault}: by the metadata it is the archive of cluster {found}" if found else ""
 
 
-def salvage_history(store: ObjectStore, *, cluster_id: str) -> Salvaged:
+def salvage_history(store: ObjectStore, *, cluster_id: str) -> SalvagedMetadata:
     """Reads a mirror, or the part of it that precedes the first damaged or lost object.
 
     Raises CorruptFile if it is another cluster's, UnsupportedFormat, or TierError.
@@ -128,7 +128,7 @@ def salvage_history(store: ObjectStore, *, cluster_id: str) -> Salvaged:
     entry = loaded.image.version
     if damage:
         loaded = _numbered(store, loaded, cluster_id, max(told, _newest(store)))
-    return Salvaged(loaded, damage, entry)
+    return SalvagedMetadata(loaded, damage, entry)
 
 
 def _told_version(store: ObjectStore) -> int:

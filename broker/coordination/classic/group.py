@@ -66,7 +66,7 @@ from strandline.broker.coordination.model.classic_messages import (
     SyncRequest,
     Ticket,
 )
-from strandline.broker.coordination.model.member_memory import Lack, member_bytes
+from strandline.broker.coordination.model.member_memory import ExhaustedLimit, member_bytes
 from strandline.broker.protocol.formats.consumer_protocol import (
     CONSUMER_PROTOCOL_TYPE,
     decode_subscribed_topics,
@@ -298,7 +298,7 @@ class Group:
                 self._prepare_rebalance(f"member {member_id} was turned away")
         self._complete_join_if_ready()
 
-    def _lack_of_bytes(self, request: JoinRequest) -> Lack | None:
+    def _lack_of_bytes(self, request: JoinRequest) -> ExhaustedLimit | None:
         """Returns the limit that this request would exceed, if any."""
         known_id = request.member_id
         if known_id == NO_MEMBER_ID and request.group_instance_id is not None:
@@ -307,7 +307,7 @@ class Group:
         wanted = member_bytes(request.protocols, request.client_id, request.group_instance_id)
         return self._members.share.lack_of(wanted - (0 if known is None else known.held_bytes))
 
-    def _refuse_bytes(self, lack: Lack, request: JoinRequest, ticket: Ticket) -> None:
+    def _refuse_bytes(self, lack: ExhaustedLimit, request: JoinRequest, ticket: Ticket) -> None:
         room = self._rules.room
         room.quiet_log.say(
             logging.WARNING,
@@ -321,7 +321,7 @@ class Group:
                 "full": lack.name.lower(),
             },
         )
-        if lack is Lack.GROUP:
+        if lack is ExhaustedLimit.GROUP:
             self._turn_away(request.member_id)
             self._refuse_join(ticket, NO_MEMBER_ID, ErrorCode.GROUP_MAX_SIZE_REACHED)
         else:

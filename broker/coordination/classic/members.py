@@ -22,7 +22,11 @@ from strandline.broker.coordination.model.classic_messages import (
     MemberSnapshot,
     Ticket,
 )
-from strandline.broker.coordination.model.member_memory import MemberMemory, Share, member_bytes
+from strandline.broker.coordination.model.member_memory import (
+    GroupBudget,
+    MemberMemory,
+    member_bytes,
+)
 from strandline.broker.protocol.schema.errors import ErrorCode
 
 
@@ -148,7 +152,7 @@ class Members:
     """The members in the order of their joins, and aggregates over them."""
 
     def __init__(self, room: MemberMemory) -> None:
-        self.share = Share(room)
+        self.share = GroupBudget(room)
         self._by_id: dict[str, Member] = {}
         self._static: dict[str, str] = {}
         self._support: Counter[str] = Counter()

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.coordination.consumer.heartbeats import (
-    Occasion,
+    DecisionContext,
     check_identity,
     check_room,
     reconcile_member,
@@ -61,7 +61,7 @@ def _is_supported(roster: Roster, request: JoinRequest) -> bool:
 
 
 def join(
-    draft: Draft, request: JoinRequest, member_id: str, occasion: Occasion
+    draft: Draft, request: JoinRequest, member_id: str, occasion: DecisionContext
 ) -> CurrentAssignment:
     """Returns the member's assignment. Call `check_join` first. Raises CoordinatorFault."""
     wanted = _decode(request)

@@ -18,7 +18,7 @@ from strandline.broker.coordination.classic.group import Group
 from strandline.broker.coordination.consumer import classic_members as classic
 from strandline.broker.coordination.consumer import heartbeats
 from strandline.broker.coordination.consumer.consumer_group import ConsumerGroup
-from strandline.broker.coordination.consumer.heartbeats import Occasion
+from strandline.broker.coordination.consumer.heartbeats import DecisionContext
 from strandline.broker.coordination.consumer.migration import (
     classic_snapshot,
     may_downgrade,
@@ -151,8 +151,8 @@ class ConsumerGroups:
 
     def _occasion(
         self, group: ConsumerGroup | None, image: MetadataImage, now: Instant
-    ) -> Occasion:
-        return Occasion(
+    ) -> DecisionContext:
+        return DecisionContext(
             image=image,
             rules=self.rules,
             now_ms=now.wall_ms,

@@ -59,7 +59,7 @@ from strandline.storage.model import TopicId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Occasion:
+class DecisionContext:
     """The context of a decision, beside the group and the request.
 
     `is_metadata_new`: the topics may have changed since the group was last checked.
@@ -226,7 +226,7 @@ def _newer(said: str | None, known: str | None) -> str | None:
 
 
 def update_member(
-    draft: Draft, member_id: str, subscription: MemberSubscription, occasion: Occasion
+    draft: Draft, member_id: str, subscription: MemberSubscription, occasion: DecisionContext
 ) -> bool:
     """Steps 2 and 3: records the subscription, and reassigns if it or the topics changed.
 
@@ -284,7 +284,7 @@ def preferred_assignor(roster: Roster, rules: ConsumerRules) -> str:
     return votes.most_common(1)[0][0] if votes else rules.assignors[0]
 
 
-def assign(draft: Draft, occasion: Occasion) -> None:
+def assign(draft: Draft, occasion: DecisionContext) -> None:
     """Computes the target of the group's epoch; writes only changes."""
     roster = draft.roster
     # Most members have the same subscription; its topics are looked up once.
@@ -340,7 +340,9 @@ def reconcile_member(
     return moved
 
 
-def heartbeat(draft: Draft, request: ConsumerHeartbeat, occasion: Occasion) -> HeartbeatAnswer:
+def heartbeat(
+    draft: Draft, request: ConsumerHeartbeat, occasion: DecisionContext
+) -> HeartbeatAnswer:
     """Runs all four steps. The request is checked and has a member id. Raises CoordinatorFault."""
     rules, member_id = occasion.rules, request.member_id
     check_room(draft.roster, member_id, rules.size_max)

@@ -55,7 +55,7 @@ class TopicOffset(NamedTuple):
     committed: CommittedOffset
 
 
-class GroupLife(Protocol):
+class ExpiryFacts(Protocol):
     """The facts about a group that expiry depends on."""
 
     @property
@@ -131,7 +131,7 @@ class GroupOffsets:
 
 
 def find_expired(
-    group: GroupLife, offsets: GroupOffsets, *, now_ms: int, retention_ms: int
+    group: ExpiryFacts, offsets: GroupOffsets, *, now_ms: int, retention_ms: int
 ) -> Expiry:
     """Returns the expired offsets of the group; the module's table has the rules."""
     nothing_left = True
@@ -147,7 +147,7 @@ def find_expired(
     return Expiry(offsets=tuple(expired), leaves_nothing=nothing_left)
 
 
-def _counts_from(group: GroupLife, committed: CommittedOffset) -> int | None:
+def _counts_from(group: ExpiryFacts, committed: CommittedOffset) -> int | None:
     """Returns when retention began for this commit; None if it has not."""
     if group.counts_from_commit:
         return committed.committed_ms

@@ -29,7 +29,7 @@ ALL_GROUPS_BYTES_MAX = 256 * 1024 * 1024
 MEMBER_BYTES = 1024
 
 
-class Lack(Enum):
+class ExhaustedLimit(Enum):
     """The limit that is exhausted."""
 
     GROUP = auto()
@@ -57,7 +57,7 @@ class MemberMemory:
         return f"<Room {self.held_bytes} of {self.total_bytes_max}>"
 
 
-class Share:
+class GroupBudget:
     """One group's part of the budget, released when the object dies: groups are also dropped as
     whole tables, with their partition.
     """
@@ -71,14 +71,14 @@ class Share:
     def __del__(self) -> None:
         self.change(-self.held_bytes)
 
-    def lack_of(self, more_bytes: int) -> Lack | None:
+    def lack_of(self, more_bytes: int) -> ExhaustedLimit | None:
         """Returns the limit that so many more bytes would exceed; None also for less than now."""
         if more_bytes <= 0:
             return None
         if self.held_bytes + more_bytes > self._room.group_bytes_max:
-            return Lack.GROUP
+            return ExhaustedLimit.GROUP
         if self._room.held_bytes + more_bytes > self._room.total_bytes_max:
-            return Lack.BROKER
+            return ExhaustedLimit.BROKER
         return None
 
     def change(self, by_bytes: int) -> None:

@@ -17,7 +17,7 @@ class _Alarm:
     group_id: str
 
 
-class Alarms:
+class GroupDeadlines:
     """Deadlines in monotonic milliseconds, by group."""
 
     def __init__(self) -> None:

@@ -60,15 +60,15 @@ from strandline.broker.coordination.model.offset_messages import (
     OffsetToDelete,
 )
 from strandline.broker.coordination.runtime.consumer_coordinator import ConsumerCoordinator
-from strandline.broker.coordination.runtime.deadlines import Alarms
+from strandline.broker.coordination.runtime.deadlines import GroupDeadlines
 from strandline.broker.coordination.runtime.group_effects import carry_out
 from strandline.broker.coordination.runtime.journal import (
     in_batches,
     settle,
     write_offsets,
 )
-from strandline.broker.coordination.runtime.offset_expiry import OffsetForgetting
-from strandline.broker.coordination.runtime.parked_requests import WaitingRequests
+from strandline.broker.coordination.runtime.offset_expiry import OffsetExpiry
+from strandline.broker.coordination.runtime.parked_requests import ParkedRequests
 from strandline.broker.coordination.runtime.shard import GroupEffects
 from strandline.broker.coordination.runtime.slots import Slot, Slots
 from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
@@ -133,10 +133,10 @@ class GroupCoordinator:
         # The id of the topic that the slots belong to.
         self._topic_id: TopicId | None = None
         self._seen: MetadataImage | None = None
-        self._waiting = WaitingRequests()
+        self._waiting = ParkedRequests()
         self._consumers = ConsumerCoordinator(self, reads)
-        self._alarms = Alarms()
-        self._forgetting = OffsetForgetting(
+        self._alarms = GroupDeadlines()
+        self._forgetting = OffsetExpiry(
             self._slots,
             interval_ms=config.offsets_retention_check_interval_ms,
             now=self.now(),

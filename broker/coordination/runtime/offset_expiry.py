@@ -22,7 +22,7 @@ from strandline.storage.model import TimestampMs
 log = logging.getLogger(__name__)
 
 
-class OffsetForgetting:
+class OffsetExpiry:
     """Writes tombstones of expired and deleted offsets in every loaded partition."""
 
     def __init__(

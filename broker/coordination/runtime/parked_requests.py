@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from strandline.broker.coordination.model.classic_messages import Answer, Ticket
 
 
-class Waiting:
+class ParkedRequest:
     """One parked request; a context manager, so that it is removed in any case."""
 
     def __init__(self, ticket: Ticket, parked: dict[Ticket, asyncio.Future[Answer]]) -> None:
@@ -22,7 +22,7 @@ class Waiting:
         self._answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         parked[ticket] = self._answered
 
-    def __enter__(self) -> Waiting:
+    def __enter__(self) -> ParkedRequest:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -33,7 +33,7 @@ class Waiting:
         return await self._answered
 
 
-class WaitingRequests:
+class ParkedRequests:
     """All parked requests of one coordinator. Used on the event loop only."""
 
     def __init__(self) -> None:
@@ -47,8 +47,8 @@ class WaitingRequests:
         """Returns a ticket for a request that is answered without waiting."""
         return next(self._tickets)
 
-    def park(self) -> Waiting:
-        return Waiting(self.next_ticket(), self._parked)
+    def park(self) -> ParkedRequest:
+        return ParkedRequest(self.next_ticket(), self._parked)
 
     def answer(self, answers: Sequence[Answer]) -> None:
         for answer in answers:

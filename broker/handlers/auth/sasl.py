@@ -28,10 +28,10 @@ from strandline.broker.handlers.dispatch.dispatch import Dispatcher
 from strandline.broker.handlers.services.services import RequestContext
 from strandline.broker.network.responses import (
     Answer,
-    Caller,
+    AuthenticationGate,
+    ClientIdentity,
     CloseConnectionError,
     ClosingParts,
-    Gate,
     Parts,
 )
 from strandline.broker.protocol.codec.codec import decode_request, encode_response
@@ -71,7 +71,7 @@ class SaslSettings:
     frame_bytes_max: int
 
 
-class SaslGate(Gate):
+class SaslGate(AuthenticationGate):
     """The authentication state of one connection of a SASL listener."""
 
     def __init__(
@@ -86,7 +86,7 @@ class SaslGate(Gate):
         self._exchange: Exchange | None = None
         # After a handshake of version 0.
         self._is_raw = False
-        self._caller: Caller | None = None
+        self._caller: ClientIdentity | None = None
         self._ends_s = float("inf")
 
     def handle(self, frame: memoryview, peer: str, received_s: float) -> Answer:
@@ -97,7 +97,7 @@ class SaslGate(Gate):
             return self._sasl(frame)
         if self._caller is None:
             if api_key == ApiKey.API_VERSIONS and self._exchange is None:
-                nobody = Caller(listener=self._listener)
+                nobody = ClientIdentity(listener=self._listener)
                 return self._dispatcher.handle(frame, peer, received_s, nobody)
             raise CloseConnectionError("a request before the login")
         if self._clock.monotonic_s() >= self._ends_s:
@@ -175,7 +175,7 @@ class SaslGate(Gate):
             if self._caller is not None and step.user != self._caller.user:
                 raise AuthenticationFailed("a login was to be renewed by another user")
             self._exchange = None
-            self._caller = Caller(user=step.user, listener=self._listener)
+            self._caller = ClientIdentity(user=step.user, listener=self._listener)
             if self._settings.lifetime_ms:
                 self._ends_s = self._clock.monotonic_s() + self._settings.lifetime_ms / 1000
             self.on_open()

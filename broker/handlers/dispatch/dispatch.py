@@ -36,9 +36,9 @@ from strandline.broker.handlers.services.services import RequestContext, Service
 from strandline.broker.network.responses import (
     ANONYMOUS,
     Answer,
-    Caller,
+    ClientIdentity,
     CloseConnectionError,
-    Deferred,
+    DeferredAnswer,
     Parts,
     ThrottledParts,
 )
@@ -62,7 +62,7 @@ _T = TypeVar("_T")
 # A handler takes the request class of its API; the table below matches the two.
 Handler: TypeAlias = Callable[..., Response | Awaitable[Response]]
 
-NOBODY = Caller()
+NOBODY = ClientIdentity()
 # The length field in front of a frame.
 LENGTH_BYTES = 4
 # Decoding takes half a microsecond per byte at worst; up to here that is 16 ms of the loop.
@@ -104,7 +104,7 @@ class Dispatcher:
         self._now_s = services.clock.monotonic_s
 
     def handle(
-        self, frame: memoryview, peer: str, received_s: float, caller: Caller = NOBODY
+        self, frame: memoryview, peer: str, received_s: float, caller: ClientIdentity = NOBODY
     ) -> Answer:
         """See `network.connection.RequestHandler`; `caller` is the sender, as far as known."""
         started_s = self._now_s()
@@ -150,7 +150,7 @@ class Dispatcher:
                 traffic.held_up(answer.throttle_ms)
         elif answer is None:
             traffic.at_once((), local_s)
-        elif isinstance(answer, Deferred):
+        elif isinstance(answer, DeferredAnswer):
             answer.watcher = partial(self._note_late, traffic, started_s, local_s)
         else:
             assert isinstance(answer, Awaitable), answer
@@ -186,7 +186,7 @@ class Dispatcher:
         body: memoryview,
         peer: str,
         started_s: float,
-        caller: Caller,
+        caller: ClientIdentity,
     ) -> Parts | None:
         """The connection is not read meanwhile, so `body` stays valid."""
         loop = asyncio.get_running_loop()
@@ -205,7 +205,7 @@ class Dispatcher:
             answer = self._counted(answer, self._apis[header.api_key], started_s)
         else:
             answer = self._dispatch(header, request, peer, started_s, caller)
-        if isinstance(answer, Deferred):
+        if isinstance(answer, DeferredAnswer):
             coming: asyncio.Future[Parts] = loop.create_future()
             answer.attach(coming.set_result, coming.set_exception)
             return await coming
@@ -219,7 +219,7 @@ class Dispatcher:
         request: Request,
         peer: str,
         started_s: float,
-        caller: Caller,
+        caller: ClientIdentity,
     ) -> Answer:
         version = header.api_version
         context = RequestContext(

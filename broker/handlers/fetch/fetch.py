@@ -65,7 +65,13 @@ from strandline.broker.handlers.fetch.sessions import (
     WantedPartition,
 )
 from strandline.broker.handlers.services.services import Services
-from strandline.broker.network.responses import Answer, ColdParts, Deferred, Parts, ThrottledParts
+from strandline.broker.network.responses import (
+    Answer,
+    ColdParts,
+    DeferredAnswer,
+    Parts,
+    ThrottledParts,
+)
 from strandline.broker.protocol.fetch import encode_fetch_response
 from strandline.broker.protocol.header import RequestHeader, frame_response
 from strandline.broker.protocol.messages.fetch import (
@@ -288,9 +294,9 @@ class FetchHandler:
 
     # --- answering ---------------------------------------------------------------------------
 
-    def _park(self, plan: FetchPlan, found: FetchPass) -> Deferred:
+    def _park(self, plan: FetchPlan, found: FetchPass) -> DeferredAnswer:
         partitions = [p for _, p, _ in found.answers if p is not None]
-        deferred = Deferred()
+        deferred = DeferredAnswer()
 
         def finish() -> None:
             plan.started_s = began_s = self._now_s()

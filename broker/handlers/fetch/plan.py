@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from strandline.broker.cluster.replicas.partition import Partition
-from strandline.broker.handlers.fetch.repeated_fetches import KnownFetch, KnownFetches
+from strandline.broker.handlers.fetch.repeated_fetches import RepeatedFetch, RepeatedFetches
 from strandline.broker.handlers.fetch.sessions import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
@@ -49,7 +49,7 @@ class FetchPlan:
     min_bytes: int
     wait_ms_max: int
     # Encodes the answer of a recognised fetch.
-    known: KnownFetch | None = None
+    known: RepeatedFetch | None = None
 
 
 @dataclass(slots=True)
@@ -75,7 +75,7 @@ class FetchPlanner:
         self._sessions = sessions
         self._quotas = services.quotas
         self._bytes_max = services.config.fetch.bytes_max
-        self._known = KnownFetches()
+        self._known = RepeatedFetches()
 
     def plan_body(
         self, body: memoryview, header: RequestHeader, peer: str, started_s: float
@@ -141,7 +141,7 @@ class FetchPlanner:
         *,
         session: FetchSession | None = None,
         incremental: bool = False,
-        known: KnownFetch | None = None,
+        known: RepeatedFetch | None = None,
     ) -> FetchPlan:
         bytes_max = min(request.max_bytes, self._bytes_max)
         if self._quotas.is_active:

@@ -53,7 +53,7 @@ FIRST_VERSION_WITH_VARINTS: Final = 12
 _OTHER_BITS: Final = 0x0101_0101_0101_0101
 
 
-class KnownFetch:
+class RepeatedFetch:
     """The constant part of one fetch, and the bytes that its answer begins with."""
 
     __slots__ = (
@@ -152,16 +152,16 @@ class KnownFetch:
         self._before = before[_HEAD_BYTES:-size_bytes]
 
 
-class KnownFetches:
+class RepeatedFetches:
     """The last recognisable fetch of each connection, by its peer."""
 
     def __init__(self) -> None:
         # A peer may be another client by now: equal bytes are an equal request.
-        self._by_peer: OrderedDict[str, KnownFetch] = OrderedDict()
+        self._by_peer: OrderedDict[str, RepeatedFetch] = OrderedDict()
         # Connections whose last fetch was of this partition, and is not known yet.
         self._tried: OrderedDict[str, tuple[str | uuid.UUID | None, int]] = OrderedDict()
 
-    def get(self, peer: str) -> KnownFetch | None:
+    def get(self, peer: str) -> RepeatedFetch | None:
         return self._by_peer.get(peer)
 
     def note(self, peer: str, version: int, body: memoryview, request: FetchRequest) -> None:
@@ -192,7 +192,7 @@ def _put(known: OrderedDict[str, _T], peer: str, value: _T) -> None:
         known.popitem(last=False)
 
 
-def known_fetch(version: int, body: memoryview, request: FetchRequest) -> KnownFetch | None:
+def known_fetch(version: int, body: memoryview, request: FetchRequest) -> RepeatedFetch | None:
     """Prepares the recognition of fetches like this one; None if impossible or not worth it."""
     if (
         len(body) > BODY_BYTES_MAX
@@ -216,4 +216,4 @@ def known_fetch(version: int, body: memoryview, request: FetchRequest) -> KnownF
     except MalformedRequest:
         return None
     offsets = [part.fetch_offset for topic in decoded.topics for part in topic.partitions]
-    return KnownFetch(version, raw, position, request) if offsets == [other] else None
+    return RepeatedFetch(version, raw, position, request) if offsets == [other] else None

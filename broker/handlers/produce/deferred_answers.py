@@ -28,7 +28,7 @@ from strandline.storage.quiet_log import QuietLog
 
 
 @dataclass(frozen=True, slots=True)
-class ToFlush:
+class PendingFlush:
     """An append whose answer waits for an fsync, and the position of that answer."""
 
     partition: Partition
@@ -37,7 +37,7 @@ class ToFlush:
 
 
 @dataclass(frozen=True, slots=True)
-class ToBlame:
+class PendingTimestampCheck:
     """A batch refused for its header's max timestamp, and the position of its answer."""
 
     partition: Partition
@@ -46,7 +46,7 @@ class ToBlame:
     records: memoryview
 
 
-Later: TypeAlias = ToFlush | ToBlame
+Later: TypeAlias = PendingFlush | PendingTimestampCheck
 
 
 async def complete(
@@ -54,13 +54,13 @@ async def complete(
 ) -> None:
     """Completes the waiting answers, in order. `workers` read the records."""
     for entry in later:
-        if isinstance(entry, ToFlush):
+        if isinstance(entry, PendingFlush):
             await _flush(entry, quiet_log)
         else:
             await _blame(entry, workers, now_ms)
 
 
-async def _flush(entry: ToFlush, quiet_log: QuietLog) -> None:
+async def _flush(entry: PendingFlush, quiet_log: QuietLog) -> None:
     try:
         await entry.partition.flush()
     except StorageError as error:
@@ -78,7 +78,7 @@ async def _flush(entry: ToFlush, quiet_log: QuietLog) -> None:
         )
 
 
-async def _blame(entry: ToBlame, workers: Executor, now_ms: int) -> None:
+async def _blame(entry: PendingTimestampCheck, workers: Executor, now_ms: int) -> None:
     """Names the records that are too new, if the header's max timestamp is right."""
     try:
         await asyncio.get_running_loop().run_in_executor(

@@ -38,7 +38,7 @@ RECORDS_PER_LOOK = 4
 PEERS_MAX = 16_384
 
 
-class FirstBatches:
+class FirstBatchChecks:
     """The connections that are new, by the addresses of their clients. Used on the event loop."""
 
     def __init__(self, now_s: Callable[[], float]) -> None:

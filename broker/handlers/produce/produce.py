@@ -40,12 +40,12 @@ from typing import NamedTuple
 from strandline.broker.cluster.replicas.partition import Partition
 from strandline.broker.handlers.produce.deferred_answers import (
     Later,
-    ToBlame,
-    ToFlush,
+    PendingFlush,
+    PendingTimestampCheck,
     complete,
     record_errors,
 )
-from strandline.broker.handlers.produce.first_batch_checks import FirstBatches
+from strandline.broker.handlers.produce.first_batch_checks import FirstBatchChecks
 from strandline.broker.handlers.produce.produce_targets import ProduceTargets, refuse_zstd
 from strandline.broker.handlers.services.limits import refuse_partition_flood
 from strandline.broker.handlers.services.services import Services
@@ -108,7 +108,7 @@ class ProduceHandler:
         self._traffic = services.traffic.apis[ApiKey.PRODUCE]
         self._now_s = services.clock.monotonic_s
         self._quiet_log = QuietLog(log, services.clock)
-        self._first_batches = FirstBatches(services.clock.monotonic_s)
+        self._first_batches = FirstBatchChecks(services.clock.monotonic_s)
 
     def handle(
         self,
@@ -240,12 +240,14 @@ class ProduceHandler:
             ):
                 assert partition is not None
                 assert wanted.records is not None
-                later.append(ToBlame(partition, answers, len(answers), wanted.records))
+                later.append(
+                    PendingTimestampCheck(partition, answers, len(answers), wanted.records)
+                )
             answers.append(outcome)
             return
         assert partition is not None
         if partition.must_flush:
-            later.append(ToFlush(partition, answers, len(answers)))
+            later.append(PendingFlush(partition, answers, len(answers)))
         answers.append(_appended(wanted.index, outcome, partition))
 
     def _answer(

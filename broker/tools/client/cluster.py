@@ -43,7 +43,7 @@ _GRACE_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerPlace:
+class BrokerAddress:
     """A broker and its advertised address."""
 
     node_id: int
@@ -52,7 +52,7 @@ class BrokerPlace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionPlace:
+class PartitionReplicas:
     """One partition with its leader and replicas, by broker id."""
 
     partition: int
@@ -68,7 +68,7 @@ class TopicView:
     name: str
     topic_id: str
     is_internal: bool
-    partitions: tuple[PartitionPlace, ...]
+    partitions: tuple[PartitionReplicas, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,11 +133,14 @@ class Cluster:
 
     # --- brokers -----------------------------------------------------------------------------
 
-    def brokers(self) -> list[BrokerPlace]:
+    def brokers(self) -> list[BrokerAddress]:
         """Returns all brokers, by id."""
         found = self._listing().brokers.values()
         return sorted(
-            (BrokerPlace(node_id=one.id, host=str(one.host), port=int(one.port)) for one in found),
+            (
+                BrokerAddress(node_id=one.id, host=str(one.host), port=int(one.port))
+                for one in found
+            ),
             key=lambda place: place.node_id,
         )
 
@@ -407,7 +410,7 @@ def _topic_view(found: TopicDescription) -> TopicView:
         topic_id=str(found.topic_id),
         is_internal=bool(found.is_internal),
         partitions=tuple(
-            PartitionPlace(
+            PartitionReplicas(
                 partition=place.id,
                 leader=place.leader.id if place.leader is not None else -1,
                 replicas=tuple(node.id for node in place.replicas),

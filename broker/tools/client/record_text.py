@@ -38,7 +38,7 @@ class NewRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeenRecord:
+class ReadRecord:
     """A record that was read."""
 
     topic: str
@@ -53,7 +53,7 @@ class SeenRecord:
 # --- writing -----------------------------------------------------------------------------------
 
 
-def line_of(record: SeenRecord, *, colours: bool) -> str:
+def line_of(record: ReadRecord, *, colours: bool) -> str:
     """Formats `flights-0@7  2013-01-01 05:17:00.000  key → value  {header=value}`."""
     dim, cyan, yellow, reset = (_DIM, _CYAN, _YELLOW, _RESET) if colours else ("", "", "", "")
     place = f"{record.topic}-{record.partition}@{record.offset}"
@@ -80,7 +80,7 @@ def shown(content: bytes | None) -> str:
     return printable(text)
 
 
-def json_of(record: SeenRecord) -> str:
+def json_of(record: ReadRecord) -> str:
     """Formats one line of JSON."""
     document: dict[str, Json] = {
         "topic": record.topic,

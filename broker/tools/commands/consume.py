@@ -22,7 +22,7 @@ from strandline.broker.tools.client.connection import (
 )
 from strandline.broker.tools.client.failures import WrongUse
 from strandline.broker.tools.client.printing import remark
-from strandline.broker.tools.client.record_text import SeenRecord, json_of, line_of
+from strandline.broker.tools.client.record_text import ReadRecord, json_of, line_of
 from strandline.storage.clock import SystemClock
 from strandline.storage.model import Offset, TimestampMs
 from strandline.storage.plurals import counted
@@ -60,7 +60,7 @@ class Output(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class ConsumeOptions:
     """What to read and when to stop; None is no limit."""
 
     topics: tuple[str, ...]
@@ -76,7 +76,7 @@ class Wish:
     quiet: bool = False
 
 
-def consume(connection: ClusterConnection, wish: Wish) -> int:
+def consume(connection: ClusterConnection, wish: ConsumeOptions) -> int:
     """Reads until a limit or Ctrl-C; returns the exit code."""
     if wish.group is not None and wish.partitions:
         raise WrongUse(
@@ -120,7 +120,7 @@ def consume(connection: ClusterConnection, wish: Wish) -> int:
     return 0
 
 
-def _partitions(cluster: Cluster, wish: Wish) -> list[Key]:
+def _partitions(cluster: Cluster, wish: ConsumeOptions) -> list[Key]:
     keys = []
     for topic in cluster.topics(wish.topics):
         there = {place.partition for place in topic.partitions}
@@ -131,7 +131,9 @@ def _partitions(cluster: Cluster, wish: Wish) -> list[Key]:
     return keys
 
 
-def _assign(consumer: Consumer, cluster: Cluster, wish: Wish, keys: Sequence[Key]) -> None:
+def _assign(
+    consumer: Consumer, cluster: Cluster, wish: ConsumeOptions, keys: Sequence[Key]
+) -> None:
     from confluent_kafka import TopicPartition
 
     starts = _starts(cluster, wish, keys)
@@ -140,7 +142,7 @@ def _assign(consumer: Consumer, cluster: Cluster, wish: Wish, keys: Sequence[Key
     )
 
 
-def _starts(cluster: Cluster, wish: Wish, keys: Sequence[Key]) -> dict[Key, int]:
+def _starts(cluster: Cluster, wish: ConsumeOptions, keys: Sequence[Key]) -> dict[Key, int]:
     """Returns the start offset of each partition; always inside its log."""
     if wish.start is Start.START:
         return cluster.start_offsets(keys)
@@ -184,7 +186,7 @@ def _place(key: Key) -> str:
     return f"{key[0]}-{key[1]}"
 
 
-def _copy(consumer: Consumer, wish: Wish, write: Callable[[SeenRecord], None]) -> int:
+def _copy(consumer: Consumer, wish: ConsumeOptions, write: Callable[[ReadRecord], None]) -> int:
     """Writes records until a limit is reached; returns how many."""
     clock = SystemClock()
     heard_s = clock.monotonic_s()
@@ -238,12 +240,12 @@ def _records(messages: Sequence[Message], at_end: set[Key]) -> Iterator[Message]
             raise failure_of(error, f"cannot read {message.topic() or 'the topic'}")
 
 
-def _seen(message: Message) -> SeenRecord:
+def _seen(message: Message) -> ReadRecord:
     kind, timestamp_ms = message.timestamp()
     headers = message.headers() or ()
     # The stubs allow a mapping, which only producers pass.
     assert not isinstance(headers, dict)
-    return SeenRecord(
+    return ReadRecord(
         topic=str(message.topic()),
         partition=int(message.partition() or 0),
         offset=int(message.offset() or 0),
@@ -258,7 +260,7 @@ def _bytes(content: str | bytes | None) -> bytes | None:
     return content.encode() if isinstance(content, str) else content
 
 
-def _writer(output: Output) -> Callable[[SeenRecord], None]:
+def _writer(output: Output) -> Callable[[ReadRecord], None]:
     out = sys.stdout
     if output is Output.JSON:
         return lambda record: _write_line(json_of(record))

@@ -16,7 +16,7 @@ from strandline.broker.tools.commands.command_parser import (
     command_parser,
     partition_number,
 )
-from strandline.broker.tools.commands.consume import Output, Start, Wish, consume
+from strandline.broker.tools.commands.consume import ConsumeOptions, Output, Start, consume
 from strandline.broker.tools.commands.produce import LineFormat, produce
 from strandline.storage.clock import SystemClock
 
@@ -142,7 +142,7 @@ def _consume(options: argparse.Namespace) -> int:
     output = Output.JSON if options.json else Output.VALUE if options.value else Output.LINE
     return consume(
         chosen_connection(options),
-        Wish(
+        ConsumeOptions(
             topics=tuple(dict.fromkeys(options.topics)),
             partitions=tuple(options.partition),
             start=start,

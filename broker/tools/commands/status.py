@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from strandline.broker.tools.client.cluster import BrokerPlace, Cluster
+from strandline.broker.tools.client.cluster import BrokerAddress, Cluster
 from strandline.broker.tools.client.connection import ClusterConnection
 from strandline.broker.tools.client.failures import ToolFailure, WrongUse
 from strandline.broker.tools.client.health import (
@@ -80,7 +80,7 @@ def _of_cluster(cluster: Cluster) -> Iterator[tuple[str, str]]:
         yield name, _reachable(address, place)
 
 
-def _reachable(address: str, place: BrokerPlace) -> str:
+def _reachable(address: str, place: BrokerAddress) -> str:
     """Replaces a wildcard address by the broker's own name, which others know."""
     parts = urlsplit(address)
     if parts.hostname in (None, "", "0.0.0.0", "::"):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from strandline.broker.network.cold_scheduling import ColdTurns
+from strandline.broker.network.cold_scheduling import ColdSchedule
 from strandline.broker.network.connection import TURN_BYTES_MAX, Connection
 from strandline.broker.network.responses import Answer, Parts, RequestHandler
 from strandline.storage.clock import Clock, SystemClock
@@ -85,7 +85,7 @@ def connection_over(
     ours: socket.socket,
     handler: RequestHandler,
     clock: Clock,
-    cold_turns: ColdTurns | None = None,
+    cold_turns: ColdSchedule | None = None,
 ) -> Connection:
     """Made within a running loop."""
     return Connection(

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from strandline.broker.network.cold_scheduling import ColdTurns
+from strandline.broker.network.cold_scheduling import ColdSchedule
 from strandline.broker.network.connection import Connection
-from strandline.broker.network.responses import Answer, ColdParts, Deferred, Parts
+from strandline.broker.network.responses import Answer, ColdParts, DeferredAnswer, Parts
 from strandline.broker.network.socket_writer import SLACK_BYTES
 from strandline.broker.quotas.cold_pace import (
     TURN_BYTES,
@@ -69,7 +69,7 @@ class Noting:
         self._connection.go_on()
 
 
-class NotingTurns(ColdTurns):
+class NotingTurns(ColdSchedule):
     """The real turns, with a list of who had one."""
 
     def __init__(self, pace: ColdPace, now_s: Callable[[], float]) -> None:
@@ -94,7 +94,7 @@ class Bench:
     def be_live(self) -> None:
         self.pace.saw_live(self.clock.monotonic_s())
 
-    def connect(self, *answers: Answer, turns: ColdTurns | None = None) -> socket.socket:
+    def connect(self, *answers: Answer, turns: ColdSchedule | None = None) -> socket.socket:
         ours, client = socket.socketpair()
         ours.setblocking(False)
         client.setblocking(False)
@@ -201,7 +201,7 @@ def _has_bytes(client: socket.socket) -> bool:
 
 
 def test_answers_before_a_cold_one_do_not_wait_for_its_turn() -> None:
-    class Never(ColdTurns):
+    class Never(ColdSchedule):
         def enter(self, sender: object) -> None:
             pass
 
@@ -225,7 +225,7 @@ def test_answers_before_a_cold_one_do_not_wait_for_its_turn() -> None:
 def test_answers_behind_a_cold_one_come_in_their_order() -> None:
     async def main() -> None:
         async with bench() as held:
-            later = Deferred()
+            later = DeferredAnswer()
             last = ColdParts([CONTENT[:9]])
             client = held.connect(ColdParts([CONTENT]), [b"second"], later, last)
             held.be_live()
@@ -282,7 +282,7 @@ def test_who_waits_for_a_turn_is_neither_stalled_nor_idle() -> None:
     async def main() -> None:
         clock = ManualClock()
         pace = ColdPace(lambda: SETTINGS)
-        turns = ColdTurns(pace, clock.monotonic_s)
+        turns = ColdSchedule(pace, clock.monotonic_s)
         async with bench() as held:
             client = held.connect(ColdParts([CONTENT]), turns=turns)
             clock.advance_ms(1000)

@@ -13,7 +13,7 @@ import pytest
 from strandline.broker.network import server as server_module
 from strandline.broker.network.frames import FrameBuffer
 from strandline.broker.network.pacing import PACED_PREFIX, UNPACED, congestion_control
-from strandline.broker.network.responses import Answer, Deferred, ThrottledParts
+from strandline.broker.network.responses import Answer, DeferredAnswer, ThrottledParts
 from strandline.broker.network.server import (
     REFUSAL_LOG_S,
     STALLED_S,
@@ -38,7 +38,7 @@ class Echo:
             case b"M":
                 return ThrottledParts([b"muted"], 60_000)
             case b"F":
-                never = Deferred()
+                never = DeferredAnswer()
                 asyncio.get_running_loop().call_soon(never.fail, ValueError("a mistake"))
                 return never
             case b"X":

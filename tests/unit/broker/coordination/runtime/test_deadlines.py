@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from strandline.broker.coordination.runtime.deadlines import Alarms
+from strandline.broker.coordination.runtime.deadlines import GroupDeadlines
 
 
 def test_alarms_ring_in_order_once_their_time_has_come() -> None:
-    alarms = Alarms()
+    alarms = GroupDeadlines()
     assert alarms.arm("b", 200)
     assert alarms.arm("a", 100)
     assert not alarms.arm("c", 300)
@@ -18,7 +18,7 @@ def test_alarms_ring_in_order_once_their_time_has_come() -> None:
 
 
 def test_an_earlier_alarm_replaces_a_later_one_and_not_the_reverse() -> None:
-    alarms = Alarms()
+    alarms = GroupDeadlines()
     alarms.arm("a", 200)
     assert not alarms.arm("a", 300)
     assert alarms.arm("a", 100)
@@ -27,7 +27,7 @@ def test_an_earlier_alarm_replaces_a_later_one_and_not_the_reverse() -> None:
 
 
 def test_a_group_can_be_armed_again_after_its_alarm() -> None:
-    alarms = Alarms()
+    alarms = GroupDeadlines()
     alarms.arm("a", 100)
     alarms.ring(100)
     alarms.arm("a", 150)
@@ -35,7 +35,7 @@ def test_a_group_can_be_armed_again_after_its_alarm() -> None:
 
 
 def test_nothing_rings_after_all_was_cleared() -> None:
-    alarms = Alarms()
+    alarms = GroupDeadlines()
     alarms.arm("a", 100)
     alarms.clear()
     assert alarms.next_ms is None

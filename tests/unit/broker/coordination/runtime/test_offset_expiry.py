@@ -8,7 +8,7 @@ from typing import cast
 
 from strandline.broker.coordination.model.classic_messages import Instant
 from strandline.broker.coordination.model.offset_messages import CoordinatorRecord
-from strandline.broker.coordination.runtime.offset_expiry import OffsetForgetting
+from strandline.broker.coordination.runtime.offset_expiry import OffsetExpiry
 from strandline.broker.coordination.runtime.slots import Slot, Slots
 
 NOW = Instant(wall_ms=1_000_000, monotonic_ms=1_000)
@@ -47,10 +47,10 @@ class Rig:
 
     partitions: list[Partition]
     topics: set[str] = field(default_factory=set)
-    forgetting: OffsetForgetting = field(init=False)
+    forgetting: OffsetExpiry = field(init=False)
 
     def __post_init__(self) -> None:
-        self.forgetting = OffsetForgetting(
+        self.forgetting = OffsetExpiry(
             cast(Slots, self), interval_ms=10**9, now=NOW, believed_ms=lambda: NOW.wall_ms
         )
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 from strandline.broker.cluster.replicas.partition import AppendWaiter
 from strandline.broker.handlers.fetch.fetch import FetchHandler
-from strandline.broker.network.responses import Deferred, Parts
+from strandline.broker.network.responses import DeferredAnswer, Parts
 from strandline.broker.protocol.header import RequestHeader
 from strandline.broker.protocol.schema.api import ApiKey
 from strandline.storage.model import TopicPartition
@@ -64,11 +64,11 @@ def handler_of(partition: EmptyPartition) -> FetchHandler:
     )
 
 
-def park(handler: FetchHandler) -> tuple[Deferred, list[Parts], list[Exception]]:
+def park(handler: FetchHandler) -> tuple[DeferredAnswer, list[Parts], list[Exception]]:
     request = fetch_request(fetch_topic("t", {0: 0}), max_wait_ms=LONG_MS)
     header = RequestHeader(ApiKey.FETCH, VERSION, 1, "test", 0)
     answer = handler.handle(request, header, 0.0)
-    assert isinstance(answer, Deferred)
+    assert isinstance(answer, DeferredAnswer)
     answers: list[Parts] = []
     failures: list[Exception] = []
     answer.attach(answers.append, failures.append)

@@ -11,8 +11,8 @@ import pytest
 from strandline.broker.handlers.fetch.repeated_fetches import (
     BODY_BYTES_MAX,
     CONNECTIONS_MAX,
-    KnownFetch,
-    KnownFetches,
+    RepeatedFetch,
+    RepeatedFetches,
     known_fetch,
 )
 from strandline.broker.protocol.codec import codec
@@ -40,7 +40,7 @@ SIZES = (1, 126, 127, 128, 16_382, 16_383, 16_384, 2_097_150, 2_097_151)
 VERSIONS = range(4, SPECS[ApiKey.FETCH].supported.highest + 1)
 
 
-def _known(version: int, request: FetchRequest) -> KnownFetch | None:
+def _known(version: int, request: FetchRequest) -> RepeatedFetch | None:
     body = body_of(version, request)
     return known_fetch(version, body, decode_fetch_request(version, body))
 
@@ -119,7 +119,7 @@ def test_what_has_more_to_it_than_one_partition_is_not_known_again() -> None:
 
 
 def test_connections_that_are_known_are_bounded() -> None:
-    known, request = KnownFetches(), fetch_of_one(16)
+    known, request = RepeatedFetches(), fetch_of_one(16)
     for number in range(CONNECTIONS_MAX + 10):
         for _ in range(2):
             known.note(f"peer {number}", 16, body_of(16, request), request)
@@ -128,7 +128,7 @@ def test_connections_that_are_known_are_bounded() -> None:
 
 
 def test_connections_that_sent_one_fetch_are_bounded_too() -> None:
-    known, request = KnownFetches(), fetch_of_one(16)
+    known, request = RepeatedFetches(), fetch_of_one(16)
     for _ in range(2):
         for number in range(CONNECTIONS_MAX + 1):
             known.note(f"peer {number}", 16, body_of(16, request), request)
@@ -136,7 +136,7 @@ def test_connections_that_sent_one_fetch_are_bounded_too() -> None:
 
 
 def test_who_reads_partitions_in_turns_is_not_known() -> None:
-    known = KnownFetches()
+    known = RepeatedFetches()
     wanted = [
         FetchPartition(partition=i, fetch_offset=77, partition_max_bytes=1 << 20) for i in range(2)
     ]

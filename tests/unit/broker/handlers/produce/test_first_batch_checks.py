@@ -14,7 +14,7 @@ from strandline.broker.handlers.produce.first_batch_checks import (
     RECORDS_PER_LOOK,
     RECORDS_PER_S,
     RECORDS_SAVED_MAX,
-    FirstBatches,
+    FirstBatchChecks,
     look_inside,
 )
 from strandline.storage.clock import ManualClock
@@ -84,7 +84,7 @@ def test_what_kafka_reads_is_taken(codec: Codec) -> None:
 def test_connections_without_number_are_looked_into_for_a_bounded_time_alone() -> None:
     """As where each batch comes over a connection of its own."""
     clock = ManualClock()
-    first = FirstBatches(clock.monotonic_s)
+    first = FirstBatchChecks(clock.monotonic_s)
     each = RECORDS_PER_LOOK + 3
     assert refused(first, 5000) == RECORDS_SAVED_MAX // each
     clock.advance_ms(1000)
@@ -93,7 +93,7 @@ def test_connections_without_number_are_looked_into_for_a_bounded_time_alone() -
     assert refused(first, 5000) == RECORDS_SAVED_MAX // each
 
 
-def refused(first: FirstBatches, connection_count: int) -> int:
+def refused(first: FirstBatchChecks, connection_count: int) -> int:
     """How many of so many new connections are told that their first batch is wrong."""
     count = 0
     for _ in range(connection_count):
@@ -111,7 +111,7 @@ def test_what_else_is_wrong_with_a_batch_is_left_to_the_append() -> None:
 
 
 def test_a_connection_that_is_known_is_not_looked_into() -> None:
-    first = FirstBatches(ManualClock().monotonic_s)
+    first = FirstBatchChecks(ManualClock().monotonic_s)
     for _ in range(BATCHES_CHECKED):
         assert first.is_new("a:1")
         with pytest.raises(InvalidRecords):
@@ -122,7 +122,7 @@ def test_a_connection_that_is_known_is_not_looked_into() -> None:
 
 
 def test_however_many_connections_come_a_bounded_number_is_remembered() -> None:
-    first = FirstBatches(ManualClock().monotonic_s)
+    first = FirstBatchChecks(ManualClock().monotonic_s)
     for number in range(2 * PEERS_MAX + 5):
         first.look(f"a:{number}", memoryview(b""), CONFIG)
     assert sum(not first.is_new(f"a:{number}") for number in range(10)) == 0
@@ -130,6 +130,6 @@ def test_however_many_connections_come_a_bounded_number_is_remembered() -> None:
 
 
 def test_topics_that_have_all_records_read_and_batches_too_large_are_left_to_that() -> None:
-    first = FirstBatches(ManualClock().monotonic_s)
+    first = FirstBatchChecks(ManualClock().monotonic_s)
     first.look("a:1", untrue(10), LogConfig(cleanup_policy=("compact",)))
     first.look("a:1", untrue(1000), LogConfig(max_message_bytes=500))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from strandline.broker.tools.client.failures import WrongUse
 from strandline.broker.tools.client.record_text import (
-    SeenRecord,
+    ReadRecord,
     json_of,
     line_of,
     record_of_json,
@@ -19,10 +19,10 @@ from strandline.broker.tools.client.record_text import (
 )
 
 
-def seen(**fields: object) -> SeenRecord:
+def seen(**fields: object) -> ReadRecord:
     usual = {"topic": "t", "partition": 1, "offset": 7, "timestamp_ms": 1357034400000}
     usual |= {"key": b"k", "value": b"v", "headers": (("h", b"x"),)}
-    return SeenRecord(**(usual | fields))  # type: ignore[arg-type]
+    return ReadRecord(**(usual | fields))  # type: ignore[arg-type]
 
 
 def test_a_line_tells_place_time_key_value_and_headers() -> None:
