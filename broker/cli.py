@@ -23,7 +23,7 @@ from strandline import __version__
 from strandline.broker.commands.error_hints import remedy_for
 from strandline.broker.commands.sigterm import ended_by_sigterm
 from strandline.broker.tools.client.failures import WrongUse
-from strandline.broker.tools.commands.kafka_flags import said_here
+from strandline.broker.tools.commands.kafka_flags import translate_flags
 from strandline.storage.clock import SystemClock
 from strandline.storage.errors import InvalidConfig, StrandlineError, UnknownTopic
 
@@ -137,7 +137,7 @@ class _CommandParser(argparse.ArgumentParser):
             # `strandline` or `strandline topic` alone is a question.
             self.print_help(sys.stderr)
             self.exit(USAGE_ERROR)
-        hint = said_here(self._given, self._option_string_actions)
+        hint = translate_flags(self._given, self._option_string_actions)
         super().error(
             f"{message}; `{self.prog} --help` tells more" + (f"\n  {hint}" if hint else "")
         )

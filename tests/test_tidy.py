@@ -324,7 +324,7 @@ def test_a_folder_is_a_room_of_files_that_are_read_together() -> None:
 
 
 def test_a_number_of_things_is_told_to_people_with_the_right_noun() -> None:
-    """`1 segments` is what `counted` is for. Logs of the broker name their numbers instead."""
+    """`1 segments` is what `plurals` is for. Logs of the broker name their numbers instead."""
     things = (
         r" (?:more )?(?:batche|byte|change|chunk|comparison|entrie|file|group|log|member|object"
         r"|offset|partition|piece|record|request|row|segment|split|task|topic|upload)s\b(?! $)"

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from strandline.broker.cluster.metadata.log_reader import salvage_history, whose_is
+from strandline.broker.cluster.metadata.log_reader import cluster_id_or_damage, salvage_history
 from strandline.broker.commands.archive_tables import WHERE_IT_IS, make_console, make_table
 from strandline.broker.commands.progress import BarProgress
 from strandline.broker.commands.row_printer import Column, RowPrinter, widest
@@ -214,7 +214,7 @@ def _segments_in(
 def _check_cluster(store: ObjectStore) -> list[str]:
     """Returns the faults of objects that belong to no topic."""
     try:
-        cluster_id, fault = whose_is(store)
+        cluster_id, fault = cluster_id_or_damage(store)
         if not cluster_id:
             return [
                 f"{CLUSTER_KEY} is missing: nobody knows whose archive this is; {WHERE_IT_IS}."

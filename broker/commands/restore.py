@@ -28,8 +28,8 @@ from typing import Protocol
 from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.cluster.metadata.log_reader import (
     SalvagedMetadata,
+    cluster_id_or_damage,
     salvage_history,
-    whose_is,
 )
 from strandline.broker.cluster.metadata.metadata_log import MetadataLog
 from strandline.broker.cluster.metadata.records import MetadataRecord
@@ -211,7 +211,7 @@ class Restore:
     def _read_archive(self) -> _Archive:
         store = self._store
         store.check()
-        cluster_id, fault = whose_is(store)
+        cluster_id, fault = cluster_id_or_damage(store)
         if not cluster_id:
             raise RestoreRefused(
                 f"{store.url} holds no archive: there is no cluster.json, and no metadata; give the"

@@ -72,10 +72,12 @@ def describe_broker(running: RunningConfig) -> tuple[ConfigRow, ...]:
 def describe_all(running: RunningConfig) -> tuple[ConfigRow, ...]:
     """Returns the cluster-wide dynamic keys only, sorted by name."""
     rows = []
-    for name in sorted(running.everybodys):
+    for name in sorted(running.cluster_wide):
         definition = broker_config(name)
         assert definition is not None, name
-        synonym = _altered(definition, running.everybodys[name], ValueSource.DYNAMIC_DEFAULT_BROKER)
+        synonym = _altered(
+            definition, running.cluster_wide[name], ValueSource.DYNAMIC_DEFAULT_BROKER
+        )
         rows.append(_row(definition, synonym.value, (synonym,)))
     return tuple(rows)
 
@@ -152,7 +154,7 @@ def _set_on_broker(running: RunningConfig, names: Sequence[str]) -> list[ConfigS
     synonyms = []
     for properties, source in (
         (running.own, ValueSource.DYNAMIC_BROKER),
-        (running.everybodys, ValueSource.DYNAMIC_DEFAULT_BROKER),
+        (running.cluster_wide, ValueSource.DYNAMIC_DEFAULT_BROKER),
         (running.static.given, ValueSource.STATIC_BROKER),
     ):
         synonyms += [

@@ -72,7 +72,7 @@ class RunningConfig:
         return self._own
 
     @property
-    def everybodys(self) -> Mapping[str, str]:
+    def cluster_wide(self) -> Mapping[str, str]:
         """The cluster-wide dynamic keys."""
         return self._everybodys
 
@@ -89,10 +89,10 @@ class RunningConfig:
     def follow(self, image: MetadataImage) -> None:
         """Applies the stored keys of this broker and of all brokers."""
         own = image.broker_properties.get(self._static.node_id, _NOTHING)
-        everybodys = image.broker_properties.get(None, _NOTHING)
-        if own == self._own and everybodys == self._everybodys:
+        cluster_wide = image.broker_properties.get(None, _NOTHING)
+        if own == self._own and cluster_wide == self._everybodys:
             return
-        self._own, self._everybodys = _usable(own), _usable(everybodys)
+        self._own, self._everybodys = _usable(own), _usable(cluster_wide)
         before = self._current
         self._apply()
         log.info("configuration altered", extra={"fields": _difference(before, self._current)})

@@ -2,7 +2,7 @@
 
 Topic defaults (`log.segment.bytes` for `segment.bytes`) have no fields: they are derived from
 `TOPIC_CONFIGS`. Loading, DescribeConfigs and docs/configuration.md all read this table;
-`foreign_keys.py` has the keys of Kafka that are not in it.
+`unsupported_keys.py` has the keys of Kafka that are not in it.
 """
 
 from __future__ import annotations

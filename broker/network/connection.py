@@ -20,7 +20,7 @@ rest in one call.
 
 All connections share the loop: a large answer is sent in parts, each in a turn of the loop, so that
 small answers pass between them. One with records from the archive yields to live traffic: while
-there is any, its turns are smaller, and it waits for each (`cold_turns.py`).
+there is any, its turns are smaller, and it waits for each (`cold_scheduling.py`).
 
 The connection registers for readability once. While it is busy it ignores a first event, and only
 then unregisters: a client that waits for its answer costs no epoll call.

@@ -561,7 +561,7 @@ def load_metadata(
     try:
         metadata_log.load()
     except TierError as error:
-        if mirror is None or not metadata_log.is_unbegun:
+        if mirror is None or not metadata_log.is_known_empty:
             # It is the first log folder that failed.
             raise
         raise ArchiveUnknown(

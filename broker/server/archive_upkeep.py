@@ -39,7 +39,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from strandline.broker.cluster.metadata.log_reader import cluster_of, whose_is
+from strandline.broker.cluster.metadata.log_reader import cluster_id_or_damage, cluster_of
 from strandline.broker.cluster.metadata.metadata_log import MetadataLog
 from strandline.broker.cluster.metadata.mirror import MirrorTaken
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
@@ -258,7 +258,7 @@ def _claim(store: ObjectStore, ours: ClusterInfo, mark: ArchiveMark | None) -> _
     Raises InvalidConfig if the store cannot keep manifests safe, TierError if it cannot be asked,
     DiskError if this disk cannot say what it remembers.
     """
-    if mark is not None and mark.is_set and not whose_is(store)[0]:  # 1
+    if mark is not None and mark.is_set and not cluster_id_or_damage(store)[0]:  # 1
         raise TierUnavailable(
             CLUSTER_KEY,
             "get",
@@ -410,7 +410,7 @@ class ArchiveUpkeep:
                 continue
             try:
                 await self._claim.look()
-                await _tell(self._metadata_log.mend_mirror, self._tiering, self._workers)
+                await _tell(self._metadata_log.repair_mirror, self._tiering, self._workers)
                 self._note_mirror()
                 await self._groups.look()
             except WrongArchive as error:

@@ -168,7 +168,7 @@ class LogUpkeep:
             if is_to_create:
                 tried_s = now_s
             if is_to_create or any(pair.lost_records for pair in revived):
-                await self._metadata.lead_anew(self._running.static.node_id)
+                await self._metadata.bump_leader_epochs(self._running.static.node_id)
             self._replicas.replace_logs(revived)
             revived.clear()
 

@@ -94,7 +94,7 @@ class SalvagedMetadata:
     entry: int
 
 
-def whose_is(store: ObjectStore) -> tuple[str, str]:
+def cluster_id_or_damage(store: ObjectStore) -> tuple[str, str]:
     """Returns the cluster id of the archive (empty for a new one) and the fault of `cluster.json`.
 
     Without a readable `cluster.json` the metadata tell the id. Raises UnsupportedFormat, TierError,

@@ -100,7 +100,7 @@ class Metadata:
                 return decision  # 5
             raise StorageError(f"the metadata log was changed by others {RACES_MAX} times in a row")
 
-    async def lead_anew(self, node_id: NodeId) -> None:
+    async def bump_leader_epochs(self, node_id: NodeId) -> None:
         """Bumps the epochs of all that the node leads: it reuses offsets, which readers must notice
         (KIP-320). Creates missing folders. Raises as `change`.
         """

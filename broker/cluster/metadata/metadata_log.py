@@ -19,7 +19,7 @@ reads the winner's entry, and decides again (`MetadataRaced`): this is the whole
 
 A crash after 1 loses the answer, not the entry. 3 and 4 only save time: their failure is logged,
 and a later round repeats them. Loading reads the newest whole snapshot and all entries after it; a
-missing or damaged entry is an error, because every image after it would be wrong (history.py).
+missing or damaged entry is an error, because every image after it would be wrong (log_reader.py).
 
 The mirror is a second store (the bucket, when the log itself lies on the local disk) that follows
 at its own pace (mirror.py). An empty log is restored from a non-empty mirror, by one snapshot of
@@ -142,7 +142,7 @@ class MetadataLog:
         return f"<MetadataLog {self.statistics()}>"
 
     @property
-    def is_unbegun(self) -> bool:
+    def is_known_empty(self) -> bool:
         """Whether the log is known to be empty: only then the mirror is read. Blocks."""
         try:
             return is_empty(self._store)
@@ -252,7 +252,7 @@ class MetadataLog:
             # An append may be durable, and mirrored, before its image is current.
             return max(0, self._image.version - mirror.version)
 
-    def mend_mirror(self) -> None:
+    def repair_mirror(self) -> None:
         """Restores objects that were deleted in the mirror by a third party.
 
         Raises as `mirror_once`.

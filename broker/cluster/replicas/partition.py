@@ -55,9 +55,9 @@ class Partition:
         "_syncs",
         "_waiters",
         "is_internal",
+        "last_empty_answer",
         "leader_epoch",
         "log",
-        "said_in_passing",
         "topic_id",
         "topic_partition",
         "traffic",
@@ -86,8 +86,8 @@ class Partition:
         self.traffic = traffic
         self.leader_epoch = leader_epoch
         self._waiters: set[AppendWaiter] = set()
-        # The last answer to consumers that got no records; see `partition_answers.passed_over`.
-        self.said_in_passing: FetchResponsePartition | None = None
+        # The last answer without records; see `partition_answers.answer_without_read`.
+        self.last_empty_answer: FetchResponsePartition | None = None
 
     def __repr__(self) -> str:
         return f"<Partition {self.topic_partition} epoch={self.leader_epoch} {self.log!r}>"

@@ -152,7 +152,7 @@ class FollowingMetadata(Metadata):
             await self._take_over()
             return decision
 
-    async def lead_anew(self, node_id: NodeId) -> None:
+    async def bump_leader_epochs(self, node_id: NodeId) -> None:
         """Creates missing partitions. The epochs are the origin's."""
         async with self._changing:
             await self._follower.follow(self._image)

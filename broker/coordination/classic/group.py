@@ -330,7 +330,7 @@ class Group:
     def _supports(self, request: JoinRequest) -> bool:
         if self.state is EMPTY:
             return bool(request.protocol_type and request.protocols)
-        return request.protocol_type == self.protocol_type and self._members.have_in_common(
+        return request.protocol_type == self.protocol_type and self._members.all_support(
             request.protocols
         )
 

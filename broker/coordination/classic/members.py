@@ -282,7 +282,7 @@ class Members:
 
     # --- protocols ---------------------------------------------------------------------------
 
-    def have_in_common(self, protocols: tuple[MemberProtocol, ...]) -> bool:
+    def all_support(self, protocols: tuple[MemberProtocol, ...]) -> bool:
         """Whether every member supports at least one of these."""
         return any(self._support[name] == len(self._by_id) for name, _ in protocols)
 

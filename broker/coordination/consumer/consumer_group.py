@@ -249,7 +249,7 @@ class ConsumerGroup:
             self._due_in(0, now)
         return over[:FENCED_AT_ONCE_MAX]
 
-    def try_again_in(self, delay_ms: int, now: Instant) -> None:
+    def retry_in(self, delay_ms: int, now: Instant) -> None:
         """Retries the fencing later, because its records could not be written."""
         self._due_in(delay_ms, now)
 

@@ -170,7 +170,7 @@ class ConsumerGroups:
         answer = heartbeats.leave_answer(member_id, request.member_epoch)
         if request.member_epoch == LEAVE_FOR_A_WHILE_EPOCH:
             draft = Draft(group.roster)
-            heartbeats.leave_for_a_while(draft, member_id)
+            heartbeats.leave_temporarily(draft, member_id)
             return ConsumerDecision(records=tuple(draft.records), heartbeat=answer)
         return replace(self.fence(group, [member_id], image, now), heartbeat=answer)
 
@@ -213,7 +213,7 @@ class ConsumerGroups:
     def tombstones(self, group: ConsumerGroup) -> tuple[CoordinatorRecord, ...]:
         """Returns the records that delete the group, but not its offsets."""
         draft = Draft(group.roster)
-        draft.forget_group()
+        draft.add_group_tombstones()
         return tuple(draft.records)
 
     def found_topics(
@@ -225,7 +225,7 @@ class ConsumerGroups:
     ) -> ConsumerDecision:
         """Applies the topics that the group's regular expressions match in `image`."""
         draft = Draft(group.roster)
-        heartbeats.take_over_regexes(draft, found, image, now.wall_ms)
+        heartbeats.apply_regexes(draft, found, image, now.wall_ms)
         return ConsumerDecision(records=tuple(draft.records))
 
     # --- members of the classic protocol -----------------------------------------------------

@@ -50,7 +50,7 @@ from strandline.broker.coordination.model.consumer_messages import (
     TargetEpochRecord,
     TargetRecord,
     TopicMetadataRecord,
-    held_since,
+    with_assignment_epoch,
     without_epochs,
 )
 from strandline.broker.coordination.model.topic_regex import check_regex
@@ -239,7 +239,7 @@ def update_member(
         check_regex(subscription.topic_regex)
     if subscription != before:
         draft.emit(MemberRecord(roster.group_id, member_id, subscription))
-        forget_unread_regexes(draft)
+        drop_unused_regexes(draft)
     names_before = () if before is None else before.topic_names
     has_new_names = subscription.topic_names != names_before
     has_new_regex = subscription.topic_regex != regex_before
@@ -253,7 +253,7 @@ def update_member(
     return has_new_names or has_new_regex
 
 
-def forget_unread_regexes(draft: Draft) -> None:
+def drop_unused_regexes(draft: Draft) -> None:
     """Removes expressions that no member subscribes to."""
     readers = draft.roster.regex_readers()
     for regex in tuple(draft.roster.regexes):
@@ -375,7 +375,7 @@ def heartbeat(
 # --- leaving ---------------------------------------------------------------------------------
 
 
-def leave_for_a_while(draft: Draft, member_id: str) -> None:
+def leave_temporarily(draft: Draft, member_id: str) -> None:
     """A static member leaves temporarily: it keeps its target until its session ends.
 
     When it returns, it has another id and epoch 0, and owns nothing.
@@ -384,7 +384,7 @@ def leave_for_a_while(draft: Draft, member_id: str) -> None:
     gone = replace(
         current,
         epoch=LEAVE_FOR_A_WHILE_EPOCH,
-        assigned=held_since(without_epochs(current.assigned), JOIN_EPOCH),
+        assigned=with_assignment_epoch(without_epochs(current.assigned), JOIN_EPOCH),
         revoking=NOTHING_HELD,
     )
     draft.emit(CurrentRecord(draft.roster.group_id, member_id, gone))
@@ -394,14 +394,14 @@ def fence(draft: Draft, member_ids: Iterable[str], image: MetadataImage) -> None
     """Removes members; the next heartbeat of another member reassigns their partitions."""
     for member_id in member_ids:
         draft.remove(member_id)
-    forget_unread_regexes(draft)
+    drop_unused_regexes(draft)
     bump_epoch(draft, image, is_forced=True)
 
 
 # --- regular expressions ---------------------------------------------------------------------
 
 
-def take_over_regexes(
+def apply_regexes(
     draft: Draft, found: dict[str, frozenset[str]], image: MetadataImage, now_ms: int
 ) -> None:
     """Applies the topics matched in `image`; members learn of them with their heartbeats."""

@@ -33,7 +33,7 @@ from strandline.broker.coordination.model.consumer_messages import (
     Partitions,
     TargetEpochRecord,
     TargetRecord,
-    held_since,
+    with_assignment_epoch,
 )
 from strandline.broker.protocol.formats.consumer_protocol import (
     CONSUMER_PROTOCOL_TYPE,
@@ -84,7 +84,7 @@ def upgrade(draft: Draft, group: Group, image: MetadataImage) -> None:
     draft.emit(TargetEpochRecord(group_id, epoch))
     for member_id, _, held in members:
         current = CurrentAssignment(
-            epoch=epoch, previous_epoch=epoch, assigned=held_since(held, epoch)
+            epoch=epoch, previous_epoch=epoch, assigned=with_assignment_epoch(held, epoch)
         )
         draft.emit(CurrentRecord(group_id, member_id, current))
 

@@ -28,7 +28,7 @@ from strandline.broker.coordination.model.consumer_messages import (
     HeldPartitions,
     MemberState,
     Partitions,
-    held_since,
+    with_assignment_epoch,
 )
 from strandline.storage.model import TopicId
 
@@ -106,7 +106,7 @@ def _step(current: CurrentAssignment, goal: Goal, owned: Partitions | None) -> C
     if revoking and _has_any(owned, revoking):
         return _moved(current, current.epoch, MemberState.UNREVOKED, assigned, revoking)
     state = MemberState.UNRELEASED if must_wait else MemberState.STABLE
-    has = _united(assigned, held_since(coming, goal.epoch))
+    has = _united(assigned, with_assignment_epoch(coming, goal.epoch))
     return _moved(current, goal.epoch, state, has, NOTHING_HELD)
 
 

@@ -248,7 +248,7 @@ class Draft:
         self.emit(TargetRecord(group_id, new_id, target))
         self.emit(CurrentRecord(group_id, new_id, current))
 
-    def forget_group(self) -> None:
+    def add_group_tombstones(self) -> None:
         """Adds tombstones of the whole group, in the order that Kafka's own loader requires."""
         roster, group_id = self.roster, self._origin.group_id
         members = tuple(roster.subscriptions)

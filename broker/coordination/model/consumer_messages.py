@@ -97,7 +97,7 @@ class CurrentAssignment:
         return None
 
 
-def held_since(partitions: Partitions, epoch: int) -> HeldPartitions:
+def with_assignment_epoch(partitions: Partitions, epoch: int) -> HeldPartitions:
     """Returns these partitions, all with `epoch` as assignment epoch."""
     return {topic_id: dict.fromkeys(found, epoch) for topic_id, found in partitions.items()}
 

@@ -1,7 +1,7 @@
 """Requests, responses and records of one partition of `__consumer_offsets` (plain values).
 
 A record is a fact in the log: `GroupRecord` and `OffsetRecord`, each with None as tombstone; those
-of KIP-848 groups are in `consumer_values`.
+of KIP-848 groups are in `consumer_messages`.
 """
 
 from __future__ import annotations

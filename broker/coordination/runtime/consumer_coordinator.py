@@ -194,7 +194,7 @@ class ConsumerCoordinator:
             try:
                 self._carry_out(slot, group.group_id, decision, now)
             except CoordinatorFault:
-                group.try_again_in(FENCE_RETRY_MS, now)
+                group.retry_in(FENCE_RETRY_MS, now)
         if self._is_current(slot, group):
             self._surroundings.arm(group)
 

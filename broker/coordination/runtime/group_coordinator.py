@@ -6,7 +6,7 @@ Each partition of `__consumer_offsets` is a *slot* (`slots.py`): the log, and a 
 the state replayed from it. An append is synchronous and in the page cache when it returns; with
 `flush.messages` on the topic the answer waits for the disk. A failed append changes nothing.
 
-Groups of the new protocol (KIP-848) are in `consumer_runtime`; requests of the classic protocol
+Groups of the new protocol (KIP-848) are in `consumer_coordinator`; requests of the classic protocol
 that name such a group are passed on to it.
 
 There is one loop for all timers (`run`), woken by the earliest deadline of all groups. It also

@@ -72,7 +72,7 @@ class OffsetExpiry:
             if not slot.is_loaded:
                 is_every_loaded = False
             elif gone:
-                _write_tombstones(slot, slot.shard.forget_topics(gone), now)
+                _write_tombstones(slot, slot.shard.topic_tombstones(gone), now)
         if not is_every_loaded:
             self._made_while_loading |= made
         self._made_while_loading = {name for name in self._made_while_loading if name in topics}
@@ -87,7 +87,7 @@ class OffsetExpiry:
         gone = {
             topic for topic in known if topic in self._made_while_loading or topic not in topics
         }
-        _write_tombstones(slot, slot.shard.forget_topics(gone), now)
+        _write_tombstones(slot, slot.shard.topic_tombstones(gone), now)
         if all(other.is_loaded for other in self._slots.all()):
             self._made_while_loading.clear()
 

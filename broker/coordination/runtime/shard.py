@@ -286,7 +286,7 @@ class GroupShard:
         """Returns the topics that any group has an offset of."""
         return {topic for offsets in self._offsets.values() for topic in offsets.topics}
 
-    def forget_topics(self, topics: Set[str]) -> list[CoordinatorRecord]:
+    def topic_tombstones(self, topics: Set[str]) -> list[CoordinatorRecord]:
         """Returns tombstones of the offsets of deleted topics."""
         return [
             OffsetRecord(group_id, topic, partition, None)

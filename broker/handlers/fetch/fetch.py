@@ -47,10 +47,10 @@ from strandline.broker.cluster.replicas.partition import Partition
 from strandline.broker.handlers.fetch.cold_fetches import ColdFetches
 from strandline.broker.handlers.fetch.partition_answers import (
     FIRST_VERSION_WITH_ZSTD,
+    answer_without_read,
     error_answer,
     follower_fault,
     is_news,
-    passed_over,
     records_answer,
     with_aborted,
     with_old_messages,
@@ -173,7 +173,7 @@ class FetchHandler:
                 answer = error_answer(wanted.partition, self._code_of_missing(wanted, plan.session))
                 found.must_answer = True
             else:
-                answer = passed_over(plan, wanted, partition, found) or self._look_at(
+                answer = answer_without_read(plan, wanted, partition, found) or self._look_at(
                     plan, wanted, partition, found
                 )
             found.answers.append((wanted, partition, answer))

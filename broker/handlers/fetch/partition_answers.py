@@ -79,7 +79,7 @@ def records_answer(
     )
 
 
-def passed_over(
+def answer_without_read(
     plan: FetchPlan, wanted: WantedPartition, partition: Partition, found: FetchPass
 ) -> FetchResponsePartition | None:
     """The answer for a partition without data to send, because its end is reached or the answer is
@@ -113,7 +113,7 @@ def passed_over(
     if offset < (stable_offset if is_committed else end_offset):
         found.must_answer = True
     # Answers are never modified, and creating one takes as long as all of the above.
-    said = partition.said_in_passing
+    said = partition.last_empty_answer
     if (
         said is None
         or said.high_watermark != end_offset
@@ -121,7 +121,7 @@ def passed_over(
         or said.log_start_offset != log_start_offset
         or (said.aborted_transactions is None) is is_committed
     ):
-        said = partition.said_in_passing = FetchResponsePartition(
+        said = partition.last_empty_answer = FetchResponsePartition(
             index=partition.topic_partition.partition,
             high_watermark=end_offset,
             last_stable_offset=stable_offset,

@@ -20,7 +20,7 @@ are (Kafka's Partition.effectiveMinIsr).
 Versions 0 to 2, which Apache Kafka 4 advertises and refuses, are served as batches of v2. A worker
 thread (`storage/local/log/preparation.py`) prepares them, batches with an impossible max timestamp,
 and batches of topics that need more than the header; a coroutine answers, in request order. First
-batches are validated (`first_batches.py`).
+batches are validated (`first_batch_checks.py`).
 
 A client above `producer_byte_rate` is answered at once, with the time for which it is muted; with
 acks=0 it is just muted.

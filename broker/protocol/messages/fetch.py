@@ -23,7 +23,6 @@ from strandline.broker.protocol.schema.schema import (
     Response,
     Struct,
     array,
-    beside_the_wire,
     int8,
     int16,
     int32,
@@ -32,6 +31,7 @@ from strandline.broker.protocol.schema.schema import (
     optional_uuid,
     record_parts,
     string,
+    unserialized,
     uuid_,
     wire,
 )
@@ -145,7 +145,7 @@ class FetchResponsePartition(Struct):
     )
     preferred_read_replica: int = wire(int32, "11+", default=-1)
     records: Sequence[Part] = wire(record_parts, default=())
-    records_bytes: int = beside_the_wire(default=0)
+    records_bytes: int = unserialized(default=0)
 
 
 class FetchResponseTopic(Struct):

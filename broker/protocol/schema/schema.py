@@ -227,7 +227,7 @@ if TYPE_CHECKING:
         default: T | None = None,
     ) -> T | None: ...
 
-    def beside_the_wire(*, default: T) -> T: ...
+    def unserialized(*, default: T) -> T: ...
 
 else:
 
@@ -235,7 +235,7 @@ else:
         """Declares one field: its type, versions, nullable versions, tag and default."""
         return Field(kind, versions, nullable, tag, default)
 
-    def beside_the_wire(*, default):
+    def unserialized(*, default):
         """Declares an attribute that no version carries; encoders may use it."""
         return Field(int64, "1-0", None, None, default)
 
@@ -244,7 +244,7 @@ else:
 
 
 @dataclass_transform(
-    kw_only_default=True, frozen_default=True, field_specifiers=(wire, beside_the_wire)
+    kw_only_default=True, frozen_default=True, field_specifiers=(wire, unserialized)
 )
 class StructMeta(type):
     """Turns a field table into a slotted class with a keyword constructor."""

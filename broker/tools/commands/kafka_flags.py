@@ -33,7 +33,7 @@ _SAID_HERE: Mapping[str, str] = {
 }
 
 
-def said_here(given: Sequence[str], known: Container[str]) -> str:
+def translate_flags(given: Sequence[str], known: Container[str]) -> str:
     """Returns `for --from-beginning: --from start`, for each flag that a command does not know.
 
     Empty if there is none.

@@ -11,7 +11,7 @@ A read waits for one chunk only, the one with `offset`; what follows it is added
 in memory already. So a reader never holds one chunk while it waits for another.
 
 A read that begins where an earlier one ended belongs to a consumer that reads on, for whom the
-following chunks are read ahead (read_ahead.py). Which chunk such a consumer stopped in is
+following chunks are read ahead (split_prefetch.py). Which chunk such a consumer stopped in is
 remembered too: until he leaves it his reads need neither the index nor another look ahead.
 
 A damaged or missing `.meta` does not make a segment unreadable: its index is rebuilt by walking

@@ -13,14 +13,14 @@ def load(*overrides: str) -> BrokerConfig:
     return load_config(None, overrides)
 
 
-def altered(own: dict[str, str], everybodys: dict[str, str], *overrides: str) -> RunningConfig:
+def altered(own: dict[str, str], cluster_wide: dict[str, str], *overrides: str) -> RunningConfig:
     """By what was set for broker 1, for all brokers, and for another one."""
     running = RunningConfig(load(*overrides))
     running.follow(
         MetadataImage().apply_entry(
             [
                 BrokerConfigsSet(node_id=1, properties=own),
-                BrokerConfigsSet(node_id=None, properties=everybodys),
+                BrokerConfigsSet(node_id=None, properties=cluster_wide),
                 BrokerConfigsSet(node_id=2, properties={"max.connections": "2"}),
             ]
         )

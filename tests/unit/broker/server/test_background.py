@@ -39,7 +39,7 @@ class CountingMetadata:
     async def change(self, _decide: object) -> None:
         self.change_count += 1
 
-    async def lead_anew(self, _node_id: int) -> None:
+    async def bump_leader_epochs(self, _node_id: int) -> None:
         self.change_count += 1
 
 
@@ -86,7 +86,7 @@ def test_revived_logs_are_served_although_the_metadata_could_not_be_told_at_firs
         folders.has_failed = False
         return [pair]
 
-    async def lead_anew(node_id: int) -> None:
+    async def bump_leader_epochs(node_id: int) -> None:
         changes.append(node_id)
         if len(changes) == 1:
             raise StrandlineError("no room for the entry")
@@ -100,7 +100,7 @@ def test_revived_logs_are_served_although_the_metadata_could_not_be_told_at_firs
                     ReplicaManager, SimpleNamespace(has_uncreated=False, replace_logs=served.extend)
                 ),
                 cast(LogDirs, folders),
-                metadata=cast(Metadata, SimpleNamespace(lead_anew=lead_anew)),
+                metadata=cast(Metadata, SimpleNamespace(bump_leader_epochs=bump_leader_epochs)),
                 running=cast(RunningConfig, SimpleNamespace(static=SimpleNamespace(node_id=1))),
                 workers=cast(Workers, SimpleNamespace(disk=disk)),
                 clock=ManualClock(),

@@ -349,7 +349,7 @@ def test_whatever_is_deleted_in_the_mirror_is_written_again_from_the_log(then: s
         if "claim" in then:
             metadata.claim_mirror()
         if then == "a look":
-            metadata.mend_mirror()
+            metadata.repair_mirror()
         else:
             assert metadata.mirror_once() == 0
         assert MetadataLog(mirror, cluster_id=CLUSTER).load() == metadata.image, deleted
@@ -365,7 +365,7 @@ def test_a_mirror_is_behind_as_long_as_what_was_deleted_there_cannot_be_written_
     mirror.add_fault(Fault(operation="put", error=AccessDenied, times=-1))
     for _ in range(3):
         with pytest.raises(AccessDenied):
-            metadata.mend_mirror()
+            metadata.repair_mirror()
         statistics = metadata.statistics()
         assert (statistics.mirror_lag, statistics.mirror_deleted_count) == (3, 2)
     told = [row.message for row in caplog.records]
@@ -384,7 +384,7 @@ def test_nothing_counts_as_deleted_that_a_listing_lacks_or_that_was_never_there(
     for number in range(12):
         lagging.append([created(number)])
         assert lagging.mirror_once() == 0
-        lagging.mend_mirror()
+        lagging.repair_mirror()
     assert lagging.statistics().mirror_deleted_count == 0
     assert opened(store).image == lagging.image
     assert metadata.image.version == 1
@@ -417,7 +417,7 @@ def test_an_entry_that_another_broker_wrote_ahead_is_noticed_before_the_next_cha
     fork.append([created(1)])
     fork.mirror_once()
     with pytest.raises(MirrorTaken):
-        metadata.mend_mirror()
+        metadata.repair_mirror()
 
 
 @pytest.mark.parametrize("fault", ["empty", "flipped"])

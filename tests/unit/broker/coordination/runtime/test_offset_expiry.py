@@ -28,7 +28,7 @@ class Shard:
     def committed_topics(self) -> set[str]:
         return self.committed
 
-    def forget_topics(self, topics: set[str]) -> Sequence[CoordinatorRecord]:
+    def topic_tombstones(self, topics: set[str]) -> Sequence[CoordinatorRecord]:
         self.committed = self.committed - topics
         return ()
 

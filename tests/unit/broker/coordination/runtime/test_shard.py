@@ -224,7 +224,7 @@ def test_the_offsets_of_a_deleted_topic_are_forgotten_in_every_group() -> None:
     shard = make_shard()
     commit(shard, "g", offset("t", 0), offset("t", 1), offset("u"))
     commit(shard, "h", offset("t", 4))
-    records = shard.forget_topics({"t", "never"})
+    records = shard.topic_tombstones({"t", "never"})
     assert records == [
         OffsetRecord("g", "t", 0, None),
         OffsetRecord("g", "t", 1, None),

@@ -12,7 +12,7 @@ import pytest
 
 from strandline.broker.cluster.replicas.partition import Partition
 from strandline.broker.handlers.fetch.fetch import FetchHandler
-from strandline.broker.handlers.fetch.partition_answers import passed_over
+from strandline.broker.handlers.fetch.partition_answers import answer_without_read
 from strandline.broker.handlers.fetch.plan import FetchPass
 from strandline.broker.handlers.fetch.sessions import WantedPartition
 from strandline.storage.config.log_config import LogConfig
@@ -71,7 +71,7 @@ def test_it_says_what_a_look_says(partition: Partition, codec: str) -> None:
             FetchPass(is_full=is_full, total_bytes=1000 * is_full) for _ in range(2)
         )
         partition.traffic.fetch_requests = 0
-        answer = passed_over(plan, wanted, partition, in_passing)
+        answer = answer_without_read(plan, wanted, partition, in_passing)
         if answer is None:
             assert partition.traffic.fetch_requests == 0
             continue
@@ -106,7 +106,7 @@ def test_what_happened_since_it_was_said_last_is_said(partition: Partition) -> N
             plan = replace(plan_of_nothing(), isolation=isolation)
             wanted = _wanted(log.end_offset)
             found = FetchPass()
-            answer = passed_over(plan, wanted, partition, found)
+            answer = answer_without_read(plan, wanted, partition, found)
             assert answer is not None
             assert answer == handler._look_at(plan, wanted, partition, FetchPass())
             assert not found.must_answer
@@ -119,13 +119,15 @@ def test_a_partition_with_records_is_looked_at_until_the_answer_is_full(
     partition: Partition, is_full: bool
 ) -> None:
     found = FetchPass(is_full=is_full, total_bytes=1000 * is_full)
-    assert (passed_over(plan_of_nothing(), _wanted(25), partition, found) is None) is not is_full
-    assert passed_over(plan_of_nothing(), _wanted(41), partition, found) is not None
+    assert (
+        answer_without_read(plan_of_nothing(), _wanted(25), partition, found) is None
+    ) is not is_full
+    assert answer_without_read(plan_of_nothing(), _wanted(41), partition, found) is not None
 
 
 def test_what_is_wrong_with_a_partition_is_not_passed_over(partition: Partition) -> None:
     full = FetchPass(is_full=True, total_bytes=1000)
     for wanted in (_wanted(19), _wanted(42), _wanted(41, epoch=LEADER_EPOCH + 1)):
-        assert passed_over(plan_of_nothing(), wanted, partition, full) is None
+        assert answer_without_read(plan_of_nothing(), wanted, partition, full) is None
     partition.log.local.stop(DiskError("input/output error"))
-    assert passed_over(plan_of_nothing(), _wanted(41), partition, full) is None
+    assert answer_without_read(plan_of_nothing(), _wanted(41), partition, full) is None
