@@ -204,10 +204,11 @@ final class BatchTable {
           if (magic == 0 || magic == 1)
             s"a message of the old format v$magic, which only the Python reader decodes: read it" +
               " with the option engine=python"
-          else s"batch at position ${at - start} has a magic that is not $Magic")
+          else s"batch at position ${at - start} has magic $magic, only $Magic is served")
       }
       if (length < LengthMin)
-        throw new CorruptRecords(s"batch at position ${at - start} has a length below $LengthMin")
+        throw new CorruptRecords(
+          s"batch at position ${at - start} has a length of $length, below $LengthMin")
       if (length > end - at - OverheadBytes) return
       val base = Bytes.long(bytes, at)
       val lastDelta = Bytes.int(bytes, at + 23)
@@ -215,7 +216,8 @@ final class BatchTable {
       if (base < 0 || base >= OffsetEnd || lastDelta < 0 || records < 0 ||
         records > lastDelta.toLong + 1)
         throw new CorruptRecords(
-          s"batch at position ${at - start} has impossible offsets or record count")
+          s"batch at position ${at - start} has $records records at offsets $base to " +
+            s"${base + lastDelta}")
       if (count == starts.length) grow()
       starts(count) = at
       ends(count) = at + OverheadBytes + length
