@@ -328,7 +328,7 @@ def cut(whole: bytearray) -> None:
         (put(8, b"\x7f\xff\xff\xff"), "beyond its"),
         (put(8, bytes(4)), "length"),
         (put(0, bytes(7) + b"\x05"), "offsets 5 to 14 lies where 40 to 79 belong"),
-        (put(57, b"\x7f\xff\xff\xff"), "impossible offsets or record count"),
+        (put(57, b"\x7f\xff\xff\xff"), "2147483647 records at offsets 40 to 49"),
     ],
     ids=["bit", "short", "magic", "huge batch", "tiny batch", "offsets", "count"],
 )
