@@ -51,7 +51,6 @@ from strandline.broker.coordination.model.classic_messages import (
     EmptyWrite,
     GroupDescription,
     GroupRules,
-    GroupSnapshot,
     GroupState,
     GroupWrite,
     Instant,
@@ -71,6 +70,7 @@ from strandline.broker.protocol.formats.consumer_protocol import (
     CONSUMER_PROTOCOL_TYPE,
     decode_subscribed_topics,
 )
+from strandline.broker.protocol.formats.offsets_topic import GroupMetadataValue
 from strandline.broker.protocol.schema.errors import ErrorCode, MalformedRequest
 
 log = logging.getLogger(__name__)
@@ -133,7 +133,7 @@ class Group:
     def restored(
         cls,
         group_id: str,
-        snapshot: GroupSnapshot,
+        snapshot: GroupMetadataValue,
         now: Instant,
         *,
         rules: GroupRules,
@@ -210,9 +210,9 @@ class Group:
             ),
         )
 
-    def creation_snapshot(self) -> GroupSnapshot:
+    def creation_snapshot(self) -> GroupMetadataValue:
         """The record of a newly created group."""
-        return GroupSnapshot(
+        return GroupMetadataValue(
             protocol_type="",
             generation=0,
             protocol_name=None,
@@ -881,8 +881,8 @@ class Group:
                 return None
         return frozenset(topics)
 
-    def _snapshot(self, assignments: dict[str, bytes]) -> GroupSnapshot:
-        return GroupSnapshot(
+    def _snapshot(self, assignments: dict[str, bytes]) -> GroupMetadataValue:
+        return GroupMetadataValue(
             protocol_type=self.protocol_type or "",
             generation=self.generation,
             protocol_name=self.protocol_name,

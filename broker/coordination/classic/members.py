@@ -19,7 +19,6 @@ from collections.abc import Iterator
 from strandline.broker.coordination.model.classic_messages import (
     JoinRequest,
     MemberProtocol,
-    MemberSnapshot,
     Ticket,
 )
 from strandline.broker.coordination.model.member_memory import (
@@ -27,6 +26,7 @@ from strandline.broker.coordination.model.member_memory import (
     MemberMemory,
     member_bytes,
 )
+from strandline.broker.protocol.formats.offsets_topic import GroupMember
 from strandline.broker.protocol.schema.errors import ErrorCode
 
 
@@ -91,14 +91,15 @@ class Member:
         )
 
     @classmethod
-    def restored(cls, snapshot: MemberSnapshot, protocol_name: str | None) -> Member:
+    def restored(cls, snapshot: GroupMember, protocol_name: str | None) -> Member:
+        timeout_ms = snapshot.rebalance_timeout_ms
         return cls(
             snapshot.member_id,
             group_instance_id=snapshot.group_instance_id,
             client_id=snapshot.client_id,
             client_host=snapshot.client_host,
             session_timeout_ms=snapshot.session_timeout_ms,
-            rebalance_timeout_ms=snapshot.rebalance_timeout_ms,
+            rebalance_timeout_ms=snapshot.session_timeout_ms if timeout_ms < 0 else timeout_ms,
             protocols=(MemberProtocol(protocol_name or "", snapshot.metadata),),
             assignment=snapshot.assignment,
         )
@@ -135,8 +136,8 @@ class Member:
         """Returns the first protocol of this member that all members support."""
         return next(name for name, _ in self.protocols if name in candidates)
 
-    def snapshot(self, protocol_name: str | None, assignment: bytes) -> MemberSnapshot:
-        return MemberSnapshot(
+    def snapshot(self, protocol_name: str | None, assignment: bytes) -> GroupMember:
+        return GroupMember(
             member_id=self.member_id,
             group_instance_id=self.group_instance_id,
             client_id=self.client_id,

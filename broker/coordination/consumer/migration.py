@@ -19,8 +19,6 @@ from strandline.broker.coordination.classic.members import Member
 from strandline.broker.coordination.consumer.roster import Draft, Roster
 from strandline.broker.coordination.model.classic_messages import (
     CoordinatorFault,
-    GroupSnapshot,
-    MemberSnapshot,
 )
 from strandline.broker.coordination.model.consumer_messages import (
     ClassicMembership,
@@ -44,6 +42,7 @@ from strandline.broker.protocol.formats.consumer_protocol import (
     decode_subscription,
     encode_assignment,
 )
+from strandline.broker.protocol.formats.offsets_topic import GroupMember, GroupMetadataValue
 from strandline.broker.protocol.formats.versioned import read_version
 from strandline.broker.protocol.schema.errors import ErrorCode, MalformedRequest
 
@@ -137,7 +136,7 @@ def may_downgrade(roster: Roster, rules: ConsumerRules) -> bool:
 
 def classic_snapshot(
     roster: Roster, image: MetadataImage, *, generation: int, now_ms: int
-) -> GroupSnapshot:
+) -> GroupMetadataValue:
     """Returns the classic members as a classic group, with their targets as assignments."""
     protocol_name = _elected_protocol(roster)
     members = []
@@ -145,7 +144,7 @@ def classic_snapshot(
         assert member.classic is not None, member
         metadata = dict(member.classic.protocols)[protocol_name]
         members.append(
-            MemberSnapshot(
+            GroupMember(
                 member_id=member_id,
                 group_instance_id=member.instance_id,
                 client_id=member.client_id,
@@ -156,7 +155,7 @@ def classic_snapshot(
                 assignment=encode_partitions(roster.target_of(member_id), metadata, image),
             )
         )
-    return GroupSnapshot(
+    return GroupMetadataValue(
         protocol_type=CONSUMER_PROTOCOL_TYPE,
         generation=generation,
         protocol_name=protocol_name,

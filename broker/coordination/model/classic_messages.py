@@ -16,6 +16,7 @@ from enum import Enum
 from typing import NamedTuple, TypeAlias
 
 from strandline.broker.coordination.model.member_memory import MemberMemory
+from strandline.broker.protocol.formats.offsets_topic import GroupMetadataValue
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.config.definition import INT, INT_MAX, key
 from strandline.storage.errors import StrandlineError
@@ -177,50 +178,24 @@ Answer: TypeAlias = JoinAnswer | SyncAnswer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemberSnapshot:
-    """A member as stored in `__consumer_offsets`: with the metadata of the chosen protocol only."""
-
-    member_id: str
-    group_instance_id: str | None
-    client_id: str
-    client_host: str
-    rebalance_timeout_ms: int
-    session_timeout_ms: int
-    metadata: bytes
-    assignment: bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupSnapshot:
-    """A group as stored in `__consumer_offsets`. `state_since_ms` is -1 in old records."""
-
-    protocol_type: str
-    generation: int
-    protocol_name: str | None
-    leader: str | None
-    state_since_ms: int
-    members: tuple[MemberSnapshot, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CreationWrite:
     """A group was created. If it cannot be written, there is no group."""
 
-    snapshot: GroupSnapshot
+    snapshot: GroupMetadataValue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmptyWrite:
     """The last member left. No answer waits for this write."""
 
-    snapshot: GroupSnapshot
+    snapshot: GroupMetadataValue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignmentWrite:
     """The leader's assignment; members are answered once it is written."""
 
-    snapshot: GroupSnapshot
+    snapshot: GroupMetadataValue
     assignments: dict[str, bytes]
 
 
@@ -231,7 +206,7 @@ class ReplacementWrite:
     `previous` is the member's former state, in case the write fails.
     """
 
-    snapshot: GroupSnapshot
+    snapshot: GroupMetadataValue
     member_id: str
     previous: PreviousMember
     answer: JoinAnswer

@@ -1,6 +1,6 @@
 """Committed offsets of groups, and their expiry.
 
-    group  ->  topic  ->  partition  ->  CommittedOffset
+    group  ->  topic  ->  partition  ->  OffsetCommitValue
 
 An offset of a group with members is kept while the group reads the topic, however old it is. After
 that its retention (`offsets.retention.minutes`) counts from:
@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from strandline.broker.coordination.model.classic_messages import GroupState
+from strandline.broker.protocol.formats.offsets_topic import OffsetCommitValue
 
 NO_EXPIRY = -1
 NO_STATE_TIMESTAMP = -1
@@ -34,25 +35,12 @@ NO_STATE_TIMESTAMP = -1
 NO_OFFSET = -1
 
 
-class CommittedOffset(NamedTuple):
-    """One commit: the next offset to read, and the consumer's metadata.
-
-    `expires_ms` is -1 unless the commit carried its own retention.
-    """
-
-    offset: int
-    leader_epoch: int
-    metadata: str
-    committed_ms: int
-    expires_ms: int = NO_EXPIRY
-
-
 class TopicOffset(NamedTuple):
     """A commit with its topic and partition."""
 
     topic: str
     partition: int
-    committed: CommittedOffset
+    committed: OffsetCommitValue
 
 
 class ExpiryFacts(Protocol):
@@ -93,7 +81,7 @@ class GroupOffsets:
     __slots__ = ("_topics",)
 
     def __init__(self) -> None:
-        self._topics: dict[str, dict[int, CommittedOffset]] = {}
+        self._topics: dict[str, dict[int, OffsetCommitValue]] = {}
 
     def __len__(self) -> int:
         return sum(len(partitions) for partitions in self._topics.values())
@@ -107,14 +95,14 @@ class GroupOffsets:
         return f"<GroupOffsets {len(self)} of {len(self._topics)} topics>"
 
     @property
-    def topics(self) -> Mapping[str, Mapping[int, CommittedOffset]]:
+    def topics(self) -> Mapping[str, Mapping[int, OffsetCommitValue]]:
         return self._topics
 
-    def get(self, topic: str, partition: int) -> CommittedOffset | None:
+    def get(self, topic: str, partition: int) -> OffsetCommitValue | None:
         partitions = self._topics.get(topic)
         return None if partitions is None else partitions.get(partition)
 
-    def put(self, topic: str, partition: int, committed: CommittedOffset) -> None:
+    def put(self, topic: str, partition: int, committed: OffsetCommitValue) -> None:
         partitions = self._topics.get(topic)
         if partitions is None:
             partitions = self._topics[topic] = {}
@@ -147,7 +135,7 @@ def find_expired(
     return Expiry(offsets=tuple(expired), leaves_nothing=nothing_left)
 
 
-def _counts_from(group: ExpiryFacts, committed: CommittedOffset) -> int | None:
+def _counts_from(group: ExpiryFacts, committed: OffsetCommitValue) -> int | None:
     """Returns when retention began for this commit; None if it has not."""
     if group.counts_from_commit:
         return committed.committed_ms
@@ -164,7 +152,7 @@ def _counts_from(group: ExpiryFacts, committed: CommittedOffset) -> int | None:
     return None
 
 
-def _is_over(committed: CommittedOffset, base_ms: int, now_ms: int, retention_ms: int) -> bool:
+def _is_over(committed: OffsetCommitValue, base_ms: int, now_ms: int, retention_ms: int) -> bool:
     if committed.expires_ms != NO_EXPIRY:
         return now_ms >= committed.expires_ms
     return now_ms - base_ms >= retention_ms

@@ -9,9 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from strandline.broker.coordination.model.classic_messages import GroupSnapshot
 from strandline.broker.coordination.model.consumer_messages import ConsumerRecord
-from strandline.broker.coordination.model.group_offsets import CommittedOffset
+from strandline.broker.protocol.formats.offsets_topic import GroupMetadataValue, OffsetCommitValue
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.model import TopicId
 
@@ -23,7 +22,7 @@ class GroupRecord:
     """The members of a group; None: the group is deleted."""
 
     group_id: str
-    snapshot: GroupSnapshot | None
+    snapshot: GroupMetadataValue | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +32,7 @@ class OffsetRecord:
     group_id: str
     topic: str
     partition: int
-    committed: CommittedOffset | None
+    committed: OffsetCommitValue | None
 
 
 CoordinatorRecord: TypeAlias = GroupRecord | OffsetRecord | ConsumerRecord

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
-from strandline.broker.coordination.model.classic_messages import GroupSnapshot, MemberSnapshot
-from strandline.broker.coordination.model.group_offsets import CommittedOffset
 from strandline.broker.coordination.model.offset_messages import (
     CoordinatorRecord,
     GroupRecord,
@@ -27,13 +25,9 @@ from strandline.broker.coordination.records.consumer_records import (
 )
 from strandline.broker.protocol.formats.consumer_group_records import CONSUMER_GROUP_TYPES
 from strandline.broker.protocol.formats.offsets_topic import (
-    GroupMember,
     GroupMetadataKey,
-    GroupMetadataValue,
     OffsetCommitKey,
-    OffsetCommitValue,
     UnknownKey,
-    UnreadableRecord,
     decode_group_metadata,
     decode_key,
     decode_offset_commit,
@@ -152,28 +146,23 @@ def _decode(log: UnifiedLog, record: Record) -> CoordinatorRecord | None:
         return None
     try:
         return decode_record(record.key, record.value)
-    except UnreadableRecord as error:
+    except MalformedRequest as error:
         raise CorruptFile(f"{log.topic_partition}: offset {record.offset}: {error}") from error
 
 
 def decode_record(key_bytes: bytes, value: bytes | None) -> CoordinatorRecord | None:
     """Decodes one record; None if it belongs to a group kind that is not served.
 
-    Raises UnreadableRecord.
+    Raises MalformedRequest.
     """
     key = decode_key(key_bytes)
     if isinstance(key, UnknownKey):
         if key.record_type not in CONSUMER_GROUP_TYPES:
             return None
-        try:
-            return decode_consumer_record(key_bytes, value)
-        except MalformedRequest as error:
-            raise UnreadableRecord(str(error)) from error
+        return decode_consumer_record(key_bytes, value)
     if isinstance(key, GroupMetadataKey):
-        return GroupRecord(
-            key.group, None if value is None else _snapshot(decode_group_metadata(value))
-        )
-    committed = None if value is None else _committed(decode_offset_commit(value))
+        return GroupRecord(key.group, None if value is None else decode_group_metadata(value))
+    committed = None if value is None else decode_offset_commit(value)
     return OffsetRecord(key.group, key.topic, key.partition, committed)
 
 
@@ -181,83 +170,10 @@ def _encode(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
     """Encodes key and value."""
     if isinstance(record, GroupRecord):
         key = encode_key(GroupMetadataKey(group=record.group_id))
-        return key, None if record.snapshot is None else _group_value(record.snapshot)
+        return key, None if record.snapshot is None else encode_group_metadata(record.snapshot)
     if not isinstance(record, OffsetRecord):
         return encode_consumer_record(record)
     key = encode_key(
         OffsetCommitKey(group=record.group_id, topic=record.topic, partition=record.partition)
     )
-    committed = record.committed
-    if committed is None:
-        return key, None
-    return key, encode_offset_commit(
-        OffsetCommitValue(
-            offset=committed.offset,
-            leader_epoch=committed.leader_epoch,
-            metadata=committed.metadata,
-            commit_timestamp_ms=committed.committed_ms,
-            expire_timestamp_ms=committed.expires_ms,
-        )
-    )
-
-
-def _group_value(snapshot: GroupSnapshot) -> bytes:
-    return encode_group_metadata(
-        GroupMetadataValue(
-            protocol_type=snapshot.protocol_type,
-            generation=snapshot.generation,
-            protocol=snapshot.protocol_name,
-            leader=snapshot.leader,
-            current_state_timestamp_ms=snapshot.state_since_ms,
-            members=tuple(
-                GroupMember(
-                    member_id=member.member_id,
-                    group_instance_id=member.group_instance_id,
-                    client_id=member.client_id,
-                    client_host=member.client_host,
-                    rebalance_timeout_ms=member.rebalance_timeout_ms,
-                    session_timeout_ms=member.session_timeout_ms,
-                    subscription=member.metadata,
-                    assignment=member.assignment,
-                )
-                for member in snapshot.members
-            ),
-        )
-    )
-
-
-def _snapshot(value: GroupMetadataValue) -> GroupSnapshot:
-    return GroupSnapshot(
-        protocol_type=value.protocol_type,
-        generation=value.generation,
-        protocol_name=value.protocol,
-        leader=value.leader,
-        state_since_ms=value.current_state_timestamp_ms,
-        members=tuple(
-            MemberSnapshot(
-                member_id=member.member_id,
-                group_instance_id=member.group_instance_id,
-                client_id=member.client_id,
-                client_host=member.client_host,
-                rebalance_timeout_ms=(
-                    member.session_timeout_ms
-                    if member.rebalance_timeout_ms < 0
-                    else member.rebalance_timeout_ms
-                ),
-                session_timeout_ms=member.session_timeout_ms,
-                metadata=member.subscription,
-                assignment=member.assignment,
-            )
-            for member in value.members
-        ),
-    )
-
-
-def _committed(value: OffsetCommitValue) -> CommittedOffset:
-    return CommittedOffset(
-        offset=value.offset,
-        leader_epoch=value.leader_epoch,
-        metadata=value.metadata,
-        committed_ms=value.commit_timestamp_ms,
-        expires_ms=value.expire_timestamp_ms,
-    )
+    return key, None if record.committed is None else encode_offset_commit(record.committed)

@@ -32,11 +32,11 @@ from functools import partial
 from strandline.broker.protocol.formats.offsets_topic import (
     OffsetCommitKey,
     OffsetCommitValue,
-    UnreadableRecord,
     decode_key,
     decode_offset_commit,
     encode_offset_commit,
 )
+from strandline.broker.protocol.schema.errors import MalformedRequest
 from strandline.storage.clock import Clock
 from strandline.storage.concurrency.tasks import result_of
 from strandline.storage.errors import (
@@ -190,12 +190,12 @@ def _clamped(live: LiveRecord, end_of: Callable[[TopicPartition], Offset | None]
         if not isinstance(key, OffsetCommitKey):
             return live
         value: OffsetCommitValue = decode_offset_commit(live.value)
-    except UnreadableRecord:
+    except MalformedRequest:
         return live
     end_offset = end_of(TopicPartition(key.topic, key.partition))
     if end_offset is None or value.offset <= end_offset:
         return live
-    return replace(live, value=encode_offset_commit(replace(value, offset=end_offset)))
+    return replace(live, value=encode_offset_commit(value.replaced(offset=end_offset)))
 
 
 def write_group_state(local: LocalLog, records: Iterable[LiveRecord]) -> None:

@@ -34,7 +34,6 @@ from strandline.broker.coordination.model.classic_messages import (
 from strandline.broker.coordination.model.consumer_messages import CONSUMER_RECORDS, ConsumerRules
 from strandline.broker.coordination.model.group_offsets import (
     NO_EXPIRY,
-    CommittedOffset,
     GroupOffsets,
     find_expired,
 )
@@ -50,6 +49,7 @@ from strandline.broker.coordination.model.offset_messages import (
     OffsetToCommit,
     OffsetToDelete,
 )
+from strandline.broker.protocol.formats.offsets_topic import OffsetCommitValue
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.config.log_config import LONG_MAX
 
@@ -326,7 +326,7 @@ def _commit_record(
         group_id,
         wanted.topic,
         wanted.partition,
-        CommittedOffset(
+        OffsetCommitValue(
             offset=wanted.offset,
             leader_epoch=wanted.leader_epoch,
             metadata=wanted.metadata or "",

@@ -24,7 +24,6 @@ from strandline.broker.cluster.metadata.image import MetadataImage, TopicImage
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault
 from strandline.broker.coordination.model.group_offsets import (
     NO_OFFSET,
-    CommittedOffset,
     GroupOffsets,
 )
 from strandline.broker.coordination.model.offset_messages import (
@@ -36,6 +35,7 @@ from strandline.broker.coordination.model.offset_messages import (
 from strandline.broker.coordination.runtime.group_coordinator import GroupCoordinator
 from strandline.broker.handlers.services.limits import refuse_flood, refuse_partition_flood
 from strandline.broker.handlers.services.services import RequestContext, Services
+from strandline.broker.protocol.formats.offsets_topic import OffsetCommitValue
 from strandline.broker.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -81,7 +81,7 @@ class _Found:
     error_code: ErrorCode = ErrorCode.NONE
 
     @classmethod
-    def of(cls, partition: int, committed: CommittedOffset | None) -> _Found:
+    def of(cls, partition: int, committed: OffsetCommitValue | None) -> _Found:
         if committed is None:
             return cls(partition=partition)
         return cls(

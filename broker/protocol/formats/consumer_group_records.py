@@ -18,9 +18,9 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, TypeAlias
 
-from strandline.broker.protocol.formats.versioned import read_struct, read_version, write_struct
+from strandline.broker.protocol.formats.versioned import read_version, read_whole, write_struct
 from strandline.broker.protocol.schema.errors import MalformedRequest
 from strandline.broker.protocol.schema.schema import (
     Buffer,
@@ -35,8 +35,6 @@ from strandline.broker.protocol.schema.schema import (
     uuid_,
     wire,
 )
-
-S = TypeVar("S", bound=Struct)
 
 GROUP_EPOCH_TYPE: Final = 3
 TOPIC_METADATA_TYPE: Final = 4
@@ -196,9 +194,9 @@ def decode_consumer_key(key: Buffer) -> ConsumerGroupKey:
     encoded = memoryview(key)
     record_type = read_version(encoded)
     if record_type in _GROUP_TYPES:
-        group = _whole(_GroupKeyWire, record_type, encoded)
+        group = read_whole(_GroupKeyWire, record_type, encoded)
         return ConsumerGroupKey(record_type=record_type, group=group.group)
-    named = _whole(_NamedKeyWire, record_type, encoded)
+    named = read_whole(_NamedKeyWire, record_type, encoded)
     return ConsumerGroupKey(record_type=record_type, group=named.group, name=named.name)
 
 
@@ -213,11 +211,4 @@ def decode_consumer_value(record_type: int, value: Buffer) -> ConsumerGroupValue
     version = read_version(encoded)
     if version != _VALUE_VERSION:
         raise MalformedRequest(f"a value of version {version}, where we know 0")
-    return _whole(_VALUES[record_type], version, encoded, flexible_from=0)
-
-
-def _whole(cls: type[S], version: int, encoded: memoryview, *, flexible_from: int = 32767) -> S:
-    found, position = read_struct(cls, version, encoded, flexible_from=flexible_from)
-    if position != len(encoded):
-        raise MalformedRequest(f"{len(encoded) - position} bytes are left after {cls.__name__}")
-    return found
+    return read_whole(_VALUES[record_type], version, encoded, flexible_from=0)

@@ -51,6 +51,16 @@ def read_struct(
     return message, position
 
 
+def read_whole(
+    cls: type[S], version: int, data: memoryview, *, flexible_from: int = NEVER_FLEXIBLE
+) -> S:
+    """Decodes like `read_struct`, where nothing may follow the struct. Raises MalformedRequest."""
+    found, position = read_struct(cls, version, data, flexible_from=flexible_from)
+    if position != len(data):
+        raise MalformedRequest(f"{len(data) - position} bytes are left after {cls.__name__}")
+    return found
+
+
 def write_struct(message: Struct, version: int, *, flexible_from: int = NEVER_FLEXIBLE) -> bytes:
     """Encodes version and struct; leaves out fields that the version does not carry."""
     encoder: Encoder = _encoder_for(type(message), version, flexible=version >= flexible_from)

@@ -30,6 +30,7 @@ from typing import (
     Final,
     Generic,
     Protocol,
+    Self,
     TypeAlias,
     TypeVar,
     dataclass_transform,
@@ -313,6 +314,10 @@ class Struct(metaclass=StructMeta):
         """Yields attribute names and values, in the order of the table."""
         for name in type(self).fields:
             yield name, getattr(self, name)
+
+    def replaced(self, **changes: object) -> Self:
+        """Returns a copy with these attributes changed."""
+        return type(self)(**{**dict(self.values()), **changes})
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):

@@ -36,13 +36,11 @@ from strandline.broker.coordination.consumer.migration import partitions_by_id
 from strandline.broker.coordination.model.classic_messages import (
     CoordinatorFault,
     GroupRules,
-    GroupSnapshot,
     GroupState,
     Instant,
     JoinRequest,
     LeavingMember,
     MemberProtocol,
-    MemberSnapshot,
     SyncRequest,
 )
 from strandline.broker.coordination.model.consumer_messages import (
@@ -67,6 +65,7 @@ from strandline.broker.protocol.formats.consumer_protocol import (
     encode_assignment,
     encode_subscription,
 )
+from strandline.broker.protocol.formats.offsets_topic import GroupMember, GroupMetadataValue
 from strandline.broker.protocol.schema.errors import ErrorCode
 from tests.unit.broker.coordination.group_trace import logged
 from tests.unit.broker.coordination.trace_lines import TraceLines
@@ -298,7 +297,7 @@ class ConsumerTrace(TraceLines):
                 client.told = {self.image.topics[name].topic_id: frozenset(partitions)}
                 client.has = client.told
             snapshots.append(
-                MemberSnapshot(
+                GroupMember(
                     member_id=who,
                     group_instance_id=None,
                     client_id=who,
@@ -315,7 +314,7 @@ class ConsumerTrace(TraceLines):
                     ),
                 )
             )
-        snapshot = GroupSnapshot(
+        snapshot = GroupMetadataValue(
             protocol_type="consumer",
             generation=generation,
             protocol_name="range",

@@ -19,7 +19,6 @@ from strandline.broker.coordination.model.classic_messages import (
     AssignmentWrite,
     Effects,
     GroupRules,
-    GroupSnapshot,
     Instant,
     JoinAnswer,
     JoinRequest,
@@ -35,6 +34,7 @@ from strandline.broker.protocol.formats.consumer_protocol import (
     ConsumerProtocolSubscription,
     encode_subscription,
 )
+from strandline.broker.protocol.formats.offsets_topic import GroupMetadataValue
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.records.batch.any_batch import walk
 from strandline.storage.records.batch.record import iter_records
@@ -94,7 +94,7 @@ class GroupTrace(TraceLines):
         size_max: int = 100,
         pending_max: int = 100,
         room: MemberMemory | None = None,
-        restored: GroupSnapshot | None = None,
+        restored: GroupMetadataValue | None = None,
     ) -> None:
         super().__init__()
         self._elapsed_ms = 0
@@ -106,7 +106,7 @@ class GroupTrace(TraceLines):
         self.write_fails_with: ErrorCode | None = None
         self.writes_are_slow = False
         self.slow_write: AssignmentWrite | None = None
-        self.written: list[GroupSnapshot] = []
+        self.written: list[GroupMetadataValue] = []
         rules = GroupRules(
             initial_rebalance_delay_ms=delay_ms,
             size_max=size_max,

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from strandline.broker.coordination.model.classic_messages import (
-    GroupSnapshot,
     GroupState,
     Instant,
-    MemberSnapshot,
 )
 from strandline.broker.coordination.model.group_offsets import (
-    CommittedOffset,
     GroupOffsets,
     find_expired,
+)
+from strandline.broker.protocol.formats.offsets_topic import (
+    GroupMember,
+    GroupMetadataValue,
+    OffsetCommitValue,
 )
 from strandline.broker.protocol.schema.errors import ErrorCode
 from tests.unit.broker.coordination.group_trace import GroupTrace, short_subscription, subscription
@@ -261,7 +261,7 @@ def test_topics_are_known_of_metadata_that_ends_before_what_its_version_brought(
     assert trace.group.subscribed_topics == {"t"}
     offsets = GroupOffsets()
     for topic in ("t", "u"):
-        committed = CommittedOffset(offset=5, leader_epoch=-1, metadata="", committed_ms=0)
+        committed = OffsetCommitValue(offset=5, leader_epoch=-1, metadata="", committed_ms=0)
         offsets.put(topic, 0, committed)
     expiry = find_expired(trace.group, offsets, now_ms=10_000, retention_ms=1_000)
     assert [offset.topic for offset in expiry.offsets] == ["u"]
@@ -508,15 +508,15 @@ def test_everybody_who_waits_is_told_when_the_group_is_unloaded() -> None:
 # --- after a restart -------------------------------------------------------------------------
 
 
-def snapshot(*names: str, state_since_ms: int = 1) -> GroupSnapshot:
-    return GroupSnapshot(
+def snapshot(*names: str, state_since_ms: int = 1) -> GroupMetadataValue:
+    return GroupMetadataValue(
         protocol_type="consumer",
         generation=5,
         protocol_name="range",
         leader=names[0] if names else None,
         state_since_ms=state_since_ms,
         members=tuple(
-            MemberSnapshot(
+            GroupMember(
                 member_id=name,
                 group_instance_id=None,
                 client_id=name,
@@ -570,7 +570,7 @@ def test_a_loaded_group_beyond_the_limit_shrinks_in_a_rebalance() -> None:
 
 
 def test_a_leader_that_the_log_does_not_know_is_replaced() -> None:
-    trace = GroupTrace(restored=replace(snapshot("a-1"), leader="gone"))
+    trace = GroupTrace(restored=snapshot("a-1").replaced(leader="gone"))
     assert trace.group.leader == "a-1"
 
 

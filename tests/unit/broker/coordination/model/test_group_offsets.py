@@ -8,11 +8,11 @@ import pytest
 
 from strandline.broker.coordination.model.classic_messages import GroupState
 from strandline.broker.coordination.model.group_offsets import (
-    CommittedOffset,
     GroupOffsets,
     TopicOffset,
     find_expired,
 )
+from strandline.broker.protocol.formats.offsets_topic import OffsetCommitValue
 
 RETENTION_MS = 1000
 COMMITTED_MS = 5000
@@ -41,11 +41,11 @@ class Life:
         return self.uses_consumer_protocol
 
 
-def committed(*, at_ms: int = COMMITTED_MS, expires_ms: int = -1) -> CommittedOffset:
-    return CommittedOffset(7, 0, "", at_ms, expires_ms)
+def committed(*, at_ms: int = COMMITTED_MS, expires_ms: int = -1) -> OffsetCommitValue:
+    return OffsetCommitValue(offset=7, leader_epoch=0, committed_ms=at_ms, expires_ms=expires_ms)
 
 
-def expires_at(life: Life, entry: CommittedOffset, topic: str = "t") -> int | None:
+def expires_at(life: Life, entry: OffsetCommitValue, topic: str = "t") -> int | None:
     """The first moment at which the offset is gone; None if it is never."""
     offsets = GroupOffsets()
     offsets.put(topic, 0, entry)

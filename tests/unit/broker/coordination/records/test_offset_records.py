@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from strandline.broker.coordination.model.classic_messages import GroupSnapshot, MemberSnapshot
-from strandline.broker.coordination.model.group_offsets import CommittedOffset
 from strandline.broker.coordination.model.offset_messages import GroupRecord, OffsetRecord
 from strandline.broker.coordination.records.offset_records import (
     LoadedMarker,
@@ -18,6 +16,11 @@ from strandline.broker.coordination.records.offset_records import (
     encode_records,
     read_chunk,
 )
+from strandline.broker.protocol.formats.offsets_topic import (
+    GroupMember,
+    GroupMetadataValue,
+    OffsetCommitValue,
+)
 from strandline.storage.errors import CorruptFile
 from strandline.storage.local.formats.producer_state import MarkerType
 from strandline.storage.records.batch.record import Record, encode_batch
@@ -25,10 +28,14 @@ from strandline.storage.tiering.log.unified_log import UnifiedLog
 from tests.unit.broker.coordination.group_trace import logged
 from tests.unit.storage.local.builders import append, append_marker, open_log
 
-COMMITTED = OffsetRecord("g", "t", 3, CommittedOffset(7, 2, "note", 1_000))
+COMMITTED = OffsetRecord(
+    "g", "t", 3, OffsetCommitValue(offset=7, leader_epoch=2, metadata="note", committed_ms=1_000)
+)
 # Kafka's format has the one or the other: an epoch, or a time at which it expires.
-EXPIRING = OffsetRecord("g", "t", 4, CommittedOffset(8, -1, "", 1_000, 9_000))
-MEMBER = MemberSnapshot(
+EXPIRING = OffsetRecord(
+    "g", "t", 4, OffsetCommitValue(offset=8, committed_ms=1_000, expires_ms=9_000)
+)
+MEMBER = GroupMember(
     member_id="m-1",
     group_instance_id="i",
     client_id="c",
@@ -40,7 +47,7 @@ MEMBER = MemberSnapshot(
 )
 GROUP = GroupRecord(
     "g",
-    GroupSnapshot(
+    GroupMetadataValue(
         protocol_type="consumer",
         generation=4,
         protocol_name="range",

@@ -48,7 +48,7 @@ PARTITION = TopicPartition(OFFSETS_TOPIC, 0)
 
 def commit(group: str, offset: int, *, partition: int = 0) -> tuple[bytes, bytes]:
     key = encode_key(OffsetCommitKey(group=group, topic="t", partition=partition))
-    return key, encode_offset_commit(OffsetCommitValue(offset=offset, commit_timestamp_ms=1))
+    return key, encode_offset_commit(OffsetCommitValue(offset=offset, committed_ms=1))
 
 
 def batch(

@@ -7,13 +7,13 @@ import asyncio
 import pytest
 
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault
-from strandline.broker.coordination.model.group_offsets import CommittedOffset
 from strandline.broker.coordination.model.offset_messages import OffsetRecord
 from strandline.broker.coordination.records.offset_records import encode_records
 from strandline.broker.coordination.runtime.slots import (
     coordinating_partition,
     java_hash,
 )
+from strandline.broker.protocol.formats.offsets_topic import OffsetCommitValue
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.errors import DiskError
 from strandline.storage.local.log.log import AppendOrigin
@@ -67,7 +67,7 @@ def test_a_log_that_cannot_be_read_is_tried_again_and_nothing_forgotten() -> Non
 
 
 def _transactional(offset: int, producer_id: int) -> bytes:
-    committed = CommittedOffset(offset, -1, "", 1)
+    committed = OffsetCommitValue(offset=offset, committed_ms=1)
     batch = encode_records([OffsetRecord("g", "t", 0, committed)], 1)
     # Rebuilt with the producer's id; what the broker itself writes has none.
     records = list(iter_records(batch, read_header(batch)))
