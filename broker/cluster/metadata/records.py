@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from strandline.storage.errors import CorruptFile, UnsupportedFormat
 from strandline.storage.model import TopicId
@@ -173,68 +173,13 @@ MetadataRecord: TypeAlias = (
 
 def encode_record(record: MetadataRecord) -> dict[str, Json]:
     """Encodes the record as a JSON object."""
-    match record:
-        case ClusterCreated():
-            return {"type": "cluster-created", "cluster_id": record.cluster_id}
-        case BrokerStarted():
-            return {"type": "broker-started", "node_id": record.node_id}
-        case TopicCreated():
-            return {
-                "type": "topic-created",
-                "topic": record.topic,
-                "topic_id": str(record.topic_id),
-                "replicas": encode_replicas(enumerate(record.replicas)),
-                "properties": dict(record.properties),
-            }
-        case PartitionsAdded():
-            return {
-                "type": "partitions-added",
-                "topic_id": str(record.topic_id),
-                "first_partition": record.first_partition,
-                "replicas": encode_replicas(enumerate(record.replicas, record.first_partition)),
-            }
-        case TopicConfigsSet():
-            return {
-                "type": "topic-configs-set",
-                "topic_id": str(record.topic_id),
-                "properties": dict(record.properties),
-            }
-        case TopicDeleted():
-            return {"type": "topic-deleted", "topic_id": str(record.topic_id)}
-        case TopicPurged():
-            return {"type": "topic-purged", "topic_id": str(record.topic_id)}
-        case ProducerIdsAllocated():
-            return {"type": "producer-ids-allocated", "next_producer_id": record.next_producer_id}
-        case LeaderEpochsRaised():
-            return {
-                "type": "leader-epochs-raised",
-                "topic_id": str(record.topic_id),
-                "leader_epochs": [[p, epoch] for p, epoch in record.leader_epochs],
-            }
-        case BrokerConfigsSet():
-            return {
-                "type": "broker-configs-set",
-                "node_id": record.node_id,
-                "properties": dict(record.properties),
-            }
-        case ClientQuotasSet():
-            return {
-                "type": "client-quotas-set",
-                "entity": dict(record.entity.names),
-                "quotas": encode_quotas(record.quotas),
-            }
-        case GroupConfigsSet():
-            return {
-                "type": "group-configs-set",
-                "group_id": record.group_id,
-                "properties": dict(record.properties),
-            }
-        case ScramCredentialsSet():
-            return {
-                "type": "scram-credentials-set",
-                "user": record.user,
-                "credentials": dict(record.credentials),
-            }
+    return {"type": _NAMES[type(record)], **encode_fields(record)}
+
+
+def encode_fields(record: MetadataRecord) -> dict[str, Json]:
+    """Encodes the fields of the record, without its type."""
+    fields = _FIELDS[_NAMES[type(record)]][1]
+    return {name: field.encode(record, name) for name, field in fields.items()}
 
 
 def decode_record(fields: Fields) -> MetadataRecord:
@@ -244,59 +189,10 @@ def decode_record(fields: Fields) -> MetadataRecord:
     strandline knows: skipping it would derive a wrong image.
     """
     type_name = fields.text("type")
-    decode = _DECODERS.get(type_name)
-    if decode is None:
+    if type_name not in _FIELDS:
         raise UnsupportedFormat(f"metadata record of unknown type {type_name!r}")
-    return decode(fields)
-
-
-def _decode_topic_created(fields: Fields) -> MetadataRecord:
-    return TopicCreated(
-        topic=fields.text("topic"),
-        topic_id=fields.uuid("topic_id"),
-        replicas=decode_replicas(fields, "replicas", first_partition=0),
-        properties=fields.texts_by_name("properties"),
-    )
-
-
-def _decode_partitions_added(fields: Fields) -> MetadataRecord:
-    first_partition = fields.integer("first_partition")
-    return PartitionsAdded(
-        topic_id=fields.uuid("topic_id"),
-        first_partition=first_partition,
-        replicas=decode_replicas(fields, "replicas", first_partition=first_partition),
-    )
-
-
-_DECODERS: Mapping[str, Callable[[Fields], MetadataRecord]] = {
-    "cluster-created": lambda f: ClusterCreated(cluster_id=f.text("cluster_id")),
-    "broker-started": lambda f: BrokerStarted(node_id=f.integer("node_id")),
-    "topic-created": _decode_topic_created,
-    "partitions-added": _decode_partitions_added,
-    "topic-configs-set": lambda f: TopicConfigsSet(
-        topic_id=f.uuid("topic_id"), properties=f.texts_by_name("properties")
-    ),
-    "topic-deleted": lambda f: TopicDeleted(topic_id=f.uuid("topic_id")),
-    "topic-purged": lambda f: TopicPurged(topic_id=f.uuid("topic_id")),
-    "producer-ids-allocated": lambda f: ProducerIdsAllocated(
-        next_producer_id=f.integer("next_producer_id")
-    ),
-    "leader-epochs-raised": lambda f: LeaderEpochsRaised(
-        topic_id=f.uuid("topic_id"), leader_epochs=tuple(f.integer_pairs("leader_epochs"))
-    ),
-    "broker-configs-set": lambda f: BrokerConfigsSet(
-        node_id=f.optional_integer("node_id"), properties=f.texts_by_name("properties")
-    ),
-    "client-quotas-set": lambda f: ClientQuotasSet(
-        entity=QuotaEntity.of(f.texts_by_name("entity")), quotas=decode_quotas(f, "quotas")
-    ),
-    "group-configs-set": lambda f: GroupConfigsSet(
-        group_id=f.text("group_id"), properties=f.texts_by_name("properties")
-    ),
-    "scram-credentials-set": lambda f: ScramCredentialsSet(
-        user=f.text("user"), credentials=f.texts_by_name("credentials")
-    ),
-}
+    record_type, table = _FIELDS[type_name]
+    return record_type(**{name: field.decode(fields, name) for name, field in table.items()})
 
 
 def encode_quotas(quotas: Mapping[str, float]) -> dict[str, Json]:
@@ -330,3 +226,62 @@ def decode_replicas(fields: Fields, name: str, *, first_partition: int) -> tuple
         else:
             raise CorruptFile(f"metadata: {name} name partition {partition} out of order")
     return tuple(tuple(partition_nodes) for partition_nodes in nodes)
+
+
+class _Field(NamedTuple):
+    """How a field of a record is written in JSON, and read."""
+
+    encode: Callable[[Any, str], Any]
+    decode: Callable[[Fields, str], Any]
+
+
+_TEXT = _Field(getattr, Fields.text)
+_INTEGER = _Field(getattr, Fields.integer)
+_OPTIONAL_INTEGER = _Field(getattr, Fields.optional_integer)
+_UUID = _Field(lambda record, name: str(getattr(record, name)), Fields.uuid)
+_TEXTS = _Field(lambda record, name: dict(getattr(record, name)), Fields.texts_by_name)
+_REPLICAS = _Field(
+    lambda record, name: encode_replicas(enumerate(getattr(record, name))),
+    lambda fields, name: decode_replicas(fields, name, first_partition=0),
+)
+_ADDED_REPLICAS = _Field(
+    lambda added, name: encode_replicas(enumerate(getattr(added, name), added.first_partition)),
+    lambda fields, name: decode_replicas(
+        fields, name, first_partition=fields.integer("first_partition")
+    ),
+)
+_INTEGER_PAIRS = _Field(
+    lambda record, name: [list(pair) for pair in getattr(record, name)],
+    lambda fields, name: tuple(fields.integer_pairs(name)),
+)
+_ENTITY = _Field(
+    lambda record, name: dict(getattr(record, name).names),
+    lambda fields, name: QuotaEntity.of(fields.texts_by_name(name)),
+)
+_QUOTAS = _Field(lambda record, name: encode_quotas(getattr(record, name)), decode_quotas)
+
+_FIELDS: Mapping[str, tuple[type[MetadataRecord], Mapping[str, _Field]]] = {
+    "cluster-created": (ClusterCreated, {"cluster_id": _TEXT}),
+    "broker-started": (BrokerStarted, {"node_id": _INTEGER}),
+    "topic-created": (
+        TopicCreated,
+        {"topic": _TEXT, "topic_id": _UUID, "replicas": _REPLICAS, "properties": _TEXTS},
+    ),
+    "partitions-added": (
+        PartitionsAdded,
+        {"topic_id": _UUID, "first_partition": _INTEGER, "replicas": _ADDED_REPLICAS},
+    ),
+    "topic-configs-set": (TopicConfigsSet, {"topic_id": _UUID, "properties": _TEXTS}),
+    "topic-deleted": (TopicDeleted, {"topic_id": _UUID}),
+    "topic-purged": (TopicPurged, {"topic_id": _UUID}),
+    "producer-ids-allocated": (ProducerIdsAllocated, {"next_producer_id": _INTEGER}),
+    "leader-epochs-raised": (
+        LeaderEpochsRaised,
+        {"topic_id": _UUID, "leader_epochs": _INTEGER_PAIRS},
+    ),
+    "broker-configs-set": (BrokerConfigsSet, {"node_id": _OPTIONAL_INTEGER, "properties": _TEXTS}),
+    "client-quotas-set": (ClientQuotasSet, {"entity": _ENTITY, "quotas": _QUOTAS}),
+    "group-configs-set": (GroupConfigsSet, {"group_id": _TEXT, "properties": _TEXTS}),
+    "scram-credentials-set": (ScramCredentialsSet, {"user": _TEXT, "credentials": _TEXTS}),
+}
+_NAMES = {record_type: name for name, (record_type, _) in _FIELDS.items()}
