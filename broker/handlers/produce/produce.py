@@ -34,6 +34,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable
 from functools import partial
 from typing import NamedTuple
 
@@ -92,7 +93,7 @@ class _Asked(NamedTuple):
     size_bytes: int
     started_s: float
     # Set for new connections: their first batches are validated.
-    new_peer: str = ""
+    new_peer: str
 
 
 class ProduceHandler:
@@ -125,11 +126,11 @@ class ProduceHandler:
         self._pace.saw_live(started_s)
         if not self._first_batches.is_new(peer):
             peer = ""
+        asked = _Asked(header, size_bytes, started_s, peer)
         topics = request.topics
         if len(topics) == 1 and len(topics[0].partitions) == 1 and request.acks != 0:
-            wanted = topics[0].partitions[0]
-            return self._handle_one(request, topics[0], wanted, header, size_bytes, started_s, peer)
-        return self._handle_many(request, _Asked(header, size_bytes, started_s, peer))
+            return self._handle_one(request, topics[0], topics[0].partitions[0], asked)
+        return self._handle_many(request, asked)
 
     def _throttle_ms(self, asked: _Asked, *, acks: int) -> int:
         """Returns the client's throttle time; with acks=0 its request time is free (Kafka)."""
@@ -143,29 +144,19 @@ class ProduceHandler:
         return max(by_bytes, self._quotas.requested(user, client_id, busy_s))
 
     def _handle_one(
-        self,
-        request: ProduceRequest,
-        topic: ProduceTopic,
-        wanted: ProducePartition,
-        header: RequestHeader,
-        size_bytes: int,
-        started_s: float,
-        new_peer: str,
+        self, request: ProduceRequest, topic: ProduceTopic, wanted: ProducePartition, asked: _Asked
     ) -> Answer:
         """Handles the usual request without building the answer's objects."""
+        header = asked.header
         version = header.api_version
         partition = self._find(topic, wanted.index, version)
         if _must_prepare(partition, wanted, version):
-            asked = _Asked(header, size_bytes, started_s, new_peer)
             return self._answer_after_preparation(request, asked)
-        outcome = self._append(request, topic, partition, wanted, version, new_peer)
+        outcome = self._append(request, topic, partition, wanted, asked)
         if isinstance(outcome, AppendInfo):
             assert partition is not None
             if not partition.must_flush:
-                throttle_ms = 0
-                if self._quotas.is_active:
-                    asked = _Asked(header, size_bytes, started_s)
-                    throttle_ms = self._throttle_ms(asked, acks=request.acks)
+                throttle_ms = self._throttle_ms(asked, acks=request.acks)
                 framed = frame_appended(
                     version,
                     header.correlation_id,
@@ -179,48 +170,33 @@ class ProduceHandler:
                 if framed is not None:
                     return ThrottledParts([framed], throttle_ms) if throttle_ms else [framed]
                 # A version without a ready-made frame: the bytes are counted, the answer is built.
-                return self._framed(
-                    ProduceResponse(
-                        topics=[
-                            _topic_answer(topic, [_appended(wanted.index, outcome, partition)])
-                        ],
-                        throttle_time_ms=throttle_ms,
-                    ),
-                    header,
-                )
-        answers: list[ProduceResponsePartition] = []
+                answered = _topic_answer(topic, [_appended(wanted.index, outcome, partition)])
+                response = ProduceResponse(topics=[answered], throttle_time_ms=throttle_ms)
+                return self._framed(response, header)
         later: list[Later] = []
+        answers: list[ProduceResponsePartition] = []
         self._add_answer(outcome, partition, wanted, version, answers, later)
-        asked = _Asked(header, size_bytes, started_s)
-        return self._answer([_topic_answer(topic, answers)], later, asked, request.acks)
+        return self._answer(request, [_topic_answer(topic, answers)], later, asked)
 
     def _handle_many(self, request: ProduceRequest, asked: _Asked) -> Answer:
         refuse_partition_flood(topic.partitions for topic in request.topics)
         version = asked.header.api_version
-        topics: list[ProduceResponseTopic] = []
-        later: list[Later] = []
         if any(
             _must_prepare(self._find(topic, wanted.index, version), wanted, version)
             for topic in request.topics
             for wanted in topic.partitions
         ):
             return self._answer_after_preparation(request, asked)
+        topics: list[ProduceResponseTopic] = []
+        later: list[Later] = []
         for topic in request.topics:
             answers: list[ProduceResponsePartition] = []
             for wanted in topic.partitions:
                 partition = self._find(topic, wanted.index, version)
-                outcome = self._append(request, topic, partition, wanted, version, asked.new_peer)
+                outcome = self._append(request, topic, partition, wanted, asked)
                 self._add_answer(outcome, partition, wanted, version, answers, later)
             topics.append(_topic_answer(topic, answers))
-        if request.acks == 0:
-            return self._silence(topics, asked)
-        return self._answer(topics, later, asked, request.acks)
-
-    def _silence(self, topics: list[ProduceResponseTopic], asked: _Asked) -> Parts | None:
-        """Handles acks=0. Raises CloseConnectionError if anything failed."""
-        _close_on_error(topics)
-        throttle_ms = self._throttle_ms(asked, acks=0)
-        return ThrottledParts((), throttle_ms) if throttle_ms else None
+        return self._answer(request, topics, later, asked)
 
     def _add_answer(
         self,
@@ -252,12 +228,17 @@ class ProduceHandler:
 
     def _answer(
         self,
+        request: ProduceRequest,
         topics: list[ProduceResponseTopic],
         later: list[Later],
         asked: _Asked,
-        acks: int,
-    ) -> Answer:
-        throttle_ms = self._throttle_ms(asked, acks=acks)
+    ) -> Parts | Awaitable[Parts] | None:
+        """Frames the answer, once `later` is done. Raises CloseConnectionError for acks=0."""
+        if request.acks == 0:
+            _close_on_error(topics)
+        throttle_ms = self._throttle_ms(asked, acks=request.acks)
+        if request.acks == 0:
+            return ThrottledParts((), throttle_ms) if throttle_ms else None
         response = ProduceResponse(topics=topics, throttle_time_ms=throttle_ms)
         if later:
             return self._answer_later(response, later, asked.header)
@@ -277,23 +258,26 @@ class ProduceHandler:
         topic: ProduceTopic,
         partition: Partition | None,
         wanted: ProducePartition,
-        version: int,
-        new_peer: str = "",
+        asked: _Asked,
     ) -> AppendInfo | ProduceResponsePartition:
         """Returns where the batch was appended, or the answer that refuses it."""
-        refused = self._targets.refused(request, topic, partition, wanted, version)
+        refused = self._targets.refused(request, topic, partition, wanted, asked.header.api_version)
         if refused is not None:
             return refused
         assert partition is not None
         assert wanted.records is not None
         try:
-            if version < FIRST_VERSION_WITH_ZSTD:
-                refuse_zstd(wanted.records)
-            if new_peer:
-                self._first_batches.look(new_peer, wanted.records, partition.log.local.config)
+            self._check(wanted.records, partition, asked)
             return partition.append(wanted.records)
         except (RecordsRejected, StorageError) as error:
             return self._failed(wanted.index, partition, error)
+
+    def _check(self, records: memoryview, partition: Partition, asked: _Asked) -> None:
+        """Raises RecordsRejected for zstd of an old client, or bad first batches of a new one."""
+        if FIRST_VERSION_WITH_BATCHES <= asked.header.api_version < FIRST_VERSION_WITH_ZSTD:
+            refuse_zstd(records)
+        if asked.new_peer:
+            self._first_batches.look(asked.new_peer, records, partition.log.local.config)
 
     # --- through a worker thread -------------------------------------------------------------
 
@@ -321,14 +305,8 @@ class ProduceHandler:
                 self._add_answer(outcome, partition, wanted, version, answers, later)
             topics.append(_topic_answer(topic, answers))
         # The workers' time is not the loop's: only the following counts.
-        asked = asked._replace(started_s=self._now_s())
-        if request.acks == 0:
-            return self._silence(topics, asked)
-        throttle_ms = self._throttle_ms(asked, acks=request.acks)
-        response = ProduceResponse(topics=topics, throttle_time_ms=throttle_ms)
-        if later:
-            return await self._answer_later(response, later, asked.header)
-        return self._framed(response, asked.header)
+        answer = self._answer(request, topics, later, asked._replace(started_s=self._now_s()))
+        return await answer if isinstance(answer, Awaitable) else answer
 
     async def _append_prepared(
         self,
@@ -338,7 +316,7 @@ class ProduceHandler:
         wanted: ProducePartition,
         asked: _Asked,
     ) -> AppendInfo | ProduceResponsePartition:
-        version, new_peer = asked.header.api_version, asked.new_peer
+        version = asked.header.api_version
         refused = self._targets.refused(request, topic, partition, wanted, version)
         if refused is not None:
             return refused
@@ -346,10 +324,7 @@ class ProduceHandler:
         assert wanted.records is not None
         prepares = prepare if version >= FIRST_VERSION_WITH_BATCHES else prepare_old
         try:
-            if FIRST_VERSION_WITH_BATCHES <= version < FIRST_VERSION_WITH_ZSTD:
-                refuse_zstd(wanted.records)
-            if new_peer:
-                self._first_batches.look(new_peer, wanted.records, partition.log.local.config)
+            self._check(wanted.records, partition, asked)
             return await partition.append_prepared(
                 asyncio.get_running_loop().run_in_executor(
                     self._workers,
