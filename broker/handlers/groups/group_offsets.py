@@ -16,9 +16,7 @@ until they are removed. Versions by id leave such topics out, as Kafka does.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 
 from strandline.broker.cluster.metadata.image import MetadataImage, TopicImage
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault
@@ -54,9 +52,7 @@ from strandline.broker.protocol.messages.offset_fetch import (
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
     OffsetFetchResponsePartition,
-    OffsetFetchResponsePartitions,
     OffsetFetchResponseTopic,
-    OffsetFetchResponseTopics,
 )
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.model import ZERO_TOPIC_ID
@@ -68,28 +64,6 @@ FIRST_FETCH_BY_TOPIC_ID = 10
 FIRST_FETCH_OF_SEVERAL_GROUPS = 8
 FIRST_FETCH_WITH_TOP_LEVEL_ERROR = 2
 FIRST_FETCH_WITH_NOTHING_COMMITTED = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
-    """One partition of an OffsetFetch answer; -1 and no error if nothing is committed."""
-
-    partition: int
-    offset: int = NO_OFFSET
-    leader_epoch: int = -1
-    metadata: str = ""
-    error_code: ErrorCode = ErrorCode.NONE
-
-    @classmethod
-    def of(cls, partition: int, committed: OffsetCommitValue | None) -> _Found:
-        if committed is None:
-            return cls(partition=partition)
-        return cls(
-            partition=partition,
-            offset=committed.offset,
-            leader_epoch=committed.leader_epoch,
-            metadata=committed.metadata,
-        )
 
 
 class GroupOffsetHandlers:
@@ -198,25 +172,25 @@ class GroupOffsetHandlers:
                 return OffsetFetchResponse(error_code=fault.error_code)
             return OffsetFetchResponse(
                 topics=[
-                    _fetched_topic(
-                        topic.name,
-                        [
-                            _Found(partition=partition, error_code=fault.error_code)
-                            for partition in topic.partition_indexes
-                        ],
+                    OffsetFetchResponseTopic(
+                        name=topic.name,
+                        partitions=_failed(topic.partition_indexes, fault.error_code),
                     )
                     for topic in request.topics or ()
                 ]
             )
         if request.topics is None:
-            topics = [_fetched_topic(name, found) for name, found in _everything(offsets)]
+            topics = [
+                OffsetFetchResponseTopic(name=name, partitions=found)
+                for name, found in _everything(offsets)
+            ]
         else:
             topics = []
             for topic in request.topics:
                 found = _look_up(offsets, topic.name, topic.partition_indexes)
                 if version < FIRST_FETCH_WITH_NOTHING_COMMITTED:
                     found = [_as_error_where_nothing_is_committed(entry) for entry in found]
-                topics.append(_fetched_topic(topic.name, found))
+                topics.append(OffsetFetchResponseTopic(name=topic.name, partitions=found))
         return OffsetFetchResponse(topics=topics)
 
     def _fetch_group(
@@ -284,22 +258,26 @@ def _partition_fault(topic: TopicImage | None, partition: int, *, by_id: bool = 
     return ErrorCode.NONE
 
 
-def _look_up(offsets: GroupOffsets | None, topic: str, partitions: Iterable[int]) -> list[_Found]:
+def _look_up(
+    offsets: GroupOffsets | None, topic: str, partitions: Iterable[int]
+) -> list[OffsetFetchResponsePartition]:
     return [
-        _Found.of(partition, None if offsets is None else offsets.get(topic, partition))
+        _found(partition, None if offsets is None else offsets.get(topic, partition))
         for partition in partitions
     ]
 
 
-def _everything(offsets: GroupOffsets | None) -> Iterable[tuple[str, list[_Found]]]:
+def _everything(
+    offsets: GroupOffsets | None,
+) -> Iterable[tuple[str, list[OffsetFetchResponsePartition]]]:
     if offsets is not None:
         for topic, partitions in offsets.topics.items():
-            yield topic, [_Found.of(index, found) for index, found in partitions.items()]
+            yield topic, [_found(index, found) for index, found in partitions.items()]
 
 
 def _fetch_everything(
     offsets: GroupOffsets | None, image: MetadataImage, *, by_id: bool
-) -> list[OffsetFetchResponseTopics]:
+) -> list[OffsetFetchResponseTopic]:
     topics = []
     for name, found in _everything(offsets):
         topic = image.topics.get(name)
@@ -307,7 +285,7 @@ def _fetch_everything(
             # The topic has no id to return.
             continue
         topic_id = ZERO_TOPIC_ID if topic is None else topic.topic_id
-        topics.append(_fetched_topics(name, topic_id, found))
+        topics.append(OffsetFetchResponseTopic(name=name, topic_id=topic_id, partitions=found))
     return topics
 
 
@@ -317,7 +295,7 @@ def _fetch_named(
     image: MetadataImage,
     *,
     by_id: bool,
-) -> list[OffsetFetchResponseTopics]:
+) -> list[OffsetFetchResponseTopic]:
     assert group.topics is not None
     topics = []
     for wanted in group.topics:
@@ -326,50 +304,34 @@ def _fetch_named(
         elif (topic := image.topics_by_id.get(wanted.topic_id)) is not None:
             found = _look_up(offsets, topic.name, wanted.partition_indexes)
         else:
-            found = [
-                _Found(partition=partition, error_code=ErrorCode.UNKNOWN_TOPIC_ID)
-                for partition in wanted.partition_indexes
-            ]
-        topics.append(_fetched_topics(wanted.name, wanted.topic_id, found))
+            found = _failed(wanted.partition_indexes, ErrorCode.UNKNOWN_TOPIC_ID)
+        topics.append(
+            OffsetFetchResponseTopic(name=wanted.name, topic_id=wanted.topic_id, partitions=found)
+        )
     return topics
 
 
-def _as_error_where_nothing_is_committed(found: _Found) -> _Found:
-    if found.offset != NO_OFFSET or found.error_code is not ErrorCode.NONE:
+def _as_error_where_nothing_is_committed(
+    found: OffsetFetchResponsePartition,
+) -> OffsetFetchResponsePartition:
+    if found.committed_offset != NO_OFFSET or found.error_code != ErrorCode.NONE:
         return found
-    return replace(found, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    return found.replaced(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
-def _fetched_topic(name: str, found: Iterable[_Found]) -> OffsetFetchResponseTopic:
-    return OffsetFetchResponseTopic(
-        name=name,
-        partitions=[
-            OffsetFetchResponsePartition(
-                partition_index=entry.partition,
-                committed_offset=entry.offset,
-                committed_leader_epoch=entry.leader_epoch,
-                metadata=entry.metadata,
-                error_code=entry.error_code,
-            )
-            for entry in found
-        ],
+def _found(partition: int, committed: OffsetCommitValue | None) -> OffsetFetchResponsePartition:
+    if committed is None:
+        return OffsetFetchResponsePartition(partition_index=partition)
+    return OffsetFetchResponsePartition(
+        partition_index=partition,
+        committed_offset=committed.offset,
+        committed_leader_epoch=committed.leader_epoch,
+        metadata=committed.metadata,
     )
 
 
-def _fetched_topics(
-    name: str, topic_id: uuid.UUID, found: Iterable[_Found]
-) -> OffsetFetchResponseTopics:
-    return OffsetFetchResponseTopics(
-        name=name,
-        topic_id=topic_id,
-        partitions=[
-            OffsetFetchResponsePartitions(
-                partition_index=entry.partition,
-                committed_offset=entry.offset,
-                committed_leader_epoch=entry.leader_epoch,
-                metadata=entry.metadata,
-                error_code=entry.error_code,
-            )
-            for entry in found
-        ],
-    )
+def _failed(partitions: Iterable[int], error_code: ErrorCode) -> list[OffsetFetchResponsePartition]:
+    return [
+        OffsetFetchResponsePartition(partition_index=partition, error_code=error_code)
+        for partition in partitions
+    ]

@@ -68,42 +68,23 @@ class OffsetFetchRequest(Request, api=ApiKey.OFFSET_FETCH):
 class OffsetFetchResponsePartition(Struct):
     """Offset -1 with the empty text and no error: nothing is committed."""
 
-    partition_index: int = wire(int32, "0-7")
-    committed_offset: int = wire(int64, "0-7")
-    committed_leader_epoch: int = wire(int32, "5-7", default=-1)
-    metadata: str | None = wire(string, "0-7", nullable="0-7")
-    error_code: int = wire(int16, "0-7", default=0)
+    partition_index: int = wire(int32)
+    committed_offset: int = wire(int64, default=-1)
+    committed_leader_epoch: int = wire(int32, "5+", default=-1)
+    metadata: str | None = wire(string, nullable="0+", default="")
+    error_code: int = wire(int16, default=0)
 
 
 class OffsetFetchResponseTopic(Struct):
-    name: str = wire(string, "0-7")
-    partitions: Sequence[OffsetFetchResponsePartition] = wire(
-        array(OffsetFetchResponsePartition), "0-7"
-    )
-
-
-class OffsetFetchResponsePartitions(Struct):
-    """A partition within a group; see `OffsetFetchResponsePartition`."""
-
-    partition_index: int = wire(int32, "8+")
-    committed_offset: int = wire(int64, "8+")
-    committed_leader_epoch: int = wire(int32, "8+", default=-1)
-    metadata: str | None = wire(string, "8+", nullable="8+")
-    error_code: int = wire(int16, "8+", default=0)
-
-
-class OffsetFetchResponseTopics(Struct):
-    name: str = wire(string, "8-9", default="")
+    name: str = wire(string, "0-9", default="")
     topic_id: uuid.UUID = wire(uuid_, "10+", default=ZERO_UUID)
-    partitions: Sequence[OffsetFetchResponsePartitions] = wire(
-        array(OffsetFetchResponsePartitions), "8+"
-    )
+    partitions: Sequence[OffsetFetchResponsePartition] = wire(array(OffsetFetchResponsePartition))
 
 
 class OffsetFetchResponseGroup(Struct):
     group_id: str = wire(string, "8+")
-    topics: Sequence[OffsetFetchResponseTopics] = wire(
-        array(OffsetFetchResponseTopics), "8+", default=()
+    topics: Sequence[OffsetFetchResponseTopic] = wire(
+        array(OffsetFetchResponseTopic), "8+", default=()
     )
     error_code: int = wire(int16, "8+", default=0)
 
