@@ -217,15 +217,6 @@ ConsumerRecord: TypeAlias = (
     | CurrentRecord
     | RegexRecord
 )
-CONSUMER_RECORDS = (
-    EpochRecord,
-    TopicMetadataRecord,
-    MemberRecord,
-    TargetEpochRecord,
-    TargetRecord,
-    CurrentRecord,
-    RegexRecord,
-)
 
 
 # --- requests and answers --------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from strandline.broker.coordination.model.classic_messages import MemberProtocol
 from strandline.broker.coordination.model.consumer_messages import (
@@ -58,52 +58,35 @@ from strandline.storage.model import TopicId
 
 def encode_consumer_record(record: ConsumerRecord) -> tuple[bytes, bytes | None]:
     """Encodes key and value."""
-    value = _value_of(record)
-    return (
-        encode_consumer_key(_key_of(record)),
-        None if value is None else encode_consumer_value(value),
-    )
+    record_type, name, value = _parts_of(record)
+    key = ConsumerGroupKey(record_type=record_type, group=record.group_id, name=name)
+    return encode_consumer_key(key), None if value is None else encode_consumer_value(value)
 
 
-def _key_of(record: ConsumerRecord) -> ConsumerGroupKey:
-    group = record.group_id
-    if isinstance(record, EpochRecord):
-        return ConsumerGroupKey(record_type=GROUP_EPOCH_TYPE, group=group)
-    if isinstance(record, TopicMetadataRecord):
-        return ConsumerGroupKey(record_type=TOPIC_METADATA_TYPE, group=group)
-    if isinstance(record, TargetEpochRecord):
-        return ConsumerGroupKey(record_type=TARGET_EPOCH_TYPE, group=group)
-    if isinstance(record, RegexRecord):
-        return ConsumerGroupKey(record_type=RESOLVED_REGEX_TYPE, group=group, name=record.regex)
-    record_type = (
-        MEMBER_METADATA_TYPE
-        if isinstance(record, MemberRecord)
-        else TARGET_ASSIGNMENT_TYPE
-        if isinstance(record, TargetRecord)
-        else CURRENT_ASSIGNMENT_TYPE
-    )
-    return ConsumerGroupKey(record_type=record_type, group=group, name=record.member_id)
-
-
-def _value_of(record: ConsumerRecord) -> ConsumerGroupValue | None:
-    if isinstance(record, EpochRecord):
-        if record.epoch is None:
-            return None
-        return GroupEpochValue(epoch=record.epoch, metadata_hash=record.metadata_hash)
-    if isinstance(record, MemberRecord):
-        return None if record.subscription is None else _member_value(record.subscription)
-    if isinstance(record, TargetEpochRecord):
-        return None if record.epoch is None else TargetEpochValue(epoch=record.epoch)
-    if isinstance(record, TargetRecord):
-        if record.partitions is None:
-            return None
-        return TargetAssignmentValue(topic_partitions=_assigned(record.partitions))
-    if isinstance(record, CurrentRecord):
-        return None if record.current is None else _current_value(record.current)
-    if isinstance(record, RegexRecord):
-        return None if record.resolved is None else _regex_value(record.resolved)
-    assert not record.is_present, record
-    return None
+def _parts_of(record: ConsumerRecord) -> tuple[int, str, ConsumerGroupValue | None]:
+    """Returns the type, the name in the key, and the value; None for a tombstone."""
+    match record:
+        case EpochRecord(_, epoch, topics):
+            found = None if epoch is None else GroupEpochValue(epoch=epoch, metadata_hash=topics)
+            return GROUP_EPOCH_TYPE, "", found
+        case TopicMetadataRecord():
+            assert not record.is_present, record
+            return TOPIC_METADATA_TYPE, "", None
+        case MemberRecord(_, name, wanted):
+            return MEMBER_METADATA_TYPE, name, None if wanted is None else _member_value(wanted)
+        case TargetEpochRecord(_, epoch):
+            value = None if epoch is None else TargetEpochValue(epoch=epoch)
+            return TARGET_EPOCH_TYPE, "", value
+        case TargetRecord(_, name, partitions):
+            return TARGET_ASSIGNMENT_TYPE, name, None if partitions is None else _target(partitions)
+        case CurrentRecord(_, name, current):
+            return (
+                CURRENT_ASSIGNMENT_TYPE,
+                name,
+                None if current is None else _current_value(current),
+            )
+        case RegexRecord(_, regex, resolved):
+            return RESOLVED_REGEX_TYPE, regex, None if resolved is None else _regex_value(resolved)
 
 
 def _member_value(member: MemberSubscription) -> MemberMetadataValue:
@@ -158,11 +141,13 @@ def _regex_value(resolved: ResolvedRegex) -> ResolvedRegexValue:
     )
 
 
-def _assigned(partitions: Partitions) -> list[AssignedPartitions]:
-    return [
-        AssignedPartitions(topic_id=topic_id, partitions=sorted(found))
-        for topic_id, found in partitions.items()
-    ]
+def _target(partitions: Partitions) -> TargetAssignmentValue:
+    return TargetAssignmentValue(
+        topic_partitions=[
+            AssignedPartitions(topic_id=topic_id, partitions=sorted(found))
+            for topic_id, found in partitions.items()
+        ]
+    )
 
 
 # --- from the log ----------------------------------------------------------------------------
@@ -172,32 +157,35 @@ def decode_consumer_record(key_bytes: Buffer, raw: Buffer | None) -> ConsumerRec
     """Decodes a record of one of `CONSUMER_GROUP_TYPES`. Raises MalformedRequest."""
     key = decode_consumer_key(key_bytes)
     group, name = key.group, key.name
-    value = None if raw is None else decode_consumer_value(key.record_type, raw)
-    if key.record_type == GROUP_EPOCH_TYPE:
-        assert value is None or isinstance(value, GroupEpochValue), value
-        if value is None:
-            return EpochRecord(group, None)
-        return EpochRecord(group, value.epoch, value.metadata_hash)
-    if key.record_type == TOPIC_METADATA_TYPE:
-        assert value is None or isinstance(value, TopicMetadataValue), value
-        return TopicMetadataRecord(group, value is not None)
-    if key.record_type == MEMBER_METADATA_TYPE:
-        assert value is None or isinstance(value, MemberMetadataValue), value
-        return MemberRecord(group, name, None if value is None else _subscription(value))
-    if key.record_type == TARGET_EPOCH_TYPE:
-        assert value is None or isinstance(value, TargetEpochValue), value
-        return TargetEpochRecord(group, None if value is None else value.epoch)
-    if key.record_type == TARGET_ASSIGNMENT_TYPE:
-        assert value is None or isinstance(value, TargetAssignmentValue), value
-        return TargetRecord(
-            group, name, None if value is None else _partitions(value.topic_partitions)
-        )
-    if key.record_type == CURRENT_ASSIGNMENT_TYPE:
-        assert value is None or isinstance(value, CurrentAssignmentValue), value
-        return CurrentRecord(group, name, None if value is None else _current(value))
-    assert key.record_type == RESOLVED_REGEX_TYPE, key
-    assert value is None or isinstance(value, ResolvedRegexValue), value
-    return RegexRecord(group, name, None if value is None else _resolved(value))
+    if raw is None:
+        return _TOMBSTONES[key.record_type](group, name)
+    value = decode_consumer_value(key.record_type, raw)
+    match value:
+        case GroupEpochValue():
+            return EpochRecord(group, value.epoch, value.metadata_hash)
+        case TopicMetadataValue():
+            return TopicMetadataRecord(group, True)
+        case MemberMetadataValue():
+            return MemberRecord(group, name, _subscription(value))
+        case TargetEpochValue():
+            return TargetEpochRecord(group, value.epoch)
+        case TargetAssignmentValue():
+            return TargetRecord(group, name, _partitions(value.topic_partitions))
+        case CurrentAssignmentValue():
+            return CurrentRecord(group, name, _current(value))
+        case ResolvedRegexValue():
+            return RegexRecord(group, name, _resolved(value))
+
+
+_TOMBSTONES: Mapping[int, Callable[[str, str], ConsumerRecord]] = {
+    GROUP_EPOCH_TYPE: lambda group, _: EpochRecord(group, None),
+    TOPIC_METADATA_TYPE: lambda group, _: TopicMetadataRecord(group, False),
+    MEMBER_METADATA_TYPE: lambda group, name: MemberRecord(group, name, None),
+    TARGET_EPOCH_TYPE: lambda group, _: TargetEpochRecord(group, None),
+    TARGET_ASSIGNMENT_TYPE: lambda group, name: TargetRecord(group, name, None),
+    CURRENT_ASSIGNMENT_TYPE: lambda group, name: CurrentRecord(group, name, None),
+    RESOLVED_REGEX_TYPE: lambda group, name: RegexRecord(group, name, None),
+}
 
 
 def _subscription(value: MemberMetadataValue) -> MemberSubscription:

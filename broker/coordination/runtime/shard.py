@@ -31,7 +31,7 @@ from strandline.broker.coordination.model.classic_messages import (
     JoinRequest,
     Ticket,
 )
-from strandline.broker.coordination.model.consumer_messages import CONSUMER_RECORDS, ConsumerRules
+from strandline.broker.coordination.model.consumer_messages import ConsumerRecord, ConsumerRules
 from strandline.broker.coordination.model.group_offsets import (
     NO_EXPIRY,
     GroupOffsets,
@@ -114,7 +114,7 @@ class GroupShard:
         """Applies one record of the log."""
         if isinstance(record, OffsetRecord):
             self._replay_offset(record, now)
-        elif isinstance(record, CONSUMER_RECORDS):
+        elif isinstance(record, ConsumerRecord):
             if not record.is_tombstone:
                 # Created as a simple group by an offset before this record.
                 self._groups.pop(record.group_id, None)
