@@ -20,12 +20,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
-from strandline.broker.cluster.metadata.controller_messages import TopicDefaults
+from strandline.broker.cluster.metadata.controller_messages import NewTopic, TopicDefaults
 from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.cluster.metadata.metadata import Metadata
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
@@ -54,6 +56,7 @@ from strandline.broker.coordination.model.consumer_messages import (
 )
 from strandline.broker.coordination.model.group_config import GroupConfig
 from strandline.broker.coordination.model.group_offsets import GroupOffsets
+from strandline.broker.coordination.model.member_memory import MemberMemory
 from strandline.broker.coordination.model.offset_messages import (
     CommitRequest,
     OffsetDeletion,
@@ -69,7 +72,7 @@ from strandline.broker.coordination.runtime.journal import (
 )
 from strandline.broker.coordination.runtime.offset_expiry import OffsetExpiry
 from strandline.broker.coordination.runtime.parked_requests import ParkedRequests
-from strandline.broker.coordination.runtime.shard import GroupEffects
+from strandline.broker.coordination.runtime.shard import GroupEffects, GroupShard
 from strandline.broker.coordination.runtime.slots import Slot, Slots
 from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
 from strandline.broker.protocol.schema.errors import ErrorCode
@@ -119,8 +122,26 @@ class GroupCoordinator:
         self._metadata = metadata
         self._clock = clock
         self._wake = asyncio.Event()
+        self._consumer_rules = replace(
+            config.consumer, times_of=times_of, classic_size_max=config.classic.size_max
+        )
         self._slots = Slots(
-            config,
+            NewTopic(
+                name=OFFSETS_TOPIC,
+                partition_count=config.offsets_partition_count,
+                properties={
+                    "cleanup.policy": "compact",
+                    "segment.bytes": str(config.offsets_segment_bytes),
+                },
+            ),
+            partial(
+                GroupShard,
+                rules=replace(config.classic, room=MemberMemory()),
+                make_id=lambda: str(uuid.uuid4()),
+                offset_metadata_length_max=config.offset_metadata_length_max,
+                retention_ms=config.offsets_retention_ms,
+                consumer_rules=self._consumer_rules,
+            ),
             metadata,
             replicas,
             node_id=node_id,
@@ -128,7 +149,6 @@ class GroupCoordinator:
             clock=clock,
             reads=reads,
             on_found=self._wake.set,
-            times_of=times_of,
         )
         # The id of the topic that the slots belong to.
         self._topic_id: TopicId | None = None
@@ -264,7 +284,7 @@ class GroupCoordinator:
 
     async def consumer_heartbeat(self, request: ConsumerHeartbeat) -> HeartbeatAnswer:
         """Handles the only member request of the new protocol. Raises CoordinatorFault."""
-        check_heartbeat(request, self._slots.consumer_rules)
+        check_heartbeat(request, self._consumer_rules)
         if request.member_epoch == JOIN_EPOCH:
             slot: Slot | None = await self._slot_for_writing(request.group_id)
         else:

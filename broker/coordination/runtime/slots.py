@@ -16,10 +16,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import uuid
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import replace
 
 from strandline.broker.cluster.metadata import controller
 from strandline.broker.cluster.metadata.controller_messages import NewTopic, TopicDefaults
@@ -28,9 +26,6 @@ from strandline.broker.cluster.metadata.metadata import Metadata
 from strandline.broker.cluster.replicas.partition import Partition
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault, Instant
-from strandline.broker.coordination.model.consumer_messages import MemberTimes
-from strandline.broker.coordination.model.group_config import GroupConfig
-from strandline.broker.coordination.model.member_memory import MemberMemory
 from strandline.broker.coordination.model.offset_messages import CoordinatorRecord
 from strandline.broker.coordination.records.offset_records import (
     LoadedMarker,
@@ -40,7 +35,6 @@ from strandline.broker.coordination.records.offset_records import (
     read_chunk,
 )
 from strandline.broker.coordination.runtime.shard import GroupShard
-from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.clock import Clock
 from strandline.storage.errors import RecordsRejected, StorageError
@@ -90,7 +84,8 @@ class Slots:
 
     def __init__(
         self,
-        config: GroupConfig,
+        topic: NewTopic,
+        new_shard: Callable[[], GroupShard],
         metadata: Metadata,
         replicas: ReplicaManager,
         *,
@@ -99,10 +94,10 @@ class Slots:
         clock: Clock,
         reads: Executor,
         on_found: Callable[[], None],
-        times_of: Callable[[str], MemberTimes],
     ) -> None:
         """`reads` runs the blocking part of loading; `on_found` is called when there is any."""
-        self._config = config
+        self._topic = topic
+        self._new_shard = new_shard
         self._metadata = metadata
         self._replicas = replicas
         self._node_id = node_id
@@ -110,17 +105,13 @@ class Slots:
         self._clock = clock
         self._reads = reads
         self._on_found = on_found
-        self._rules = replace(config.classic, room=MemberMemory())
-        self.consumer_rules = replace(
-            config.consumer, times_of=times_of, classic_size_max=config.classic.size_max
-        )
         self._slots: dict[int, Slot] = {}
         self._quiet_log = QuietLog(log, clock)
 
     # --- finding -----------------------------------------------------------------------------
 
     def topic(self) -> TopicImage | None:
-        return self._metadata.image.topics.get(OFFSETS_TOPIC)
+        return self._metadata.image.topics.get(self._topic.name)
 
     def present(self) -> list[Slot]:
         """Returns the existing slots, loaded or not."""
@@ -155,7 +146,7 @@ class Slots:
         slot = self._slots.get(index)
         if slot is not None:
             return slot
-        partition = self._replicas.partition(OFFSETS_TOPIC, index)
+        partition = self._replicas.partition(self._topic.name, index)
         if partition is None:
             return None
         is_empty = partition.log.end_offset <= partition.log.log_start_offset
@@ -166,34 +157,15 @@ class Slots:
             self._on_found()
         return slot
 
-    def _new_shard(self) -> GroupShard:
-        config = self._config
-        return GroupShard(
-            rules=self._rules,
-            make_id=lambda: str(uuid.uuid4()),
-            offset_metadata_length_max=config.offset_metadata_length_max,
-            retention_ms=config.offsets_retention_ms,
-            consumer_rules=self.consumer_rules,
-        )
-
     # --- creating ----------------------------------------------------------------------------
 
     async def create_topic(self) -> None:
-        """Creates `__consumer_offsets`. Raises CoordinatorFault."""
-        config = self._config
-        new_topic = NewTopic(
-            name=OFFSETS_TOPIC,
-            partition_count=config.offsets_partition_count,
-            properties={
-                "cleanup.policy": "compact",
-                "segment.bytes": str(config.offsets_segment_bytes),
-            },
-        )
+        """Creates the topic. Raises CoordinatorFault."""
         try:
             decision = await self._metadata.change(
                 lambda image: controller.create_topics(
                     image,
-                    [new_topic],
+                    [self._topic],
                     node_ids=(self._node_id,),
                     defaults=self._topic_defaults,
                 )
@@ -211,7 +183,7 @@ class Slots:
         self._quiet_log.say(
             logging.WARNING,
             "offsets topic not created",
-            OFFSETS_TOPIC,
+            self._topic.name,
             {"error": reason},
         )
 
