@@ -213,11 +213,7 @@ class Group:
     def creation_snapshot(self) -> GroupMetadataValue:
         """The record of a newly created group."""
         return GroupMetadataValue(
-            protocol_type="",
-            generation=0,
-            protocol_name=None,
-            leader=None,
-            state_since_ms=self.state_since_ms,
+            protocol_type="", generation=0, state_since_ms=self.state_since_ms
         )
 
     def check_commit(

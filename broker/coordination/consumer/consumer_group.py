@@ -28,8 +28,8 @@ from strandline.broker.coordination.model.consumer_messages import (
     RegexRecord,
     without_epochs,
 )
-from strandline.broker.coordination.model.group_offsets import NO_STATE_TIMESTAMP
 from strandline.broker.protocol.formats.consumer_protocol import CONSUMER_PROTOCOL_TYPE
+from strandline.broker.protocol.formats.offsets_topic import NO_TIMESTAMP
 
 # Regular expressions are re-evaluated after this at the earliest, as in Kafka: topics created in a
 # row cause one rebalance.
@@ -96,7 +96,7 @@ class ConsumerGroup:
     @property
     def state_since_ms(self) -> int:
         """Unknown: offsets of such a group expire from their commit, also when it is empty."""
-        return NO_STATE_TIMESTAMP
+        return NO_TIMESTAMP
 
     @property
     def protocol_type(self) -> str:

@@ -27,10 +27,8 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from strandline.broker.coordination.model.classic_messages import GroupState
-from strandline.broker.protocol.formats.offsets_topic import OffsetCommitValue
+from strandline.broker.protocol.formats.offsets_topic import NO_TIMESTAMP, OffsetCommitValue
 
-NO_EXPIRY = -1
-NO_STATE_TIMESTAMP = -1
 # The offset that OffsetFetch returns for a partition without a commit.
 NO_OFFSET = -1
 
@@ -140,7 +138,7 @@ def _counts_from(group: ExpiryFacts, committed: OffsetCommitValue) -> int | None
     if group.counts_from_commit:
         return committed.committed_ms
     if group.state is GroupState.EMPTY:
-        if group.state_since_ms == NO_STATE_TIMESTAMP:
+        if group.state_since_ms == NO_TIMESTAMP:
             return committed.committed_ms
         return group.state_since_ms
     if (
@@ -153,6 +151,6 @@ def _counts_from(group: ExpiryFacts, committed: OffsetCommitValue) -> int | None
 
 
 def _is_over(committed: OffsetCommitValue, base_ms: int, now_ms: int, retention_ms: int) -> bool:
-    if committed.expires_ms != NO_EXPIRY:
+    if committed.expires_ms != NO_TIMESTAMP:
         return now_ms >= committed.expires_ms
     return now_ms - base_ms >= retention_ms

@@ -33,7 +33,6 @@ from strandline.broker.coordination.model.classic_messages import (
 )
 from strandline.broker.coordination.model.consumer_messages import ConsumerRecord, ConsumerRules
 from strandline.broker.coordination.model.group_offsets import (
-    NO_EXPIRY,
     GroupOffsets,
     find_expired,
 )
@@ -49,7 +48,7 @@ from strandline.broker.coordination.model.offset_messages import (
     OffsetToCommit,
     OffsetToDelete,
 )
-from strandline.broker.protocol.formats.offsets_topic import OffsetCommitValue
+from strandline.broker.protocol.formats.offsets_topic import NO_TIMESTAMP, OffsetCommitValue
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.config.log_config import LONG_MAX
 
@@ -226,7 +225,7 @@ class GroupShard:
         if group is not None:
             group.note_commit(request.member_id, now)
         expires_ms = (
-            NO_EXPIRY
+            NO_TIMESTAMP
             if request.retention_ms == NO_RETENTION
             # Clients that never want it to expire send the largest retention.
             else min(now.wall_ms + request.retention_ms, LONG_MAX)

@@ -32,7 +32,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from strandline.broker.cluster.metadata import controller
 from strandline.broker.cluster.metadata.controller_messages import (
@@ -83,6 +83,7 @@ from strandline.storage.errors import StorageError
 Alteration: TypeAlias = Callable[[Mapping[str, str]], dict[str, str]]
 Key: TypeAlias = tuple[int, str]
 Resource: TypeAlias = AlterConfigsResource | IncrementalAlterConfigsResource
+ResultT = TypeVar("ResultT", AlterConfigsResourceResponse, IncrementalAlterConfigsResult)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,15 +129,7 @@ class AlterConfigsHandlers:
             },
         )
         return IncrementalAlterConfigsResponse(
-            responses=[
-                IncrementalAlterConfigsResult(
-                    error_code=outcome.error_code,
-                    error_message=clipped(outcome.message),
-                    resource_type=kind,
-                    resource_name=name,
-                )
-                for (kind, name), outcome in outcomes.items()
-            ]
+            responses=_results(IncrementalAlterConfigsResult, outcomes)
         )
 
     async def alter_configs(
@@ -152,17 +145,7 @@ class AlterConfigsHandlers:
             _repeated(request.resources),
             Intent.VALIDATE if request.validate_only else Intent.APPLY,
         )
-        return AlterConfigsResponse(
-            responses=[
-                AlterConfigsResourceResponse(
-                    error_code=outcome.error_code,
-                    error_message=clipped(outcome.message),
-                    resource_type=kind,
-                    resource_name=name,
-                )
-                for (kind, name), outcome in outcomes.items()
-            ]
-        )
+        return AlterConfigsResponse(responses=_results(AlterConfigsResourceResponse, outcomes))
 
     # --- carrying it out ---------------------------------------------------------------------
 
@@ -463,6 +446,18 @@ def _topic_of(key: Key) -> str:
     if not name:
         raise Refusal(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
     return name
+
+
+def _results(row: type[ResultT], outcomes: Mapping[Key, Outcome]) -> list[ResultT]:
+    return [
+        row(
+            error_code=outcome.error_code,
+            error_message=clipped(outcome.message),
+            resource_type=kind,
+            resource_name=name,
+        )
+        for (kind, name), outcome in outcomes.items()
+    ]
 
 
 def _refused(refusal: Refusal) -> Outcome:
