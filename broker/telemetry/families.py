@@ -3,480 +3,321 @@
 Names are those of Kafka with the JMX exporter's usual rules (`lowercaseOutputName`), so that
 dashboards and alerts for Kafka work; metrics that Kafka lacks begin with `strandline_`, those of
 every process with `process_`, and group lag has the names of kafka_exporter.
+
+A name stands with its labels, its help text below it. A name that ends in `_total` is a counter.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from strandline.broker.telemetry.exposition import Family, Kind
 
-_C, _G, _S = Kind.COUNTER, Kind.GAUGE, Kind.SUMMARY
-_TOPIC = ("topic",)
-_PARTITION = ("topic", "partition")
-_REQUEST = ("request",)
-_GROUP_PARTITION = ("consumergroup", "topic", "partition")
+_ENTRY = re.compile(r"^    (\w+)(?:\{(.*)\})?\n((?:        .*\n)+)", re.MULTILINE)
 
 
-def _family(name: str, kind: Kind, text: str, labels: tuple[str, ...] = ()) -> Family:
-    return Family(name=name, kind=kind, help=text, labels=labels)
+def _families(table: str, *, also: str = "", kind: Kind = Kind.GAUGE) -> tuple[Family, ...]:
+    """Returns the families of a table, each with `also` at the end of its help text."""
+    return tuple(
+        Family(
+            name=name,
+            kind=Kind.COUNTER if name.endswith("_total") else kind,
+            help=" ".join(f"{text} {also}".split()),
+            labels=tuple(labels.split(", ")) if labels else (),
+        )
+        for name, labels, text in _ENTRY.findall(table)
+    )
 
-
-def _topic_counter(name: str, text: str) -> Family:
-    text = f"{text} Without a topic: all of them, also those that are deleted."
-    return _family(f"kafka_server_brokertopicmetrics_{name}_total", _C, text, _TOPIC)
-
-
-def _request_time(name: str, text: str) -> Family:
-    text = f"{text} Quantiles of the last one to two minutes, to a factor of two."
-    return _family(f"kafka_network_requestmetrics_{name}", _S, text, _REQUEST)
-
-
-REQUESTS = (
-    _family(
-        "kafka_network_requestmetrics_requests_total",
-        _C,
-        "Requests, by API and version.",
-        ("request", "version"),
-    ),
-    _family(
-        "kafka_network_requestmetrics_errors_total",
-        _C,
-        "Error codes in answers, by API; NONE counts answers without any.",
-        ("request", "error"),
-    ),
-    _request_time("totaltimems", "Ms from taking a request up to its answer being ready."),
-    _request_time("requestqueuetimems", "Ms that a request lay in its buffer while others ran."),
-    _request_time("localtimems", "Ms that the broker worked on a request."),
-    _request_time(
-        "remotetimems",
-        "Ms that a request waited: for records, an fsync, the object store, members.",
-    ),
-    _family(
-        "kafka_network_requestmetrics_throttletimems",
-        _S,
-        "Ms for which a quota throttled clients.",
-        _REQUEST,
-    ),
-    _family("kafka_network_requestmetrics_requestbytes", _S, "Bytes of requests.", _REQUEST),
-    _family("kafka_network_requestmetrics_responsebytes", _S, "Bytes of answers.", _REQUEST),
-    _family(
-        "strandline_requests_refused_total",
-        _C,
-        "Requests that were malformed or of an unsupported version: the broker closed their"
-        " connections.",
-    ),
-)
-
-CONNECTIONS = (
-    _family("kafka_server_socket_server_metrics_connection_count", _G, "Open connections."),
-    _family(
-        "kafka_server_socket_server_metrics_connection_creation_total",
-        _C,
-        "Connections that were accepted.",
-    ),
-    _family(
-        "strandline_connections_refused_total",
-        _C,
-        "Connections that the broker closed at once: max.connections or max.connections.per.ip.",
-    ),
-    _family(
-        "strandline_connections_closed_total",
-        _C,
-        "Connections that the broker closed: idle, or stalled in a request or an answer.",
-        ("reason",),
-    ),
-    _family("strandline_connections_muted", _G, "Connections that a quota mutes."),
-    _family("strandline_receive_buffer_bytes", _G, "Memory of all receive buffers."),
-)
-
-TOPICS = (
-    _topic_counter("messagesin", "Records appended."),
-    _topic_counter("bytesin", "Bytes of batches appended."),
-    _topic_counter("bytesout", "Bytes of batches sent to consumers, from both tiers."),
-    _topic_counter("totalproducerequests", "Batches that producers sent."),
-    _topic_counter(
-        "failedproducerequests",
-        "Batches with invalid content, or that the broker could not write.",
-    ),
-    _topic_counter("totalfetchrequests", "Reads of partitions for consumers."),
-    _topic_counter("failedfetchrequests", "Reads that failed because of the broker or its disk."),
-    _topic_counter("remotefetchrequests", "Reads that needed the object store."),
-    _topic_counter("remotefetchbytes", "Bytes of batches read from the object store."),
-    _topic_counter("remotefetcherrors", "Reads from the object store that failed."),
-    _topic_counter("remotecopybytes", "Bytes archived and committed."),
-    _topic_counter("remotecopyrequests", "Segments archived and committed."),
-    _topic_counter("remotecopyerrors", "Attempts to archive that failed."),
-    _topic_counter("remotedeleterequests", "Segments deleted in the archive."),
-    _topic_counter("remotedeleteerrors", "Attempts to delete in the archive that failed."),
-)
-
-TIERS = (
-    _family(
-        "kafka_server_brokertopicmetrics_remotecopylagbytes",
-        _G,
-        "Bytes of closed segments that are not archived yet; none while copying is turned off.",
-        _TOPIC,
-    ),
-    _family(
-        "kafka_server_brokertopicmetrics_remotecopylagsegments",
-        _G,
-        "Closed segments that are not archived yet; none while copying is turned off.",
-        _TOPIC,
-    ),
-    _family(
-        "kafka_server_brokertopicmetrics_remotedeletelagbytes",
-        _G,
-        "Bytes of unreferenced objects in the archive that wait for deletion: of expired"
-        " segments, and of replaced objects.",
-        _TOPIC,
-    ),
-    _family(
-        "kafka_server_brokertopicmetrics_remotedeletelagsegments",
-        _G,
-        "Expired segments in the archive that wait for deletion.",
-        _TOPIC,
-    ),
-    _family(
-        "kafka_server_brokertopicmetrics_remotelogsizebytes", _G, "Bytes in the archive.", _TOPIC
-    ),
-    _family(
-        "kafka_server_brokertopicmetrics_remotelogmetadatacount",
-        _G,
-        "Segments in the archive.",
-        _TOPIC,
-    ),
-    _family(
-        "strandline_remote_copy_failing_seconds",
-        _G,
-        "Seconds for which archiving a partition has failed, with the kind of the last error;"
-        " absent otherwise.",
-        ("topic", "partition", "error"),
-    ),
-    _family(
-        "strandline_remote_delete_failing_seconds",
-        _G,
-        "Seconds for which deleting in the archive has failed; absent otherwise.",
-        ("topic", "partition", "error"),
-    ),
-    _family(
-        "strandline_remote_copy_waiting_segments",
-        _G,
-        "Closed segments that are not archived, by reason: `next` and `queued` wait for their"
-        " copy; `gap`, `overlap` and `fenced` need an operator.",
-        ("topic", "reason"),
-    ),
-    _family("strandline_remote_up", _G, "1 if the object store answers, 0 if it is unreachable."),
-    _family(
-        "strandline_remote_writes_refused_seconds",
-        _G,
-        "Seconds for which the object store has accepted no write since the start, with the"
-        " kind of error (`AccessDenied`: it is forbidden, `StoreFull`: there is no room); absent"
-        " otherwise.",
-        ("error",),
-    ),
-    _family(
-        "strandline_remote_conditions_atomic",
-        _G,
-        "0 if more than one of several concurrent conditional writes succeeded at the start:"
-        " the archive is safe with this broker alone. 1 if just one did.",
-    ),
-    _family(
-        "strandline_remote_archive_owned",
-        _G,
-        "1 if this broker owns the archive; 0 until it knows that, and once another broker owns"
-        " it.",
-    ),
-    _family(
-        "strandline_metadata_mirror_lag",
-        _G,
-        "Changes of topics and configurations that are not in the bucket yet.",
-    ),
-    _family(
-        "strandline_remote_deleted_objects_total",
-        _C,
-        "Objects outside of topics that were deleted in the bucket, and that the broker writes"
-        " again: `cluster` is cluster.json, `metadata` and `groups` are the objects of those"
-        " folders.",
-        ("object",),
-    ),
-    _family(
-        "strandline_remote_requests_total",
-        _C,
-        "Requests to the object store, attempts included.",
-        ("operation",),
-    ),
-    _family(
-        "strandline_remote_failed_attempts_total",
-        _C,
-        "Attempts of requests to the object store that failed.",
-    ),
-    _family(
-        "strandline_remote_throttled_seconds_total",
-        _C,
-        "Seconds for which remote.log.manager.*.max.bytes.per.second throttled copies and fetches.",
-        ("what",),
-    ),
-    _family("strandline_cold_cache_bytes", _G, "Memory of chunks of archived segments."),
-    _family("strandline_cold_running_downloads", _G, "Chunks whose download is under way."),
-    _family("strandline_cold_index_bytes", _G, "Memory of indexes of archived segments."),
-    _family(
-        "strandline_cold_index_evictions_total",
-        _C,
-        "Indexes dropped because of remote.log.index.file.cache.total.size.bytes.",
-    ),
-    _family(
-        "kafka_log_remote_remotelogmanager_remotelogmanagertasksavgidlepercent",
-        _G,
-        "Idle part of the copier's pool, 0 to 1.",
-    ),
-    _family(
-        "kafka_log_remote_remotestoragethreadpool_remotelogreadertaskqueuesize",
-        _G,
-        "Requests for readers that wait for a thread of remote.log.reader.threads.",
-    ),
-    _family(
-        "kafka_log_remote_remotestoragethreadpool_remotelogreaderavgidlepercent",
-        _G,
-        "Idle part of the readers' pool, 0 to 1.",
-    ),
-    _family(
-        "kafka_server_delayedremotefetchmetrics_expires_total",
-        _C,
-        "Fetches whose remote.fetch.max.wait.ms expired before all their archived records were"
-        " there. Their downloads continued.",
-    ),
-    _family(
-        "kafka_server_delayedremotelistoffsetsmetrics_expires_total",
-        _C,
-        "Lookups by time that got REQUEST_TIMED_OUT, by partition: the client's timeout or"
-        " remote.list.offsets.request.timeout.ms expired.",
-    ),
-    _family(
-        "strandline_remote_pool_size",
-        _G,
-        "Jobs that may run at a time: remote.log.manager.copier.thread.pool.size,"
-        " remote.log.manager.expiration.thread.pool.size, remote.log.reader.threads.",
-        ("pool",),
-    ),
-    _family(
-        "strandline_cold_chunks_total",
-        _C,
-        "Chunks that readers requested, by their place: memory, download under way, disk,"
-        " object store.",
-        ("found",),
-    ),
-    _family("strandline_cold_downloaded_bytes_total", _C, "Bytes fetched for readers."),
-    _family(
-        "strandline_cold_failures_total",
-        _C,
-        "Downloads that failed or were damaged (corrupt), and reads that failed because an"
-        " object that a manifest names is missing, corrupt, in an archive class (archived) or"
-        " refused (denied).",
-        ("reason",),
-    ),
-    _family(
-        "strandline_cold_limit_bytes_per_second",
-        _G,
-        "Present limit of all cold reads, so that live traffic does not wait; 0: no limit,"
-        " because there is no live traffic. Below"
-        " strandline.remote.fetch.yield.floor.bytes.per.second the broker waits for a core.",
-    ),
-    _family(
-        "strandline_cold_lateness_seconds_max",
-        _G,
-        "Wait of the event loop above which the broker throttles cold reads:"
-        " strandline.remote.fetch.yield.ms, or 1.3 times the wait without them.",
-    ),
-    _family(
-        "strandline_cold_held_answers",
-        _G,
-        "Answers from the archive that wait for live traffic.",
-    ),
-    _family(
-        "strandline_cold_held_seconds_total",
-        _C,
-        "Seconds during which answers from the archive waited for live traffic.",
-    ),
-    _family(
-        "strandline_cold_limit_cuts_total",
-        _C,
-        "Number of times that the broker lowered the limit of cold reads because live traffic"
-        " waited too long.",
-    ),
-)
-
-PARTITIONS = (
-    _family("kafka_log_log_size", _G, "Bytes on the local disk.", _PARTITION),
-    _family("kafka_log_log_numlogsegments", _G, "Segments on the local disk.", _PARTITION),
-    _family("kafka_log_log_logstartoffset", _G, "First offset, in either tier.", _PARTITION),
-    _family("kafka_log_log_logendoffset", _G, "Next offset that a record gets.", _PARTITION),
-    _family(
-        "kafka_log_log_retentionsizeinpercent",
-        _G,
-        "Bytes in percent of retention.bytes; 0 without such a limit, and for tiered topics."
-        " Above 100 segments wait for deletion.",
-        _PARTITION,
-    ),
-    _family(
-        "kafka_log_remote_remotelogmanager_retentionsizeinpercent",
-        _G,
-        "For tiered topics, bytes in both tiers in percent of retention.bytes; bytes in both"
-        " count once.",
-        _PARTITION,
-    ),
-    _family(
-        "kafka_log_remote_remotelogmanager_localretentionsizeinpercent",
-        _G,
-        "For tiered topics, bytes on the local disk in percent of local.retention.bytes.",
-        _PARTITION,
-    ),
-    _family(
-        "strandline_log_tier_bytes",
-        _G,
-        "Bytes per tier; bytes in both tiers count in both.",
-        ("topic", "partition", "tier"),
-    ),
-    _family(
-        "kafka_log_logcleanermanager_max_dirty_percent",
-        _G,
-        "Dirty part of the compacted log that needs compaction most.",
-    ),
-    _family(
-        "kafka_log_logcleanermanager_time_since_last_run_ms",
-        _G,
-        "Ms since the cleaner last looked for something to compact.",
-    ),
-    _family(
-        "kafka_log_logcleanermanager_uncleanable_partitions_count",
-        _G,
-        "Compacted logs that the cleaner skips until the next start; the log says why.",
-    ),
-    _family("kafka_log_logcleanermanager_uncleanable_bytes", _G, "Dirty bytes of those logs."),
-    _family(
-        "kafka_log_logcleaner_max_compaction_delay_secs",
-        _G,
-        "Seconds since max.compaction.lag.ms expired, for the log that has waited longest.",
-    ),
-    _family(
-        "kafka_log_logcleaner_max_buffer_utilization_percent",
-        _G,
-        "Percent of log.cleaner.dedupe.buffer.size that the last compaction used.",
-    ),
-    _family(
-        "kafka_log_logcleaner_max_clean_time_secs",
-        _G,
-        "Seconds that the last compaction of a log took.",
-    ),
-    _family("strandline_cleaner_cleanings_total", _C, "Compactions of logs."),
-    _family("strandline_cleaner_read_bytes_total", _C, "Bytes read by compaction, in both passes."),
-    _family("strandline_cleaner_written_bytes_total", _C, "Bytes written by compaction."),
-)
-
-REPLICAS = (
-    _family(
-        "kafka_server_replicamanager_partitioncount", _G, "Partitions that this broker serves."
-    ),
-    _family("kafka_server_replicamanager_leadercount", _G, "Partitions that this broker leads."),
-    _family(
-        "kafka_server_replicamanager_underreplicatedpartitions",
-        _G,
-        "Partitions with fewer replicas in sync than they have.",
-    ),
-    _family(
-        "kafka_server_replicamanager_underminisrpartitioncount",
-        _G,
-        "Partitions with fewer replicas in sync than they need for acks=all.",
-    ),
-    _family(
-        "kafka_server_replicamanager_offlinereplicacount",
-        _G,
-        "Partitions that the broker does not serve because their folder failed.",
-    ),
-    _family(
-        "kafka_controller_kafkacontroller_activecontrollercount", _G, "1: this broker decides."
-    ),
-    _family(
-        "kafka_controller_kafkacontroller_offlinepartitionscount",
-        _G,
-        "Partitions that no broker serves.",
-    ),
-    _family("kafka_controller_kafkacontroller_globaltopiccount", _G, "Topics."),
-    _family("kafka_controller_kafkacontroller_globalpartitioncount", _G, "Partitions of topics."),
-    _family("kafka_server_kafkaserver_brokerstate", _G, "3: running."),
-    _family(
-        "kafka_server_delayedoperationpurgatory_purgatorysize",
-        _G,
-        "Requests that wait: fetches for records, group requests for other members; with a remote"
-        " tier, fetches (RemoteFetch) and lookups by time (RemoteListOffsets) for the archive.",
-        ("delayedOperation",),
-    ),
-    _family(
-        "kafka_server_fetchsessioncache_numincrementalfetchsessions", _G, "Fetch sessions kept."
-    ),
-    _family(
-        "kafka_server_fetchsessioncache_numincrementalfetchpartitionscached",
-        _G,
-        "Partitions that fetch sessions remember.",
-    ),
-    _family(
-        "kafka_server_fetchsessioncache_incrementalfetchsessionevictions_total",
-        _C,
-        "Fetch sessions that the broker evicted for others.",
-    ),
-    _family("strandline_metadata_version", _G, "Entries of the metadata log."),
-    _family(
-        "strandline_log_directory_free_bytes", _G, "Space left under a log folder.", ("directory",)
-    ),
-)
-
-GROUPS = (
-    _family(
-        "kafka_coordinator_group_groupmetadatamanager_numgroups",
-        _G,
-        "Groups, by state.",
-        ("state",),
-    ),
-    _family(
-        "kafka_coordinator_group_groupmetadatamanager_numoffsets", _G, "Committed offsets kept."
-    ),
-    _family("kafka_consumergroup_members", _G, "Members of a group.", ("consumergroup",)),
-    _family("kafka_consumergroup_current_offset", _G, "Committed offset.", _GROUP_PARTITION),
-    _family(
-        "kafka_consumergroup_lag",
-        _G,
-        "Records between the committed offset and the end of the partition.",
-        _GROUP_PARTITION,
-    ),
-)
-
-PROCESS = (
-    _family("process_cpu_seconds_total", _C, "CPU time of the broker's process."),
-    _family("process_resident_memory_bytes", _G, "Memory of the process that is in RAM."),
-    _family("process_virtual_memory_bytes", _G, "Address space of the process."),
-    _family("process_open_fds", _G, "Open files and sockets."),
-    _family("process_max_fds", _G, "Limit of open files and sockets."),
-    _family("process_threads", _G, "Threads."),
-    _family("process_start_time_seconds", _G, "Start time of the process, in seconds since 1970."),
-    _family("python_gc_collections_total", _C, "Garbage collections.", ("generation",)),
-    _family("strandline_build_info", _G, "1, with the release.", ("version",)),
-    _family(
-        "strandline_metrics_left_out",
-        _G,
-        "Series that /metrics omits because there are too many, by subject.",
-        ("what",),
-    ),
-)
 
 SECTIONS: Mapping[str, tuple[Family, ...]] = {
-    "Requests": REQUESTS,
-    "Connections": CONNECTIONS,
-    "Topics": TOPICS,
-    "Tiers": TIERS,
-    "Partitions": PARTITIONS,
-    "Broker": REPLICAS,
-    "Consumer groups": GROUPS,
-    "Process": PROCESS,
+    "Requests": (
+        *_families("""
+    kafka_network_requestmetrics_requests_total{request, version}
+        Requests, by API and version.
+    kafka_network_requestmetrics_errors_total{request, error}
+        Error codes in answers, by API; NONE counts answers without any.
+"""),
+        *_families(
+            """
+    kafka_network_requestmetrics_totaltimems{request}
+        Ms from taking a request up to its answer being ready.
+    kafka_network_requestmetrics_requestqueuetimems{request}
+        Ms that a request lay in its buffer while others ran.
+    kafka_network_requestmetrics_localtimems{request}
+        Ms that the broker worked on a request.
+    kafka_network_requestmetrics_remotetimems{request}
+        Ms that a request waited: for records, an fsync, the object store, members.
+""",
+            also="Quantiles of the last one to two minutes, to a factor of two.",
+            kind=Kind.SUMMARY,
+        ),
+        *_families(
+            """
+    kafka_network_requestmetrics_throttletimems{request}
+        Ms for which a quota throttled clients.
+    kafka_network_requestmetrics_requestbytes{request}
+        Bytes of requests.
+    kafka_network_requestmetrics_responsebytes{request}
+        Bytes of answers.
+""",
+            kind=Kind.SUMMARY,
+        ),
+        *_families("""
+    strandline_requests_refused_total
+        Requests that were malformed or of an unsupported version: the broker closed their
+        connections.
+"""),
+    ),
+    "Connections": _families("""
+    kafka_server_socket_server_metrics_connection_count
+        Open connections.
+    kafka_server_socket_server_metrics_connection_creation_total
+        Connections that were accepted.
+    strandline_connections_refused_total
+        Connections that the broker closed at once: max.connections or max.connections.per.ip.
+    strandline_connections_closed_total{reason}
+        Connections that the broker closed: idle, or stalled in a request or an answer.
+    strandline_connections_muted
+        Connections that a quota mutes.
+    strandline_receive_buffer_bytes
+        Memory of all receive buffers.
+"""),
+    "Topics": _families(
+        """
+    kafka_server_brokertopicmetrics_messagesin_total{topic}
+        Records appended.
+    kafka_server_brokertopicmetrics_bytesin_total{topic}
+        Bytes of batches appended.
+    kafka_server_brokertopicmetrics_bytesout_total{topic}
+        Bytes of batches sent to consumers, from both tiers.
+    kafka_server_brokertopicmetrics_totalproducerequests_total{topic}
+        Batches that producers sent.
+    kafka_server_brokertopicmetrics_failedproducerequests_total{topic}
+        Batches with invalid content, or that the broker could not write.
+    kafka_server_brokertopicmetrics_totalfetchrequests_total{topic}
+        Reads of partitions for consumers.
+    kafka_server_brokertopicmetrics_failedfetchrequests_total{topic}
+        Reads that failed because of the broker or its disk.
+    kafka_server_brokertopicmetrics_remotefetchrequests_total{topic}
+        Reads that needed the object store.
+    kafka_server_brokertopicmetrics_remotefetchbytes_total{topic}
+        Bytes of batches read from the object store.
+    kafka_server_brokertopicmetrics_remotefetcherrors_total{topic}
+        Reads from the object store that failed.
+    kafka_server_brokertopicmetrics_remotecopybytes_total{topic}
+        Bytes archived and committed.
+    kafka_server_brokertopicmetrics_remotecopyrequests_total{topic}
+        Segments archived and committed.
+    kafka_server_brokertopicmetrics_remotecopyerrors_total{topic}
+        Attempts to archive that failed.
+    kafka_server_brokertopicmetrics_remotedeleterequests_total{topic}
+        Segments deleted in the archive.
+    kafka_server_brokertopicmetrics_remotedeleteerrors_total{topic}
+        Attempts to delete in the archive that failed.
+""",
+        also="Without a topic: all of them, also those that are deleted.",
+    ),
+    "Tiers": _families("""
+    kafka_server_brokertopicmetrics_remotecopylagbytes{topic}
+        Bytes of closed segments that are not archived yet; none while copying is turned off.
+    kafka_server_brokertopicmetrics_remotecopylagsegments{topic}
+        Closed segments that are not archived yet; none while copying is turned off.
+    kafka_server_brokertopicmetrics_remotedeletelagbytes{topic}
+        Bytes of unreferenced objects in the archive that wait for deletion: of expired segments,
+        and of replaced objects.
+    kafka_server_brokertopicmetrics_remotedeletelagsegments{topic}
+        Expired segments in the archive that wait for deletion.
+    kafka_server_brokertopicmetrics_remotelogsizebytes{topic}
+        Bytes in the archive.
+    kafka_server_brokertopicmetrics_remotelogmetadatacount{topic}
+        Segments in the archive.
+    strandline_remote_copy_failing_seconds{topic, partition, error}
+        Seconds for which archiving a partition has failed, with the kind of the last error;
+        absent otherwise.
+    strandline_remote_delete_failing_seconds{topic, partition, error}
+        Seconds for which deleting in the archive has failed; absent otherwise.
+    strandline_remote_copy_waiting_segments{topic, reason}
+        Closed segments that are not archived, by reason: `next` and `queued` wait for their copy;
+        `gap`, `overlap` and `fenced` need an operator.
+    strandline_remote_up
+        1 if the object store answers, 0 if it is unreachable.
+    strandline_remote_writes_refused_seconds{error}
+        Seconds for which the object store has accepted no write since the start, with the kind of
+        error (`AccessDenied`: it is forbidden, `StoreFull`: there is no room); absent otherwise.
+    strandline_remote_conditions_atomic
+        0 if more than one of several concurrent conditional writes succeeded at the start: the
+        archive is safe with this broker alone. 1 if just one did.
+    strandline_remote_archive_owned
+        1 if this broker owns the archive; 0 until it knows that, and once another broker owns it.
+    strandline_metadata_mirror_lag
+        Changes of topics and configurations that are not in the bucket yet.
+    strandline_remote_deleted_objects_total{object}
+        Objects outside of topics that were deleted in the bucket, and that the broker writes
+        again: `cluster` is cluster.json, `metadata` and `groups` are the objects of those
+        folders.
+    strandline_remote_requests_total{operation}
+        Requests to the object store, attempts included.
+    strandline_remote_failed_attempts_total
+        Attempts of requests to the object store that failed.
+    strandline_remote_throttled_seconds_total{what}
+        Seconds for which remote.log.manager.*.max.bytes.per.second throttled copies and fetches.
+    strandline_cold_cache_bytes
+        Memory of chunks of archived segments.
+    strandline_cold_running_downloads
+        Chunks whose download is under way.
+    strandline_cold_index_bytes
+        Memory of indexes of archived segments.
+    strandline_cold_index_evictions_total
+        Indexes dropped because of remote.log.index.file.cache.total.size.bytes.
+    kafka_log_remote_remotelogmanager_remotelogmanagertasksavgidlepercent
+        Idle part of the copier's pool, 0 to 1.
+    kafka_log_remote_remotestoragethreadpool_remotelogreadertaskqueuesize
+        Requests for readers that wait for a thread of remote.log.reader.threads.
+    kafka_log_remote_remotestoragethreadpool_remotelogreaderavgidlepercent
+        Idle part of the readers' pool, 0 to 1.
+    kafka_server_delayedremotefetchmetrics_expires_total
+        Fetches whose remote.fetch.max.wait.ms expired before all their archived records were
+        there. Their downloads continued.
+    kafka_server_delayedremotelistoffsetsmetrics_expires_total
+        Lookups by time that got REQUEST_TIMED_OUT, by partition: the client's timeout or
+        remote.list.offsets.request.timeout.ms expired.
+    strandline_remote_pool_size{pool}
+        Jobs that may run at a time: remote.log.manager.copier.thread.pool.size,
+        remote.log.manager.expiration.thread.pool.size, remote.log.reader.threads.
+    strandline_cold_chunks_total{found}
+        Chunks that readers requested, by their place: memory, download under way, disk, object
+        store.
+    strandline_cold_downloaded_bytes_total
+        Bytes fetched for readers.
+    strandline_cold_failures_total{reason}
+        Downloads that failed or were damaged (corrupt), and reads that failed because an object
+        that a manifest names is missing, corrupt, in an archive class (archived) or refused
+        (denied).
+    strandline_cold_limit_bytes_per_second
+        Present limit of all cold reads, so that live traffic does not wait; 0: no limit, because
+        there is no live traffic. Below strandline.remote.fetch.yield.floor.bytes.per.second the
+        broker waits for a core.
+    strandline_cold_lateness_seconds_max
+        Wait of the event loop above which the broker throttles cold reads:
+        strandline.remote.fetch.yield.ms, or 1.3 times the wait without them.
+    strandline_cold_held_answers
+        Answers from the archive that wait for live traffic.
+    strandline_cold_held_seconds_total
+        Seconds during which answers from the archive waited for live traffic.
+    strandline_cold_limit_cuts_total
+        Number of times that the broker lowered the limit of cold reads because live traffic
+        waited too long.
+"""),
+    "Partitions": _families("""
+    kafka_log_log_size{topic, partition}
+        Bytes on the local disk.
+    kafka_log_log_numlogsegments{topic, partition}
+        Segments on the local disk.
+    kafka_log_log_logstartoffset{topic, partition}
+        First offset, in either tier.
+    kafka_log_log_logendoffset{topic, partition}
+        Next offset that a record gets.
+    kafka_log_log_retentionsizeinpercent{topic, partition}
+        Bytes in percent of retention.bytes; 0 without such a limit, and for tiered topics. Above
+        100 segments wait for deletion.
+    kafka_log_remote_remotelogmanager_retentionsizeinpercent{topic, partition}
+        For tiered topics, bytes in both tiers in percent of retention.bytes; bytes in both count
+        once.
+    kafka_log_remote_remotelogmanager_localretentionsizeinpercent{topic, partition}
+        For tiered topics, bytes on the local disk in percent of local.retention.bytes.
+    strandline_log_tier_bytes{topic, partition, tier}
+        Bytes per tier; bytes in both tiers count in both.
+    kafka_log_logcleanermanager_max_dirty_percent
+        Dirty part of the compacted log that needs compaction most.
+    kafka_log_logcleanermanager_time_since_last_run_ms
+        Ms since the cleaner last looked for something to compact.
+    kafka_log_logcleanermanager_uncleanable_partitions_count
+        Compacted logs that the cleaner skips until the next start; the log says why.
+    kafka_log_logcleanermanager_uncleanable_bytes
+        Dirty bytes of those logs.
+    kafka_log_logcleaner_max_compaction_delay_secs
+        Seconds since max.compaction.lag.ms expired, for the log that has waited longest.
+    kafka_log_logcleaner_max_buffer_utilization_percent
+        Percent of log.cleaner.dedupe.buffer.size that the last compaction used.
+    kafka_log_logcleaner_max_clean_time_secs
+        Seconds that the last compaction of a log took.
+    strandline_cleaner_cleanings_total
+        Compactions of logs.
+    strandline_cleaner_read_bytes_total
+        Bytes read by compaction, in both passes.
+    strandline_cleaner_written_bytes_total
+        Bytes written by compaction.
+"""),
+    "Broker": _families("""
+    kafka_server_replicamanager_partitioncount
+        Partitions that this broker serves.
+    kafka_server_replicamanager_leadercount
+        Partitions that this broker leads.
+    kafka_server_replicamanager_underreplicatedpartitions
+        Partitions with fewer replicas in sync than they have.
+    kafka_server_replicamanager_underminisrpartitioncount
+        Partitions with fewer replicas in sync than they need for acks=all.
+    kafka_server_replicamanager_offlinereplicacount
+        Partitions that the broker does not serve because their folder failed.
+    kafka_controller_kafkacontroller_activecontrollercount
+        1: this broker decides.
+    kafka_controller_kafkacontroller_offlinepartitionscount
+        Partitions that no broker serves.
+    kafka_controller_kafkacontroller_globaltopiccount
+        Topics.
+    kafka_controller_kafkacontroller_globalpartitioncount
+        Partitions of topics.
+    kafka_server_kafkaserver_brokerstate
+        3: running.
+    kafka_server_delayedoperationpurgatory_purgatorysize{delayedOperation}
+        Requests that wait: fetches for records, group requests for other members; with a remote
+        tier, fetches (RemoteFetch) and lookups by time (RemoteListOffsets) for the archive.
+    kafka_server_fetchsessioncache_numincrementalfetchsessions
+        Fetch sessions kept.
+    kafka_server_fetchsessioncache_numincrementalfetchpartitionscached
+        Partitions that fetch sessions remember.
+    kafka_server_fetchsessioncache_incrementalfetchsessionevictions_total
+        Fetch sessions that the broker evicted for others.
+    strandline_metadata_version
+        Entries of the metadata log.
+    strandline_log_directory_free_bytes{directory}
+        Space left under a log folder.
+"""),
+    "Consumer groups": _families("""
+    kafka_coordinator_group_groupmetadatamanager_numgroups{state}
+        Groups, by state.
+    kafka_coordinator_group_groupmetadatamanager_numoffsets
+        Committed offsets kept.
+    kafka_consumergroup_members{consumergroup}
+        Members of a group.
+    kafka_consumergroup_current_offset{consumergroup, topic, partition}
+        Committed offset.
+    kafka_consumergroup_lag{consumergroup, topic, partition}
+        Records between the committed offset and the end of the partition.
+"""),
+    "Process": _families("""
+    process_cpu_seconds_total
+        CPU time of the broker's process.
+    process_resident_memory_bytes
+        Memory of the process that is in RAM.
+    process_virtual_memory_bytes
+        Address space of the process.
+    process_open_fds
+        Open files and sockets.
+    process_max_fds
+        Limit of open files and sockets.
+    process_threads
+        Threads.
+    process_start_time_seconds
+        Start time of the process, in seconds since 1970.
+    python_gc_collections_total{generation}
+        Garbage collections.
+    strandline_build_info{version}
+        1, with the release.
+    strandline_metrics_left_out{what}
+        Series that /metrics omits because there are too many, by subject.
+"""),
 }
 
 FAMILIES: Mapping[str, Family] = {
