@@ -24,6 +24,12 @@ from strandline.broker.commands.error_hints import remedy_for
 from strandline.broker.commands.sigterm import ended_by_sigterm
 from strandline.broker.tools.client.failures import WrongUse
 from strandline.broker.tools.commands.kafka_flags import translate_flags
+from strandline.broker.tools.commands.options import (
+    Commands,
+    add_bucket_access,
+    add_command,
+    add_repeated,
+)
 from strandline.storage.clock import SystemClock
 from strandline.storage.errors import InvalidConfig, StrandlineError, UnknownTopic
 
@@ -167,13 +173,14 @@ def _parser(command: str) -> argparse.ArgumentParser:
     return parser
 
 
-def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    serve = commands.add_parser(
+def _add_serve(commands: Commands) -> None:
+    serve = add_command(
+        commands,
         "serve",
-        help="run a broker",
-        description="Runs a broker until SIGTERM, SIGINT or SIGHUP. Prints a line when ready.",
-        epilog=_SERVE_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "run a broker",
+        "Runs a broker until SIGTERM, SIGINT or SIGHUP. Prints a line when ready.",
+        _SERVE_EXAMPLES,
+        _serve,
     )
     serve.add_argument(
         "--read-only",
@@ -181,40 +188,37 @@ def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="serve another broker's archive and follow it as it grows; nothing is written there",
     )
     _add_configuration(serve, log_level="INFO")
-    serve.set_defaults(run=_serve)
 
 
-def _add_restore(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    restore = commands.add_parser(
+def _add_restore(commands: Commands) -> None:
+    restore = add_command(
+        commands,
         "restore",
-        help="make a broker again from its bucket, after every local disk was lost",
-        description="Fills empty log folders from the bucket. Then `strandline serve` goes on.",
-        epilog=_RESTORE_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "make a broker again from its bucket, after every local disk was lost",
+        "Fills empty log folders from the bucket. Then `strandline serve` goes on.",
+        _RESTORE_EXAMPLES,
+        _restore,
     )
     restore.add_argument(
         "--remote", metavar="URL", help="the archive; else strandline.remote.url is taken"
     )
-    restore.add_argument("--endpoint-url", metavar="URL", help="of an S3 that is not AWS")
-    restore.add_argument("--region", help="of the bucket")
+    add_bucket_access(restore)
     restore.add_argument(
         "--skip-damaged",
         action="store_true",
         help="leave out what is damaged, missing or has an older manifest; restore the rest",
     )
     _add_configuration(restore, log_level="WARNING")
-    restore.set_defaults(run=_restore)
 
 
 def _add_configuration(command: argparse.ArgumentParser, *, log_level: str) -> None:
     command.add_argument("--config", type=Path, metavar="FILE", help="a Kafka properties file")
-    command.add_argument(
+    add_repeated(
+        command,
         "--set",
-        action="append",
-        default=[],
-        dest="overrides",
-        metavar="KEY=VALUE",
-        help="one configuration key, over the file; may be repeated",
+        "KEY=VALUE",
+        "one configuration key, over the file; may be repeated",
+        "overrides",
     )
     command.add_argument(
         "--log-level",
@@ -224,14 +228,14 @@ def _add_configuration(command: argparse.ArgumentParser, *, log_level: str) -> N
     )
 
 
-def _add_offline(name: str, commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_offline(name: str, commands: Commands) -> None:
     from strandline.broker.commands.offline_commands import COMMANDS as OFFLINE
 
     OFFLINE[name](commands)
 
 
 # In the order of the help text; those of `broker/tools` follow.
-COMMANDS: Mapping[str, Callable[[argparse._SubParsersAction[argparse.ArgumentParser]], None]] = {
+COMMANDS: Mapping[str, Callable[[Commands], None]] = {
     "serve": _add_serve,
     "restore": _add_restore,
     **{name: partial(_add_offline, name) for name in ("archive", "lake", "dump-log", "verify")},

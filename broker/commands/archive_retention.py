@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from strandline.broker.commands.archive_tables import human_time
 from strandline.broker.commands.progress import working
-from strandline.broker.commands.row_printer import Column, RowPrinter, terminal_columns, widest
+from strandline.broker.commands.row_printer import print_rows
 from strandline.broker.tools.client.failures import WrongUse
 from strandline.broker.tools.client.printing import human_bytes, print_json, say
 from strandline.retention.forecast import Forecast, forecast
@@ -97,8 +97,7 @@ def _print_rows(
     store: ObjectStore, topic: str, limits: RetentionLimits, rows: Sequence[Forecast]
 ) -> None:
     given = f"retention.ms={limits.retention_ms}, retention.bytes={limits.retention_bytes}"
-    cells = [_cells(row) for row in rows]
-    names = (
+    columns = (
         ("partition", False, 0),
         ("segments", True, 0),
         ("size", True, 0),
@@ -108,17 +107,7 @@ def _print_rows(
         ("oldest left", False, 0),
         ("why", False, 2),
     )
-    columns = zip(*cells, strict=True) if cells else ((),) * len(names)
-    printer = RowPrinter(
-        f"{topic} in {store.url} with {given}",
-        [
-            Column(name=name, width=widest(column), is_right=is_right, rank=rank)
-            for (name, is_right, rank), column in zip(names, columns, strict=True)
-        ],
-        columns_max=terminal_columns(),
-    )
-    for row in cells:
-        printer.row(row)
+    print_rows(f"{topic} in {store.url} with {given}", columns, [_cells(row) for row in rows])
     count = sum(row.drop_count for row in rows)
     records = sum(row.drop_records for row in rows)
     size_bytes = sum(row.drop_bytes for row in rows)

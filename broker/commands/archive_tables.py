@@ -16,7 +16,13 @@ from rich.console import Console
 from rich.table import Table
 
 from strandline.broker.commands.progress import working
-from strandline.broker.commands.row_printer import Column, RowPrinter, terminal_columns, widest
+from strandline.broker.commands.row_printer import (
+    Column,
+    RowPrinter,
+    print_rows,
+    terminal_columns,
+    widest,
+)
 from strandline.broker.tools.client.printing import Json, human_bytes
 from strandline.storage.model import TimestampMs
 from strandline.storage.plurals import counted
@@ -57,18 +63,7 @@ def print_partitions(
     if as_json:
         _print_json_rows(_partition_json(row) for row in rows)
         return code
-    cells = [_partition_cells(row) for row in rows]
-    columns = zip(*cells, strict=True)
-    printer = RowPrinter(
-        f"archive {url}",
-        [
-            Column(name=name, width=widest(column), is_right=is_right, rank=rank)
-            for (name, is_right, rank), column in zip(_PARTITION_COLUMNS, columns, strict=True)
-        ],
-        columns_max=terminal_columns(),
-    )
-    for row in cells:
-        printer.row(row)
+    print_rows(f"archive {url}", _PARTITION_COLUMNS, [_partition_cells(row) for row in rows])
     total_bytes = sum(row.size_bytes for row in rows)
     segments = sum(row.segment_count for row in rows)
     print(

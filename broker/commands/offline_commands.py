@@ -14,9 +14,22 @@ import argparse
 import textwrap
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from strandline.broker.tools.client.confirmation import add_yes
 from strandline.broker.tools.client.failures import WrongUse
+from strandline.broker.tools.commands.options import (
+    Commands,
+    Run,
+    add_actions,
+    add_bucket_access,
+    add_command,
+    add_json,
+    add_repeated,
+    add_yes,
+)
+
+if TYPE_CHECKING:
+    from strandline.storage.remote.object_store.interface import ObjectStore
 
 _ARCHIVE_EXAMPLES = {
     "ls": """
@@ -85,37 +98,47 @@ examples:
 """
 
 
-def _add_archive(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    archive = commands.add_parser(
+def _add_archive(commands: Commands) -> None:
+    archive = add_command(
+        commands,
         "archive",
-        help="look into a bucket: what is archived, and where",
-        description="Looks into a bucket: what is archived, where, and whether it is whole.",
-        epilog=_archive_epilog(*_ARCHIVE_EXAMPLES),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "look into a bucket: what is archived, and where",
+        "Looks into a bucket: what is archived, where, and whether it is whole.",
+        _archive_epilog(*_ARCHIVE_EXAMPLES),
     )
-    actions = archive.add_subparsers(title="actions", required=True, metavar="ACTION")
-    for name, help_text, run in (
+    actions = add_actions(archive)
+    for name, text, run in (
         ("ls", "one line per partition", _archive_ls),
         ("show", "one line per segment", _archive_show),
     ):
-        action = actions.add_parser(
-            name,
-            help=help_text,
-            description=f"Prints {help_text}.",
-            epilog=_archive_epilog(name),
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        _add_remote(action)
-        action.add_argument("--topic", help="one topic only")
+        action = _archive_action(actions, name, text, f"Prints {text}.", run)
+        _add_topic(action)
         if name == "show":
             action.add_argument("--partition", type=int, metavar="N", help="one partition only")
-        _add_json(action)
-        action.set_defaults(run=run)
+        add_json(action)
     _add_usage(actions)
     _add_retention(actions)
     _add_verify(actions)
     _add_orphans(actions)
     _add_lifecycle(actions)
+
+
+def _archive_action(
+    actions: Commands, name: str, text: str, description: str, run: Run
+) -> argparse.ArgumentParser:
+    action = add_command(actions, name, text, _wrapped(description), _archive_epilog(name), run)
+    action.add_argument(
+        "--remote",
+        required=True,
+        metavar="URL",
+        help="s3://bucket/prefix or file:///folder, as in strandline.remote.url",
+    )
+    add_bucket_access(action)
+    return action
+
+
+def _add_topic(action: argparse.ArgumentParser) -> None:
+    action.add_argument("--topic", help="one topic only")
 
 
 def _archive_epilog(*actions: str) -> str:
@@ -128,35 +151,17 @@ def _wrapped(text: str) -> str:
     return textwrap.fill(text, 78)
 
 
-def _add_remote(action: argparse.ArgumentParser) -> None:
-    action.add_argument(
-        "--remote",
-        required=True,
-        metavar="URL",
-        help="s3://bucket/prefix or file:///folder, as in strandline.remote.url",
-    )
-    action.add_argument("--endpoint-url", metavar="URL", help="of an S3 that is not AWS")
-    action.add_argument("--region", help="of the bucket")
-
-
-def _add_json(action: argparse.ArgumentParser) -> None:
-    action.add_argument("--json", action="store_true", help="JSON for programs")
-
-
-def _add_verify(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    verify = actions.add_parser(
+def _add_verify(actions: Commands) -> None:
+    verify = _archive_action(
+        actions,
         "verify",
-        help="compare every manifest with what lies in the bucket",
-        description=_wrapped(
-            "Looks for missing and damaged objects, gaps and overlaps, and says what to do about"
-            " them. Compares checksums as the store keeps them, and sizes where it keeps none."
-            " Exit code 0: whole; 3: something is damaged; 1: it could not look."
-        ),
-        epilog=_archive_epilog("verify"),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "compare every manifest with what lies in the bucket",
+        "Looks for missing and damaged objects, gaps and overlaps, and says what to do about"
+        " them. Compares checksums as the store keeps them, and sizes where it keeps none."
+        " Exit code 0: whole; 3: something is damaged; 1: it could not look.",
+        _archive_verify,
     )
-    _add_remote(verify)
-    verify.add_argument("--topic", help="one topic only")
+    _add_topic(verify)
     depth = verify.add_mutually_exclusive_group()
     depth.add_argument(
         "--quick", action="store_true", help="sizes only, from listings: a request per 1000 objects"
@@ -177,62 +182,51 @@ def _add_verify(actions: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="FILE",
         help="note what is done, and go on from there if the file exists",
     )
-    verify.set_defaults(run=_archive_verify)
 
 
-def _add_usage(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    usage = actions.add_parser(
+def _add_usage(actions: Commands) -> None:
+    usage = _archive_action(
+        actions,
         "usage",
-        help="what is paid for: objects and bytes by topic, kind and storage class",
-        description=_wrapped(
-            "Counts what lies under the prefix, whoever wrote it, with older versions, unfinished"
-            " uploads and what is nobody's. Two requests per 1000 objects; no object is opened."
-        ),
-        epilog=_archive_epilog("usage"),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "what is paid for: objects and bytes by topic, kind and storage class",
+        "Counts what lies under the prefix, whoever wrote it, with older versions, unfinished"
+        " uploads and what is nobody's. Two requests per 1000 objects; no object is opened.",
+        _archive_usage,
     )
-    _add_remote(usage)
-    usage.add_argument(
+    add_repeated(
+        usage,
         "--price",
-        action="append",
-        default=[],
-        dest="prices",
-        metavar="CLASS=PRICE",
-        help="of a GiB and month in a storage class; may be repeated",
+        "CLASS=PRICE",
+        "of a GiB and month in a storage class; may be repeated",
+        "prices",
     )
-    _add_json(usage)
-    usage.set_defaults(run=_archive_usage)
+    add_json(usage)
 
 
-def _add_retention(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    retention = actions.add_parser(
+def _add_retention(actions: Commands) -> None:
+    retention = _archive_action(
+        actions,
         "retention",
-        help="what limits would delete, before they are set",
-        description=_wrapped(
-            "Says what the given limits would delete of a topic's archive now, partition by"
-            " partition. Nothing is changed. A limit that is not given is the topic's own."
-        ),
-        epilog=_archive_epilog("retention"),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "what limits would delete, before they are set",
+        "Says what the given limits would delete of a topic's archive now, partition by"
+        " partition. Nothing is changed. A limit that is not given is the topic's own.",
+        _archive_retention,
     )
-    _add_remote(retention)
     retention.add_argument("--topic", required=True)
     retention.add_argument("--retention-ms", metavar="TIME", help="30d, 12h, milliseconds; -1: all")
     retention.add_argument("--retention-bytes", type=int, metavar="N", help="of a partition")
-    _add_json(retention)
-    retention.set_defaults(run=_archive_retention)
+    add_json(retention)
 
 
-def _add_orphans(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    orphans = actions.add_parser(
+def _add_orphans(actions: Commands) -> None:
+    orphans = _archive_action(
+        actions,
         "orphans",
-        help="objects that nothing refers to",
-        description="Lists what uploads, merges and purges that died have left behind.",
-        epilog=_archive_epilog("orphans"),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "objects that nothing refers to",
+        "Lists what uploads, merges and purges that died have left behind.",
+        _archive_orphans,
     )
-    _add_remote(orphans)
-    orphans.add_argument("--topic", help="one topic only")
+    _add_topic(orphans)
     orphans.add_argument(
         "--delete", action="store_true", help="delete what a readable manifest does not name"
     )
@@ -250,87 +244,82 @@ def _add_orphans(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -
         metavar="N",
         help="leave out what is younger: an upload may be under way [24]",
     )
-    orphans.set_defaults(run=_archive_orphans)
 
 
-def _add_lifecycle(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    lifecycle = actions.add_parser(
+def _add_lifecycle(actions: Commands) -> None:
+    lifecycle = _archive_action(
+        actions,
         "lifecycle",
-        help="the bucket rule that aborts unfinished uploads",
-        description="Prints the rule; --apply adds it to the bucket's own, which stay.",
-        epilog=_archive_epilog("lifecycle"),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "the bucket rule that aborts unfinished uploads",
+        "Prints the rule; --apply adds it to the bucket's own, which stay.",
+        _archive_lifecycle,
     )
-    _add_remote(lifecycle)
     lifecycle.add_argument("--apply", action="store_true", help="add it to the bucket")
-    lifecycle.set_defaults(run=_archive_lifecycle)
 
 
-def _add_lake(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    lake = commands.add_parser(
+def _add_lake(commands: Commands) -> None:
+    lake = add_command(
+        commands,
         "lake",
-        help="what a query over the archive would read, and why",
-        description="What a query over the archive would read, and why.",
-        epilog=_LAKE_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "what a query over the archive would read, and why",
+        "What a query over the archive would read, and why.",
+        _LAKE_EXAMPLES,
     )
-    actions = lake.add_subparsers(title="actions", required=True, metavar="ACTION")
-    plan = actions.add_parser(
+    actions = add_actions(lake)
+    plan = add_command(
+        actions,
         "plan",
-        help="segments, chunks, bytes and requests of a query, and what it leaves out",
-        description="Plans a query over the archive without reading any log.",
-        epilog=_LAKE_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "segments, chunks, bytes and requests of a query, and what it leaves out",
+        "Plans a query over the archive without reading any log.",
+        _LAKE_EXAMPLES,
+        _lake_plan,
     )
     plan.add_argument("--remote", required=True, metavar="URL", help="as in strandline.remote.url")
     plan.add_argument("--topic", help="topics, joined by commas")
-    plan.add_argument(
+    add_repeated(
+        plan,
         "--where",
-        action="append",
-        default=[],
-        metavar="'COLUMN OPERATOR VALUE'",
-        help="a filter on topic, partition, offset, timestamp or key, with = != < <= > >=; a time"
+        "'COLUMN OPERATOR VALUE'",
+        "a filter on topic, partition, offset, timestamp or key, with = != < <= > >=; a time"
         " is ISO (UTC without a zone) or milliseconds; may be repeated, and all have to hold",
     )
-    plan.add_argument(
+    add_repeated(
+        plan,
         "--option",
-        action="append",
-        default=[],
-        dest="query_options",
-        metavar="NAME=VALUE",
-        help="an option of the Spark source, see docs/lake.md; may be repeated",
+        "NAME=VALUE",
+        "an option of the Spark source, see docs/lake.md; may be repeated",
+        "query_options",
     )
-    plan.add_argument("--endpoint-url", metavar="URL", help="of an S3 that is not AWS")
-    plan.add_argument("--region", help="of the bucket")
-    plan.set_defaults(run=_lake_plan)
+    add_bucket_access(plan)
 
 
-def _add_verify_folders(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    verify = commands.add_parser(
+def _add_verify_folders(commands: Commands) -> None:
+    verify = add_command(
+        commands,
         "verify",
-        help="check everything in the log folders of a broker",
-        description=_wrapped(
+        "check everything in the log folders of a broker",
+        _wrapped(
             "Reads every batch, index, snapshot and checkpoint, changes nothing, and says what to"
             " do about what is wrong. A broker may run meanwhile; what it is writing is left out."
             " Exit code 0: whole; 3: something is damaged."
         ),
-        epilog=_VERIFY_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        _VERIFY_EXAMPLES,
+        _verify_folders,
     )
     verify.add_argument(
         "folders", type=Path, nargs="+", metavar="DATA_FOLDER", help="one of log.dirs, or several"
     )
-    verify.set_defaults(run=_verify_folders)
 
 
-def _add_dump_log(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    dump = commands.add_parser(
+def _add_dump_log(commands: Commands) -> None:
+    dump = add_command(
+        commands,
         "dump-log",
-        help="print what is in a segment, index, snapshot or checkpoint file",
-        description="Prints a log file batch by batch; other files entry by entry."
+        "print what is in a segment, index, snapshot or checkpoint file",
+        "Prints a log file batch by batch; other files entry by entry."
         " Ends with 3 if the file is damaged.",
-        epilog=_DUMP_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        _DUMP_EXAMPLES,
+        _dump_log,
     )
     dump.add_argument(
         "file",
@@ -340,10 +329,9 @@ def _add_dump_log(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     )
     dump.add_argument("--records", action="store_true", help="print every record as well")
     dump.add_argument("--verify", action="store_true", help="check every CRC")
-    dump.set_defaults(run=_dump_log)
 
 
-COMMANDS: Mapping[str, Callable[[argparse._SubParsersAction[argparse.ArgumentParser]], None]] = {
+COMMANDS: Mapping[str, Callable[[Commands], None]] = {
     "archive": _add_archive,
     "lake": _add_lake,
     "dump-log": _add_dump_log,
@@ -387,13 +375,19 @@ def _lake_plan(options: argparse.Namespace) -> int:
     return print_plan(options.remote, topics=options.topic, where=options.where, options=given)
 
 
+def _bucket(options: argparse.Namespace) -> ObjectStore:
+    from strandline.broker.commands.archive_commands import open_remote
+
+    return open_remote(options.remote, options.endpoint_url, options.region)
+
+
 def _archive_verify(options: argparse.Namespace) -> int:
-    from strandline.broker.commands.archive_commands import VerifyOptions, open_remote, verify
+    from strandline.broker.commands.archive_commands import VerifyOptions, verify
     from strandline.storage.tiering.audit.scrub import Depth
 
     depth = Depth.EVERYTHING if options.deep else Depth.CHECKSUMS
     return verify(
-        open_remote(options.remote, options.endpoint_url, options.region),
+        _bucket(options),
         VerifyOptions(
             topic=options.topic,
             depth=Depth.SIZES if options.quick else depth,
@@ -406,18 +400,16 @@ def _archive_verify(options: argparse.Namespace) -> int:
 
 
 def _archive_usage(options: argparse.Namespace) -> int:
-    from strandline.broker.commands.archive_commands import open_remote
     from strandline.broker.commands.archive_usage import price_of, print_usage
 
     return print_usage(
-        open_remote(options.remote, options.endpoint_url, options.region),
+        _bucket(options),
         prices=dict(price_of(text) for text in options.prices),
         as_json=options.json,
     )
 
 
 def _archive_retention(options: argparse.Namespace) -> int:
-    from strandline.broker.commands.archive_commands import open_remote
     from strandline.broker.commands.archive_retention import print_retention
     from strandline.broker.tools.client.timestamps import duration_ms
 
@@ -430,7 +422,7 @@ def _archive_retention(options: argparse.Namespace) -> int:
         if limit is not None and limit < -1:
             raise WrongUse(f"{limit} is no limit", remedy="-1 stands for no limit")
     return print_retention(
-        open_remote(options.remote, options.endpoint_url, options.region),
+        _bucket(options),
         options.topic,
         retention_ms=retention_ms,
         retention_bytes=options.retention_bytes,
@@ -439,11 +431,10 @@ def _archive_retention(options: argparse.Namespace) -> int:
 
 
 def _archive_orphans(options: argparse.Namespace) -> int:
-    from strandline.broker.commands.archive_commands import open_remote
     from strandline.broker.commands.archive_orphans import orphans
 
     return orphans(
-        open_remote(options.remote, options.endpoint_url, options.region),
+        _bucket(options),
         topic=options.topic,
         delete=options.delete,
         delete_all=options.delete_all,
@@ -453,11 +444,9 @@ def _archive_orphans(options: argparse.Namespace) -> int:
 
 
 def _archive_lifecycle(options: argparse.Namespace) -> int:
-    from strandline.broker.commands.archive_commands import lifecycle, open_remote
+    from strandline.broker.commands.archive_commands import lifecycle
 
-    return lifecycle(
-        open_remote(options.remote, options.endpoint_url, options.region), apply=options.apply
-    )
+    return lifecycle(_bucket(options), apply=options.apply)
 
 
 def _verify_folders(options: argparse.Namespace) -> int:

@@ -74,6 +74,23 @@ class RowPrinter:
         sys.stdout.write(line.rstrip() + "\n")
 
 
+def print_rows(
+    title: str, columns: Sequence[tuple[str, bool, int]], rows: Sequence[Sequence[str]]
+) -> None:
+    """Prints known rows; a column is its name, whether it is right-aligned, and its rank."""
+    cells = zip(*rows, strict=True) if rows else ((),) * len(columns)
+    printer = RowPrinter(
+        title,
+        [
+            Column(name=name, width=widest(column), is_right=is_right, rank=rank)
+            for (name, is_right, rank), column in zip(columns, cells, strict=True)
+        ],
+        columns_max=terminal_columns(),
+    )
+    for row in rows:
+        printer.row(row)
+
+
 def terminal_columns() -> int | None:
     """Returns the width of standard output's terminal; None if it is not a terminal."""
     return os.get_terminal_size(1).columns or None if sys.stdout.isatty() else None

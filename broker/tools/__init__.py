@@ -1,7 +1,7 @@
 """`strandline topic`, `group`, `produce`, `consume`: command-line tools for any Kafka cluster.
 
-    arguments           arguments, and the examples of `--help`
-      topics, groups, produce, consume, status                             one file per command
+    arguments           adds the commands
+      topics, groups, produce, consume, status        one file per command, with its arguments
         cluster         requests to a cluster, as values               resets, timestamps: pure
           connection    addresses, settings, and remedies for errors
             printing, failures

@@ -3,23 +3,11 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
 
 from strandline.broker.tools.client.failures import ToolFailure, WrongUse
 
-if TYPE_CHECKING:
-    import argparse
-
 # The word to type: one that no finger slips to.
 WORD = "yes"
-
-
-def add_yes(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--yes",
-        action="store_true",
-        help="do not ask before what cannot be undone; needed without a terminal",
-    )
 
 
 def confirm(what: str, *, yes: bool) -> None:

@@ -1,21 +1,54 @@
 """Arguments of `strandline status`, `topic`, `group`, `produce` and `consume`.
 
-`--help` of every command shows examples; a command is imported when it runs, so that `strandline
---help` is fast.
+`--help` of every command shows examples. `status` is imported when it runs, because it loads
+an HTTP client, so that `strandline --help` is fast.
 """
 
 from __future__ import annotations
 
-from strandline.broker.tools.commands.command_parser import Commands
-from strandline.broker.tools.commands.group_arguments import add_group
-from strandline.broker.tools.commands.record_arguments import add_consume, add_produce
-from strandline.broker.tools.commands.status_arguments import add_status
-from strandline.broker.tools.commands.topic_arguments import add_topic
+import argparse
+
+from strandline.broker.tools.commands.command_parser import (
+    add_connection,
+    chosen_connection,
+    command_parser,
+)
+from strandline.broker.tools.commands.consume import add_consume
+from strandline.broker.tools.commands.groups import add_group
+from strandline.broker.tools.commands.options import Commands, add_json, add_repeated
+from strandline.broker.tools.commands.produce import add_produce
+from strandline.broker.tools.commands.topics import add_topic
+
+_STATUS_EXAMPLES = """
+Asks each broker where its metrics are (strandline.metrics.listener), reads them
+and says what is wrong, in the words of docs/operations.md; what lies in which
+tier, what waits to be copied, and the requests to the object store. Exit code
+3: something is not as it should be.
+
+examples:
+  strandline status
+  strandline status --bootstrap-server kafka.example.org:9092 --json
+  strandline status --metrics http://127.0.0.1:9404     # without a Kafka client
+"""
+
+
+def _add_status(commands: Commands) -> None:
+    text = "is everything all right, and what lies where"
+    parser = command_parser(commands, "status", text, _STATUS_EXAMPLES, _status)
+    add_connection(parser)
+    add_repeated(parser, "--metrics", "URL", "where a broker serves its metrics; may be repeated")
+    add_json(parser)
+
+
+def _status(options: argparse.Namespace) -> int:
+    from strandline.broker.tools.commands.status import status
+
+    return status(chosen_connection(options), options.metrics, as_json=options.json)
 
 
 def add_commands(commands: Commands) -> None:
     """Adds the five to the parser of `strandline`."""
-    add_status(commands)
+    _add_status(commands)
     add_topic(commands)
     add_group(commands)
     add_produce(commands)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import TypeAlias
 
 from strandline.broker.tools.client.connection import (
     DEFAULT_BOOTSTRAP,
@@ -15,9 +13,7 @@ from strandline.broker.tools.client.connection import (
 )
 from strandline.broker.tools.client.failures import WrongUse
 from strandline.broker.tools.client.printing import is_utf8, printable
-
-# argparse has no public name for the result of add_subparsers.
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001
+from strandline.broker.tools.commands.options import Commands, Run, add_command, add_json
 
 # A signed 32-bit number.
 PARTITION_MAX = 2**31 - 1
@@ -32,35 +28,23 @@ Exit codes: 0 done, 1 the cluster refused or cannot be reached, 2 the command li
 
 
 def command_parser(
-    commands: Commands, name: str, text: str, examples: str
+    commands: Commands, name: str, text: str, examples: str, run: Run | None = None
 ) -> argparse.ArgumentParser:
-    return commands.add_parser(
-        name,
-        help=text,
-        description=text[0].upper() + text[1:] + ".",
-        epilog=examples + _REACHING,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    description = text[0].upper() + text[1:] + "."
+    return add_command(commands, name, text, description, examples + _REACHING, run)
 
 
 def action_parser(
-    actions: Commands,
-    name: str,
-    text: str,
-    examples: str,
-    run: Callable[[argparse.Namespace], int],
-    *,
-    with_json: bool = False,
+    actions: Commands, name: str, text: str, examples: str, run: Run, *, with_json: bool = False
 ) -> argparse.ArgumentParser:
     """Adds an action that connects to a cluster; its examples are those that name it."""
     own = "".join(
         line + "\n" for line in _joined(examples) if f" {name} " in line or line.endswith(name)
     )
-    action = command_parser(actions, name, text, f"examples:\n{own}" if own else "")
+    action = command_parser(actions, name, text, f"examples:\n{own}" if own else "", run)
     add_connection(action)
     if with_json:
-        action.add_argument("--json", action="store_true", help="JSON for programs")
-    action.set_defaults(run=run)
+        add_json(action)
     return action
 
 

@@ -6,6 +6,7 @@ the partitions among its members, and offsets of printed records are committed.
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,6 +24,13 @@ from strandline.broker.tools.client.connection import (
 from strandline.broker.tools.client.failures import WrongUse
 from strandline.broker.tools.client.printing import remark
 from strandline.broker.tools.client.record_text import ReadRecord, json_of, line_of
+from strandline.broker.tools.client.timestamps import duration_ms, moment_ago_ms, moment_ms
+from strandline.broker.tools.commands.command_parser import (
+    add_connection,
+    chosen_connection,
+    command_parser,
+)
+from strandline.broker.tools.commands.options import Commands
 from strandline.storage.clock import SystemClock
 from strandline.storage.model import Offset, TimestampMs
 from strandline.storage.plurals import counted
@@ -38,6 +46,92 @@ TIMESTAMP_NOT_AVAILABLE = 0
 ASSIGNMENT_S = 15.0
 # How many partitions without the requested offset are named.
 STRAYS_SHOWN = 10
+
+
+_EXAMPLES = """
+examples:
+  strandline consume orders                              # what comes from now on, Ctrl-C ends
+  strandline consume orders --from start --until-end     # everything that is there
+  strandline consume orders --from -5 --until-end        # the last 5 of each partition
+  strandline consume orders --from 1200 --partition 0 --max-messages 10
+  strandline consume orders --since 15m                  # or --since 2026-11-20T18:00:00Z
+  strandline consume orders --group billing --from start --value | ./bill
+  strandline consume orders --from start --until-end --json | jq .value
+"""
+
+
+def add_consume(commands: Commands) -> None:
+    parser = command_parser(commands, "consume", "print the records of topics", _EXAMPLES, _consume)
+    parser.add_argument("topics", nargs="+", metavar="TOPIC", help="one topic or several")
+    place = parser.add_mutually_exclusive_group()
+    place.add_argument(
+        "--from",
+        dest="start",
+        default="end",
+        metavar="WHERE",
+        help="start, end, an offset, or -N for the last N of each partition [end]",
+    )
+    place.add_argument("--since", metavar="WHEN", help="2026-11-20T18:00:00Z, or 15m (ago)")
+    parser.add_argument("--until-end", action="store_true", help="stop when everything was read")
+    parser.add_argument("--max-messages", "-n", type=int, metavar="N", help="stop after N")
+    parser.add_argument("--timeout", metavar="LENGTH", help="stop when nothing comes for so long")
+    parser.add_argument(
+        "--partition",
+        action="append",
+        type=int,
+        default=[],
+        metavar="N",
+        help="this one alone; may be repeated",
+    )
+    parser.add_argument("--group", "-g", help="as a member of this group, committing offsets")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="one JSON object per line")
+    form.add_argument("--value", action="store_true", help="values alone, byte for byte")
+    parser.add_argument("--quiet", "-q", action="store_true", help="no remarks")
+    add_connection(parser)
+
+
+def _consume(options: argparse.Namespace) -> int:
+    if options.since is not None:
+        start, number = Start.MOMENT, _since_ms(options.since)
+    else:
+        start, number = _start(options.start)
+    output = Output.JSON if options.json else Output.VALUE if options.value else Output.LINE
+    return consume(
+        chosen_connection(options),
+        ConsumeOptions(
+            topics=tuple(dict.fromkeys(options.topics)),
+            partitions=tuple(options.partition),
+            start=start,
+            start_number=number,
+            group=options.group,
+            until_end=options.until_end,
+            record_count_max=options.max_messages,
+            silence_ms_max=None if options.timeout is None else duration_ms(options.timeout),
+            output=output,
+            quiet=options.quiet,
+        ),
+    )
+
+
+def _start(text: str) -> tuple[Start, int]:
+    if text in ("start", "earliest", "beginning"):
+        return Start.START, 0
+    if text in ("end", "latest"):
+        return Start.END, 0
+    if text.isascii() and text.isdigit():
+        return Start.OFFSET, int(text)
+    if text.isascii() and text.startswith("-") and text[1:].isdigit():
+        return Start.LAST, int(text[1:])
+    raise WrongUse(f"--from {text!r}: write start, end, an offset, or -N for the last N")
+
+
+def _since_ms(text: str) -> int:
+    """Parses a moment, or a duration before now."""
+    try:
+        return moment_ago_ms(text, SystemClock().now_ms())
+    except WrongUse:
+        return moment_ms(text)
 
 
 class Start(Enum):

@@ -6,24 +6,108 @@ group has members: they would overwrite it.
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterable, Sequence
 
 from strandline.broker.tools.client.cluster import Cluster, GroupView, Key, MemberView
 from strandline.broker.tools.client.confirmation import confirm
-from strandline.broker.tools.client.connection import ClusterConnection
 from strandline.broker.tools.client.failures import ToolFailure, WrongUse
 from strandline.broker.tools.client.printing import Json, print_json, print_table, remark, say
-from strandline.broker.tools.client.resets import Move, PartitionState, Reset, moment_of, plan
+from strandline.broker.tools.client.resets import (
+    Move,
+    PartitionState,
+    Reset,
+    Target,
+    moment_of,
+    plan,
+)
+from strandline.broker.tools.client.timestamps import moment_ago_ms, moment_ms
+from strandline.broker.tools.commands.command_parser import (
+    action_parser,
+    chosen_connection,
+    command_parser,
+)
+from strandline.broker.tools.commands.options import (
+    Commands,
+    add_actions,
+    add_repeated,
+    add_yes,
+)
+from strandline.storage.clock import SystemClock
 from strandline.storage.plurals import counted
 
 # The state of an unknown group.
 DEAD = "DEAD"
 
 
-def list_groups(connection: ClusterConnection, *, as_json: bool) -> int:
-    """Prints one line per group; returns the exit code."""
-    lines = Cluster(connection).group_lines()
-    if as_json:
+_EXAMPLES = """
+examples:
+  strandline group list
+  strandline group describe billing                       # how far behind is it, and who reads what
+  strandline group reset-offsets billing --topic orders --to-earliest            # prints the plan
+  strandline group reset-offsets billing --topic orders --to-earliest --execute  # does it
+  strandline group reset-offsets billing --topic orders:0,3 --to-offset 1200 --execute
+  strandline group reset-offsets billing --all-topics --to-datetime 2026-11-20T18:00:00Z
+  strandline group reset-offsets billing --all-topics --by-duration 2h      # what came 2 hours ago
+  strandline group reset-offsets billing --all-topics --shift-by -100       # the last 100 again
+  strandline group delete billing             # says what it has committed, and asks
+"""
+
+
+def add_group(commands: Commands) -> None:
+    group = command_parser(commands, "group", "consumer groups: lag, members, offsets", _EXAMPLES)
+    actions = add_actions(group)
+    action_parser(actions, "list", "one line per group", _EXAMPLES, _list, with_json=True)
+
+    describe = action_parser(
+        actions,
+        "describe",
+        "lag per partition, and who reads it",
+        _EXAMPLES,
+        _describe,
+        with_json=True,
+    )
+    describe.add_argument("groups", nargs="+", metavar="GROUP", help="one group or several")
+    describe.add_argument("--members", action="store_true", help="a table of the members as well")
+
+    reset = action_parser(
+        actions,
+        "reset-offsets",
+        "move the offsets of a group that has no members; prints the plan unless --execute",
+        _EXAMPLES,
+        _reset,
+        with_json=True,
+    )
+    reset.add_argument("group", metavar="GROUP", help="a group without members")
+    add_repeated(
+        reset,
+        "--topic",
+        "NAME[:0,1]",
+        "a topic, or some partitions of it; may be repeated",
+        "topics",
+    )
+    reset.add_argument("--all-topics", action="store_true", help="all that the group committed")
+    target = reset.add_mutually_exclusive_group(required=True)
+    target.add_argument("--to-earliest", action="store_true", help="the start of the log")
+    target.add_argument("--to-latest", action="store_true", help="the end of the log")
+    target.add_argument("--to-current", action="store_true", help="where it is, held in the log")
+    target.add_argument(
+        "--to-offset", type=int, metavar="OFFSET", help="this one, in each partition"
+    )
+    target.add_argument("--shift-by", type=int, metavar="N", help="forwards, or backwards with -N")
+    target.add_argument("--to-datetime", metavar="MOMENT", help="2026-11-20T18:00:00Z, or ms")
+    target.add_argument("--by-duration", metavar="LENGTH", help="that long ago: 90s 15m 6h 7d")
+    reset.add_argument("--execute", action="store_true", help="do it, and not only print the plan")
+
+    delete = action_parser(actions, "delete", "forget groups and their offsets", _EXAMPLES, _delete)
+    delete.add_argument("groups", nargs="+", metavar="GROUP", help="one group or several")
+    add_yes(delete)
+
+
+def _list(options: argparse.Namespace) -> int:
+    """Prints one line per group."""
+    lines = Cluster(chosen_connection(options)).group_lines()
+    if options.json:
         print_json(
             [{"group": line.group, "state": line.state, "type": line.kind} for line in lines]
         )
@@ -38,18 +122,16 @@ def list_groups(connection: ClusterConnection, *, as_json: bool) -> int:
     return 0
 
 
-def describe(
-    connection: ClusterConnection, names: Sequence[str], *, with_members: bool, as_json: bool
-) -> int:
-    """Prints lag and reader per partition; returns the exit code."""
-    cluster = Cluster(connection)
+def _describe(options: argparse.Namespace) -> int:
+    """Prints lag and reader per partition."""
+    cluster = Cluster(chosen_connection(options))
     documents: list[Json] = []
-    for name in names:
+    for name in options.groups:
         group = _known(cluster, name)
         owners = {key: member for member in group.members for key in member.partitions}
         keys = sorted({*cluster.committed(name), *owners})
         states = _readable(cluster, name, keys)
-        if as_json:
+        if options.json:
             documents.append(_document(group, states))
             continue
         lags = [state.lag for state in states if state.lag is not None]
@@ -72,7 +154,7 @@ def describe(
                 for state in states
             ],
         )
-        if with_members:
+        if options.members:
             print_table(
                 "",
                 ("member", "instance", "client", "host", "partitions"),
@@ -87,23 +169,16 @@ def describe(
                     for member in group.members
                 ],
             )
-    if as_json:
+    if options.json:
         print_json(documents)
     return 0
 
 
-def reset_offsets(
-    connection: ClusterConnection,
-    name: str,
-    reset: Reset,
-    *,
-    topics: Sequence[str],
-    all_topics: bool,
-    execute: bool,
-    as_json: bool,
-) -> int:
-    """Resets offsets; `topics` are names, or `name:0,1,4` for some partitions. The exit code."""
-    if bool(topics) == all_topics:
+def _reset(options: argparse.Namespace) -> int:
+    """Resets offsets; `--topic` names a topic, or `name:0,1,4` for some partitions."""
+    connection, name, execute = chosen_connection(options), options.group, options.execute
+    reset = _target(options)
+    if bool(options.topics) == options.all_topics:
         raise WrongUse(
             "say which offsets: --topic NAME, --topic NAME:0,1, or --all-topics (those committed)"
         )
@@ -115,7 +190,9 @@ def reset_offsets(
             " reset",
             remedy="stop them first; strandline group describe shows who they are",
         )
-    keys = sorted(cluster.committed(name)) if all_topics else _chosen(cluster, topics)
+    keys = (
+        sorted(cluster.committed(name)) if options.all_topics else _chosen(cluster, options.topics)
+    )
     if not keys:
         raise ToolFailure(
             f"group {name!r} has committed nothing", remedy="name the topics with --topic"
@@ -123,7 +200,7 @@ def reset_offsets(
     moves = plan(reset, cluster.group_state(name, keys, moment_of(reset)))
     if execute:
         cluster.set_offsets(name, moves)
-    if as_json:
+    if options.json:
         print_json({"group": name, "executed": execute, "moves": [_move(move) for move in moves]})
         return 0
     print_table(
@@ -136,10 +213,27 @@ def reset_offsets(
     return 0
 
 
-def delete(connection: ClusterConnection, names: Sequence[str], *, yes: bool) -> int:
-    """Deletes groups and their offsets; returns the exit code."""
-    cluster = Cluster(connection)
-    if not yes:
+def _target(options: argparse.Namespace) -> Reset:
+    if options.to_earliest:
+        return Reset(target=Target.EARLIEST)
+    if options.to_latest:
+        return Reset(target=Target.LATEST)
+    if options.to_current:
+        return Reset(target=Target.CURRENT)
+    if options.to_offset is not None:
+        return Reset(target=Target.OFFSET, number=options.to_offset)
+    if options.shift_by is not None:
+        return Reset(target=Target.SHIFT, number=options.shift_by)
+    if options.to_datetime is not None:
+        return Reset(target=Target.MOMENT, number=moment_ms(options.to_datetime))
+    moment = moment_ago_ms(options.by_duration, SystemClock().now_ms())
+    return Reset(target=Target.MOMENT, number=moment)
+
+
+def _delete(options: argparse.Namespace) -> int:
+    """Deletes groups and their offsets."""
+    cluster, names = Cluster(chosen_connection(options)), options.groups
+    if not options.yes:
         groups = [_known(cluster, name) for name in names]
         print_table(
             "",
@@ -149,7 +243,7 @@ def delete(connection: ClusterConnection, names: Sequence[str], *, yes: bool) ->
                 for g in groups
             ],
         )
-    confirm(f"{counted(len(names), 'group')} to be forgotten, with their offsets", yes=yes)
+    confirm(f"{counted(len(names), 'group')} to be forgotten, with their offsets", yes=options.yes)
     cluster.delete_groups(names)
     for name in names:
         say(f"deleted group {name}")

@@ -6,6 +6,7 @@ number of refused records, and the exit code is 1.
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from strandline.broker.tools.client.connection import (
     REQUEST_SECONDS_MAX,
     ClusterConnection,
     failure_of,
+    pair,
     quiet_logger,
     require_library,
     settings_checked,
@@ -23,6 +25,13 @@ from strandline.broker.tools.client.connection import (
 from strandline.broker.tools.client.failures import ToolFailure, WrongUse
 from strandline.broker.tools.client.printing import remark
 from strandline.broker.tools.client.record_text import NewRecord, record_of_json, record_of_line
+from strandline.broker.tools.commands.command_parser import (
+    add_connection,
+    chosen_connection,
+    command_parser,
+    partition_number,
+)
+from strandline.broker.tools.commands.options import Commands, add_repeated
 from strandline.storage.clock import SystemClock
 from strandline.storage.plurals import counted
 
@@ -39,6 +48,74 @@ LINE_BYTES_MAX = 100 * 1024 * 1024
 RECORDS_PER_POLL = 500
 # How long records wait to fill a batch; interactive input does not wait.
 LINGER_MS = 20
+
+
+_EXAMPLES = """
+examples:
+  echo hello | strandline produce orders
+  strandline produce orders --key-separator :            # then type key:value, Ctrl-D ends
+  strandline produce orders --file orders.csv --header source=import --compression zstd
+  strandline produce pictures --whole --key logo --file logo.png
+  strandline consume orders --from start --until-end --json | strandline produce copy --json
+  printf 'trace:1,user:ann\\tid7|paid\\n' | \\
+      strandline produce orders --parse-headers --key-separator '|'
+"""
+
+
+def add_produce(commands: Commands) -> None:
+    parser = command_parser(commands, "produce", "write lines into a topic", _EXAMPLES, _produce)
+    parser.add_argument("topic", metavar="TOPIC", help="where to")
+    parser.add_argument("--file", type=Path, metavar="FILE", help="instead of standard input")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--whole", action="store_true", help="the whole input is one record")
+    form.add_argument("--json", action="store_true", help="lines as `consume --json` writes them")
+    form.add_argument("--key-separator", metavar="TEXT", help="stands between key and value")
+    parser.add_argument("--key", help="the same key for every record")
+    add_repeated(parser, "--header", "NAME=VALUE", "on every record")
+    parser.add_argument(
+        "--parse-headers", action="store_true", help="each line begins with name:value,… and a TAB"
+    )
+    parser.add_argument("--null", metavar="TEXT", help="a key or value of this text is null")
+    parser.add_argument(
+        "--partition", type=partition_number, metavar="N", help="where to [by key, else spread]"
+    )
+    parser.add_argument(
+        "--compression",
+        default="none",
+        choices=("none", "gzip", "snappy", "lz4", "zstd"),
+        help="of the batches that are sent [none]",
+    )
+    parser.add_argument(
+        "--acks",
+        default="all",
+        choices=("0", "1", "all"),
+        help="who must have a record before it counts: nobody, the leader, all in-sync replicas"
+        " [all]",
+    )
+    parser.add_argument("--quiet", "-q", action="store_true", help="say nothing on success")
+    add_connection(parser)
+
+
+def _produce(options: argparse.Namespace) -> int:
+    headers: Sequence[tuple[str, str]] = [pair(text) for text in options.header]
+    return produce(
+        chosen_connection(options),
+        options.topic,
+        source=options.file,
+        line_format=LineFormat(
+            as_json=options.json,
+            whole=options.whole,
+            key_separator=options.key_separator,
+            parse_headers=options.parse_headers,
+            null_text=options.null,
+        ),
+        headers=tuple((name, value.encode()) for name, value in headers),
+        key=options.key,
+        partition=options.partition,
+        compression=options.compression,
+        acks=options.acks,
+        quiet=options.quiet,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,56 +2,148 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Mapping, Sequence
 
 from strandline.broker.tools.client.cluster import Cluster, TopicView
 from strandline.broker.tools.client.confirmation import confirm
-from strandline.broker.tools.client.connection import ClusterConnection
+from strandline.broker.tools.client.connection import pair
 from strandline.broker.tools.client.failures import ToolFailure, WrongUse
 from strandline.broker.tools.client.printing import Json, print_json, print_table, remark, say
+from strandline.broker.tools.commands.command_parser import (
+    action_parser,
+    chosen_connection,
+    command_parser,
+)
+from strandline.broker.tools.commands.options import (
+    Commands,
+    add_actions,
+    add_repeated,
+    add_yes,
+)
 from strandline.storage.plurals import counted
 
 _TIERED = "remote.storage.enable"
 _DELETED_ON_DISABLE = "remote.log.delete.on.disable"
 
+BROKER_DEFAULT = -1
+# A signed 32-bit number; librdkafka accepts no more replicas.
+PARTITIONS_MAX = 2**31 - 1
+REPLICAS_MAX = 10_000
+_CONFIG = ("--config", "KEY=VALUE", "a topic property; may be repeated")
 
-def create(
-    connection: ClusterConnection,
-    names: Sequence[str],
-    *,
-    partition_count: int,
-    replication_factor: int,
-    config: Mapping[str, str],
-    only_if_missing: bool,
-    validate_only: bool,
-) -> int:
-    """Creates the topics one after the other; returns the exit code."""
+_EXAMPLES = """
+examples:
+  strandline topic create orders --partitions 6
+  strandline topic create events --config retention.ms=-1 \\
+      --config remote.storage.enable=true --config local.retention.ms=3600000
+  strandline topic list --json
+  strandline topic describe orders
+  strandline topic alter orders --config retention.ms=86400000 --delete-config segment.bytes
+  strandline topic alter orders --partitions 12
+  strandline topic delete orders             # says what it is, and asks
+  strandline topic delete orders --yes
+"""
+
+
+def add_topic(commands: Commands) -> None:
+    topic = command_parser(
+        commands, "topic", "create, look at, change and delete topics", _EXAMPLES
+    )
+    actions = add_actions(topic)
+
+    create = action_parser(actions, "create", "create topics", _EXAMPLES, _create)
+    create.add_argument("topics", nargs="+", metavar="NAME", help="one topic or several")
+    create.add_argument(
+        "--partitions",
+        type=int,
+        default=-1,
+        metavar="N",
+        help="how many [the broker's num.partitions]",
+    )
+    create.add_argument(
+        "--replication-factor",
+        type=int,
+        default=-1,
+        metavar="N",
+        help="how many brokers have each of them [default.replication.factor]",
+    )
+    add_repeated(create, *_CONFIG)
+    create.add_argument("--if-not-exists", action="store_true", help="leave one that is there")
+    create.add_argument("--validate-only", action="store_true", help="check, create nothing")
+
+    listing = action_parser(actions, "list", "one line per topic", _EXAMPLES, _list, with_json=True)
+    listing.add_argument("--internal", action="store_true", help="with those of the broker itself")
+
+    describe = action_parser(
+        actions,
+        "describe",
+        "partitions, offsets and properties of topics",
+        _EXAMPLES,
+        _describe,
+        with_json=True,
+    )
+    describe.add_argument("topics", nargs="+", metavar="NAME", help="one topic or several")
+    describe.add_argument("--all-config", action="store_true", help="properties not set as well")
+
+    alter = action_parser(actions, "alter", "change properties, add partitions", _EXAMPLES, _alter)
+    alter.add_argument("topic", metavar="NAME", help="the topic")
+    add_repeated(alter, *_CONFIG)
+    add_repeated(alter, "--delete-config", "KEY", "back to the broker's default; may be repeated")
+    alter.add_argument("--partitions", type=int, metavar="N", help="the new number, a larger one")
+    add_yes(alter)
+
+    delete = action_parser(
+        actions,
+        "delete",
+        "delete topics and all that is in them, in the archive too",
+        _EXAMPLES,
+        _delete,
+    )
+    delete.add_argument("topics", nargs="+", metavar="NAME", help="one topic or several")
+    delete.add_argument("--if-exists", action="store_true", help="pass over those that are gone")
+    add_yes(delete)
+
+
+def _check_count(count: int, what: str, count_max: int) -> None:
+    """Raises WrongUse."""
+    if count != BROKER_DEFAULT and not 1 <= count <= count_max:
+        raise WrongUse(f"{count} is no number of {what}: 1 to {count_max:,}")
+
+
+def _create(options: argparse.Namespace) -> int:
+    """Creates the topics one after the other."""
+    _check_count(options.partitions, "partitions", PARTITIONS_MAX)
+    _check_count(options.replication_factor, "replicas", REPLICAS_MAX)
+    connection = chosen_connection(options)
+    config = dict(pair(text) for text in options.config)
     cluster = Cluster(connection)
-    there = set(cluster.topic_names()) if only_if_missing else set()
-    for name in names:
+    there = set(cluster.topic_names()) if options.if_not_exists else set()
+    for name in options.topics:
         if name in there:
             say(f"topic {name} is there already")
             continue
         cluster.create_topic(
             name,
-            partition_count=partition_count,
-            replication_factor=replication_factor,
+            partition_count=options.partitions,
+            replication_factor=options.replication_factor,
             config=config,
-            validate_only=validate_only,
+            validate_only=options.validate_only,
         )
-        say(f"topic {name} could be created" if validate_only else f"created topic {name}")
+        is_try = options.validate_only
+        say(f"topic {name} could be created" if is_try else f"created topic {name}")
     return 0
 
 
-def list_topics(connection: ClusterConnection, *, with_internal: bool, as_json: bool) -> int:
-    """Prints one line per topic; returns the exit code."""
-    cluster = Cluster(connection)
+def _list(options: argparse.Namespace) -> int:
+    """Prints one line per topic."""
+    cluster = Cluster(chosen_connection(options))
     topics = [
         topic
         for topic in cluster.topics(cluster.topic_names())
-        if with_internal or not topic.is_internal
+        if options.internal or not topic.is_internal
     ]
-    if as_json:
+    if options.json:
         print_json(
             [
                 {
@@ -79,17 +171,17 @@ def _show(topics: Sequence[TopicView]) -> None:
     )
 
 
-def describe(
-    connection: ClusterConnection, names: Sequence[str], *, all_config: bool, as_json: bool
-) -> int:
-    """Prints partitions with their offsets, and explicit properties; returns the exit code."""
-    cluster = Cluster(connection)
+def _describe(options: argparse.Namespace) -> int:
+    """Prints partitions with their offsets, and explicit properties."""
+    cluster = Cluster(chosen_connection(options))
     documents: list[Json] = []
-    for topic in cluster.topics(names):
+    for topic in cluster.topics(options.topics):
         keys = [(topic.name, place.partition) for place in topic.partitions]
         starts, ends = cluster.start_offsets(keys), cluster.end_offsets(keys)
-        config = [row for row in cluster.topic_config(topic.name) if row.is_set or all_config]
-        if as_json:
+        config = [
+            row for row in cluster.topic_config(topic.name) if row.is_set or options.all_config
+        ]
+        if options.json:
             documents.append(
                 {
                     "name": topic.name,
@@ -132,21 +224,18 @@ def describe(
                 ("property", "value", "set by"),
                 [(row.name, row.value, row.source) for row in config],
             )
-    if as_json:
+    if options.json:
         print_json(documents)
     return 0
 
 
-def alter(
-    connection: ClusterConnection,
-    name: str,
-    *,
-    partition_count: int | None,
-    changed: Mapping[str, str],
-    removed: Sequence[str],
-    yes: bool,
-) -> int:
+def _alter(options: argparse.Namespace) -> int:
     """Changes properties first: an invalid one must not leave new partitions behind."""
+    name, partition_count, removed = options.topic, options.partitions, options.delete_config
+    if partition_count is not None:
+        _check_count(partition_count, "partitions", PARTITIONS_MAX)
+    connection = chosen_connection(options)
+    changed = dict(pair(text) for text in options.config)
     if partition_count is None and not changed and not removed:
         raise WrongUse(
             "nothing to change",
@@ -156,8 +245,8 @@ def alter(
     if both:
         raise WrongUse(f"{both[0]} is to be both set and removed")
     cluster = Cluster(connection)
-    if not yes and _deletes_archive(cluster, name, changed, removed):
-        confirm(f"the archive of topic {name} to be deleted, with all records in it", yes=yes)
+    if not options.yes and _deletes_archive(cluster, name, changed, removed):
+        confirm(f"the archive of topic {name} to be deleted, with all records in it", yes=False)
     if changed or removed:
         cluster.alter_topic_config(name, changed=changed, removed=removed)
         for key, value in changed.items():
@@ -183,26 +272,24 @@ def _deletes_archive(
     return is_disabled and after.get(_DELETED_ON_DISABLE) == "true"
 
 
-def delete(
-    connection: ClusterConnection, names: Sequence[str], *, only_if_there: bool, yes: bool
-) -> int:
-    """Deletes the topics with all data, in the archive too; returns the exit code."""
-    cluster = Cluster(connection)
+def _delete(options: argparse.Namespace) -> int:
+    """Deletes the topics with all data, in the archive too."""
+    cluster = Cluster(chosen_connection(options))
     there = set(cluster.topic_names())
-    absent = [name for name in names if name not in there]
-    if absent and not only_if_there:
+    absent = [name for name in options.topics if name not in there]
+    if absent and not options.if_exists:
         raise ToolFailure(
             f"no topic {absent[0]!r}; nothing was deleted",
             remedy="strandline topic list  shows the topics there are",
         )
-    present = [name for name in names if name in there]
+    present = [name for name in options.topics if name in there]
     if present:
-        if not yes:
+        if not options.yes:
             _show(cluster.topics(present))
         what = (
             f"{counted(len(present), 'topic')} to be deleted, with all records, archived ones too"
         )
-        confirm(what, yes=yes)
+        confirm(what, yes=options.yes)
         cluster.delete_topics(present)
     for name in present:
         say(f"deleted topic {name}")
