@@ -3,8 +3,7 @@
 All values are read from the state itself when a page is requested, so no value can be stale.
 Counters are plain integers of their owners.
 
-The rows of requests, of the remote tier and of groups are in `request_rows.py`, `tier_rows.py` and
-`group_rows.py`; this module has the others.
+The rows of the remote tier are in `tier_rows.py`; this module has the others.
 
 The number of series is bounded: APIs, versions and error codes are tables of ours; partitions and
 committed offsets are shown up to `partitions_max` each, topics up to TOPICS_MAX, in the order of
@@ -15,11 +14,20 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 
 from strandline.broker.cluster.replicas.partition import Partition
+from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.cluster.replicas.traffic import TopicTraffic
+from strandline.broker.coordination.classic.group import Group
+from strandline.broker.coordination.consumer.consumer_group import ConsumerGroup
+from strandline.broker.coordination.model.classic_messages import CoordinatorFault
+from strandline.broker.coordination.runtime.group_coordinator import GroupCoordinator
+from strandline.broker.network.server import Server
+from strandline.broker.protocol.schema.api import api_name
+from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.broker.telemetry.exposition import (
     Format,
     LabelTexts,
@@ -27,14 +35,20 @@ from strandline.broker.telemetry.exposition import (
     end_of,
     write_family,
 )
-from strandline.broker.telemetry.group_rows import group_rows
+from strandline.broker.telemetry.families import (
+    ALL_TOPICS,
+    LOOKED_UP_PER_STEP,
+    Row,
+    Step,
+    row_of,
+    single,
+)
 from strandline.broker.telemetry.process import (
     collections_by_generation,
     process_figures,
     release,
 )
-from strandline.broker.telemetry.request_rows import connection_rows, request_rows
-from strandline.broker.telemetry.rows import ALL_TOPICS, Row, Step, row_of, single
+from strandline.broker.telemetry.requests import QUANTILES, Durations, RequestTraffic
 from strandline.broker.telemetry.sources import Sources
 from strandline.broker.telemetry.tier_rows import tier_rows
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
@@ -114,8 +128,8 @@ class _Page:
     def families(self) -> Iterator[Step]:
         for rows in (
             self._look_up,
-            lambda: request_rows(self._sources.requests),
-            lambda: connection_rows(self._sources.server),
+            lambda: _request_rows(self._sources.requests),
+            lambda: _connection_rows(self._sources.server),
             self._traffic,
             self._tiers,
             self._logs,
@@ -234,7 +248,7 @@ class _Page:
         )
 
     def _groups(self) -> Iterator[Step]:
-        return group_rows(
+        return _group_rows(
             self._sources.groups,
             self._sources.replicas,
             shown_max=self._sources.partitions_max,
@@ -294,3 +308,171 @@ def _free_space(log_dirs: LogDirs) -> Iterator[Sample]:
         except OSError:
             continue  # Offline; its partitions are counted as such.
         yield Sample(found.f_bavail * found.f_frsize, (str(directory.path),))
+
+
+# --- requests and connections ------------------------------------------------------------------
+
+
+def _request_rows(requests: RequestTraffic) -> Iterator[Row]:
+    """Yields requests, errors, times and bytes, by API."""
+    requests.turn_if_due()
+    prefix = "kafka_network_requestmetrics_"
+    apis = [(api_name(key), traffic) for key, traffic in requests.apis.items()]
+    yield row_of(
+        f"{prefix}requests_total",
+        (
+            Sample(count, (name, str(version)))
+            for name, traffic in apis
+            for version, count in traffic.versions()
+        ),
+    )
+    yield row_of(
+        f"{prefix}errors_total",
+        (
+            Sample(count, (name, _error_name(code)))
+            for name, traffic in apis
+            for code, count in traffic.codes()
+            if count
+        ),
+    )
+    asked = [(name, traffic) for name, traffic in apis if sum(traffic.by_version)]
+    for suffix, durations in (
+        ("totaltimems", [(name, t.total) for name, t in asked]),
+        ("requestqueuetimems", [(name, t.queue) for name, t in asked]),
+        ("localtimems", [(name, t.local) for name, t in asked]),
+        ("remotetimems", [(name, t.remote) for name, t in asked if t.remote.count]),
+    ):
+        yield row_of(prefix + suffix, _times(durations))
+    yield row_of(
+        f"{prefix}throttletimems",
+        _sums((name, t.throttle_s * 1000, t.throttled) for name, t in asked),
+    )
+    yield row_of(
+        f"{prefix}requestbytes",
+        _sums((name, t.request_bytes, sum(t.by_version)) for name, t in asked),
+    )
+    yield row_of(
+        f"{prefix}responsebytes",
+        _sums((name, t.response_bytes, t.total.count) for name, t in asked),
+    )
+    yield single("strandline_requests_refused_total", requests.refused_total)
+
+
+def _connection_rows(server: Server) -> Iterator[Row]:
+    """Yields counts of connections by outcome, and their memory."""
+    connections = server.statistics()
+    prefix = "kafka_server_socket_server_metrics_connection_"
+    yield single(f"{prefix}count", connections.connections)
+    yield single(f"{prefix}creation_total", connections.accepted_total)
+    yield single("strandline_connections_refused_total", connections.refused_total)
+    yield row_of(
+        "strandline_connections_closed_total",
+        [
+            Sample(connections.closed_idle_total, ("idle",)),
+            Sample(connections.closed_stalled_total, ("stalled",)),
+        ],
+    )
+    yield single("strandline_connections_muted", connections.muted_connections)
+    yield single("strandline_receive_buffer_bytes", connections.receive_buffer_bytes)
+
+
+def _error_name(code: int) -> str:
+    try:
+        return ErrorCode(code).name
+    except ValueError:
+        return str(code)
+
+
+def _times(rows: Iterable[tuple[str, Durations]]) -> Iterator[Sample]:
+    for name, durations in rows:
+        for quantile in QUANTILES:
+            yield Sample(
+                round(durations.quantile_s(quantile) * 1000, 6), (name,), quantile=quantile
+            )
+        yield Sample(durations.sum_s * 1000, (name,), "_sum")
+        yield Sample(durations.count, (name,), "_count")
+
+
+def _sums(rows: Iterable[tuple[str, float, int]]) -> Iterator[Sample]:
+    for name, total, count in rows:
+        yield Sample(total, (name,), "_sum")
+        yield Sample(count, (name,), "_count")
+
+
+# --- groups -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Committed:
+    place: tuple[str, str, str]
+    committed: int
+    lag: int | None
+
+
+def _group_rows(
+    groups: GroupCoordinator,
+    replicas: ReplicaManager,
+    *,
+    shown_max: int,
+    left_out: Counter[str],
+) -> Iterator[Step]:
+    """Yields the families of groups; rows above `shown_max` are counted in `left_out`."""
+    found = groups.statistics()
+    prefix = "kafka_coordinator_group_groupmetadatamanager_"
+    yield row_of(
+        f"{prefix}numgroups",
+        [Sample(count, (str(state),)) for state, count in found.groups_by_state.items()],
+    )
+    yield single(f"{prefix}numoffsets", found.offset_count)
+    try:
+        known = sorted(groups.groups(), key=lambda group: group.group_id)
+    except CoordinatorFault:
+        return  # Groups are still loading; the loaded ones would be half of them.
+    left_out["groups"] = max(0, len(known) - shown_max)
+    shown = known[:shown_max]
+    yield row_of(
+        "kafka_consumergroup_members",
+        (Sample(group.member_count, (group.group_id,)) for group in shown),
+    )
+    offsets: list[_Committed] = []
+    for number, offset in enumerate(
+        _committed(groups, replicas, shown, shown_max=shown_max, left_out=left_out)
+    ):
+        offsets.append(offset)
+        if number % LOOKED_UP_PER_STEP == 0:
+            yield None
+    yield row_of(
+        "kafka_consumergroup_current_offset",
+        (Sample(offset.committed, offset.place) for offset in offsets),
+    )
+    yield row_of(
+        "kafka_consumergroup_lag",
+        (Sample(o.lag, o.place) for o in offsets if o.lag is not None),
+    )
+
+
+def _committed(
+    coordinator: GroupCoordinator,
+    replicas: ReplicaManager,
+    groups: Sequence[Group | ConsumerGroup],
+    *,
+    shown_max: int,
+    left_out: Counter[str],
+) -> Iterator[_Committed]:
+    left = shown_max
+    for group in groups:
+        try:
+            offsets = coordinator.offsets_of(group.group_id)
+        except CoordinatorFault:
+            continue
+        for topic, partition, committed in offsets or ():
+            if left <= 0:
+                left_out["offsets"] += 1
+                continue
+            left -= 1
+            served = replicas.partition(topic, partition)
+            yield _Committed(
+                place=(group.group_id, topic, str(partition)),
+                committed=committed.offset,
+                lag=None if served is None else max(0, served.high_watermark - committed.offset),
+            )

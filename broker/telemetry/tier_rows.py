@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from strandline.broker.cluster.replicas.partition import Partition
 from strandline.broker.telemetry.exposition import Sample
-from strandline.broker.telemetry.rows import (
+from strandline.broker.telemetry.families import (
     ADDED_UP_PER_STEP,
     ALL_TOPICS,
     LOOKED_UP_PER_STEP,

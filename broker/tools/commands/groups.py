@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 
 from strandline.broker.tools.client.cluster import Cluster, GroupView, Key, MemberView
 from strandline.broker.tools.client.confirmation import confirm
 from strandline.broker.tools.client.failures import ToolFailure, WrongUse
 from strandline.broker.tools.client.printing import Json, print_json, print_table, remark, say
 from strandline.broker.tools.client.resets import (
-    Move,
     PartitionState,
     Reset,
     Target,
@@ -201,7 +201,7 @@ def _reset(options: argparse.Namespace) -> int:
     if execute:
         cluster.set_offsets(name, moves)
     if options.json:
-        print_json({"group": name, "executed": execute, "moves": [_move(move) for move in moves]})
+        print_json({"group": name, "executed": execute, "moves": [asdict(move) for move in moves]})
         return 0
     print_table(
         f"{name}  {'reset' if execute else 'would be reset (dry run)'}",
@@ -323,14 +323,4 @@ def _document(group: GroupView, states: Sequence[PartitionState]) -> Json:
             }
             for state in states
         ],
-    }
-
-
-def _move(move: Move) -> Json:
-    return {
-        "topic": move.topic,
-        "partition": move.partition,
-        "old_offset": move.old_offset,
-        "new_offset": move.new_offset,
-        "note": move.note,
     }

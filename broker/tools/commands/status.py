@@ -9,7 +9,7 @@ from __future__ import annotations
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from urllib.parse import urlsplit
 
 from strandline.broker.tools.client.cluster import BrokerAddress, Cluster
@@ -188,15 +188,6 @@ def _document(broker: _Seen) -> Json:
             {"check": check.what, "figure": check.figure, "trouble": check.trouble}
             for check in broker.checks
         ],
-        "topics": [
-            {
-                "topic": topic.topic,
-                "local_bytes": topic.local_bytes,
-                "archive_bytes": topic.archive_bytes,
-                "copy_lag_bytes": topic.copy_lag_bytes,
-                "delete_lag_bytes": topic.delete_lag_bytes,
-            }
-            for topic in tiers(broker.page)
-        ],
+        "topics": [asdict(topic) for topic in tiers(broker.page)],
         "store_requests": store_requests(broker.page),
     }

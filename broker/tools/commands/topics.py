@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 
 from strandline.broker.tools.client.cluster import Cluster, TopicView
 from strandline.broker.tools.client.confirmation import confirm
@@ -189,10 +190,7 @@ def _describe(options: argparse.Namespace) -> int:
                     "internal": topic.is_internal,
                     "partitions": [
                         {
-                            "partition": place.partition,
-                            "leader": place.leader,
-                            "replicas": list(place.replicas),
-                            "isr": list(place.isr),
+                            **asdict(place),
                             "start_offset": starts[topic.name, place.partition],
                             "end_offset": ends[topic.name, place.partition],
                         }

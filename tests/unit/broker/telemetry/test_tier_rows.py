@@ -12,8 +12,8 @@ import pytest
 
 from strandline.broker.telemetry.collector import SAMPLES_PER_PIECE
 from strandline.broker.telemetry.exposition import Format, LabelTexts, write_family
+from strandline.broker.telemetry.families import Step
 from strandline.broker.telemetry.requests import RequestTraffic
-from strandline.broker.telemetry.rows import Step
 from strandline.broker.telemetry.tier_rows import tier_rows
 from strandline.storage.clock import ManualClock
 from strandline.storage.metrics import MetricRegistry
