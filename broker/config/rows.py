@@ -75,10 +75,9 @@ def describe_all(running: RunningConfig) -> tuple[ConfigRow, ...]:
     for name in sorted(running.cluster_wide):
         definition = broker_config(name)
         assert definition is not None, name
-        synonym = _altered(
-            definition, running.cluster_wide[name], ValueSource.DYNAMIC_DEFAULT_BROKER
-        )
-        rows.append(_row(definition, synonym.value, (synonym,)))
+        text = running.cluster_wide[name]
+        synonym = _altered(definition, text, ValueSource.DYNAMIC_DEFAULT_BROKER)
+        rows.append(_row(definition, synonym.value, [synonym], read_only=not definition.dynamic))
     return tuple(rows)
 
 
@@ -102,22 +101,11 @@ def describe_group(
         synonyms = [] if own is None else [_synonym(name, own, ValueSource.GROUP)]
         synonyms += _set_on_broker(running, definition.synonyms)
         synonyms.append(_synonym(definition.synonyms[0], definition.default, ValueSource.DEFAULT))
-        rows.append(
-            ConfigRow(
-                name=name,
-                value=synonyms[0].value,
-                source=synonyms[0].source,
-                read_only=False,
-                sensitive=False,
-                type=definition.type,
-                documentation=definition.doc,
-                synonyms=tuple(synonyms),
-            )
-        )
+        rows.append(_row(definition, synonyms[0].value, synonyms, read_only=False))
     return tuple(rows)
 
 
-def _synonym(name: str, value: str, source: ValueSource) -> ConfigSynonym:
+def _synonym(name: str, value: str | None, source: ValueSource) -> ConfigSynonym:
     return ConfigSynonym(name=name, value=value, source=source)
 
 
@@ -127,25 +115,26 @@ def _broker_row(running: RunningConfig, definition: ConfigDef) -> ConfigRow:
         synonyms.append(_default(definition, definition.default))
     effective = synonyms[0] if synonyms else _default(definition, definition.default)
     value = _effective_broker_text(running.current, definition) or effective.value
-    return _row(definition, value, tuple(synonyms), source=effective.source)
+    return _row(definition, value, synonyms, read_only=not definition.dynamic)
 
 
 def _row(
     definition: ConfigDef,
     value: str | None,
-    synonyms: tuple[ConfigSynonym, ...],
+    synonyms: Sequence[ConfigSynonym],
     *,
-    source: ValueSource | None = None,
+    read_only: bool,
 ) -> ConfigRow:
     return ConfigRow(
         name=definition.name,
         value=value,
-        source=synonyms[0].source if source is None else source,
-        read_only=not definition.dynamic,
+        # A key without a default has no synonym while it is unset.
+        source=synonyms[0].source if synonyms else ValueSource.DEFAULT,
+        read_only=read_only,
         sensitive=definition.type is ValueType.PASSWORD,
         type=definition.type,
         documentation=definition.doc,
-        synonyms=synonyms,
+        synonyms=tuple(synonyms),
     )
 
 
@@ -181,13 +170,8 @@ def _topic_row(
 ) -> ConfigRow:
     synonyms = []
     if definition.name in topic_properties:
-        synonyms.append(
-            ConfigSynonym(
-                name=definition.name,
-                value=topic_properties[definition.name],
-                source=ValueSource.DYNAMIC_TOPIC,
-            )
-        )
+        own = topic_properties[definition.name]
+        synonyms.append(_synonym(definition.name, own, ValueSource.DYNAMIC_TOPIC))
     # An empty broker key is an unset one.
     synonyms += [s for s in _set_on_broker(running, definition.synonyms) if s.value is not None]
     default_name = definition.synonyms[-1] if definition.synonyms else definition.name
@@ -195,7 +179,7 @@ def _topic_row(
     default = definition.default
     if default_name.endswith(".hours"):
         default = str(int(default) // HOUR_MS)
-    synonyms.append(ConfigSynonym(name=default_name, value=default, source=ValueSource.DEFAULT))
+    synonyms.append(_synonym(default_name, default, ValueSource.DEFAULT))
     effective = synonyms[0]
     value = effective.value
     if effective.source is ValueSource.DEFAULT:
@@ -203,22 +187,13 @@ def _topic_row(
     elif effective.source is not ValueSource.DYNAMIC_TOPIC:
         # The broker key may be in hours where the topic property is in milliseconds.
         value = running.current.topics.properties[definition.name]
-    return ConfigRow(
-        name=definition.name,
-        value=value,
-        source=effective.source,
-        read_only=False,
-        sensitive=False,
-        type=definition.type,
-        documentation=definition.doc,
-        synonyms=tuple(synonyms),
-    )
+    return _row(definition, value, synonyms, read_only=False)
 
 
 def _altered(definition: ConfigDef, text: str, source: ValueSource) -> ConfigSynonym:
-    return ConfigSynonym(name=definition.name, value=text.strip() or None, source=source)
+    return _synonym(definition.name, text.strip() or None, source)
 
 
 def _default(definition: ConfigDef, text: str) -> ConfigSynonym:
     value = None if definition.nullable and not text else text
-    return ConfigSynonym(name=definition.name, value=value, source=ValueSource.DEFAULT)
+    return _synonym(definition.name, value, ValueSource.DEFAULT)
