@@ -13,7 +13,7 @@ from strandline.broker.tools.client.connection import (
 )
 from strandline.broker.tools.client.failures import WrongUse
 from strandline.broker.tools.client.printing import is_utf8, printable
-from strandline.broker.tools.commands.options import Commands, Run, add_command, add_json
+from strandline.broker.tools.commands.options import Commands, Run, add_command
 
 # A signed 32-bit number.
 PARTITION_MAX = 2**31 - 1
@@ -35,7 +35,7 @@ def command_parser(
 
 
 def action_parser(
-    actions: Commands, name: str, text: str, examples: str, run: Run, *, with_json: bool = False
+    actions: Commands, examples: str, name: str, text: str, run: Run
 ) -> argparse.ArgumentParser:
     """Adds an action that connects to a cluster; its examples are those that name it."""
     own = "".join(
@@ -43,8 +43,6 @@ def action_parser(
     )
     action = command_parser(actions, name, text, f"examples:\n{own}" if own else "", run)
     add_connection(action)
-    if with_json:
-        add_json(action)
     return action
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from functools import partial
 
 from strandline.broker.tools.client.cluster import Cluster, GroupView, Key, MemberView
 from strandline.broker.tools.client.confirmation import confirm
@@ -30,6 +31,7 @@ from strandline.broker.tools.commands.command_parser import (
 from strandline.broker.tools.commands.options import (
     Commands,
     add_actions,
+    add_json,
     add_repeated,
     add_yes,
 )
@@ -56,28 +58,20 @@ examples:
 
 def add_group(commands: Commands) -> None:
     group = command_parser(commands, "group", "consumer groups: lag, members, offsets", _EXAMPLES)
-    actions = add_actions(group)
-    action_parser(actions, "list", "one line per group", _EXAMPLES, _list, with_json=True)
+    action = partial(action_parser, add_actions(group), _EXAMPLES)
+    add_json(action("list", "one line per group", _list))
 
-    describe = action_parser(
-        actions,
-        "describe",
-        "lag per partition, and who reads it",
-        _EXAMPLES,
-        _describe,
-        with_json=True,
-    )
+    describe = action("describe", "lag per partition, and who reads it", _describe)
+    add_json(describe)
     describe.add_argument("groups", nargs="+", metavar="GROUP", help="one group or several")
     describe.add_argument("--members", action="store_true", help="a table of the members as well")
 
-    reset = action_parser(
-        actions,
+    reset = action(
         "reset-offsets",
         "move the offsets of a group that has no members; prints the plan unless --execute",
-        _EXAMPLES,
         _reset,
-        with_json=True,
     )
+    add_json(reset)
     reset.add_argument("group", metavar="GROUP", help="a group without members")
     add_repeated(
         reset,
@@ -99,7 +93,7 @@ def add_group(commands: Commands) -> None:
     target.add_argument("--by-duration", metavar="LENGTH", help="that long ago: 90s 15m 6h 7d")
     reset.add_argument("--execute", action="store_true", help="do it, and not only print the plan")
 
-    delete = action_parser(actions, "delete", "forget groups and their offsets", _EXAMPLES, _delete)
+    delete = action("delete", "forget groups and their offsets", _delete)
     delete.add_argument("groups", nargs="+", metavar="GROUP", help="one group or several")
     add_yes(delete)
 

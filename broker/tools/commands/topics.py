@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 
 from strandline.broker.tools.client.cluster import Cluster, TopicView
 from strandline.broker.tools.client.confirmation import confirm
@@ -19,6 +20,7 @@ from strandline.broker.tools.commands.command_parser import (
 from strandline.broker.tools.commands.options import (
     Commands,
     add_actions,
+    add_json,
     add_repeated,
     add_yes,
 )
@@ -51,9 +53,9 @@ def add_topic(commands: Commands) -> None:
     topic = command_parser(
         commands, "topic", "create, look at, change and delete topics", _EXAMPLES
     )
-    actions = add_actions(topic)
+    action = partial(action_parser, add_actions(topic), _EXAMPLES)
 
-    create = action_parser(actions, "create", "create topics", _EXAMPLES, _create)
+    create = action("create", "create topics", _create)
     create.add_argument("topics", nargs="+", metavar="NAME", help="one topic or several")
     create.add_argument(
         "--partitions",
@@ -73,34 +75,23 @@ def add_topic(commands: Commands) -> None:
     create.add_argument("--if-not-exists", action="store_true", help="leave one that is there")
     create.add_argument("--validate-only", action="store_true", help="check, create nothing")
 
-    listing = action_parser(actions, "list", "one line per topic", _EXAMPLES, _list, with_json=True)
+    listing = action("list", "one line per topic", _list)
+    add_json(listing)
     listing.add_argument("--internal", action="store_true", help="with those of the broker itself")
 
-    describe = action_parser(
-        actions,
-        "describe",
-        "partitions, offsets and properties of topics",
-        _EXAMPLES,
-        _describe,
-        with_json=True,
-    )
+    describe = action("describe", "partitions, offsets and properties of topics", _describe)
+    add_json(describe)
     describe.add_argument("topics", nargs="+", metavar="NAME", help="one topic or several")
     describe.add_argument("--all-config", action="store_true", help="properties not set as well")
 
-    alter = action_parser(actions, "alter", "change properties, add partitions", _EXAMPLES, _alter)
+    alter = action("alter", "change properties, add partitions", _alter)
     alter.add_argument("topic", metavar="NAME", help="the topic")
     add_repeated(alter, *_CONFIG)
     add_repeated(alter, "--delete-config", "KEY", "back to the broker's default; may be repeated")
     alter.add_argument("--partitions", type=int, metavar="N", help="the new number, a larger one")
     add_yes(alter)
 
-    delete = action_parser(
-        actions,
-        "delete",
-        "delete topics and all that is in them, in the archive too",
-        _EXAMPLES,
-        _delete,
-    )
+    delete = action("delete", "delete topics and all that is in them, in the archive too", _delete)
     delete.add_argument("topics", nargs="+", metavar="NAME", help="one topic or several")
     delete.add_argument("--if-exists", action="store_true", help="pass over those that are gone")
     add_yes(delete)
