@@ -20,12 +20,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from strandline.broker.cluster.metadata.log_reader import cluster_id_or_damage, salvage_history
-from strandline.broker.commands.archive_tables import WHERE_IT_IS, make_console, make_table
+from strandline.broker.commands.archive_tables import WHERE_IT_IS, make_table
 from strandline.broker.commands.progress import BarProgress
 from strandline.broker.commands.row_printer import Column, RowPrinter, widest
 from strandline.broker.coordination.runtime.group_archive import read_group_state
 from strandline.broker.tools.client.confirmation import confirm
-from strandline.broker.tools.client.printing import human_bytes, plain
+from strandline.broker.tools.client.printing import console, human_bytes, plain
 from strandline.storage import files
 from strandline.storage.clock import SystemClock
 from strandline.storage.concurrency.maps import map_ahead
@@ -311,7 +311,7 @@ def _print_findings(findings: Sequence[Finding]) -> None:
             table.add_column(name, overflow="fold")
         for row in rows:
             table.add_row(*map(plain, row))
-        make_console().print(table)
+        console().print(table)
         return
     widths = [min(widest(column), CELL_WIDTH_MAX) for column in zip(*rows, strict=True)]
     columns = [

@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from strandline.broker.commands.progress import working
@@ -36,8 +35,6 @@ from strandline.storage.tiering.audit.listing import (
     list_segments,
 )
 
-# Wide enough for a segment row with its key; only used without a terminal.
-PIPE_WIDTH = 400
 NOTHING_FOUND = 1
 WHERE_IT_IS = "--remote is the strandline.remote.url of the broker, with its prefix"
 TIME_WIDTH = len("2013-01-01 10:00:00")
@@ -236,11 +233,6 @@ def _nothing(store: ObjectStore, topic: str | None) -> int:
         what = f"nothing is archived at {store.url}: {why}"
     print(f"strandline: {what}", file=sys.stderr)
     return NOTHING_FOUND
-
-
-def make_console() -> Console:
-    """Returns a console for the terminal, or a wide plain one for a pipe."""
-    return Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
 
 
 def make_table(title: str) -> Table:

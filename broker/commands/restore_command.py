@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 
-from strandline.broker.commands.archive_tables import make_console, make_table
+from strandline.broker.commands.archive_tables import make_table
 from strandline.broker.commands.progress import BarProgress
 from strandline.broker.commands.restore import Restore, RestoreSummary
 from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
-from strandline.broker.tools.client.printing import human_bytes, plain
+from strandline.broker.tools.client.printing import console, human_bytes, plain
 from strandline.storage.clock import SystemClock
 from strandline.storage.errors import InvalidConfig
 from strandline.storage.plurals import counted
@@ -59,9 +59,9 @@ def _print(summary: RestoreSummary, config: BrokerConfig) -> None:
                 str(row.end_offset),
                 plain(row.note),
             )
-    console = make_console()
-    console.print(table)
-    console.print(
+    shown = console()
+    shown.print(table)
+    shown.print(
         f"{counted(summary.topic_count, 'topic')},"
         f" {counted(len(summary.partitions), 'partition')},"
         f" {counted(summary.offset_count, 'record')} of groups;"
