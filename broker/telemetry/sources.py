@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from strandline.broker.cluster.metadata.metadata import Metadata
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
@@ -12,7 +12,6 @@ from strandline.broker.coordination.runtime.group_coordinator import GroupCoordi
 from strandline.broker.network.server import Server
 from strandline.broker.quotas.cold_pace import ColdPace
 from strandline.broker.telemetry.requests import RequestTraffic
-from strandline.broker.telemetry.sessions import SessionFigures
 from strandline.storage.clock import Clock
 from strandline.storage.concurrency.resizable_pool import ResizablePool
 from strandline.storage.local.cleaner.metrics import CleanerFigures
@@ -23,6 +22,19 @@ if TYPE_CHECKING:
     from strandline.storage.remote.object_store.conditional_writes import Conditions
     from strandline.storage.remote.reader.cold_reader import ColdReader
     from strandline.storage.tiering.manager.manager import TieringManager
+
+
+class SessionFigures(Protocol):
+    """The cache of fetch sessions as an exporter sees it."""
+
+    @property
+    def session_count(self) -> int: ...
+
+    @property
+    def partition_count(self) -> int: ...
+
+    @property
+    def evictions_total(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
