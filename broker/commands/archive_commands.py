@@ -56,6 +56,7 @@ from strandline.storage.remote.manifest import store as manifest_store
 from strandline.storage.remote.manifest.json_document import decode_document, encode_document
 from strandline.storage.remote.manifest.topic_info import DamagedTopic, list_topics, load_topic_info
 from strandline.storage.remote.object_store.interface import ObjectStore
+from strandline.storage.remote.open_store import open_store
 from strandline.storage.remote.s3.store import S3Store
 from strandline.storage.tiering.audit.findings import Damage, Finding, PartitionReport
 from strandline.storage.tiering.audit.repair import drop_pieces, repair_meta
@@ -448,3 +449,8 @@ def lifecycle(store: ObjectStore, *, apply: bool) -> int:
     else:
         print(f"{store.url} has the rule already")
     return 0
+
+
+def open_remote(url: str, endpoint_url: str | None, region: str | None) -> ObjectStore:
+    """Opens the object store of the command line's options."""
+    return open_store(url, endpoint_url=endpoint_url, region=region)

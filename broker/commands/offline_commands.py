@@ -376,9 +376,9 @@ def _lake_plan(options: argparse.Namespace) -> int:
 
 
 def _bucket(options: argparse.Namespace) -> ObjectStore:
-    from strandline.storage.remote.open_store import open_store
+    from strandline.broker.commands.archive_commands import open_remote
 
-    return open_store(options.remote, endpoint_url=options.endpoint_url, region=options.region)
+    return open_remote(options.remote, options.endpoint_url, options.region)
 
 
 def _archive_verify(options: argparse.Namespace) -> int:
