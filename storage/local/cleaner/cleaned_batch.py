@@ -1,10 +1,10 @@
-"""A batch after some of its records went.
+"""Rewrites a batch without some of its records.
 
     stays     base offset, last offset delta, leader epoch, producer, epoch, sequence, codec
     changes   length, CRC, record count, max timestamp; with a delete horizon the base timestamp,
               which then *is* that horizon, and attribute bit 6 says so (KIP-534)
 
-So an offset, a duplicate or a sequence is judged as before, whatever was compacted away.
+So checks of offsets, duplicates and sequences give the same answer as before the compaction.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def rewritten_batch(
     max_timestamp_ms: int,
     delete_horizon_ms: int | None,
 ) -> bytes:
-    """The batch with other records, given uncompressed and relative to its base timestamp.
+    """The batch with `records` as its records: uncompressed, relative to its base timestamp.
 
     With `delete_horizon_ms` the records are relative to that.
     """
@@ -45,7 +45,7 @@ def rewritten_batch(
 
 
 def empty_batch(original: Buffer) -> bytes:
-    """The batch without records: its header alone, as Kafka writes one."""
+    """The batch without records: only its header, as Kafka writes it."""
     fields = list(batch_format.HEADER.unpack_from(original))
     fields[5] &= _KEPT_IN_EMPTY
     fields[7] = NO_TIMESTAMP

@@ -1,4 +1,4 @@
-"""The cleaner: compacts the dirtiest log, then the next, beside everything else the broker does.
+"""The log cleaner: compacts the dirtiest log, then the next one, while the broker serves requests.
 
     worker      pick the dirtiest log ── plan (cleaner_plan) ── nothing due: wait backoff.ms
                    │
@@ -10,12 +10,12 @@
 
 There are log.cleaner.threads workers with a child each; a log has one worker at a time. Reads and
 appends go on: files are replaced, never changed. Before a group is swapped in the log is looked at
-again: if retention took one of its segments meanwhile, or the log is gone, the round ends there and
-a later one finds what is left to do.
+again: if retention removed one of its segments, or the log was removed, the round ends there and
+a later round does the rest.
 
 A log whose records are damaged, or whose cleaning makes the child die time after time, is
-uncleanable until the next start; the others go on. A full disk is none of the log's fault, and a
-child that dies once may be the machine's, which had no memory for it: it is tried again later.
+uncleanable until the next start; the others go on. A full disk is not the log's fault, and a
+child that dies once may have found no memory: the log is tried again later.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ from strandline.storage.system.child_process import ChildFailed
 
 log = logging.getLogger(__name__)
 
-# How long a log is left alone. After a disk error the first wait: space does not come back in an
-# instant. After each death of a child the next one.
+# How long a log is left alone. After a disk error the first wait: a full disk stays full for a
+# while. After each death of a child the next one.
 RETRIES = Backoff(60.0, 480.0)
 
-# A child that died so often over one log, with such pauses, is not there for the machine's sake any
-# more.
+# A child that died this often over one log, with such pauses, did not die because the machine was
+# short of memory.
 CHILD_DEATHS_MAX = 5
 
 T = TypeVar("T")
@@ -78,7 +78,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanerConfig:
-    """What compaction of local logs may take; sizes and the rate are for all threads together."""
+    """Resources for compaction of local logs; sizes and the rate are for all threads together."""
 
     is_enabled: bool = key(
         "log.cleaner.enable",
@@ -141,7 +141,7 @@ class CleanerConfig:
 
 
 class CleanedOffsets(Protocol):
-    """The checkpoint of the cleaner; LogDirs keeps it."""
+    """The cleaner-offset checkpoint of all logs; LogDirs keeps it."""
 
     def cleaned_offset(self, opened: LocalLog) -> int | None: ...
 
@@ -149,19 +149,19 @@ class CleanedOffsets(Protocol):
 
 
 class _RoundEnded(Exception):
-    """The log changed under the cleaning, or is gone; no fault of anybody."""
+    """The log changed during the cleaning, or was removed; this is no fault."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Candidate:
-    """A log with something to compact."""
+    """A log with records to compact."""
 
     log: LocalLog
     plan: CleaningPlan
 
 
 class LogCleaner:
-    """See the top of this file. Used on the event loop only."""
+    """The worker pool that compacts logs in child processes. Used on the event loop only."""
 
     def __init__(
         self,
@@ -174,10 +174,10 @@ class LogCleaner:
         believed_ms: Callable[[], TimestampMs] | None = None,
         make_process: Callable[[Clock], CleanerProcess] = CleanerProcess,
     ) -> None:
-        """`logs` gives those that are served now. `executor` has a thread for each worker.
+        """`logs` returns the logs that are served now. `executor` has a thread for each worker.
 
-        `settings` is asked again for every cleaning; the number of threads only now. `believed_ms`
-        is the time by which lags and tombstones are over; None: that of the clock, jumps and all.
+        `settings` is read again for every cleaning; the number of threads only now. `believed_ms`
+        is the time that lags and tombstones are compared with; None: the clock's, with its jumps.
         """
         self._logs = logs
         self._offsets = offsets
@@ -188,21 +188,21 @@ class LogCleaner:
         self.figures = CleanerFigures(last_look_ms=clock.now_ms())
         self._processes = [make_process(clock) for _ in range(settings().threads)]
         self._busy: dict[TopicPartition, CleanerProcess] = {}
-        # How often somebody asked to leave a log alone.
+        # How many callers asked to pause the cleaning of a log.
         self._paused: dict[TopicPartition, int] = {}
-        # Logs whose cleaning was ended in the middle because somebody asked to leave them alone.
+        # Logs whose cleaning was aborted because a caller asked for a pause.
         self._abandoned: set[TopicPartition] = set()
         self._uncleanable: dict[TopicPartition, TopicId] = {}
-        # By a clock that nobody can set. This and the next not by the name of a log alone: what
-        # befell a topic is not the fault of one that has its name later.
+        # By the monotonic clock. This and the next are not keyed by the name of the log alone: a
+        # topic that is re-created under the same name starts without failures.
         self._retry_at_s: dict[TopicIdPartition, float] = {}
-        # How often in a row the child died over a log, or could not be started for it.
+        # How often in a row the child died over the log, or could not be started for it.
         self._child_deaths: dict[TopicIdPartition, int] = {}
 
     # --- running -----------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Cleans what is due until it is cancelled."""
+        """Cleans logs that are due until it is cancelled."""
         await side_by_side(*(self._work(process) for process in self._processes))
 
     async def _work(self, process: CleanerProcess) -> None:
@@ -212,14 +212,14 @@ class LogCleaner:
                 await asyncio.sleep(self._settings().backoff_ms / 1000)
 
     async def run_once(self) -> int:
-        """Cleans until nothing is due; how many logs. For tests and tools."""
+        """Cleans until no log is due; returns how many it cleaned. For tests and tools."""
         cleaned_count = 0
         while await self._clean_dirtiest(self._processes[0]):
             cleaned_count += 1
         return cleaned_count
 
     def close(self) -> None:
-        """Ends the children; what they were doing is undone by the next start."""
+        """Ends the children; the next start removes their unfinished files."""
         for process in self._processes:
             process.close()
 
@@ -229,12 +229,12 @@ class LogCleaner:
             process.stop()
 
     def uncleanable(self) -> frozenset[TopicPartition]:
-        """Logs that are not compacted any more until the next start."""
+        """Logs that are not compacted again until the next start."""
         return frozenset(self._uncleanable)
 
     @contextmanager
     def paused(self, topic_partition: TopicPartition) -> Iterator[None]:
-        """Inside the block the log is not cleaned; a cleaning under way comes to nothing."""
+        """Inside the block the log is not cleaned; a running cleaning is aborted."""
         self._paused[topic_partition] = self._paused.get(topic_partition, 0) + 1
         process = self._busy.get(topic_partition)
         if process is not None:
@@ -250,7 +250,7 @@ class LogCleaner:
     # --- choosing ----------------------------------------------------------------------------
 
     def _dirtiest(self, now_ms: int) -> _Candidate | None:
-        """The log to be cleaned next; Kafka's grabFilthiestCompactedLog."""
+        """The log to clean next; Kafka's grabFilthiestCompactedLog."""
         served: dict[TopicPartition, TopicId] = {}
         candidates: list[_Candidate] = []
         dirty_ratio_max = 0.0
@@ -338,12 +338,12 @@ class LogCleaner:
                 retry_at_s = self._clock.monotonic_s() + RETRIES.wait_s(1)
                 self._retry_at_s[_identity(opened)] = retry_at_s
                 _warn("log not compacted, will be tried again", key, error)
-        # Of the machine: the child died, or there was no thread or no memory to work with.
+        # A fault of the machine: the child died, or no thread or no memory was left.
         except (ChildFailed, OutOfResources, RuntimeError, MemoryError) as error:
             await self._stop(process, opened)
             if self._is_wanted(opened) and key not in self._abandoned:
                 self._note_death(opened, error)
-        except Exception as error:  # whatever it is, the other logs go on
+        except Exception as error:  # any error: the other logs go on
             await self._stop(process, opened)
             if self._is_wanted(opened) and key not in self._abandoned:
                 self._give_up(opened, error)
@@ -356,7 +356,7 @@ class LogCleaner:
         return True
 
     async def _stop(self, process: CleanerProcess, opened: LocalLog) -> None:
-        """Ends the child and removes what it wrote, as far as that can be done."""
+        """Ends the child and removes the files it wrote, as far as possible."""
         await self._in(process.stop)
         try:
             await self._in(partial(swap.clear_unfinished, opened.directory))
@@ -366,7 +366,7 @@ class LogCleaner:
     async def _clean(self, process: CleanerProcess, candidate: _Candidate) -> None:
         opened, plan = candidate.log, candidate.plan
         if plan.resets_checkpoint or self._offsets.cleaned_offset(opened) is None:
-            # From now on gaps between offsets are no damage, whatever the policy becomes.
+            # From now on gaps between offsets are not damage, even if cleanup.policy changes.
             await self._checkpoint(opened, plan.first_dirty_offset)
         started_s = self._clock.monotonic_s()
         segments = [s for s in rewritable(opened) if s.end_offset <= plan.first_uncleanable_offset]
@@ -424,7 +424,7 @@ class LogCleaner:
         except DiskError:
             self._check_wanted(opened)
             raise
-        # Looked at again: the loop did other things while the names were made durable.
+        # Checked again: the loop ran other tasks while the names were made durable.
         if not self._is_unchanged(opened, group):
             await self._in(partial(swap.withdraw, opened.directory, base_offset))
             raise _RoundEnded
@@ -432,7 +432,7 @@ class LogCleaner:
         await self._in(partial(files.sync_directory, opened.directory))  # 7
 
     def _is_unchanged(self, opened: LocalLog, group: CleanedGroup) -> bool:
-        """Whether the sources of a group are in the log as they were when they were read."""
+        """Whether the sources of a group are in the log as they were when the child read them."""
         if not self._is_wanted(opened):
             return False
         present = {s.base_offset: s for s in rewritable(opened)}
@@ -445,7 +445,7 @@ class LogCleaner:
         return True
 
     def _is_wanted(self, opened: LocalLog) -> bool:
-        """Whether the log is still served, and compacted, and nobody wants it left alone."""
+        """Whether the log is still served and compacted, and no caller has paused it."""
         return (
             opened.config.is_compacted
             and opened.topic_partition not in self._paused

@@ -1,4 +1,4 @@
-"""Compacting one log: the pass that finds the latest offset of every key, and the one that copies.
+"""Compaction of one log: one pass finds the latest offset of every key, another copies records.
 
     dirty segments ──index──> key -> latest offset      (until the memory for it is used up)
     all segments, group by group ──copy──> <base>.log.cleaned ...
@@ -6,12 +6,12 @@
     a record stays      if it is the latest of its key, or lies behind what was indexed
     a tombstone stays   until the delete horizon that its batch got when it was first met here
     a record goes       without a key; of an aborted transaction; superseded
-    an empty batch stays, header only, if it is the last of a producer (its sequence is in it), or
-                        the last of the round (the offset is in it)
+    an empty batch stays, header only, if it is the last of a producer (it has its sequence), or
+                        the last of the round (it has the end offset)
 
-Offsets, batch borders and producer fields never change. A batch of which everything stays is copied
-as it is; another one is compressed again in the codec it had. What Kafka's Cleaner and
-MemoryRecords.filterTo do, this does.
+Offsets, batch borders and producer fields never change. A batch that keeps its records is copied
+as it is; any other is compressed again with the codec it had. Same results as Kafka's Cleaner and
+MemoryRecords.filterTo.
 
 Every batch's CRC is verified before it counts, in both passes: a damaged batch must neither
 displace good records nor get a new, valid CRC. It ends the cleaning with CorruptRecords.
@@ -63,7 +63,7 @@ HORIZON_MS_MAX = 2**62
 
 
 class Cleaning:
-    """One run over one log."""
+    """One compaction run over one log."""
 
     def __init__(
         self,
@@ -73,8 +73,8 @@ class Cleaning:
         fetch: Callable[[SegmentWanted], None] = lambda _wanted: None,
         compiled: bool | None = None,
     ) -> None:
-        """`spend` is told of bytes read and written, and may wait or raise. `fetch` returns when a
-        segment is there, if the request says so. `compiled` None: as it pays.
+        """`spend` is called with bytes read and written; may wait or raise. `fetch` returns when a
+        segment is there, if the request asks for segments. `compiled` None: if numba pays off.
         """
         if compiled is None:
             compiled = request.is_large and vectorised.available()
@@ -83,7 +83,7 @@ class Cleaning:
         self._fetch = fetch
         self._compiled = compiled
         self._keys = self._make_keys()
-        # The last batch of the group of which nothing stayed.
+        # The last batch of the group that lost all its records.
         self._dropped: list[tuple[BatchWindow, Batch]] = []
         self._producers = {producer.producer_id: producer for producer in request.producers}
         self.statistics = CleaningStatistics(next_dirty_offset=request.first_dirty_offset)
@@ -99,9 +99,9 @@ class Cleaning:
         )
 
     def groups(self) -> Iterator[CleanedGroup]:
-        """Cleans group by group; each is on disk, synced, when it is yielded.
+        """Cleans group by group; yields each one when it is synced to disk.
 
-        Raises CorruptRecords, DiskError. After the last group `statistics` says how far it came.
+        Raises CorruptRecords, DiskError. After the last group `statistics` has the totals.
         """
         self._index_keys()
         statistics = self.statistics
@@ -142,7 +142,7 @@ class Cleaning:
     def _index_keys(self) -> None:
         request, keys = self._request, self._keys
         # A transaction that ended before the dirty part would seem to be open: its marker is passed
-        # over, and what its producer committed later would be taken for aborted.
+        # over, and later committed records of its producer would be taken for aborted.
         transactions = CleanedTransactions(
             entry for entry in request.aborted if entry.last_offset >= request.first_dirty_offset
         )
@@ -153,11 +153,11 @@ class Cleaning:
                 self.statistics.indexed_bytes += window.source_bytes
                 if self._index_window(window, transactions):
                     return
-            # Compaction may have taken the last offsets of the segment earlier.
+            # Earlier compaction may have removed the last offsets of the segment.
             keys.latest_offset = segment.end_offset - 1
 
     def _index_window(self, window: BatchWindow, transactions: CleanedTransactions) -> bool:
-        """Adds the keys of a window; True if there is no room for more."""
+        """Adds the keys of a window; True if the index is full."""
         keys, start_offset = self._keys, self._request.first_dirty_offset
         run: list[Payload] = []
         last_offset = keys.latest_offset
@@ -191,7 +191,7 @@ class Cleaning:
     def _is_left_out(
         self, window: BatchWindow, batch: Batch, transactions: CleanedTransactions
     ) -> bool:
-        """Whether a batch says nothing about keys: markers, and what was aborted."""
+        """Whether a batch adds no keys to the index: markers, and data of aborted transactions."""
         header = batch.header
         if header.is_control:
             _take_marker(window, batch, transactions)
@@ -245,7 +245,7 @@ class Cleaning:
     def _copy_window(
         self, window: BatchWindow, target: CleanedSegment, transactions: CleanedTransactions
     ) -> bool:
-        """Copies what stays of a window; whether anything of it changed."""
+        """Copies the retained batches of a window; returns whether any of them changed."""
         for batch in window.batches:
             header = batch.header
             check_crc(window.content, batch.header, batch.position)
@@ -271,7 +271,7 @@ class Cleaning:
         return is_changed
 
     def _goes(self, window: BatchWindow, batch: Batch, transactions: CleanedTransactions) -> _Goes:
-        """What the transactions say of a batch."""
+        """The verdict on a batch by its transaction."""
         header = batch.header
         if not header.attributes & _NEEDS_TRANSACTIONS:
             return _STAYS
@@ -288,7 +288,7 @@ class Cleaning:
         return _Goes(all_records=aborted, needs_horizon=False)
 
     def _is_over(self, batch: Batch) -> bool:
-        """Whether tombstones and markers of the batch have been there long enough."""
+        """Whether the delete horizon of tombstones and markers in the batch has passed."""
         horizon_ms = _horizon_ms(batch)
         return (
             horizon_ms is not None
@@ -297,7 +297,7 @@ class Cleaning:
         )
 
     def _retain(self, window: BatchWindow, goes: Sequence[_Goes]) -> list[Retained | None]:
-        """The records of data batches that stay; None for batches whose records are not asked."""
+        """The retained records of data batches; None for batches whose records are not read."""
         retained: list[Retained | None] = [None] * len(window.batches)
         run: list[Payload] = []
         places: list[int] = []
@@ -322,7 +322,7 @@ class Cleaning:
     def _remains(
         self, window: BatchWindow, batch: Batch, gone: _Goes, kept: Retained | None
     ) -> _Remains | None:
-        """The batch as it is written; None if nothing of it is."""
+        """The batch to write; None if none of it remains."""
         header = batch.header
         original = batch.encoded(window.content)
         if gone.all_records or not header.record_count:
@@ -333,7 +333,7 @@ class Cleaning:
             records: Buffer = original[batch_format.HEADER_BYTES :]
             kept = Retained(records, header.record_count, header.max_timestamp_ms, True, 0, True)
         elif kept is None or not kept.is_readable:
-            # Records that nobody can read are no reason to give up the log, nor to lose them.
+            # Unreadable records are no reason to give up the log, nor to lose them.
             self.statistics.unreadable_batches += 1
             return _Remains(original, header.record_count, header.max_timestamp_ms, False)
         self.statistics.keyless_records += kept.keyless_count
@@ -361,7 +361,7 @@ class Cleaning:
         return _Remains(content, kept.record_count, max_timestamp_ms, True)
 
     def _emptied(self, batch: Batch, original: memoryview) -> _Remains | None:
-        """A batch without records: its header alone, if somebody still needs that."""
+        """Only the header of a batch, if a producer or the last offset still needs it."""
         header = batch.header
         if not self._is_needed_empty(batch):
             return None
@@ -382,14 +382,14 @@ class Cleaning:
 
 
 class _Goes(NamedTuple):
-    """Whether all records of a batch go, and whether it gets a delete horizon though it stays."""
+    """Whether all records of a batch go, and whether a batch that stays gets a delete horizon."""
 
     all_records: bool
     needs_horizon: bool
 
 
 class _Remains(NamedTuple):
-    """A batch to be written."""
+    """A batch to write."""
 
     content: Buffer
     record_count: int
@@ -402,7 +402,7 @@ _NEEDS_TRANSACTIONS = batch_format.TRANSACTIONAL_BIT | batch_format.CONTROL_BIT
 
 
 def _horizon_ms(batch: Batch) -> int | None:
-    """The time from which on tombstones and markers of the batch may go, if it has one."""
+    """When tombstones and markers of the batch may go: its delete horizon; None if unset."""
     header = batch.header
     if header.attributes & batch_format.DELETE_HORIZON_BIT:
         return header.base_timestamp_ms
@@ -410,7 +410,7 @@ def _horizon_ms(batch: Batch) -> int | None:
 
 
 def _take_marker(window: BatchWindow, batch: Batch, transactions: CleanedTransactions) -> bool:
-    """Tells the transactions of a control batch; whether it may go."""
+    """Passes a control batch to the transactions; returns whether it may be removed."""
     header = batch.header
     is_empty = not header.record_count
     marker = None
@@ -424,7 +424,7 @@ def _take_marker(window: BatchWindow, batch: Batch, transactions: CleanedTransac
 def _payload(
     batch: Batch, decompressed_bytes: int | None = None, *, drop_tombstones: bool = False
 ) -> Payload:
-    """Where the records of a batch lie: in the window, or in a buffer of their own."""
+    """Where the records of a batch lie: in the window, or in a decompressed buffer."""
     header = batch.header
     if decompressed_bytes is None:
         start, end = batch.position + batch_format.HEADER_BYTES, batch.end_position

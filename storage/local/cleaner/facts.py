@@ -1,8 +1,8 @@
-"""What the plan of a cleaning is told about a log: which segments may be replaced, and their facts.
+"""Facts about a log for the plan of a cleaning: its segments, and which of them may be replaced.
 
     [ archived ......)[ clean, about to be copied )[ rewritable ............)[ active )
 
-What the other tier has is not rewritten on this disk, and what is clean waits for its copy.
+Archived segments are not rewritten on this disk, and clean ones wait for their copy.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from strandline.storage.model import NO_TIMESTAMP
 
 
 def log_facts(opened: LocalLog) -> LogFacts:
-    """A log as the plan sees it."""
+    """The facts of a log that the plan needs."""
     with_first = opened.config.max_compaction_lag_ms != LONG_MAX
     segments = rewritable(opened)
     active_base_offset = opened.active_segment.base_offset
@@ -37,7 +37,7 @@ def log_facts(opened: LocalLog) -> LogFacts:
 
 
 def segment_facts(segment: LogSegment, *, with_first_timestamp: bool = False) -> CleanableFacts:
-    """What the cleaner decides by. A first timestamp costs a read of the file. Raises DiskError."""
+    """The facts of one segment. A first timestamp costs a read of the file. Raises DiskError."""
     return CleanableFacts(
         base_offset=segment.base_offset,
         end_offset=segment.end_offset,
@@ -57,8 +57,8 @@ def producer_tails(opened: LocalLog) -> Iterator[ProducerTail]:
 def rewritable(opened: LocalLog) -> list[LogSegment]:
     """The closed segments that a cleaning may replace.
 
-    What the other tier has stays as it is there. Nor is what is clean replaced once more where it
-    is about to be copied: there it is compacted with what came after it.
+    Archived segments stay as they are. A clean segment that is about to be copied is not
+    replaced again here: it is compacted in the archive with the records that follow it.
     """
     closed = [segment for segment in opened.segments if not segment.is_active]
     archived_below = opened.archived_below()
@@ -77,7 +77,7 @@ def _is_tiered(opened: LocalLog) -> bool:
 
 
 def is_in_reach(opened: LocalLog) -> bool:
-    """Whether the log takes changes, and all that is not on this disk is known to be archived."""
+    """Whether the log accepts changes, and every record that is not on this disk is archived."""
     archived_below = opened.archived_below()
     if opened.is_stopped or archived_below is None:
         return False
@@ -85,9 +85,9 @@ def is_in_reach(opened: LocalLog) -> bool:
 
 
 def horizon_end_offset(opened: LocalLog, start_offset: int) -> int:
-    """Up to where tombstones and markers may go when their time has come.
+    """The offset below which tombstones and markers may be removed after their delete horizon.
 
-    Behind the beginning of the log an older value of a key could come back once its tombstone is
-    gone, from what is not cleaned with it.
+    If records before the local log are not part of the cleaning, removing a tombstone could
+    bring back an older value of its key from there.
     """
     return LONG_MAX if start_offset <= opened.log_start_offset else 0

@@ -1,4 +1,4 @@
-"""What the broker and the child that cleans say to each other; see `process.py`."""
+"""Messages between the broker and the child process that cleans; see `process.py`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from strandline.storage.local.cleaner.plan import CleanableFacts
 from strandline.storage.local.segment.cleaned_segment import CleanedFacts
 from strandline.storage.model import AbortedTransaction
 
-# Loading numba takes a second or two of CPU and 100 MB; Python cleans about so much in that time.
+# Loading numba takes a second or two of CPU and 100 MB; plain Python cleans this much in that time.
 PLAIN_BYTES_MAX = 16 * 1024 * 1024
 PLAIN_OFFSETS_MAX = 100_000
 
 
 class ProducerTail(NamedTuple):
-    """The last thing a producer wrote; `last_data_offset` is -1 if that was a marker."""
+    """The last offset that a producer wrote; `last_data_offset` is -1 if that was a marker."""
 
     producer_id: int
     epoch: int
@@ -29,9 +29,9 @@ class CleaningRequest:
     """One log to be cleaned. `segments` are the closed ones below the first uncleanable offset.
 
     `aborted` are the aborted transactions that touch them, `producers` those that may go on.
-    Tombstones and markers at or above `horizon_end_offset` stay whatever their time is. With
+    Tombstones and markers at or above `horizon_end_offset` stay whatever their horizon is. With
     `keeps_segments` no segment becomes empty: the header of its last batch stays. With
-    `asks_for_segments` each one is asked for before it is read, and not needed when the next is.
+    `asks_for_segments` the child requests each one before it reads it, and needs one at a time.
     `key_bytes_max` is this cleaner's share of log.cleaner.dedupe.buffer.size, `io_bytes` that of
     log.cleaner.io.buffer.size.
     """
@@ -66,14 +66,14 @@ class CleaningRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentWanted:
-    """The file of this segment has to be there before the cleaning goes on."""
+    """A request of the child: it needs the file of this segment to go on."""
 
     base_offset: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanedGroup:
-    """Segments, and what replaces them; `facts` is None if there is nothing to gain."""
+    """Segments and the segment that replaces them; `facts` is None if there is nothing to gain."""
 
     sources: tuple[CleanableFacts, ...]
     facts: CleanedFacts | None
@@ -81,7 +81,7 @@ class CleanedGroup:
 
 @dataclass(slots=True, kw_only=True)
 class CleaningStatistics:
-    """What a cleaning did; `key_share` is how full the memory for keys became, 0 to 1."""
+    """Totals of a cleaning; `key_share` is how full the memory for keys became, 0 to 1."""
 
     next_dirty_offset: int
     key_count: int = 0

@@ -1,4 +1,4 @@
-"""What the cleaner tells of itself, in plain numbers that an exporter reads."""
+"""Figures of the cleaner, in plain numbers for the metrics exporter."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from strandline.storage.local.cleaner.messages import CleaningStatistics
 
 @dataclass(slots=True)
 class CleanerFigures:
-    """Of the last look for work, of the last cleaning, and since the start."""
+    """Figures of the last search for work, of the last cleaning, and totals since the start."""
 
     last_look_ms: int
-    # The dirtiest log, 0 to 1.
+    # The dirty ratio of the dirtiest log, 0 to 1.
     dirty_ratio_max: float = 0.0
     uncleanable_partitions: int = 0
     uncleanable_bytes: int = 0
-    # How long max.compaction.lag.ms has been over for the log that waits longest.
+    # How far the log that waits longest is beyond max.compaction.lag.ms.
     delay_ms_max: int = 0
 
-    # How full the memory for keys became, 0 to 1, and how long it all took.
+    # How full the memory for keys became, 0 to 1, and how long the cleaning took.
     key_share: float = 0.0
     clean_s: float = 0.0
 
@@ -28,7 +28,7 @@ class CleanerFigures:
     written_bytes_total: int = 0
 
     def note_cleaning(self, done: CleaningStatistics, *, elapsed_s: float) -> None:
-        """A log was cleaned."""
+        """Adds a finished cleaning."""
         self.key_share = done.key_share
         self.clean_s = elapsed_s
         self.cleanings_total += 1

@@ -1,22 +1,22 @@
-"""What is to be compacted next, decided from numbers alone. Kafka's LogCleanerManager.
+"""Decides which log to compact next, from numbers alone. Kafka's LogCleanerManager.
 
     offsets      [ clean ..............)[ dirty ...............)[ not cleanable yet ....)
                  log start       first dirty              first uncleanable           end
     segments     | s0 | s1 | s2 | s3    | s4 | s5 | s6 | s7    | s8 | active
 
-Dirty is what came after the last cleaning (the checkpoint). Not cleanable are the active segment,
-what lies behind the last stable offset (open transactions), what is younger than
-min.compaction.lag.ms, and what is not synced yet: an older record must not go before the newer
+Dirty are records after the last cleaning (the checkpoint). Not cleanable are the active segment,
+records after the last stable offset (open transactions), records younger than
+min.compaction.lag.ms, and records not synced yet: an older record must stay until the newer
 record of its key is safe. Always whole segments.
 
     dirty ratio = dirty bytes / (clean bytes + dirty bytes)
 
 The dirtiest log above its min.cleanable.dirty.ratio goes first; one with a record older than
-max.compaction.lag.ms needs no ratio. Nor does one that is copied to the other tier: what is clean
-leaves the disk, and only what is clean is copied, so a ratio of 1 would end the copying.
+max.compaction.lag.ms needs no ratio. Nor does one that is archived: clean segments
+leave the disk, and only clean ones are copied, so a ratio of 1 would end the copying.
 
 A cleaning rewrites everything below the first uncleanable offset, in groups of neighbouring
-segments that fit into one, so that a log does not crumble into ever smaller ones.
+segments that fit into one, so that segments do not become ever smaller.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ class LogFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleaningPlan:
-    """What a cleaning of one log would do. `is_overdue`: max.compaction.lag.ms is over.
+    """The work of a cleaning of one log. `is_overdue`: max.compaction.lag.ms is over.
 
-    `resets_checkpoint`: the checkpoint lay outside of the log and is not to be believed.
+    `resets_checkpoint`: the checkpoint lay outside of the log and is ignored.
     """
 
     first_dirty_offset: int
@@ -82,17 +82,17 @@ class CleaningPlan:
         if self.clean_bytes + self.dirty_bytes == 0:
             return False
         if config.remote_storage_enable and not config.remote_log_copy_disable:
-            # It waits for nothing else to be copied, and is cleaned once on this disk.
+            # It waits for no further copy, and is cleaned once on this disk.
             return self.dirty_bytes > 0
         return self.is_overdue or self.dirty_ratio > config.min_cleanable_dirty_ratio
 
 
 def plan_cleaning(facts: LogFacts, *, cleaned_offset: int | None, now_ms: int) -> CleaningPlan:
-    """`cleaned_offset` is the checkpoint of the cleaner, None if it knows nothing of this log."""
+    """`cleaned_offset` is the cleaner's checkpoint of this log; None if it has none."""
     first_dirty_offset = facts.log_start_offset if cleaned_offset is None else cleaned_offset
     resets = False
     if not facts.log_start_offset <= first_dirty_offset <= facts.end_offset:
-        # Below: retention took what was clean. Above: the end of the log was lost with a crash.
+        # Below: retention removed the clean part. Above: a crash lost the end of the log.
         resets = True
         first_dirty_offset = facts.log_start_offset
     limit = max(first_dirty_offset, _uncleanable_from(facts, first_dirty_offset, now_ms))
@@ -118,7 +118,7 @@ def plan_cleaning(facts: LogFacts, *, cleaned_offset: int | None, now_ms: int) -
 
 
 def _uncleanable_from(facts: LogFacts, first_dirty_offset: int, now_ms: int) -> int:
-    """The offset from which on nothing may be cleaned, before whole segments are made of it."""
+    """The offset from which on nothing may be cleaned, not yet rounded to a segment border."""
     limit = min(facts.last_stable_offset, facts.active_base_offset, facts.durable_offset)
     lag_ms = facts.config.min_compaction_lag_ms
     if lag_ms > 0:
@@ -131,7 +131,7 @@ def _uncleanable_from(facts: LogFacts, first_dirty_offset: int, now_ms: int) -> 
 
 
 def _delay_ms(facts: LogFacts, first_dirty_offset: int, now_ms: int) -> int:
-    """How long max.compaction.lag.ms has been over for the oldest dirty record; 0 if it is not."""
+    """How far the oldest dirty record is beyond max.compaction.lag.ms; 0 if it is not."""
     oldest_ms = min(
         (
             segment.first_timestamp_ms

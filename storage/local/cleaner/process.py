@@ -1,4 +1,4 @@
-"""Cleaning in a process of its own: the broker's loop shares no interpreter with it.
+"""Runs a cleaning in a child process, which shares no interpreter with the broker's event loop.
 
     broker   --- CleaningRequest --->    child
              <-- CleanedGroup ---                   a group is on disk, as .cleaned files
@@ -9,8 +9,8 @@
 A request may have the child ask for each segment (SegmentWanted); True says that it is there.
 
 One child per cleaner thread. It is started with the first request and ended after `IDLE_S` without
-one, so an idle broker is small. To stop it in the middle it is killed: what it wrote so far has
-names that nobody reads. One that does not move any more is killed, too.
+one, so an idle broker is small. To abort a cleaning the child is killed: its files so far have
+names that are ignored. A child that hangs is killed, too.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ if TYPE_CHECKING:
 
 # Long enough to serve a burst of logs with one child, short enough to give the memory back.
 IDLE_S = 60.0
-# How soon somebody who waits for the child sees that it was abandoned.
+# How soon a caller that waits for the child sees that it was abandoned.
 POLL_S = 0.5
-# A child that did nothing at all for so long was stopped, or hangs with its disk: however
-# much there is to do, and however slow the disk or the limit on its reads, it moves now and then.
+# A child without any activity for this long was stopped, or hangs with its disk: a working child
+# shows some now and then, however large the log and however slow the disk or the throttle.
 STILL_S_MAX = 300.0
-# No faster than Kafka's throttle looks.
+# Kafka's throttle checks as often.
 THROTTLE_SLEEP_S_MAX = 1.0
 
 
 class CleaningFailed(StorageError):
-    """The cleaning ended for a reason that lies neither in the disk nor in the records."""
+    """The cleaning failed for a reason that lies neither in the disk nor in the records."""
 
 
 class CleanerProcess:
@@ -72,9 +72,9 @@ class CleanerProcess:
         self._send(self._child, request)
 
     def next(self) -> CleanedGroup | CleaningStatistics | SegmentWanted:
-        """Waits for the next group or wish, or for the end.
+        """Waits for the next group, segment request, or the end.
 
-        Raises what ended the cleaning: CorruptRecords, DiskError, CleaningFailed, ChildFailed.
+        Raises its error: CorruptRecords, DiskError, CleaningFailed, ChildFailed.
         """
         child = self._child
         assert child is not None, "no cleaning was begun"
@@ -103,7 +103,7 @@ class CleanerProcess:
         return answer
 
     def proceed(self) -> None:
-        """The group is swapped in; the child goes on with the next one. Raises ChildFailed."""
+        """Tells the child that the group is swapped in and it may go on. Raises ChildFailed."""
         child = self._child
         assert child is not None, "no cleaning was begun"
         self._send(child, True)
@@ -121,7 +121,7 @@ class CleanerProcess:
             raise died from error
 
     def stop(self) -> None:
-        """Ends a cleaning in the middle; the next one gets a new child."""
+        """Aborts a cleaning; the next one gets a new child."""
         child, self._child = self._child, None
         if child is not None:
             child.give_up()
@@ -133,13 +133,13 @@ class CleanerProcess:
             child.abandon()
 
     def end_if_idle(self) -> None:
-        """Ends the child if nobody needed it for a while."""
+        """Ends the child if it was idle for `IDLE_S`."""
         if self._child is not None and self._clock.monotonic_s() - self._used_s >= IDLE_S:
             child, self._child = self._child, None
             child.end()
 
     def close(self) -> None:
-        """Ends the child for good; a cleaning that is running fails at once."""
+        """Ends the child for good; a running cleaning fails at once."""
         self._closed.set()
         self.abandon()
 
@@ -148,11 +148,11 @@ class CleanerProcess:
 
 
 class _Orphaned(Exception):
-    """The broker is gone, or wants no more of this."""
+    """The broker is gone, or has abandoned this cleaning."""
 
 
 class _Throttle:
-    """log.cleaner.io.max.bytes.per.second, over reads and writes."""
+    """Throttles reads and writes to log.cleaner.io.max.bytes.per.second."""
 
     def __init__(self, connection: Connection, bytes_per_s: float, clock: Clock) -> None:
         self._connection = connection
@@ -162,12 +162,12 @@ class _Throttle:
         self._spent_bytes = 0
 
     def spend(self, size_bytes: int) -> None:
-        """Waits until so much may have been done. Raises _Orphaned."""
+        """Waits until this many bytes are allowed. Raises _Orphaned."""
         self._spent_bytes += size_bytes
         due_s = self._begun_s + self._spent_bytes / self._bytes_per_s
         while True:
             wait_s = due_s - self._clock.monotonic_s()
-            # The broker sends nothing meanwhile; what can be read is its end.
+            # The broker sends nothing meanwhile: a readable socket means that it was closed.
             if self._connection.poll(max(0.0, min(wait_s, THROTTLE_SLEEP_S_MAX))):
                 raise _Orphaned
             if wait_s <= 0:
@@ -175,7 +175,7 @@ class _Throttle:
 
 
 def serve(connection: Connection, clock: Clock) -> None:
-    """The child: answers requests until the other end is gone."""
+    """The child's loop: answers requests until the broker closes the socket."""
     while True:
         try:
             request = connection.recv()
@@ -198,7 +198,7 @@ def _clean(
         return error
     except (EOFError, OSError, _Orphaned):
         raise
-    except Exception as error:  # whatever it is, the broker must hear of it and go on
+    except Exception as error:  # any error: the broker must be told, and goes on
         return CleaningFailed(f"{type(error).__name__}: {error}")
     return cleaning.statistics
 
@@ -209,5 +209,5 @@ def _fetch(connection: Connection, wanted: SegmentWanted) -> None:
 
 
 def main() -> None:
-    """The child's program."""
+    """The main function of the child process."""
     serve(connect_to_parent(), SystemClock())

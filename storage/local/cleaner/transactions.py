@@ -1,4 +1,4 @@
-"""Which transactional batches a cleaning may drop. Kafka's CleanedTransactionMetadata.
+"""Decides which transactional batches a cleaning may drop. Kafka's CleanedTransactionMetadata.
 
 One pass over the log, from its start, one batch after the other:
 
@@ -8,7 +8,7 @@ One pass over the log, from its start, one batch after the other:
     data of a committed transaction   compacted like any other
     its marker                        stays while there is data
 
-A marker without data may go, but not at once: a consumer that stands in the middle must still meet
+A marker without data may go, but not at once: a consumer inside the transaction must still read
 it. So it first gets a delete horizon, like a tombstone.
 
 A transaction ends at the offset of its marker, whether that is still there or not: an index that
@@ -26,25 +26,25 @@ from strandline.storage.model import AbortedTransaction
 
 
 class CleanedTransactions:
-    """The transactions that are open where the pass stands."""
+    """The transactions that are open at the position of the pass."""
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
         """`aborted` are those that touch the range of the pass, in any order."""
         self._waiting = deque(sorted(aborted, key=lambda entry: entry.first_offset))
-        # producer id -> the transaction, and whether the pass saw data of it
+        # producer id -> the transaction, and whether the pass has seen data of it
         self._aborted: dict[int, AbortedTransaction] = {}
         self._aborted_with_data: set[int] = set()
         self._committed: set[int] = set()
-        # Entries of the transaction index of the segment that is being made.
+        # Entries of the transaction index of the segment that is being written.
         self.retained: list[AbortedTransaction] = []
 
     def take_retained(self) -> list[AbortedTransaction]:
-        """The entries since this was last asked."""
+        """The entries since the last call."""
         retained, self.retained = self.retained, []
         return retained
 
     def is_aborted_data(self, producer_id: int, last_offset: int, *, transactional: bool) -> bool:
-        """Takes over a data batch; whether its records go because their transaction was aborted."""
+        """Notes a data batch; whether it belongs to an aborted transaction and is dropped."""
         self._begin_up_to(last_offset)
         if not transactional:
             return False
@@ -58,9 +58,9 @@ class CleanedTransactions:
     def is_marker_free(
         self, producer_id: int, last_offset: int, marker: TransactionMarker | None, *, empty: bool
     ) -> bool:
-        """Takes over a control batch; whether nothing of its transaction is left.
+        """Notes a control batch; returns whether no data of its transaction is left.
 
-        `marker` is None for an `empty` one, of which the record went already, and for control
+        `marker` is None for an `empty` batch, whose record was removed already, and for control
         records of other kinds, which stay.
         """
         self._begin_up_to(last_offset)

@@ -1,16 +1,16 @@
-"""The batches of one segment as a cleaning reads them: windows of whole batches.
+"""Reads the batches of one segment for a cleaning, in windows of whole batches.
 
     segment file   [batch][batch][batch][batch....]      a window holds as many whole batches as fit
                    |---- window ----|--- window --       into io_bytes; a larger batch gets its own
 
     window = content, and where its batches lie in it
 
-Messages of formats 0 and 1 come out as batches of v2: so a log is in one format once it was
-cleaned, and only there can a tombstone have a delete horizon. Kafka keeps the old format and goes
+Messages of formats 0 and 1 are converted to batches of v2: so a log has one format once it was
+cleaned, and only v2 batches can have a delete horizon. Kafka keeps the old format and goes
 by the age of the file.
 
-Whoever uses a batch verifies its CRC first; here only what was old is verified, before it is
-written anew.
+Callers verify the CRC of a batch before they use it; here only old messages are verified, before
+they are converted.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WINDOW_BYTES_MIN = 64 * 1024
 
 
 class BatchWindow(NamedTuple):
-    """A piece of a segment file with whole batches; `source_bytes` are those of the file."""
+    """A piece of a segment file with whole batches; `source_bytes` counts the bytes in the file."""
 
     content: bytes
     batches: list[Batch]
@@ -56,7 +56,7 @@ def read_windows(
     io_bytes: int,
     spend: Callable[[int], None],
 ) -> Iterator[BatchWindow]:
-    """The first `size_bytes` of a segment file; `spend` is told of every window's bytes.
+    """The first `size_bytes` of a segment file; `spend` is called with every window's bytes.
 
     Raises CorruptRecords, DiskError.
     """
@@ -75,7 +75,7 @@ def read_windows(
                 wanted_bytes = window_bytes
                 yield _modern(BatchWindow(content, batches, source_bytes))
                 continue
-            # Not even one batch fits, or the file ends inside of one.
+            # No whole batch fits, or the file ends inside a batch.
             if len(content) < batch_format.LOG_OVERHEAD_BYTES:
                 raise CorruptRecords(f"{path} ends inside a batch header at {position}")
             _, length = batch_format.LOG_OVERHEAD.unpack_from(content)
@@ -87,7 +87,7 @@ def read_windows(
 
 
 def _modern(window: BatchWindow) -> BatchWindow:
-    """The window with messages of formats 0 and 1 as batches of v2."""
+    """The window with messages of formats 0 and 1 converted to batches of v2."""
     if not any(batch.header.is_old for batch in window.batches):
         return window
     parts: list[Buffer] = []

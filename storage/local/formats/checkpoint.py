@@ -37,9 +37,9 @@ CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 
 CHECKPOINT_VERSION = 0
 OFFSET_MAX = 2**63 - 1
-# Of a line that is none: after a power cut a file may be full of zeros.
+# How much of a malformed line an error shows: after a power cut a file may be full of zeros.
 SHOWN_CHARACTERS_MAX = 40
-# Later Kafkas put a broker epoch in here; -1 is their word for "unknown".
+# Later Kafkas write a broker epoch here; -1 is Kafka's value for "unknown".
 CLEAN_SHUTDOWN_CONTENT = b'{"version":0,"brokerEpoch":-1}'
 META_PROPERTIES_VERSION = 1
 
@@ -89,7 +89,7 @@ def read_offsets(path: Path) -> dict[TopicPartition, int]:
         }
     except ValueError as error:
         raise CorruptFile(f"{path}: {error}") from error
-    # A log start behind the end empties a log: not for a number that no offset can be.
+    # A log start behind the end empties a log: so a number that cannot be an offset is refused.
     if offsets and max(offsets.values()) > OFFSET_MAX:
         raise CorruptFile(f"{path} has an offset of more than 63 bits")
     return offsets
@@ -115,7 +115,7 @@ def write_epochs(path: Path | str, epochs: Sequence[EpochStart], *, sync: bool) 
 
 
 def read_moves(path: Path) -> dict[TopicPartition, TopicId]:
-    """The partitions that are to move to a folder, in order. Raises like `read_offsets`."""
+    """The pending moves into a folder, in order. Raises the errors of `read_offsets`."""
     try:
         return {
             TopicPartition(topic, int(partition)): decode_id(topic_id)
@@ -126,7 +126,7 @@ def read_moves(path: Path) -> dict[TopicPartition, TopicId]:
 
 
 def write_moves(path: Path, moves: Mapping[TopicPartition, TopicId]) -> None:
-    """Replaces such a file and syncs it. Raises DiskError."""
+    """Replaces `moves-into-this-folder` and syncs it. Raises DiskError."""
     rows = (f"{key.topic} {key.partition} {encode_id(id_)}" for key, id_ in moves.items())
     _write_rows(path, rows, sync=True)
 
@@ -140,9 +140,9 @@ def encode_id(value: uuid.UUID) -> str:
 
 
 def decode_id(text: str) -> uuid.UUID:
-    """Raises CorruptFile if `text` is no such form."""
+    """The uuid in Kafka's text form. Raises CorruptFile if `text` is not one."""
     try:
-        # Strictly: what is no letter of it would be passed over.
+        # Strict: the decoder would skip characters outside the alphabet.
         return uuid.UUID(bytes=base64.b64decode(text + "==", altchars=b"-_", validate=True))
     except ValueError as error:
         raise CorruptFile(f"{text!r} is no id") from error
@@ -159,7 +159,7 @@ def random_id() -> str:
 
 
 def read_topic_id(folder: Path) -> TopicId | None:
-    """The topic id of a partition folder; None if it was made by a Kafka before 2.8."""
+    """The topic id of a partition folder; None if a Kafka before 2.8 created it."""
     path = f"{folder}/{PARTITION_METADATA}"
     text = read_text(path)
     if text is None:
@@ -172,7 +172,7 @@ def read_topic_id(folder: Path) -> TopicId | None:
     except CorruptFile as error:
         raise CorruptFile(f"{path}: {error}") from error
     if topic_id == ZERO_TOPIC_ID:
-        # To Kafka, too, it is damage: the folder would count for one of a topic without an id.
+        # Kafka treats this as damage, too: otherwise the topic would seem to have no id.
         raise CorruptFile(f"{path} has the topic_id of no topic")
     return topic_id
 

@@ -1,4 +1,4 @@
-"""Which leader epoch wrote from which offset on: `leader-epoch-checkpoint`.
+"""The leader epochs of a log and their start offsets: `leader-epoch-checkpoint`.
 
     (epoch 0, 0) (epoch 3, 120) (epoch 4, 200)   and end 260:
     epoch 0 wrote [0, 120), 1 and 2 wrote nothing, 3 wrote [120, 200), 4 writes [200, ...)
@@ -28,18 +28,18 @@ from strandline.storage.model import NO_EPOCH, EpochStart
 
 
 class LeaderEpochCache:
-    """The lineage of one partition, and its file."""
+    """The leader-epoch lineage of one partition, and its file."""
 
     def __init__(self, path: Path | str, starts: Iterable[EpochStart] = ()) -> None:
-        # As text at a start, which makes thousands of them.
+        # Text and not a Path: a start creates thousands of them.
         self._path = path
         self._starts: tuple[EpochStart, ...] = tuple(starts)
         self.latest_epoch = self._starts[-1].epoch if self._starts else NO_EPOCH
         # Whether the file lacks an epoch that was assigned.
         self.is_unwritten = False
-        # Whether the file may go back to an earlier one with the power.
+        # Whether the last write of the file may be lost in a power cut.
         self.is_unsynced = False
-        # The file is written by worker threads too.
+        # Worker threads write the file, too.
         self._write_lock = threading.Lock()
 
     @classmethod
@@ -73,14 +73,14 @@ class LeaderEpochCache:
         self.is_unwritten = True
 
     def epoch_for(self, offset: int) -> int:
-        """The epoch that wrote `offset`; -1 if it lies before the lineage."""
+        """The epoch that wrote `offset`; -1 before the start of the lineage."""
         found = bisect_right(self._starts, offset, key=lambda start: start.start_offset)
         return self._starts[found - 1].epoch if found else NO_EPOCH
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochStart:
         """The answer of OffsetForLeaderEpoch: the largest epoch <= `epoch`, and where it ended.
 
-        (-1, -1) if `epoch` is newer than all that is known.
+        (-1, -1) if `epoch` is newer than the latest one.
         """
         if epoch == NO_EPOCH or not self._starts or epoch > self.latest_epoch:
             return EpochStart(NO_EPOCH, -1)
@@ -88,12 +88,12 @@ class LeaderEpochCache:
         if epoch == self.latest_epoch:
             return EpochStart(epoch, log_end_offset)
         if found == 0:
-            # Older than the oldest we know: nothing of it is left, so it ended where we begin.
+            # Older than the oldest known epoch: its records are gone, so it ends where we begin.
             return EpochStart(epoch, self._starts[0].start_offset)
         return EpochStart(self._starts[found - 1].epoch, self._starts[found].start_offset)
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Forgets what was written before `start_offset`; the file follows with `write`.
+        """Drops epochs of records before `start_offset`; the file follows with `write`.
 
         As Kafka's LeaderEpochFileCache.truncateFromStartAsyncFlush: the epoch that wrote at
         `start_offset` begins there from now on.
@@ -106,19 +106,19 @@ class LeaderEpochCache:
         self.is_unwritten = True
 
     def truncate_from_end(self, end_offset: int) -> None:
-        """Forgets epochs that begin at or after `end_offset`."""
+        """Drops epochs that begin at or after `end_offset`."""
         found = bisect_left(self._starts, end_offset, key=lambda start: start.start_offset)
         if found < len(self._starts):
             self._replace(self._starts[:found])
 
     def replace(self, starts: Iterable[EpochStart]) -> None:
-        """Takes over a whole lineage, as restored from the remote tier."""
+        """Replaces the lineage, as restored from the remote tier."""
         self._replace(tuple(starts))
 
     def write(self, *, sync: bool) -> None:
         """Brings the file up to date. Blocks; may be called from any thread. Raises DiskError."""
         with self._write_lock:
-            # First, so that an epoch that comes meanwhile is not taken for written.
+            # Cleared first, so that an epoch assigned meanwhile stays marked as not written.
             self.is_unwritten, self.is_unsynced = False, not sync
             try:
                 checkpoint.write_epochs(self._path, self._starts, sync=sync)
@@ -127,7 +127,7 @@ class LeaderEpochCache:
                 raise
 
     def sync(self) -> None:
-        """Makes the file durable as it stands; its name is the caller's. Blocks, like `write`."""
+        """Syncs the file as it is; the caller makes its name durable. Blocks, like `write`."""
         with self._write_lock:
             self.is_unsynced = False
             try:

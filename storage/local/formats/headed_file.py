@@ -1,8 +1,8 @@
-"""A small file whose first line says what it is and whether it is whole.
+"""Small files with a one-line header: magic, version and checksum of the body.
 
 {"magic": "strandline-...", "version": 1, "crc32c": of the body}
 ...the body...
-...the end, of which there may be one that the checksum does not know...
+...optional trailing bytes outside the checksum...
 """
 
 from __future__ import annotations

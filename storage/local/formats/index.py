@@ -8,8 +8,8 @@ entry says: the highest timestamp up to and including the batch that ends at thi
 one. Both grow strictly in both columns.
 
 Invariant: entries may be missing (sparse), never wrong. So an index is a cache: a lookup gives a
-place to start walking from, and whatever is in doubt is thrown away and rebuilt from the log.
-Kafka's format has no checksum, so who uses an entry compares it with the batch it names.
+place to start walking from, and a doubtful index is thrown away and rebuilt from the log.
+Kafka's format has no checksum, so callers compare an entry with the batch it names.
 
 The active segment's index lives in memory and is written out in runs of entries; a sealed one is
 complete on disk and is loaded when asked. Loaded sealed indexes share one memory budget. No
@@ -37,7 +37,7 @@ from strandline.storage.quiet_log import QuietLog
 
 log = logging.getLogger(__name__)
 
-# Each lookup tries the file again. One for all indexes, of which few fail.
+# Each lookup tries the file again. One limit for all indexes, of which few fail.
 _quiet_log = QuietLog(log)
 
 # Entries kept back before they are written: one small write per 512 batches of the hot path.
@@ -51,7 +51,7 @@ _TIME_ENTRY = struct.Struct(">qI")
 
 
 class SparseIndex:
-    """Two sorted columns, a file, and what of them is written. Base of the two real indexes."""
+    """Two sorted columns, their file, and how much of them is written. Base of both indexes."""
 
     ENTRY_BYTES: ClassVar[int]
     KEY_TYPE: ClassVar[str]
@@ -80,9 +80,9 @@ class SparseIndex:
     # --- columns ---------------------------------------------------------------------------
 
     def columns(self) -> tuple[array[int], array[int]]:
-        """Both columns, loaded from the file if this is a sealed index that nobody used lately.
+        """Both columns, loaded from the file if this is a sealed index that was unloaded.
 
-        A file that has gone missing yields no entries: lookups then walk from the beginning.
+        A missing file yields no entries: lookups then walk from the beginning.
         """
         keys, values = self._keys, self._values
         if keys is None or values is None:
@@ -105,7 +105,7 @@ class SparseIndex:
         return keys, values
 
     def unload(self) -> None:
-        """Forgets the columns of a sealed index; the next lookup reads the file again."""
+        """Frees the columns of a sealed index; the next lookup reads the file again."""
         if not self._resident:
             self._keys = self._values = None
 
@@ -116,7 +116,7 @@ class SparseIndex:
     # --- file ------------------------------------------------------------------------------
 
     def create_file(self) -> None:
-        """Makes the empty file of a new index; what an old one held is gone. Raises DiskError."""
+        """Creates the empty file of a new index; an old file is emptied. Raises DiskError."""
         file = OpenFile(self._path, writable=True, create=True)
         try:
             if file.size_bytes():
@@ -125,14 +125,14 @@ class SparseIndex:
             file.close()
 
     def load_active(self) -> None:
-        """Takes over what is in the file, to be appended to."""
+        """Loads the file of an active index; appends continue behind its entries."""
         size_bytes = self.read_file()
         self.resume()
         if size_bytes != self._written * self.ENTRY_BYTES:
             self.rewrite()
 
     def read_file(self) -> int:
-        """Reads the file for `resume`; its bytes as it stands, -1 if it cannot be read."""
+        """Reads the file for `resume`; its size in bytes, -1 if it cannot be read."""
         try:
             content = files.read_if_there(self._path)
         except DiskError as error:
@@ -142,29 +142,29 @@ class SparseIndex:
         return -1 if content is None else len(content)
 
     def resume(self) -> None:
-        """Makes what was read the content of an index that is appended to."""
+        """Makes the bytes of `read_file` the content of an active index."""
         keys = self._keys
         if keys is None:
-            # Lookups of others have pushed it out meanwhile.
+            # Lookups of other indexes have unloaded this one meanwhile.
             keys, _ = self._load()
         LOADED.forget(self)
         self._resident = True
         self._written = len(keys)
 
     def resume_with(self, content: bytes) -> None:
-        """Makes `content`, which is what the file holds, that of an active index."""
+        """Makes `content`, the bytes of the file, the columns of an active index."""
         keys, _ = self._adopt(content)
         self._written = len(keys)
 
     def size_on_disk(self) -> int:
-        """Bytes of the file; -1 if there is none."""
+        """Size of the file in bytes; -1 if there is none."""
         try:
             return files.size_bytes(self._path)
         except DiskError:
             return -1
 
     def _last_row(self) -> bytes | None:
-        """The last entry as it stands in the file; None if there is none."""
+        """The last entry in the file; None if there is none."""
         try:
             file = OpenFile(self._path, writable=False)
         except DiskError:
@@ -178,7 +178,7 @@ class SparseIndex:
             file.close()
 
     def write_out(self) -> None:
-        """Appends what is not yet in the file. Raises DiskError; nothing in memory is lost then."""
+        """Appends the unwritten entries to the file. Raises DiskError; memory keeps all entries."""
         keys, values = self._keys, self._values
         if keys is None or values is None or not self._resident:
             return
@@ -200,14 +200,14 @@ class SparseIndex:
         self._written = len(keys)
 
     def rewrite(self) -> None:
-        """Replaces the file by what is in memory."""
+        """Replaces the file by the columns in memory."""
         keys, values = self.columns()
         files.write_atomically(self.path, self._encode(keys, values), sync=False)
         self._written = len(keys)
         self._file_suspect = False
 
     def seal(self) -> None:
-        """Writes the rest; from now on the columns may be dropped and loaded again."""
+        """Writes the remaining entries; from now on the columns may be unloaded."""
         self.write_out()
         if self._resident:
             self._resident = False
@@ -231,7 +231,7 @@ class SparseIndex:
 
     def _write_out_or_wait(self) -> None:
         # A full disk must not turn an append that is already in the log into an error. The entries
-        # stay in memory, the next run writes the file anew, and sealing reports what stays wrong.
+        # stay in memory, the next run rewrites the file, and sealing reports a lasting failure.
         try:
             self.write_out()
         except DiskError as error:
@@ -273,7 +273,7 @@ class OffsetIndex(SparseIndex):
     def floor(self, relative_offset: int) -> OffsetEntry | None:
         """The last entry whose batch ends at or before `relative_offset`.
 
-        The batch that holds the offset is the one of this entry or lies behind it.
+        The batch that holds the offset is that of this entry, or a later one.
         """
         keys, values = self.columns()
         place = bisect_right(keys, relative_offset)
@@ -390,7 +390,7 @@ class LoadedIndexes:
                 oldest.unload()
 
     def forget(self, index: SparseIndex) -> None:
-        """Drops an index whose segment is gone."""
+        """Removes an index whose segment was deleted."""
         with self._lock:
             known = self._sizes.pop(id(index), None)
             if known:
@@ -401,12 +401,12 @@ LOADED = LoadedIndexes(LOADED_BYTES_MAX)
 
 
 def iter_offset_entries(content: bytes) -> Iterator[OffsetEntry]:
-    """The whole entries of a .index file, as they stand."""
+    """The whole entries of a .index file, unchecked."""
     whole_bytes = len(content) // OffsetIndex.ENTRY_BYTES * OffsetIndex.ENTRY_BYTES
     return map(OffsetEntry._make, _OFFSET_ENTRY.iter_unpack(content[:whole_bytes]))
 
 
 def iter_time_entries(content: bytes) -> Iterator[TimeEntry]:
-    """The whole entries of a .timeindex file, as they stand."""
+    """The whole entries of a .timeindex file, unchecked."""
     whole_bytes = len(content) // TimeIndex.ENTRY_BYTES * TimeIndex.ENTRY_BYTES
     return map(TimeEntry._make, _TIME_ENTRY.iter_unpack(content[:whole_bytes]))

@@ -40,24 +40,24 @@ def file_name(offset: int, suffix: str) -> str:
 
 
 def partition_of(name: str) -> TopicPartition | None:
-    """The partition whose folder has this name; None if it is no such name."""
+    """The partition whose folder has this name; None for any other name."""
     match = _PARTITION_FOLDER.fullmatch(name)
     return TopicPartition(match[1], int(match[2])) if match else None
 
 
 def is_put_aside(name: str) -> bool:
-    """Whether a folder of this name was a partition's and is none any more."""
+    """Whether the name is that of a removed, stray or unfinished partition folder."""
     return _RENAMED_FOLDER.fullmatch(name) is not None
 
 
 def is_removable(name: str) -> bool:
-    """Whether it may be deleted with all it holds; a stray one may hold records."""
+    """Whether the folder may be deleted with its content; a stray one may hold records."""
     match = _RENAMED_FOLDER.fullmatch(name)
     return match is not None and match[1] != "stray"
 
 
 def put_aside(name: str, suffix: str) -> str:
-    """The name of a folder that is taken out of use, never given twice."""
+    """The name of a folder that is taken out of use; it is never used twice."""
     ending = f".{uuid.uuid4().hex}{suffix}"
     return name[: NAME_BYTES_MAX - len(ending)] + ending
 
@@ -65,7 +65,7 @@ def put_aside(name: str, suffix: str) -> str:
 def subfolders(path: Path) -> list[Path]:
     """The folders in `path`, by name. Raises DiskError."""
     try:
-        # scandir knows what is a folder from the listing itself.
+        # scandir knows from the listing itself which entries are folders.
         with os.scandir(path) as entries:
             names = sorted(entry.name for entry in entries if entry.is_dir())
         return [path / name for name in names]

@@ -1,4 +1,4 @@
-"""What a partition knows about its producers: sequences, epochs and open transactions.
+"""The producer state of a partition: sequences, epochs and open transactions.
 
 For each producer id the last five batches are kept, because a client may have five requests in
 flight: a repeat of any of them is answered with the offset that the first attempt got.
@@ -59,7 +59,7 @@ _SNAPSHOT_HEAD = struct.Struct(">hI")
 _SNAPSHOT_COUNT = struct.Struct(">i")
 _SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
 
-# A marker is one tiny record; a control batch beyond this would not be one.
+# A marker is one tiny record; a larger control batch is not a marker.
 MARKER_BYTES_MAX = 64 * 1024
 
 _CONTROL_KEY = struct.Struct(">hh")
@@ -67,7 +67,7 @@ _CONTROL_VALUE = struct.Struct(">hi")
 
 
 class InvalidTransactionState(RecordsRejected):
-    """A plain batch from a producer that has a transaction open in this partition."""
+    """A non-transactional batch from a producer that has a transaction open in this partition."""
 
     kafka_code = 48  # INVALID_TXN_STATE
 
@@ -87,7 +87,7 @@ class TransactionMarker(NamedTuple):
 
 
 class AppendedBatch(NamedTuple):
-    """One batch of a producer as it went into the log."""
+    """One batch of a producer, as it was appended to the log."""
 
     first_sequence: int
     last_sequence: int
@@ -133,7 +133,7 @@ class ProducerEntry:
         self.transaction_first_offset = NO_TRANSACTION
 
     def start_epoch(self, epoch: int) -> None:
-        """Sequences begin anew; what older epochs sent can no longer be repeated."""
+        """Restarts the sequences; batches of older epochs are not recognised as duplicates."""
         self.epoch = epoch
         self.next_sequence = 0
         self.batches.clear()
@@ -157,7 +157,7 @@ class ProducerState:
     def __init__(self) -> None:
         self.entries: dict[int, ProducerEntry] = {}
         # First offset -> producer id, in the order of the offsets: transactions are opened by
-        # appends, and offsets only grow. An OrderedDict, as its first element is always at hand.
+        # appends, and offsets only grow. An OrderedDict, as its first element is at hand.
         self._open: OrderedDict[int, int] = OrderedDict()
         self.first_open_offset: int | None = None
 
@@ -172,7 +172,7 @@ class ProducerState:
         *,
         is_transactional: bool,
     ) -> AppendedBatch | None:
-        """Says whether a client's batch may be appended; the earlier batch if it is a repeat.
+        """Checks a client's batch before its append; the earlier batch if it is a duplicate.
 
         Raises InvalidProducerEpoch, OutOfOrderSequence, InvalidRecords, InvalidTransactionState.
         """
@@ -218,7 +218,7 @@ class ProducerState:
         timestamp_ms: int,
         is_transactional: bool,
     ) -> None:
-        """Notes a data batch that is in the log."""
+        """Adds a data batch that was appended."""
         entry = self.entries.get(producer_id)
         if entry is None:
             entry = self.entries[producer_id] = ProducerEntry(producer_id, epoch)
@@ -241,7 +241,7 @@ class ProducerState:
         offset: int,
         timestamp_ms: int,
     ) -> CompletedTransaction | None:
-        """Notes a marker that is in the log; None if it ended nothing in this partition."""
+        """Adds a marker that was appended; None if it ended no transaction in this partition."""
         entry = self.entries.get(producer_id)
         if entry is None:
             entry = self.entries[producer_id] = ProducerEntry(producer_id, epoch)
@@ -264,7 +264,7 @@ class ProducerState:
     def replay(
         self, header: BatchHeader, marker: TransactionMarker | None
     ) -> CompletedTransaction | None:
-        """Takes over a batch that is in the log already, without asking whether it may be."""
+        """Adds a batch that is in the log already, without checks."""
         if not header.has_producer:
             return None
         if header.is_control:
@@ -302,7 +302,7 @@ class ProducerState:
         return len(self._open)
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Forgets producers that were silent for `expiration_ms` and have nothing open."""
+        """Drops producers that were silent for `expiration_ms` and have no open transaction."""
         expired = [
             entry.producer_id
             for entry in self.entries.values()
@@ -328,7 +328,7 @@ class ProducerState:
         return _SNAPSHOT_HEAD.pack(SNAPSHOT_VERSION, crc32c.crc32c(body)) + body
 
     def load_snapshot(self, content: Buffer) -> None:
-        """Replaces the state by a snapshot's. Raises CorruptFile, UnsupportedFormat."""
+        """Replaces the state by a snapshot. Raises CorruptFile, UnsupportedFormat."""
         entries = list(iter_snapshot(content))
         self.clear()
         for row in entries:
@@ -404,15 +404,15 @@ def iter_snapshot(content: Buffer) -> Iterator[SnapshotEntry]:
 def read_marker(buffer: Buffer, header: BatchHeader, position: int = 0) -> TransactionMarker | None:
     """The marker in the control batch at `position`; None for control records of other kinds.
 
-    Raises CorruptRecords if it is no control record at all.
+    Raises CorruptRecords if the batch holds no control record.
     """
     if header.record_count == 0:
-        # Compaction took the marker and kept the header, for the producer or for the offset.
+        # Compaction removed the marker and kept the header, for the producer or for the offset.
         return None
     try:
         record = next(iter_records(buffer, header, position), None)
     except UnsupportedCodec as error:
-        # Nobody compresses markers with what nobody knows: it is damage, to whoever reads a log.
+        # No broker compresses markers with an unknown codec: to a reader this is damage.
         raise CorruptRecords(f"control batch at offset {header.base_offset}: {error}") from error
     if record is None or record.key is None or len(record.key) < _CONTROL_KEY.size:
         raise CorruptRecords(f"control batch at offset {header.base_offset} has no control key")
@@ -438,5 +438,5 @@ def marker_in(file: OpenFile, batch: Batch) -> TransactionMarker | None:
 
 
 def encode_marker(marker: TransactionMarker) -> tuple[bytes, bytes]:
-    """Key and value of the control record of a marker."""
+    """Key and value of a marker's control record."""
     return _CONTROL_KEY.pack(0, marker.type), _CONTROL_VALUE.pack(0, marker.coordinator_epoch)

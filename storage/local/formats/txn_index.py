@@ -5,7 +5,7 @@
 
 `last offset` is that of the abort marker; `last stable offset` is where the partition's stood just
 after it, which tells a search when it may stop. The file exists only if there are entries: most
-segments have none, and then nobody opens anything.
+segments have none, and then no file is opened.
 """
 
 from __future__ import annotations

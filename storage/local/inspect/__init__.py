@@ -1,1 +1,1 @@
-"""Looking into log folders from the command line: dump and verify."""
+"""Inspection of log folders from the command line: dump and verify."""

@@ -1,10 +1,10 @@
-"""Every file of a log folder in words, for `strandline dump-log FILE`.
+"""Prints the files of a log folder as text, for `strandline dump-log FILE`.
 
-The name says what a file is, as Kafka's do; a file that was renamed to `.deleted` or downloaded
-from the archive under its object name (`<base>-<epoch>-<unique>.log`) is read all the same.
+The name gives the type of a file, as in Kafka; a file that was renamed to `.deleted` or downloaded
+from the archive under its object name (`<base>-<epoch>-<unique>.log`) is read, too.
 
 Damage is part of the answer: the dump says where it is and stops there, it does not raise. Lines
-about damage are `DamageLine`, which is what tells a script: keys and values may hold any words.
+about damage are `DamageLine`, which scripts test for: keys and values may hold any text.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from strandline.storage.records.batch.batch import Batch
 from strandline.storage.records.batch.record import Record
 from strandline.storage.records.compression import Codec
 
-# Keys and values are cut here in print; a dump is for eyes.
+# Longer keys and values are cut in the output; a dump is for reading.
 PRINTED_BYTES_MAX = 200
 
 _BASE_OFFSET = re.compile(r"[0-9]{20}")
@@ -57,7 +57,7 @@ _DELETED = re.compile(rf"(\.\d+)?{re.escape(DELETED_SUFFIX)}$")
 
 
 class DamageLine(str):
-    """A line that says what is wrong with the file."""
+    """A line of the dump that reports damage to the file."""
 
     __slots__ = ()
 
@@ -65,7 +65,7 @@ class DamageLine(str):
 def dump_log(path: Path, *, verify: bool, print_records: bool) -> Iterator[str]:
     """Lines that describe the file; `verify` checks the CRC of every batch, or an index's order.
 
-    Raises DiskError if it cannot be read, UnsupportedFormat if its name is that of no known file.
+    Raises DiskError if it cannot be read, UnsupportedFormat if its name is of no known type.
     """
     name = _DELETED.sub("", path.name)
     if name.endswith(LOG_SUFFIX):
@@ -145,7 +145,7 @@ def _printable(content: bytes | None) -> str:
     if content is None:
         return "null"
     text = content[:PRINTED_BYTES_MAX].decode("utf-8", "backslashreplace")
-    # Control characters of somebody's records must not steer somebody else's terminal.
+    # Control characters in records must not control the reader's terminal.
     text = "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text)
     left_out = len(content) - PRINTED_BYTES_MAX
     return f"{text!r}... {counted(left_out, 'more byte')}" if left_out > 0 else repr(text)

@@ -1,4 +1,4 @@
-"""Is a data folder what it says it is? Everything is read, nothing is changed.
+"""Verifies a data folder against itself: reads everything, changes nothing.
 
     batches       every CRC, offsets that follow each other, whole files
     indexes       every entry names a batch, or a time, that is there; all times are reached
@@ -6,13 +6,13 @@
     checkpoints   readable, and within what the logs hold
     folders       each partition once, with the id of its topic
 
-What is wrong is a Finding with its consequence: DATA is records that are damaged or missing, CACHE
-is what the broker makes again from the records, CHECKPOINT is what costs time or an offset, and
-TAIL is what any crash may leave.
+Each fault is a FileFinding with its consequence: DATA is damaged or missing records, CACHE
+is a file that the broker rebuilds from the records, CHECKPOINT a fault that costs time or an
+offset, and TAIL is left by any crash.
 
 A broker may run on the folder meanwhile. Then the last segment of each log is still written to: its
-tail and its indexes are not judged. Nor are the indexes of what lies behind the recovery point
-after a stop that was not clean, as the next start makes them anew.
+tail and its indexes are not checked. Nor are indexes of segments behind the recovery point
+after an unclean stop, as the next start rebuilds them.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _CHECKPOINTS = (
 
 
 class FileDamage(Enum):
-    """What a finding means; the value is what to do about it."""
+    """The consequence of a finding; the value says what to do about it."""
 
     DATA = (
         "records are damaged: with the broker stopped, move the partition's folder aside and bring"
@@ -93,7 +93,7 @@ class FileDamage(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileFinding:
-    """One thing that is wrong, and where."""
+    """One fault, with the file it was found in."""
 
     path: Path
     damage: FileDamage
@@ -102,7 +102,7 @@ class FileFinding:
 
 @dataclass(slots=True, kw_only=True)
 class Verified:
-    """What was looked at, in sum."""
+    """Totals of a verification."""
 
     partitions: int = 0
     segments: int = 0
@@ -114,7 +114,7 @@ class Verified:
 
 
 def is_log_folder(data_folder: Path) -> bool:
-    """Whether a broker has ever kept logs there; a disk that is not mounted looks empty."""
+    """Whether a broker has kept logs there; the mount point of an unmounted disk looks empty."""
     is_used = (data_folder / checkpoint.META_PROPERTIES).exists()
     return is_used or bool(_partition_folders(data_folder))
 
@@ -186,7 +186,7 @@ def _partition_folders(data_folder: Path) -> list[Path]:
 
 
 def _is_in_use(data_folder: Path) -> bool:
-    """Whether a broker holds the folder; looks without taking it from anybody."""
+    """Whether a broker has locked the folder; only tests the lock."""
     try:
         descriptor = os.open(data_folder / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -317,8 +317,8 @@ class _Partition:
             entry = self.producers.entries.get(row.producer_id)
             if not self.knows_producers or entry is None or not entry.batches:
                 continue
-            # What a producer wrote last before a snapshot may be compacted away: then the log knows
-            # an earlier batch of it.
+            # A producer's last batch before a snapshot may be compacted away: then the log has an
+            # earlier batch of it.
             if self.may_have_gaps and entry.batches[-1].last_sequence < row.last_sequence:
                 continue
             if entry.epoch == row.epoch and entry.batches[-1].last_sequence != row.last_sequence:
@@ -368,7 +368,7 @@ class _Segment:
                 position = batch.end_position
         except CorruptRecords as error:
             is_whole = False
-            # What follows is judged by itself: nothing is known of the batches in between.
+            # Later batches are checked on their own: the batches in between are unknown.
             partition.knows_producers = False
             if not self._is_open:
                 damage = FileDamage.TAIL if self._is_unsynced else FileDamage.DATA
@@ -382,7 +382,7 @@ class _Segment:
 
     @property
     def _is_unsynced(self) -> bool:
-        """Whether what was read last lies behind what was synced before an unclean stop."""
+        """Whether the last batch read lies behind the recovery point after an unclean stop."""
         synced_offset = self._partition.synced_offset
         return synced_offset is not None and self._partition.end_offset >= synced_offset
 
@@ -418,7 +418,7 @@ class _Segment:
         header = batch.header
         if self._epochs is None or header.leader_epoch < 0 or self._epoch_is_wrong:
             return
-        # Epochs are forgotten with the records below the log start, which lies inside a segment.
+        # Epochs are dropped together with records below the log start, which lies inside a segment.
         if header.base_offset < self._partition.log_start_offset:
             return
         known = self._epochs.epoch_for(header.base_offset)
@@ -432,7 +432,7 @@ class _Segment:
             )
 
     def _read_indexes(self) -> None:
-        """All entries, to be struck off as the walk meets what they name."""
+        """Reads all entries; the walk removes each one whose batch it meets."""
         if self._is_open:
             return
         for name, content in self._index_contents():
@@ -454,8 +454,8 @@ class _Segment:
                 continue
             if len(content) % entry_bytes:
                 self._partition.wrong(name, FileDamage.CACHE, "ends inside an entry")
-            # Apache Kafka gives an index its full size while it is written to, 10 MiB of zeros, and
-            # a kill leaves it so.
+            # Apache Kafka preallocates the index of an active segment, 10 MiB of zeros, and a kill
+            # leaves it so.
             entry_count = -(-len(content.rstrip(b"\0")) // entry_bytes)
             yield name, content[: entry_count * entry_bytes]
 
@@ -492,7 +492,7 @@ class _Segment:
         except StrandlineError as error:
             self._partition.wrong(name, FileDamage.CACHE, str(error))
             return
-        # The last stable offset depends on transactions that began before all that is here.
+        # The last stable offset depends on transactions that began before the first segment.
         known, found = ({entry[:3] for entry in entries} for entries in (listed, self._aborted))
         if known != found and self._partition.knows_producers:
             self._partition.wrong(

@@ -1,4 +1,4 @@
-"""What may be appended: the rules behind `LocalLog.append`, and the errors that name them.
+"""The rules of `LocalLog.append`: which batches are accepted, and the errors for the others.
 
 The hot path tests a batch with a handful of comparisons; it comes here once one of them fails, to
 find out which, or when a batch is of an unusual kind. The answers are those of Kafka's
@@ -56,17 +56,17 @@ UNUSUAL_BITS = (
     | batch_format.CONTROL_BIT
 )
 
-# What the records of one append may become when they are decompressed: over a hundred times the
-# default of max.message.bytes, and harmless for the few workers that do it.
+# Bound on the decompressed records of one append: over a hundred times the default of
+# max.message.bytes, and harmless for the few workers that do it.
 APPEND_BYTES_MAX = 128 * 1024 * 1024
-# A batch may hold a million records; the first few tell the producer what is wrong.
+# A batch may hold a million records; the first few errors tell the producer enough.
 RECORD_ERRORS_MAX = 100
 
 _ATTRIBUTES_POSITION = 21
 
 
 class AppendOrigin(Enum):
-    """Who appends: that decides what is checked, and who gave the offsets."""
+    """The source of an append: it decides which checks run, and whether offsets are assigned."""
 
     CLIENT = "client"
     COORDINATOR = "coordinator"
@@ -74,9 +74,9 @@ class AppendOrigin(Enum):
 
 
 class AppendInfo(NamedTuple):
-    """Where a batch went. `log_append_time_ms` is -1 unless the topic uses LogAppendTime.
+    """The result of an append. `log_append_time_ms` is -1 unless the topic uses LogAppendTime.
 
-    `duplicate` says that this is the answer of an earlier, identical append.
+    `duplicate` says that this is the result of an earlier, identical append.
     """
 
     base_offset: int
@@ -89,12 +89,12 @@ class AppendInfo(NamedTuple):
 
 
 def short_batch(records: memoryview) -> RecordsRejected:
-    """Why something shorter than a batch header is refused."""
+    """The error for bytes that are shorter than a batch header."""
     if len(records) == 0:
         return InvalidRecords("no batch to append")
     if is_old(records):
         return _old_format(records[MAGIC_POSITION])
-    # Producers send what is corrupt once more. The end of a batch does not come that way (Kafka's
+    # Producers retry a corrupt batch. A truncated one is not corrupted in transit (Kafka's
     # ProduceRequest.validateRecords finds no batch there).
     return InvalidRecords(f"{len(records)} bytes are no whole record batch")
 
@@ -109,7 +109,7 @@ def _old_format(magic: int) -> RecordsRejected:
 def misshapen_batch(
     size_bytes: int, magic: int, batch_length: int, config: LogConfig
 ) -> RecordsRejected:
-    """Why a batch is refused before its CRC is looked at, in Kafka's order."""
+    """The error for a batch that is refused before its CRC is checked, in Kafka's order."""
     if magic in (0, 1):
         return _old_format(magic)
     if magic != batch_format.MAGIC:
@@ -133,9 +133,9 @@ def misshapen_batch(
 def check_unusual(
     records: memoryview, attributes: int, origin: AppendOrigin, producers: ProducerState
 ) -> TransactionMarker | None:
-    """Refuses what only some may send; the marker if it is one that the coordinator sent.
+    """Refuses batches that only some origins may append; the marker of a coordinator's batch.
 
-    No client has a transaction that goes on, for nobody begins or ends one yet; Kafka's
+    No client has a transaction that goes on, for the broker begins and ends none yet; Kafka's
     UnifiedLog (`batchMissingRequiredVerification`) refuses such a batch with the same code.
 
     Raises UnsupportedCodec, InvalidTimestamp, InvalidRecords, InvalidTransactionState,
@@ -150,7 +150,7 @@ def check_unusual(
         if attributes & batch_format.CONTROL_BIT:
             raise InvalidRecords("clients may not write control records")
         if attributes & batch_format.TRANSACTIONAL_BIT:
-            # Nobody would ever end the transaction that it opens.
+            # No coordinator would end the transaction that the batch opens.
             raise InvalidTransactionState("the batch is not part of a transaction that goes on")
     if not attributes & batch_format.CONTROL_BIT:
         return None
@@ -166,11 +166,11 @@ def check_unusual(
 
 
 def check_records(records: Buffer, config: LogConfig, now_ms: int) -> None:
-    """Looks at every record, for the topics whose configuration asks for it.
+    """Checks every record, for topics whose configuration requires it.
 
-    Raises CorruptRecords if they are not as the header says, InvalidTimestamp if one is too old or
-    too new, InvalidRecords if one has no key in a compacted topic. Either names all records that
-    are to blame, for whichever reason, and time goes first (Kafka's LogValidator). Decompresses, so
+    Raises CorruptRecords if they do not match the header, InvalidTimestamp if one is too old or
+    too new, InvalidRecords if one has no key in a compacted topic. Either names all invalid
+    records, for whichever reason, and time goes first (Kafka's LogValidator). Decompresses, so
     this belongs into a worker thread.
     """
     header = read_header(records)
@@ -239,13 +239,13 @@ def check_replicated(records: memoryview, next_offset: int) -> list[Batch]:
 
 
 def marker_of(records: memoryview, batch: Batch) -> TransactionMarker | None:
-    """The marker that one batch of `records` holds, if it does. Raises CorruptRecords."""
+    """The marker in `records` if they are one control batch. Raises CorruptRecords."""
     header = batch.header
     return read_marker(records, header, batch.position) if header.is_control else None
 
 
 def stamp_append_time(records: memoryview, attributes: int, now_ms: int) -> None:
-    """Makes `now_ms` the time of all records of a batch, and the CRC true again."""
+    """Sets the timestamp of all records of a batch to `now_ms`, and recomputes the CRC."""
     batch_format.ATTRIBUTES_FIELD.pack_into(
         records, _ATTRIBUTES_POSITION, attributes | batch_format.TIMESTAMP_TYPE_BIT
     )

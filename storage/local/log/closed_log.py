@@ -1,4 +1,4 @@
-"""What each log was like when it was closed, so that the next start need not find it out again.
+"""The state of each log at a clean stop, so that the next start need not recover it from files.
 
     <log.dir>/logs-at-clean-shutdown
         {"magic": "strandline-closed-logs", "version": 1, "crc32c": of the text of the rows}
@@ -8,13 +8,13 @@ Written after every log of the folder was closed and synced, just before the cle
 A start reads it only where it finds that mark, and takes both away before anything else: after any
 other stop there is none.
 
-A row is not believed because it is there. It names the folder and every file that it speaks for
+A row is not trusted because it is there. It names the folder and every file that it describes
 with inode, size, and times of change; one that differs in any of it is opened as if there were no
 row, and looked at. Between the two stand seven looks at names instead of a listing, five files
 that are read, and batches whose checksums are verified: a tenth of the time, and when the disk has
 to be asked, one read instead of thousands.
 
-A log that is anything but ordinary gets no row: one with files that wait to be deleted, marks of a
+Only an ordinary log gets a row: none with files that wait to be deleted, marks of a
 move, aborted transactions in its last segment, or more segments than ROW_SEGMENTS_MAX.
 """
 
@@ -61,32 +61,32 @@ VERSION = 1
 ROW_INDEX_BYTES_MAX = 512
 ROW_SEGMENTS_MAX = 1000
 ROW_EPOCHS_MAX = 1000
-# Some 100,000 logs. What does not fit is opened without its row.
+# Some 100,000 logs. Logs beyond it are opened without a row.
 FILE_BYTES_MAX = 64 * 1024 * 1024
 
-# What of a partition's folder a row speaks for, beside the folder itself and the last segment.
+# The files of a partition's folder that a row describes, beside the folder and the last segment.
 _SMALL_FILES = (checkpoint.LEADER_EPOCHS, checkpoint.PARTITION_METADATA)
 
 
 class ClosedLog(NamedTuple):
-    """One row: a log as its clean close left it."""
+    """One row: the state of a log after its clean close."""
 
     folder: str
     topic_id: str
-    # Those of the folder, of _SMALL_FILES, and of the last segment's indexes and log, in order.
+    # Marks of the folder, of _SMALL_FILES, and of the last segment's indexes and log, in order.
     marks: Sequence[Sequence[int]]
     # Of all segments, in order.
     bases: Sequence[int]
     last_segment: Sequence[int]
     epochs: Sequence[Sequence[int]]
-    # False: the newest snapshot holds nobody.
+    # False: the newest snapshot has no producer.
     has_producers: bool
-    # In hexadecimal digits; None where the file has to be read.
+    # In hexadecimal digits; None where the file must be read.
     offset_index: str | None
     time_index: str | None
 
     def is_unchanged(self, directory: str) -> bool:
-        """Whether the folder and its files, but for the log itself, are as they were."""
+        """Whether the folder and its files, except the log file, are unchanged."""
         try:
             found = _marks(directory, self.bases[-1])
         except DiskError:
@@ -95,7 +95,7 @@ class ClosedLog(NamedTuple):
 
 
 def _marks(directory: str, last_base: int) -> list[FileMark]:
-    """Of what a row speaks for but the log of the last segment. Raises DiskError."""
+    """The file marks for a row, except that of the last segment's log. Raises DiskError."""
     stem = file_name(last_base, "")
     names = (*_SMALL_FILES, stem + INDEX_SUFFIX, stem + TIME_INDEX_SUFFIX)
     return [files.mark(directory), *(files.mark(f"{directory}/{name}") for name in names)]
@@ -105,7 +105,7 @@ def _marks(directory: str, last_base: int) -> list[FileMark]:
 
 
 def close(opened: LocalLog) -> ClosedLog | DiskError | None:
-    """Closes a log; its row, None if it gets none, or why it was not closed cleanly. Blocks."""
+    """Closes a log; its row, None if it gets none, or the error of an unclean close. Blocks."""
     try:
         opened.close()
         return describe(opened)
@@ -190,9 +190,9 @@ def write_rows(directory: Path, rows: Iterable[ClosedLog]) -> None:
 
 
 def read_rows(directory: Path) -> dict[str, ClosedLog]:
-    """The rows of the logs that were left alone since, by the names of their folders.
+    """The rows of the logs whose files are unchanged, by the names of their folders.
 
-    None from a file that is damaged. Raises DiskError.
+    None if the file is damaged. Raises DiskError.
     """
     rows: dict[str, ClosedLog] = {}
     try:
@@ -200,7 +200,7 @@ def read_rows(directory: Path) -> dict[str, ClosedLog]:
         for line in io.BytesIO(body or b""):
             row = ClosedLog(*json.loads(line))
             if row.is_unchanged(f"{directory}/{row.folder}"):
-                # The other marks have done their work, and are most of what a row takes.
+                # The other marks are checked, and are most of the size of a row.
                 rows[row.folder] = row._replace(marks=row.marks[-3:])
     except (CorruptFile, UnsupportedFormat, ValueError, TypeError) as error:
         log.warning(
@@ -212,14 +212,14 @@ def read_rows(directory: Path) -> dict[str, ClosedLog]:
 
 
 def topic_id_of(row: ClosedLog) -> TopicId:
-    """The topic whose log the row tells of. Raises CorruptFile."""
+    """The topic id of the log that the row describes. Raises CorruptFile."""
     return checkpoint.decode_id(row.topic_id)
 
 
 def resume_log(
     directory: Path, row: ClosedLog, *, config: LogConfig, now_ms: int
 ) -> LoadedLog | None:
-    """The log as its row of `read_rows` says; None if something is not as it was.
+    """The log opened from its row of `read_rows`; None if a file has changed.
 
     Costs an open file, and the snapshot's where there are producers.
     """

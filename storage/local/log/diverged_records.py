@@ -1,4 +1,4 @@
-"""Records of a log that are set aside, because the log is begun anew without them.
+"""Diverged records of a log, set aside while the log is reset to the end of its archive.
 
     <topic>-<partition>/set-aside/<20-digit offset>.log    segments, from the first batch that is
                                                            set aside; the first one is a copy cut
@@ -7,11 +7,11 @@
                                                            folder means nothing and is removed
 
     1a flush the log   1b copy and link   1c sync them   1d write the note  nothing is changed yet
-    ... the log is begun anew, and takes them back behind its new end ...
+    ... the log is reset, and the records are re-appended at its new end ...
     7a remove the note   7b remove the folder
 
 The note says which offsets were set aside, under which leader epoch they began, and, once that is
-known, at which offset the first one comes back. What is here is never appended to. Who decides, and
+known, the new offset of the first one. These segments are never appended to. The decision, and
 steps 2 to 6, are in `storage/tiering/partition/divergence.py`.
 """
 
@@ -37,15 +37,15 @@ FOLDER = "set-aside"
 NOTE = "note"
 MAGIC = "strandline-set-aside"
 VERSION = 1
-# The offset at which the first one comes back, while that is not known.
+# The new offset of the first record, while it is unknown.
 NOT_KNOWN = -1
-# The cut of the first segment is copied in pieces of this size.
+# The first segment is copied up to the cut in pieces of this size.
 COPY_BYTES = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetAside:
-    """What the note says: records of [start_offset, end_offset), begun under `leader_epoch`."""
+    """Content of the note: records of [start_offset, end_offset), begun under `leader_epoch`."""
 
     start_offset: Offset
     end_offset: Offset
@@ -54,7 +54,7 @@ class SetAside:
 
 
 def folder_of(log: LocalLog) -> Path:
-    """Where the records of this log that were set aside lie."""
+    """The folder with the set-aside records of this log."""
     return log.directory / FOLDER
 
 
@@ -66,7 +66,7 @@ def is_any(directory: Path) -> bool:
 def set_aside(log: LocalLog, note: SetAside, segments: Sequence[LogSegment]) -> None:
     """Steps 1a to 1d for `segments`, all that end above the note's start. Blocks.
 
-    Nobody may append meanwhile. Raises DiskError: then nothing is set aside.
+    No appends may run meanwhile. Raises DiskError: then no records are set aside.
     """
     log.flush()  # 1a
     folder = folder_of(log)
@@ -107,7 +107,7 @@ def write_note(log: LocalLog, note: SetAside) -> None:
 
 
 def read_note(log: LocalLog) -> SetAside | None:
-    """What is set aside; None if nothing is. Blocks.
+    """The note; None if no records are set aside. Blocks.
 
     Raises CorruptFile, UnsupportedFormat, DiskError.
     """
@@ -122,7 +122,7 @@ def read_note(log: LocalLog) -> SetAside | None:
 
 
 def read_pieces(log: LocalLog, note: SetAside, *, bytes_max: int) -> Iterator[bytearray]:
-    """What is set aside, in order, in pieces of whole batches of up to `bytes_max`, or one batch.
+    """The set-aside records, in order, in pieces of whole batches up to `bytes_max`, or one batch.
 
     Blocks. Raises CorruptFile, DiskError.
     """

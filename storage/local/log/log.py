@@ -6,7 +6,7 @@
                           ^ recovery_point: everything before it is synced
 
 The segments and their files are in `SegmentList`. A reader keeps its view of them while retention
-removes a segment; a file lives as long as somebody holds a range of it.
+removes a segment; a file lives as long as a reader holds a range of it.
 
 One event loop owns the log and calls everything here; nothing waits but `open`, `flush`, `close`,
 `purge_deleted` and the recovery in `truncate_to`. `flush`, `find_timestamp`, `max_timestamp` and
@@ -80,11 +80,11 @@ __all__ = ["AppendInfo", "AppendOrigin", "LocalLog", "LocalRead", "LogStatistics
 
 log = logging.getLogger(__name__)
 
-# Producers try again several times a second while a disk is full. One for all logs, of which
+# Producers retry several times a second while a disk is full. One limit for all logs, of which
 # few fail.
 _failures = QuietLog(log)
 
-# Segments without records that one read passes over: each is a look into its file.
+# Segments without records that one read skips: each costs a read of its file.
 BARE_SEGMENTS_MAX = 64
 
 _HEADER_BYTES = batch_format.HEADER_BYTES
@@ -104,7 +104,7 @@ _CODEC_LAST = batch_format.CODEC_LAST
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogStatistics:
-    """A partition's local log at a glance."""
+    """Figures of a partition's local log."""
 
     start_offset: int
     end_offset: int
@@ -137,19 +137,19 @@ class LocalLog:
         self.leader_epochs = loaded.leader_epochs
         self.producers = loaded.producers
         self.recovery_report: RecoveryReport = loaded.report
-        # Told to producers in AppendInfo. The owner of both tiers moves it.
+        # Sent to producers in AppendInfo. The owner of both tiers moves it.
         self.log_start_offset = loaded.segments[0].base_offset
-        # Up to where it is compacted; None if it never was. Kept by LogDirs, moved by the cleaner.
+        # Compacted below this offset; None if never. Kept by LogDirs, moved by the cleaner.
         self.cleaned_offset: int | None = None
-        # Makes durable that the log is compacted only up to an offset. Blocks; raises DiskError.
+        # Makes it durable that the log is compacted only up to an offset. Blocks; raises DiskError.
         self.on_cleaning_undone: Callable[[int], None] | None = None
-        # Makes the recovery point durable, which was lowered. Blocks; raises DiskError.
+        # Makes the lowered recovery point durable. Blocks; raises DiskError.
         self.on_cut: Callable[[], None] | None = None
-        # What lies below is in another tier too, and is changed here no more; None: nobody knows
-        # yet. The owner of both tiers answers.
+        # Records below this offset are archived, and their local segments are not changed any more;
+        # None: not known yet. The owner of both tiers supplies it.
         self.archived_below: Callable[[], int | None] = _nothing_archived
         self.on_segment_closed: Callable[[LogSegment], None] | None = None
-        # Told when this log can no longer trust its disk; may come from a worker thread.
+        # Called when this log can no longer trust its disk; may come from a worker thread.
         self.on_failure: Callable[[DiskError], None] | None = None
         self._last_flush_s = clock.monotonic_s()
         self._clock = clock
@@ -159,12 +159,12 @@ class LocalLog:
         self._flush_lock = threading.Lock()
         self._recovery_point = RecoveryPoint()
         self._end_offset = loaded.end_offset
-        # What a clean stop left, and the next one may leave as it is; None: it has more to do.
+        # The row of the last clean stop, if the next one may write it again.
         self._as_resumed = self._state() if loaded.report.was_resumed else None
 
     @property
     def clock(self) -> Clock:
-        """The clock of everything about this log."""
+        """The clock for all times of this log."""
         return self._clock
 
     # --- where things are ----------------------------------------------------------------------
@@ -188,7 +188,7 @@ class LocalLog:
 
     @property
     def is_being_copied(self) -> bool:
-        """Whether closed segments go to another tier, one after the other."""
+        """Whether closed segments are copied to the archive."""
         return self.config.remote_storage_enable and not self.config.remote_log_copy_disable
 
     @property
@@ -200,7 +200,7 @@ class LocalLog:
     def last_stable_offset(self) -> int:
         """The first offset of an open transaction, or the end.
 
-        Never below the log start: what was deleted of a transaction holds nobody back.
+        Never below the log start: deleted records of a transaction hold no reader back.
         """
         first_open = self.producers.first_open_offset
         return self._end_offset if first_open is None else max(first_open, self.log_start_offset)
@@ -216,7 +216,7 @@ class LocalLog:
 
     @property
     def cut_count(self) -> int:
-        """Grows when something is taken off the end: who copies it may have copied that."""
+        """Grows with every truncation of the end: a running copy may hold records that are cut."""
         return self._recovery_point.cut_count
 
     @property
@@ -228,9 +228,9 @@ class LocalLog:
         return self._end_offset - self.recovery_point
 
     def flush_is_due(self, now_s: float) -> bool:
-        """Whether flush.messages or flush.ms ask for a `flush`, which is the caller's to run.
+        """Whether flush.messages or flush.ms require a `flush`, which the caller runs.
 
-        By monotonic time: records do not wait for a wall clock that was put back.
+        By monotonic time: a wall clock that is set back delays no flush.
         """
         unflushed = self._end_offset - self.recovery_point
         if unflushed <= 0:
@@ -272,10 +272,10 @@ class LocalLog:
         was_compacted: bool = False,
         resumed: LoadedLog | None = None,
     ) -> LocalLog:
-        """Opens the folder, repairing what an unclean stop left; see `recovery_report`.
+        """Opens the folder, repairing it after an unclean stop; see `recovery_report`.
 
-        `log_start_offset` is where an empty folder begins. If it lies behind all that is here, the
-        folder is emptied: everything in it was deleted already. `resumed` is the log as a clean
+        `log_start_offset` is where an empty folder begins. If it lies behind the log's end, the
+        folder is emptied: all its records were deleted already. `resumed` is the log as a clean
         stop has left it, if nothing in the folder has changed since. Raises DiskError.
         """
         loaded = resumed or load_log(
@@ -305,7 +305,7 @@ class LocalLog:
 
     @property
     def failure(self) -> DiskError | None:
-        """Why this log takes and gives nothing any more; None while it works."""
+        """The error that stopped this log; None while it works."""
         return self._failure
 
     def let_go(self) -> None:
@@ -322,7 +322,7 @@ class LocalLog:
             self._failure = error
 
     def abandon(self) -> None:
-        """Closes the files of a stopped log as they are, for it is opened anew."""
+        """Closes the files of a stopped log without a sync, because the log is opened again."""
         assert self._failure is not None, self
         for segment in self.segments:
             segment.forget_indexes()
@@ -331,7 +331,7 @@ class LocalLog:
         return DiskError(f"{self.topic_partition} is stopped: {self._failure}")
 
     def _fail(self, error: DiskError) -> None:
-        """Stops for good, and says so to whom the folder belongs."""
+        """Stops for good, and notifies the owner of the folder."""
         self.stop(error)
         if self.on_failure is not None:
             self.on_failure(error)
@@ -348,14 +348,14 @@ class LocalLog:
     ) -> AppendInfo:
         """Appends one batch (any number of them for REPLICATION, which keeps their offsets).
 
-        `records` must be writable and is stamped in place. With `records_checked`, what the topic's
-        configuration asks of single records was seen to (see preparation.py).
+        `records` must be writable and is stamped in place. With `records_checked`, the checks of
+        single records that the topic's configuration requires are done (see preparation.py).
 
         Raises CorruptRecords, InvalidRecords, InvalidTimestamp, UnsupportedCodec, MessageTooLarge,
         RecordListTooLarge, and for producers OutOfOrderSequence, InvalidProducerEpoch,
         InvalidTransactionState: nothing has changed then.
-        Raises DiskError: the batch is not in the log, and if the file could not be put right, or
-        memory ran out, the log refuses everything that follows.
+        Raises DiskError: the batch is not in the log, and if the file could not be restored, or
+        memory ran out, the log refuses all later appends.
         """
         # The hot path. It is one long function because a batch of 16 KiB has 15 us in all, of which
         # the write takes most, and each call costs a hundredth of that.
@@ -364,7 +364,7 @@ class LocalLog:
         if origin is _REPLICATION:
             return self._append_replicated(records)
 
-        # 1 Check: the batch alone, then as its producer's next one, then by the topic's settings.
+        # 1 Check: the batch alone, then its producer's sequence, then the topic's settings.
         size_bytes = len(records)
         if size_bytes < _HEADER_BYTES:
             raise short_batch(records)
@@ -524,7 +524,7 @@ class LocalLog:
             segment.txn_index.append(aborted_entry(completed, self.producers.first_open_offset))
 
     def _append_replicated(self, records: memoryview) -> AppendInfo:
-        """Appends what another broker has stored, with its offsets and epochs."""
+        """Appends batches that another broker has stored, with their offsets and epochs."""
         batches = check_replicated(records, self._end_offset)
         for batch in batches:
             self._append_stored(records, batch)
@@ -540,7 +540,7 @@ class LocalLog:
         )
 
     def _append_stored(self, records: memoryview, batch: Batch) -> None:
-        """Steps 2 to 4 of `append`, for one that is stamped already and was checked."""
+        """Steps 2 to 4 of `append`, for a batch that is stamped and checked already."""
         header = batch.header
         segment = self._segments.active
         if (
@@ -570,10 +570,10 @@ class LocalLog:
             raise self._half_appended() from error
 
     def _half_appended(self) -> DiskError:
-        """Stops the log after a batch that is in the file and not, or not wholly, accounted for.
+        """Stops the log after a batch that is in the file but not, or not wholly, accounted for.
 
-        What comes next would be written over its offsets, or it be taken twice from its producer.
-        The log is opened anew with its folder, by what is in the file.
+        The next append would overwrite its offsets, or accept a duplicate from its producer.
+        The log is reopened with its folder, from the content of the file.
         """
         failure = DiskError(f"{self.topic_partition}: no memory to account for a batch")
         self._fail(failure)
@@ -582,8 +582,8 @@ class LocalLog:
     def _note_failed_write(
         self, segment: LogSegment, error: DiskError, base_offset: Offset
     ) -> None:
-        """Stops the log if it holds half of the batch at `base_offset`: of its bytes, which could
-        not be taken back, or of what is to be known of it.
+        """Stops the log if it holds half of the batch at `base_offset`: some bytes, which could
+        not be removed, or some of its entries in memory.
         """
         try:
             is_torn = segment.is_torn or self._end_offset > base_offset
@@ -614,9 +614,9 @@ class LocalLog:
     ) -> LocalRead:
         """Whole batches from the one that holds `offset`, of one segment, before `end_offset`.
 
-        Segments in which compaction left no record are passed over while another follows: clients
-        take many answers without a record for a batch that does not fit. What only compaction
-        may take, no other log passes over: that is an error.
+        Segments in which compaction left no record are skipped while another follows: clients
+        take many answers without a record for a batch that does not fit. Gaps in a log that was
+        never compacted are not skipped: they are an error.
         Raises OffsetOutOfRange outside [start_offset, end_offset], CorruptFile, DiskError.
         """
         if self._failure is not None:
@@ -629,7 +629,7 @@ class LocalLog:
             )
         if bytes_max <= 0 and not at_least_one_batch:
             # The rest of a fetch whose answer is full, often of a thousand partitions: finding
-            # where they would be read takes longer than all else that is done for them.
+            # their positions takes longer than all other work for them.
             return LocalRead(None, offset, is_cut=offset < self._end_offset)
         bare: LocalRead | None = None
         passed = 0
@@ -643,7 +643,7 @@ class LocalLog:
                 )
                 if found is None:
                     if offset < segment.end_offset and not self.has_gaps:
-                        # The next segment's records in their place would hide that they are lost.
+                        # To answer with the next segment's records would hide that these are lost.
                         raise CorruptFile(f"{segment.log_path} has lost offset {offset}")
                     continue
                 if found.range is None:
@@ -693,7 +693,7 @@ class LocalLog:
         try:
             closed.write_indexes()
             self._write_snapshot(sync=False)
-            # Who looks at the closed segment from outside finds its epochs in the file.
+            # Readers of the closed segment from outside find its epochs in the file.
             if self.leader_epochs.is_unwritten:
                 self.leader_epochs.write(sync=False)
             self._segments.roll(self._end_offset)
@@ -721,7 +721,7 @@ class LocalLog:
         return True
 
     def _state(self) -> tuple[object, ...]:
-        """Equal to an earlier one if there is nothing to write or to sync since.
+        """Equal to an earlier value if there is nothing to write or to sync since.
 
         The first append after a start begins an epoch, even one that fails.
         """
@@ -738,14 +738,14 @@ class LocalLog:
     def flush(self) -> None:
         """Syncs everything up to the end and moves the recovery point. Blocks; thread-safe.
 
-        Raises DiskError: the recovery point stays, and the log takes no more appends; it does if
-        the process had no descriptor left to sync with. A log that is stopped is not synced.
+        Raises DiskError: the recovery point stays, and the log takes no more appends, unless the
+        process only had no descriptor left to sync with. A log that is stopped is not synced.
         """
         with self._flush_lock:
             if self._failure is not None:
                 # The next fsync would be called a success, see below.
                 raise self._stopped()
-            # Read before anything is synced: what is appended meanwhile is for the next flush.
+            # Read before the sync: records appended meanwhile belong to the next flush.
             cut_count = self.cut_count
             end_offset, recovery_point = self._end_offset, self.recovery_point
             names_unsynced, self._names_unsynced = self._names_unsynced, False
@@ -762,7 +762,7 @@ class LocalLog:
                 self._names_unsynced = True
                 # The kernel may have dropped the pages that it could not write and will call the
                 # next fsync a success, so nothing more may be acknowledged until a recovery has
-                # looked at what is really there. What could not be opened was not synced at all.
+                # read the files again. A file that could not be opened was not synced at all.
                 if not error.is_out_of_descriptors:
                     self._fail(error)
                 raise
@@ -773,7 +773,7 @@ class LocalLog:
             self._last_flush_s = self._clock.monotonic_s()
 
     def write_epochs(self) -> None:
-        """Writes leader epochs that are in memory alone. Blocks; thread-safe. Raises DiskError."""
+        """Writes leader epochs that are only in memory. Blocks; thread-safe. Raises DiskError."""
         if self._failure is not None or not self.leader_epochs.is_unwritten:
             return
         try:
@@ -784,7 +784,7 @@ class LocalLog:
             raise
 
     def delete_segments(self, segments: Sequence[LogSegment]) -> None:
-        """Takes the oldest segments off the log; their files go after file.delete.delay.ms.
+        """Removes the oldest segments from the log; their files go after file.delete.delay.ms.
 
         They must be the first ones, in order, without the active one.
         """
@@ -796,7 +796,7 @@ class LocalLog:
         """Puts a cleaned segment in the place of its sources, neighbours in this log.
 
         Steps 4 to 6 of swap.py; the caller syncs the folder. Raises StorageError: the log takes no
-        more appends then, and the next start completes what was begun.
+        more appends then, and the next start completes the swap.
         """
         try:
             segment = self._segments.replace(sources, opened, facts)
@@ -807,7 +807,7 @@ class LocalLog:
         return segment
 
     def purge_deleted(self, now_s: float) -> int:
-        """Unlinks files whose delay is over by monotonic time; how many.
+        """Unlinks files whose delay is over by monotonic time; returns how many.
 
         Blocks for large files; thread-safe.
         """
@@ -830,7 +830,7 @@ class LocalLog:
         start = active.locate(offset)
         assert start is not None, (offset, active)
         if self.cleaned_offset is not None and start.base_offset < self.cleaned_offset:
-            # Before anything goes: what is appended there next was never compacted.
+            # Lowered before any file is cut: later records at these offsets are not compacted yet.
             self.cleaned_offset = start.base_offset
             if self.on_cleaning_undone is not None:
                 self.on_cleaning_undone(start.base_offset)
@@ -849,9 +849,9 @@ class LocalLog:
         producer_snapshot: Buffer | None = None,
         leader_epochs: Sequence[EpochStart] = (),
     ) -> None:
-        """Empties the log and begins it anew at `offset`, as a replica does that takes over a tier.
+        """Empties the log and restarts it at `offset`, as a replica does that takes over a tier.
 
-        Producers and lineage are those given, as they were at `offset`. Raises DiskError.
+        `producers` and lineage are those of the log at `offset`. Raises DiskError.
         """
         with self._recovery_point.cutting(offset, self.on_cut):
             self._segments.restart(offset)
@@ -873,7 +873,7 @@ class LocalLog:
         try:
             if self._failure is not None:
                 raise self._stopped()
-            # A broker has thousands of partitions, and few that were written to since its start.
+            # A broker has thousands of partitions, and few of them were written to since its start.
             if self._as_resumed != self._state():
                 self.active_segment.write_indexes()
                 self._write_snapshot(sync=True)

@@ -1,16 +1,16 @@
-"""What happens to records on their way to the log if their topic asks for more than storing.
+"""Preparation of records before the append, for topics that convert, recompress or check them.
 
     old message format                  -> one batch of v2          (Produce 0 to 2)
-    compression.type is not theirs      -> decompressed, compressed
-    compacted topic, oldest timestamp   -> every record is looked at
-    max timestamp below the first       -> made true
+    compression.type differs            -> decompressed, compressed
+    compacted topic, oldest timestamp   -> every record is checked
+    max timestamp below the first       -> corrected
 
 All of it costs milliseconds, so it runs in a worker thread, and the append follows on the loop.
-Nothing here knows offsets or producers: those are checked and given when the batch is appended, in
-the order of arrival, so a trip through here changes nothing for idempotence.
+Nothing here knows offsets or producers: the append checks producers and assigns offsets, in
+the order of arrival, so preparation changes nothing for idempotence.
 
-A batch that needs none of this is never copied and does not come here: `needs_preparation` is what
-the hot path asks.
+A batch that needs none of this is never copied and does not come here: the hot path asks
+`needs_preparation`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from strandline.storage.records.compression import Codec
 def needs_preparation(records: memoryview, config: LogConfig) -> bool:
     """Whether a v2 batch must go through `prepare` before it is appended.
 
-    False also for what is no batch at all: the append says what is wrong with it.
+    False also for bytes that are no batch at all: the append finds the error.
     """
     if says_too_early(records) and _keeps_times(config):
         return True
@@ -55,12 +55,12 @@ def needs_preparation(records: memoryview, config: LogConfig) -> bool:
 
 
 def _keeps_times(config: LogConfig) -> bool:
-    """Whether the producer's times are those of the log: no append stamps over them."""
+    """Whether the log keeps the producer's timestamps, as no append overwrites them."""
     return config.message_timestamp_type is TimestampType.CREATE_TIME
 
 
 def prepare(records: memoryview, config: LogConfig, *, now_ms: int) -> memoryview:
-    """A v2 batch as its topic wants it, writable; `records` itself if its codec stays.
+    """A v2 batch as the topic's configuration requires it, writable; `records` if its codec stays.
 
     Blocks, and may change the header of `records`. Raises CorruptRecords, InvalidRecords,
     InvalidTimestamp, UnsupportedCodec, MessageTooLarge, DecompressedTooLarge.
@@ -79,17 +79,17 @@ def prepare(records: memoryview, config: LogConfig, *, now_ms: int) -> memoryvie
     except DecompressedTooLarge:
         raise
     except CorruptRecords as error:
-        # Their CRC is right: this is what the producer made. It repeats what is corrupt, and not
-        # what is invalid (Kafka's LogValidator).
+        # Their CRC is right: the producer wrote them like this. It retries corrupt batches, and
+        # not invalid ones (Kafka's LogValidator).
         raise InvalidRecords(str(error)) from error
     return memoryview(made)
 
 
 def prepare_old(records: memoryview, config: LogConfig, *, now_ms: int) -> memoryview:
-    """The one v2 batch that a set of old messages becomes, writable.
+    """The one v2 batch that a set of old messages is converted to, writable.
 
-    Offsets, wrappers and their codecs are forgotten; times and order stay. The codec is that of the
-    last wrapper unless the topic names one. Blocks; raises what `prepare` raises.
+    Offsets, wrappers and their codecs are dropped; times and order stay. The codec is that of the
+    last wrapper unless the topic names one. Blocks; raises the errors of `prepare`.
     """
     if not records:
         raise InvalidRecords("no message to append")
@@ -142,7 +142,7 @@ def _unpack_old(records: memoryview, config: LogConfig) -> tuple[list[Record], i
 
 
 def _checked_header(records: memoryview, config: LogConfig) -> BatchHeader:
-    """The header of what is one whole v2 batch with a true CRC."""
+    """The header of `records`, which must be one whole v2 batch with a right CRC."""
     size_bytes = len(records)
     if size_bytes < batch_format.HEADER_BYTES:
         raise short_batch(records)

@@ -1,4 +1,4 @@
-"""From the files of a partition to an open log, after a clean stop and after any other.
+"""Opens the log of a partition from its files, after a clean or an unclean stop.
 
     bases        s0        s1        s2        s3 (last)
                  |---------|---------|---------|-----~~~
@@ -6,10 +6,10 @@
     clean        trusted   trusted   trusted   tail checked from its last index entry
     unclean      trusted   trusted   CHECKED   CHECKED
 
-Trusted: synced before the stop. Nothing but its name is looked at, until somebody wants something
-of it: then its indexes are, and are rebuilt when in doubt.
+Trusted: synced before the stop. Only its name is read until a caller needs more
+of it: then its indexes are checked, and rebuilt when in doubt.
 Checked: every batch is read and its CRC verified, its base offset must follow the one before, and
-index, transaction index, leader epochs and producers are built anew from it.
+index, transaction index, leader epochs and producers are rebuilt from it.
 
 The first byte that fails ends the log: the file is cut there and later segments are removed. A log
 is a prefix of what was appended, never one with a hole. The same holds for a hole *between*
@@ -17,7 +17,7 @@ segments, the mark of blocks that were lost rather than garbled. Base offset and
 outside the CRC, so the base offset is checked by continuity: a gap is damage too, unless compaction
 may have made it.
 
-Everything that was done stands in the RecoveryReport. The recovery point is not moved by
+The RecoveryReport lists every repair. The recovery point is not moved by
 recovery: the next flush does that.
 """
 
@@ -86,7 +86,7 @@ def load_log(
     now_ms: int,
     was_compacted: bool = False,
 ) -> LoadedLog:
-    """Opens what lies in `directory`, or begins a log at `log_start_offset` if nothing does.
+    """Opens the files in `directory`, or begins a log at `log_start_offset` if there are none.
 
     A gap between two offsets is damage unless the log is compacted, or `was_compacted` once.
     Raises DiskError; damage is repaired and reported instead.
@@ -107,7 +107,7 @@ def aborted_entry(
 
 
 class LateOpener:
-    """Opens the trusted segments of a log when they are needed, in any thread, one at a time."""
+    """Opens trusted segments of a log when they are needed, in any thread, one at a time."""
 
     __slots__ = ("_config", "_directory", "_lock", "_now_ms", "_report")
 
@@ -118,11 +118,11 @@ class LateOpener:
         self._config = config
         self._now_ms = now_ms
         self._report = report
-        # One that is rebuilt may need those before it, for the producers.
+        # To rebuild one may take the segments before it, for the producers.
         self._lock = threading.RLock()
 
     def open(self, segment: LogSegment) -> None:
-        """Looks at its files, unless another thread has done so by now. Raises DiskError.
+        """Checks its files, unless another thread has done so by now. Raises DiskError.
 
         Rebuilding reads the segment, which takes as long as it would have taken the start.
         """
@@ -149,7 +149,7 @@ class _Loader:
         self.late_opener: LateOpener | None = None
         self.segments: list[LogSegment] = []
         self.snapshots = ProducerSnapshots(directory, report)
-        # The segments with a transaction index, as the folder said.
+        # The segments with a transaction index, by the listing of the folder.
         self.transactional_bases: frozenset[int] = frozenset()
         self.epochs = LeaderEpochCache(f"{directory}/{checkpoint.LEADER_EPOCHS}")
         self.epochs_on_disk = self.epochs.starts
@@ -165,7 +165,7 @@ class _Loader:
             producers = self._begin(log_start_offset)
         else:
             bases = content.segment_bases
-            # The last segment is always looked at; the clean way of that is short.
+            # The last segment is always checked; after a clean stop that is short.
             first_checked = len(bases) - 1
             if not self.report.clean_shutdown:
                 first_checked = next(
@@ -215,7 +215,7 @@ class _Loader:
                     )
                     self._remove_segments(bases[i:])
                     break
-                # Compaction may have taken what lay at its end.
+                # Compaction may have removed the records at its end.
                 previous.end_offset = base_offset
                 self._close_checked(previous, producers)
             if not self._check_segment(base_offset, producers):
@@ -245,7 +245,7 @@ class _Loader:
         return f"{self.directory}/{file_name(offset, suffix)}"
 
     def open_trusted(self, base_offset: int, end_offset: int) -> LogSegment:
-        """A sealed and synced segment; its log is believed, its indexes are looked at."""
+        """A sealed and synced segment; its log is trusted, its indexes are checked."""
         segment = self._open_file(base_offset, active=False)
         segment.trust_file(end_offset)
         problem = self._index_problem(
@@ -261,7 +261,7 @@ class _Loader:
         return segment
 
     def _load_txn_index(self, segment: LogSegment) -> str | None:
-        """Why its transaction index is not to be believed; None if it is."""
+        """Loads its transaction index; returns why it cannot be trusted, None if it can."""
         if self.late_opener is None and segment.base_offset not in self.transactional_bases:
             return None
         try:
@@ -271,7 +271,7 @@ class _Loader:
         return None
 
     def _rebuild_trusted(self, base_offset: int, end_offset: int) -> LogSegment:
-        """Builds the indexes of a sealed segment from its log, as far as that is readable."""
+        """Rebuilds the indexes of a sealed segment from its log, as far as that is readable."""
         if self.late_opener is not None:
             self._find_what_lies_before(base_offset, self.late_opener)
         producers = self.snapshots.producers_at(self.segments, base_offset)
@@ -280,15 +280,15 @@ class _Loader:
             for batch in self._batches(segment, 0, segment.file().size_bytes(), verify_crc=False):
                 self._take_over(segment, batch, producers)
         except CorruptRecords as error:
-            # These bytes were safe once, so cutting them would not bring anything back. What lies
-            # before stays readable, and reads beyond get an error instead of wrong data.
+            # These bytes were safe once, so cutting them would bring nothing back. Batches
+            # before them stay readable, and reads beyond get an error instead of wrong data.
             self._problem(f"segment {base_offset} is damaged: {error}")
         segment.trust_file(end_offset)
         segment.seal()
         return segment
 
     def _find_what_lies_before(self, base_offset: int, opener: LateOpener) -> None:
-        """The snapshots and segments that tell the producers at `base_offset`, by their names."""
+        """Lists the snapshots and segments that give the producers at `base_offset`."""
         self.snapshots.offsets = folder.snapshot_offsets(self.directory)
         bases = [base for base in folder.segment_bases(self.directory) if base <= base_offset]
         self.segments = [
@@ -298,10 +298,10 @@ class _Loader:
     def _open_clean_tail(self, base_offset: int) -> LogSegment | None:
         """The last segment after a clean stop; None if it is not as a clean stop leaves it."""
         segment = self._open_file(base_offset, active=False)
-        # The end is not known before the tail is read; what the index names lies below in any case.
+        # The end is unknown before the tail is read; the indexed batches lie below it.
         segment.trust_file(base_offset + RELATIVE_OFFSET_MAX)
         file_bytes = segment.size_bytes
-        # They are to be appended to, so they are read whole, and once.
+        # They will be appended to, so they are read whole, and once.
         problem = self._index_problem(
             segment, segment.offset_index.read_file(), segment.time_index.read_file()
         )
@@ -324,7 +324,7 @@ class _Loader:
     def _index_problem(
         self, segment: LogSegment, offset_index_bytes: int, time_index_bytes: int
     ) -> str | None:
-        """Why index files of these sizes are not to be believed; None if they are."""
+        """Why index files of these sizes cannot be trusted; None if they can."""
         for index, size_bytes in (
             (segment.offset_index, offset_index_bytes),
             (segment.time_index, time_index_bytes),
@@ -405,7 +405,7 @@ class _Loader:
         segment.note_batch(header.size_bytes, header.last_offset, header.max_timestamp_ms)
 
     def _take_over(self, segment: LogSegment, batch: Batch, producers: ProducerState) -> None:
-        """Accounts for a batch in everything that is built from the log."""
+        """Adds a batch to everything that is rebuilt from the log."""
         marker = marker_in(segment.file(), batch)
         self._note(segment, batch)
         self.epochs.assign(batch.header.leader_epoch, batch.header.base_offset)
@@ -452,7 +452,7 @@ class _Loader:
         if self.epochs.starts != self.epochs_on_disk or not self.epochs_complete:
             self.epochs.write(sync=False)
         elif not self.report.clean_shutdown and self.epochs.starts:
-            # Somebody wrote it who may have died before the sync.
+            # It may have been written shortly before a kill, without a sync.
             self.epochs.is_unsynced = True
 
     def _problem(self, text: str) -> None:

@@ -1,11 +1,11 @@
-"""Up to where a log is on its device, as one thread syncs it while another cuts it.
+"""The recovery point of a log, raised by one thread that syncs while another truncates.
 
     sync    note `cut_count` │ fsync all below an offset │ `raise_to(offset)`
     cut     lowered │ the lower one written down │ files cut │ the log's end set
             └───────────── `cutting`: nothing raises it ─────────────────┘
 
-Other records take the place of those that are cut off. So a sync that saw the log before its end
-was set, whether it began before the cut or during it, says nothing about what lies there by then.
+Other records take the place of truncated ones. So a sync that saw the log before its end
+was set, whether it began before the cut or during it, says nothing about the records there now.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from strandline.storage.model import Offset
 
 
 class RecoveryPoint:
-    """An exclusive offset: a recovery trusts what lies below it unread. Thread-safe."""
+    """The exclusive offset below which recovery trusts the log unread. Thread-safe."""
 
     __slots__ = ("_is_cutting", "_lock", "cut_count", "offset")
 
     def __init__(self) -> None:
         self.offset: Offset = 0
-        # Grows with every cut: who noted it earlier has seen records that may be gone.
+        # Grows with every cut: a sync that noted an earlier value may have synced lost records.
         self.cut_count = 0
         self._is_cutting = False
         self._lock = threading.Lock()
 
     def raise_to(self, offset: Offset, *, cut_count: int) -> None:
-        """All below `offset` was synced; `cut_count` is from before the log's end was looked at."""
+        """Raises it after a sync; `cut_count` is from before the log's end was read."""
         with self._lock:
             if cut_count == self.cut_count and not self._is_cutting:
                 self.offset = max(self.offset, offset)
@@ -39,8 +39,8 @@ class RecoveryPoint:
     def cutting(self, offset: Offset, write_down: Callable[[], None] | None) -> Iterator[None]:
         """Lowers it to `offset` for a cut there, which is the body.
 
-        `write_down` makes the lower one durable, before anything else can be in the place of what
-        was synced. What it raises goes on to the caller, and nothing has changed.
+        `write_down` makes the lower one durable, before other records can take the place of
+        synced ones. Its error is passed to the caller, and nothing has changed.
         """
         with self._lock:
             self.cut_count += 1

@@ -1,10 +1,10 @@
-"""New logs: which folder of `log.dirs` each goes to, and the steps that make them durable.
+"""Creates new logs: chooses a folder of `log.dirs` for each, and makes them durable step by step.
 
     1 each partition's folder, its topic id and files (several threads)
     2 sync the folders that hold them
 
 Before 1 the caller makes the checkpoints forget earlier logs of these names: after a kill a new
-one would begin where the earlier one did (`log_folder.forget`). A log that cannot be made is an
+one would begin where the earlier one did (`LogDir.forget`). A log that cannot be created is an
 error in its place, and nothing is left of it; the others are made all the same. As with Kafka's
 LogManager, a new log goes to the folder with the fewest.
 """
@@ -29,7 +29,7 @@ from strandline.storage.model import TopicId, TopicPartition
 
 
 def spread(usable: Sequence[LogDir], log_count: int) -> list[LogDir]:
-    """For each of so many new logs the folder that holds the fewest, the new ones counted."""
+    """For each of `log_count` new logs the folder with the fewest logs, new ones counted."""
     counts = {directory: len(directory.logs) for directory in usable}
     targets: list[LogDir] = []
     for _ in range(log_count):
@@ -98,7 +98,7 @@ def _create_log(
     path = directory.path / str(topic_partition)
     if path.exists():
         raise DiskError(f"{path} exists already")
-    # Its active segment stays open for as long as there is the partition.
+    # Its active segment stays open for the life of the partition.
     files.check_descriptors_left()
     try:
         if may_be_archived:
@@ -125,6 +125,6 @@ def _create_log(
 
 
 def _discard(path: Path) -> None:
-    """Half a folder would be in the way of the next attempt."""
+    """Removes an incomplete folder, which would block the next attempt."""
     with suppress(DiskError):
         files.remove_tree(path)

@@ -1,7 +1,7 @@
-"""Folders of logs that are served no more, and wait to be removed.
+"""Folders of deleted logs that wait to be removed.
 
-Such a folder gets another name at once, so that it is no log for the next start, and goes after
-`file.delete.delay.ms` of monotonic time: somebody may still be reading its files.
+Such a folder is renamed at once, so that it is no log for the next start, and is removed after
+`file.delete.delay.ms` of monotonic time: a reader may still use its files.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ class _DeletedFolder:
 
 
 class DeletedFolders:
-    """Those of all log folders of a broker. `purge` may run in a worker thread."""
+    """The deleted folders in all log folders of a broker. `purge` may run in a worker thread."""
 
     def __init__(self) -> None:
         self._waiting: list[_DeletedFolder] = []
 
     def put(self, path: Path, *, remove_at_s: float) -> None:
-        """Takes the folder's name away, durably. Blocks. Raises DiskError."""
+        """Renames the folder durably and adds it. Blocks. Raises DiskError."""
         target = path.with_name(put_aside(path.name, DELETE_SUFFIX))
         files.rename(path, target)
         self.add(target, remove_at_s=remove_at_s)
 
     def add(self, path: Path, *, remove_at_s: float) -> None:
-        """One that has its new name already."""
+        """Adds a folder that is renamed already."""
         self._waiting.append(_DeletedFolder(path, remove_at_s))
 
     def purge(self, now_s: float, *, within: Collection[Path]) -> tuple[int, DiskError | None]:

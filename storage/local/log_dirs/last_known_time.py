@@ -1,9 +1,9 @@
-"""The time that retention believed last, beside the checkpoints of each log folder.
+"""The last time that retention trusted, stored beside the checkpoints of each log folder.
 
     last-believed-time     {"magic": "strandline-last-time", "version": 1, "crc32c": ...}
                            milliseconds since the epoch, in digits
 
-It is a hint: what cannot be read is not known, and what cannot be written is written next time.
+It is a hint: an unreadable note counts as absent, and a failed write is repeated next time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 FILE_NAME = "last-believed-time"
 MAGIC = "strandline-last-time"
 VERSION = 1
-# A note is so much older than the truth at most; a sync for each folder is not for every round.
+# The note may lag this far behind; a round of retention need not sync every folder.
 NOTE_MS = 60_000
 
 
@@ -29,7 +29,7 @@ class LastTime:
     """Reads and writes the note; both block."""
 
     def __init__(self, folders: Callable[[], Sequence[Path]]) -> None:
-        """`folders` gives those that can be used now."""
+        """`folders` returns those that can be used now."""
         self._folders = folders
         self._noted_ms: TimestampMs | None = None
 
@@ -39,7 +39,7 @@ class LastTime:
         return max(found, default=None)
 
     def note(self, believed_ms: TimestampMs) -> None:
-        """Writes it down, unless the last note is nearly as good."""
+        """Writes `now_ms` down, unless the last note is recent enough."""
         if self._noted_ms is not None and abs(believed_ms - self._noted_ms) < NOTE_MS:
             return
         self._noted_ms = believed_ms
@@ -49,7 +49,7 @@ class LastTime:
                     folder / FILE_NAME, str(believed_ms).encode(), magic=MAGIC, version=VERSION
                 )
             except DiskError as error:
-                # Who owns the folder says it louder.
+                # The owner of the folder logs the error.
                 log.debug("time not noted", extra={"fields": {"reason": str(error)}})
 
 

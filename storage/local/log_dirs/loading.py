@@ -1,6 +1,6 @@
-"""Start-up: which folders are logs, and opening them side by side.
+"""Loads log folders at start-up: finds the logs in them and opens them in parallel.
 
-    1 copies that nobody wants any more go     2 every folder gets its meaning from its name
+    1 unwanted copies are removed               2 every folder gets its meaning from its name
     3 each log is opened, with recovery unless the last stop was clean
 
 A log folder that fails on the way is reported and loads nothing; the others go on.
@@ -48,22 +48,22 @@ ConfigFor: TypeAlias = Callable[[TopicPartition, TopicId], LogConfig | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedLogs:
-    """What the log folders hold. A folder is in `logs` or in `failures`."""
+    """The logs in the log folders. A folder is in `logs` or in `failures`."""
 
     logs: Mapping[LogDir, Sequence[LocalLog]]
     failures: Mapping[LogDir, DiskError]
     # Folders of deleted partitions, to be purged.
     removable: Sequence[Path]
-    # Which partition was to move to which folder when the broker stopped.
+    # The target folder of each partition whose move was pending at the stop.
     wanted_moves: Mapping[tuple[TopicPartition, Path], TopicId]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Marks:
-    """What the marks of moves between log folders say, see move.py; looked for once."""
+    """Folders with marks of moves between log folders, see move.py; searched once."""
 
     wanted: Mapping[tuple[TopicPartition, Path], TopicId]
-    # Folders of copies that go on.
+    # Folders of unfinished copies.
     unfinished: frozenset[str]
     # Folders of copies that took over.
     moved: frozenset[str]
@@ -101,8 +101,7 @@ def load_logs(
                 item for item in folders.items() if item[1].name not in directory.closed_logs
             )
             loading[directory] = logs = _Loading(load, known)
-            # They wait for nothing, and two threads would take the interpreter's lock from each
-            # other all the time.
+            # They wait for no disk, and two threads would contend for the interpreter's lock.
             logs.go_on()
             if logs.error is not None or not waiting:
                 continue
@@ -115,7 +114,7 @@ def load_logs(
                     pool.submit(logs.go_on)
             except (RuntimeError, MemoryError):
                 unaided.append(logs)
-        # In place of a thread that the system refused.
+        # Runs here if the system refused a thread.
         for logs in unaided:
             logs.go_on()
     for directory, logs in loading.items():
@@ -133,7 +132,7 @@ def load_logs(
 
 @dataclass(slots=True)
 class _Loading:
-    """The logs of one folder, which several threads open beside each other."""
+    """The logs of one folder, which several threads open in parallel."""
 
     load: Callable[[TopicPartition, Path], LocalLog | None]
     waiting: deque[tuple[TopicPartition, Path]]
@@ -142,11 +141,11 @@ class _Loading:
     error: BaseException | None = None
 
     def go_on(self) -> None:
-        """Opens what waits, until there is nothing; nothing more after a failure.
+        """Opens waiting logs until there is none left; stops after a failure.
 
         One job for each thread and not for each log: with thousands of logs that are opened in a
-        quarter of a millisecond, handing them over would take a tenth of the start. What comes of
-        it is kept here: a job whose thread was refused may be run by another one nevertheless.
+        quarter of a millisecond, handing them over would take a tenth of the start. Results are
+        kept here: a job whose thread was refused may be run by another one nevertheless.
         """
         while True:
             try:
@@ -155,7 +154,7 @@ class _Loading:
                 return
             try:
                 loaded = self.load(key, path)
-            except BaseException as error:  # raised by who waits for all of it
+            except BaseException as error:  # raised again by the thread that waits for all
                 self.waiting.clear()
                 self.error = self.error or error
                 return
@@ -164,7 +163,7 @@ class _Loading:
 
 
 def _settle_moves(directories: Sequence[LogDir], failures: dict[LogDir, DiskError]) -> _Marks:
-    """Removes logs that a copy took over from, and copies that are not among the wanted moves.
+    """Removes logs whose copy took over, and copies that are not among the wanted moves.
 
     A log folder where that fails is noted in `failures`.
     """
@@ -175,7 +174,7 @@ def _settle_moves(directories: Sequence[LogDir], failures: dict[LogDir, DiskErro
             folders += subfolders(directory.path)
             wanted |= _wanted_moves(directory)
     folders = [path for path in folders if partition_of(path.name) is not None]
-    # A log that was at rest has no mark.
+    # A log that was not being moved has no mark.
     at_rest = {f"{d.path}/{name}" for d in directories for name in d.closed_logs}
     moving = [path for path in folders if str(path) not in at_rest]
     moved = {path.name: path for path in moving if log_move.has_taken_over(path)}
@@ -209,7 +208,7 @@ def _wanted_moves(directory: LogDir) -> dict[tuple[TopicPartition, Path], TopicI
     try:
         noted = checkpoint.read_moves(directory.path / checkpoint.MOVES)
     except (CorruptFile, UnsupportedFormat) as error:
-        # A partition that stays where it is can be asked to move again.
+        # The move of a partition that stays where it is can be requested again.
         log.warning("moves between log folders forgotten", extra={"fields": {"reason": str(error)}})
         return {}
     return {(key, directory.path): topic_id for key, topic_id in noted.items()}
@@ -220,7 +219,7 @@ def _partition_folders(
     marks: _Marks,
     places: dict[TopicPartition, Path],
 ) -> dict[TopicPartition, Path]:
-    """The folders of partitions in `directory`, which are noted in `places` as well."""
+    """The partition folders in `directory`, which are noted in `places` as well."""
     folders: dict[TopicPartition, Path] = {}
     for path in subfolders(directory.path):
         if is_put_aside(path.name) or str(path) in marks.unfinished:
@@ -236,7 +235,7 @@ def _partition_folders(
 
 
 def _removable_folders(directory: LogDir, *, keep_empty_strays: bool) -> list[Path]:
-    """Folders that are no logs any more, and that nobody will want back."""
+    """Folders that are no logs any more, and may be deleted with their content."""
     return [
         path
         for path in subfolders(directory.path)
@@ -246,7 +245,7 @@ def _removable_folders(directory: LogDir, *, keep_empty_strays: bool) -> list[Pa
 
 
 def _has_records(path: Path) -> bool:
-    """Whether the folder of a partition has any: those set aside lie in a folder of their own."""
+    """Whether a partition's folder has records; set-aside ones lie in a folder of their own."""
     return bool(subfolders(path)) or any(
         files.size_bytes(path / file_name(base_offset, LOG_SUFFIX))
         for base_offset in segment_bases(path)
@@ -255,7 +254,7 @@ def _has_records(path: Path) -> bool:
 
 def _tell_stray(path: Path, target: Path, *, is_nobodys: bool) -> None:
     """A folder without partition.metadata is stray to Kafka too, since it is written before the
-    first record. Where there are records it was lost, and only whoever reads this can tell.
+    first record. If there are records the file was lost, which an operator must be told.
     """
     if is_nobodys and _has_records(path):
         log.error(
@@ -280,7 +279,7 @@ def _load_log(
     key: TopicPartition,
     path: Path,
 ) -> LocalLog | None:
-    """None if its folder is none of the cluster's; one without records joins `empty_strays`."""
+    """None for a folder unknown to the cluster; one without records joins `empty_strays`."""
     row = directory.closed_logs.get(path.name)
     try:
         if row is None:
@@ -289,7 +288,7 @@ def _load_log(
             topic_id = closed_log.topic_id_of(row)
         marked = log_move.marked_log_start(path) if str(path) in marks.moved else 0
     except CorruptFile as error:
-        # Whose records these are cannot be said: opening them as anybody's would be a guess. To
+        # The topic of these records is unknown: opening them under any id would be a guess. To
         # Kafka, too, such a file is an error of the folder that it lies in.
         raise DiskError(f"{path}: {error}") from error
     if marked:

@@ -1,6 +1,6 @@
-"""One folder of `log.dirs`: its lock, whose it is, and the checkpoints in it.
+"""One folder of `log.dirs`: its lock, its identity, and the checkpoints in it.
 
-What all folders are together is log_dirs/log_dirs.py.
+All folders of a broker together are in log_dirs/log_dirs.py.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ log = logging.getLogger(__name__)
 
 LOCK_FILE = ".lock"
 PROBE_FILE = ".strandline-probe"
-# A folder that fails is tried again at once. One that had just come back waits before that, twice
+# A failed folder is retried at once. One that had just come back waits before that, twice
 # as long each time up to the maximum: that it can be written does not mean that it can be read, and
 # each return costs the recovery of all its logs.
 REVIVAL_PAUSE_S = 2.0
 REVIVAL_PAUSE_S_MAX = 60.0
-# Why a checkpoint waits; said once.
+# Why a checkpoint is postponed; logged once.
 _FULL = "log folder full: appends are refused until there is room"
 _TOO_MANY_OPEN = "checkpoints wait: the process has too many open files"
 ALL_CHECKPOINTS = (
@@ -41,33 +41,33 @@ ALL_CHECKPOINTS = (
 
 
 class LogDir:
-    """One folder of `log.dirs`."""
+    """One folder of `log.dirs`, with its lock and its checkpoints."""
 
     def __init__(self, path: Path, lock_descriptor: int) -> None:
         self.path = path
         self.logs: dict[TopicPartition, LocalLog] = {}
         self.was_clean = False
-        # False: its logs are not known, because one of them could not be opened at the start.
+        # False: its logs are unknown, because one of them could not be opened at the start.
         self.is_loaded = True
-        # Logs as a clean stop left them, by the names of their folders, until they are loaded.
+        # Rows of logs at a clean stop, by the names of their folders, until they are loaded.
         self.closed_logs: Mapping[str, ClosedLog] = {}
         self.recovery_points: dict[TopicPartition, int] = {}
         self.log_starts: dict[TopicPartition, int] = {}
         self.high_watermarks: dict[TopicPartition, int] = {}
-        # Up to where each compacted log is clean; logs that were compacted once stay in here.
+        # Up to where each compacted log is clean; logs that were ever compacted stay in here.
         self.cleaned_offsets: dict[TopicPartition, int] = {}
-        # Partitions of which the files may still speak, though their log is gone from here.
+        # Partitions that the checkpoint files may still name, though their log was removed here.
         self.forgotten: set[TopicPartition] = set()
-        # Whether the checkpoint of them is as they are here.
+        # Whether their checkpoint on disk is up to date.
         self.is_cleaning_noted = True
         self.failure: DiskError | None = None
-        # When it came back last, how long it waits to come back, and from when on it may.
+        # When it last came back, how long it waits before the next return, and the earliest time.
         self.revived_s = -math.inf
         self._revival_pause_s = 0.0
         self._revival_due_s = -math.inf
-        # Whether the last checkpoint found no room or no descriptor; only so that it is said once.
+        # Whether the last checkpoint found no room or no descriptor; logged once.
         self.is_checkpoint_late = False
-        # What meta.properties calls it; empty until that was read.
+        # The directory id in meta.properties; empty until that was read.
         self.directory_id = ""
         self._lock_descriptor = lock_descriptor
 
@@ -77,23 +77,23 @@ class LogDir:
 
     @property
     def known_keys(self) -> set[TopicPartition]:
-        """Of what partitions the checkpoints spoke when they were read."""
+        """The partitions in the checkpoints when they were read."""
         return set().union(*self._offsets)
 
     @property
     def lost_synced(self) -> bool:
-        """Whether a log ended below what its checkpoint called synced, when it was opened."""
+        """Whether a log ended below its checkpointed recovery point when it was opened."""
         synced = self.recovery_points
         return any(one.recovery_point < synced.get(key, 0) for key, one in self.logs.items())
 
     def forget_state(self, key: TopicPartition) -> None:
-        """What the checkpoints said of a log that is gone; `forget` makes it durable."""
+        """Drops the checkpointed state of a removed log; `forget` makes it durable."""
         for offsets in self._offsets:
             offsets.pop(key, None)
         self.forgotten.add(key)
 
     def note_late(self, error: DiskError) -> None:
-        """A checkpoint found no room, or no descriptor; says so once."""
+        """Postpones a checkpoint that found no room or no descriptor; logs it once."""
         if not self.is_checkpoint_late:
             self.is_checkpoint_late = True
             log.error(
@@ -102,7 +102,7 @@ class LogDir:
             )
 
     def postpone_revival(self, now_s: float) -> None:
-        """It has failed, at a monotonic `now_s`."""
+        """Notes a failure at the monotonic time `now_s`."""
         if now_s - self.revived_s >= REVIVAL_PAUSE_S_MAX:
             self._revival_pause_s = 0.0
         else:
@@ -117,9 +117,9 @@ class LogDir:
     def check_present(self) -> None:
         """Raises DiskError if this is not the folder that was locked at the start.
 
-        A volume that was unmounted leaves an empty folder that can be written very well; and what
-        is written there is lost when the volume is back. A folder that was removed and made anew
-        may be another broker's by now.
+        A volume that was unmounted leaves an empty folder that is writable; records written there
+        are lost when the volume is back. A folder that was removed and created again may be
+        another broker's by now.
         """
         if not self._is_locked_one():
             raise DiskError(f"{self.path} is not what it was: is another broker using it?")
@@ -166,14 +166,14 @@ class LogDir:
 
 
 def probe(path: Path) -> None:
-    """Raises DiskError unless something can be written to the folder and be synced."""
+    """Raises DiskError unless a file can be written to the folder and synced."""
     probe = path / PROBE_FILE
     files.write_atomically(probe, b"is this folder writable?\n")
     files.remove(probe)
 
 
 def lock_directory(path: Path) -> LogDir:
-    """Creates the folder if need be and locks it. Raises LogDirLocked, DiskError."""
+    """Creates the folder if necessary and locks it. Raises LogDirLocked, DiskError."""
     files.make_directory(path)
     return LogDir(path, _lock(path))
 
@@ -220,7 +220,7 @@ def drop_unreadable(
 ) -> None:
     """Moves folders that `read` finds unreadable to `failures`, as Kafka does: the others serve.
 
-    Raises DiskError if there is none left, and what else `read` raises.
+    Raises DiskError if there is none left, and other errors of `read`.
     """
     for directory in list(directories):
         try:
@@ -246,7 +246,7 @@ def _check_any(directories: Sequence[LogDir], failures: Mapping[Path, DiskError]
 
 
 def read_identity(directory: LogDir) -> Mapping[str, str] | None:
-    """meta.properties; None if there is none. Raises DiskError; a damaged one is told later."""
+    """meta.properties; None if there is none. Raises DiskError; a damaged one is reported later."""
     try:
         return checkpoint.read_properties(directory.path / checkpoint.META_PROPERTIES)
     except CorruptFile:
@@ -299,7 +299,7 @@ def agree_on_identity(directories: Sequence[LogDir], node_id: int, cluster_id: s
 
 
 def read_state(directory: LogDir) -> None:
-    """Reads the checkpoints, and takes the clean-shutdown mark away with what it vouches for."""
+    """Reads the checkpoints, and removes the clean-shutdown mark with the rows it vouches for."""
     mark = directory.path / checkpoint.CLEAN_SHUTDOWN
     directory.was_clean = mark.exists()
     if directory.was_clean:
@@ -342,7 +342,7 @@ def write_checkpoints(
     write_recovery_points(directory, logs)
     checkpoint.write_offsets(directory.path / checkpoint.LOG_STARTS, starts)
     checkpoint.write_offsets(directory.path / checkpoint.HIGH_WATERMARKS, watermarks)
-    # That of the cleaner is not written each time, and may be the one that speaks of them.
+    # The cleaner's is not written each time, and may still name them.
     if forgotten or not directory.is_cleaning_noted:
         write_cleaned_offsets(directory)
     directory.forgotten -= forgotten
@@ -355,9 +355,9 @@ def write_recovery_points(directory: LogDir, logs: Mapping[TopicPartition, Local
 
 
 def forget(directory: LogDir, keys: Iterable[TopicPartition]) -> None:
-    """What the checkpoints say of earlier logs of these names is gone, durably.
+    """Removes earlier logs of these names from the checkpoints, durably.
 
-    Has to come before a new log of that name: after a kill it would begin where the earlier one
+    Must precede a new log of that name: after a kill it would begin where the earlier one
     did, and count as synced as far as that one was. Raises DiskError.
     """
     gone = directory.forgotten.intersection(keys)
@@ -380,7 +380,7 @@ def write_cleaned_offsets(directory: LogDir) -> None:
 
 
 def mark_clean(directory: LogDir) -> None:
-    """Without room for the mark the next start recovers; the other folders get theirs."""
+    """Writes the clean-shutdown mark. Without room for it the next start recovers this folder."""
     try:
         files.write_atomically(
             directory.path / checkpoint.CLEAN_SHUTDOWN, checkpoint.CLEAN_SHUTDOWN_CONTENT

@@ -1,7 +1,7 @@
-"""All of `log.dirs`: who owns them, what lies in them, where new partitions go.
+"""All folders of `log.dirs`: ownership, the logs in them, and where new partitions go.
 
     <log.dir>/.lock                                held by one process while it runs
-    <log.dir>/meta.properties                      whose folder this is
+    <log.dir>/meta.properties                      broker and cluster of this folder
     <log.dir>/<topic>-<partition>/                 a log, see log.py; with a mark one that is being
                                                    moved here, see move.py
     <log.dir>/<topic>-<partition>.<id>-<why>/      one that is none any more, see names.py
@@ -16,12 +16,12 @@ Stop:   1 close every log  2 checkpoints  3 how the logs were left, see closed_l
 The mark is removed before anything else is touched, so a crash at any later point is unclean.
 
 A folder that fails takes only its own partitions offline: their logs refuse everything with
-KAFKA_STORAGE_ERROR until `revive` finds that the folder can be written again and opens them anew,
+KAFKA_STORAGE_ERROR until `revive` finds that the folder can be written again and reopens them,
 with the recovery that follows an unclean stop. One whose logs could not be loaded stays offline
-until the next start: of these logs nothing is known. A full disk is no failure: appends are refused
+until the next start: its logs are unknown. A full disk is no failure: appends are refused
 until there is room, and reads and retention go on.
 
-Folders with names that are none of the above are somebody's and stay.
+Folders with other names are not the broker's and stay.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class LogDirs:
         self.failures = dict(failures)
         self._clock = clock
         self._deleted = DeletedFolders()
-        # Which partition was to move to which folder when the broker stopped.
+        # The target folder of each partition whose move was pending at the stop.
         self.wanted_moves: dict[tuple[TopicPartition, Path], TopicId] = {}
         # Checkpoints are written from worker threads, one at a time: they share temporary names.
         self._checkpoint_lock = threading.Lock()
@@ -86,7 +86,7 @@ class LogDirs:
     def open(
         cls, paths: Sequence[Path], *, node_id: int, cluster_id: str | None, clock: Clock
     ) -> LogDirs:
-        """Locks every folder and checks whose it is; `cluster_id` None takes or makes one.
+        """Locks every folder and checks its identity; `cluster_id` None reads or creates one.
 
         Raises LogDirLocked, CorruptFile for a folder of another broker or cluster, and DiskError
         if no folder is usable; a single unusable one is noted in `failures`.
@@ -174,7 +174,7 @@ class LogDirs:
             }
             self._note_losses(directory)
         for directory in self.directories:
-            # What is not opened is gone for good, and must not come back through a checkpoint.
+            # Logs that are not opened are gone for good, and must not return through a checkpoint.
             for key in directory.known_keys - directory.logs.keys():
                 directory.forget_state(key)
         return self.logs
@@ -210,7 +210,7 @@ class LogDirs:
     def revive(self) -> list[RevivedLog]:
         """Opens the logs of offline folders that can be written again. Blocks.
 
-        What was not synced when the folder failed may be lost; every other record is there. A
+        Records that were not synced when the folder failed may be lost; all others are there. A
         folder that keeps failing waits longer each time.
         """
         revived: list[RevivedLog] = []
@@ -266,10 +266,10 @@ class LogDirs:
 
         `may_be_archived`: these are not the first folders of the partitions.
 
-            1 forget what the checkpoints say of deleted partitions of these names
-            2 make them, see creation.py
+            1 remove deleted partitions of these names from the checkpoints
+            2 create them, see creation.py
 
-        One that cannot be made is an error in its place, and nothing is left of it. Blocks.
+        A log that cannot be created is an error in its place, without leftovers. Blocks.
         """
         usable = self._usable()
         if not usable:
@@ -308,7 +308,7 @@ class LogDirs:
     def forget(
         self, directories: Iterable[LogDir], topic_partitions: Sequence[TopicPartition]
     ) -> None:
-        """Checkpoints of these folders say nothing more of deleted logs of these names.
+        """Removes deleted logs of these names from the checkpoints of these folders.
 
         Blocks. Raises DiskError.
         """
@@ -317,23 +317,23 @@ class LogDirs:
                 forget(directory, topic_partitions)
 
     def delete_log(self, deleted: LocalLog) -> None:
-        """Takes a log away: its folder is renamed now and purged after file.delete.delay.ms.
+        """Removes a log: its folder is renamed now and purged after file.delete.delay.ms.
 
         Blocks. Raises DiskError.
         """
         directory = self.directory_at(deleted.directory.parent)
         assert directory is not None, deleted
         key = deleted.topic_partition
-        # Its folder may have come back, with a log over the same files that nobody serves yet.
+        # Its folder may have come back, with a reopened log over the same files, not served yet.
         for opened in {deleted, directory.logs.pop(key, deleted)}:
-            # A flush that is under way may find its folder gone; that is no fault of the disk.
+            # A flush that is under way may find its folder gone; that is not a disk failure.
             opened.let_go()
             opened.stop(DiskError(f"{key} was deleted"))
         directory.forget_state(key)
         self.put_aside(deleted)
 
     def replace_log(self, old: LocalLog, new: LocalLog) -> None:
-        """A copy in another folder takes the log's place; `put_aside` is to follow for the old one.
+        """A copy in another folder takes the log's place; `put_aside` must follow for the old one.
 
         Waits for no disk.
         """
@@ -342,7 +342,7 @@ class LogDirs:
         target = self.directory_at(new.directory.parent)
         assert target is not None, new
         key = old.topic_partition
-        # As in delete_log: what is still under way in the old folder is no fault of its disk.
+        # As in delete_log: errors of calls still running in the old folder are not disk failures.
         old.let_go()
         del directory.logs[key]
         target.logs[key] = self._watched(target, new)
@@ -353,7 +353,7 @@ class LogDirs:
         directory.forget_state(key)
 
     def put_aside(self, removed: LocalLog) -> None:
-        """The folder of a log that is served no more goes as a deleted one. Raises DiskError.
+        """Renames the folder of a replaced log to -delete. Raises DiskError.
 
         Blocks: the name is durable.
         """
@@ -361,17 +361,17 @@ class LogDirs:
         self._deleted.put(removed.directory, remove_at_s=remove_at_s)
 
     def directory_at(self, path: Path) -> LogDir | None:
-        """The log folder with this path, relative or absolute; None if it is none of ours."""
+        """The log folder with this path, relative or absolute; None if it is not in `log.dirs`."""
         wanted = path.absolute()
         return next((d for d in self.directories if d.path.absolute() == wanted), None)
 
     def purge_deleted(self, now_s: float) -> int:
-        """Unlinks files and folders whose delay is over by monotonic time; how many.
+        """Unlinks files and folders whose delay is over by monotonic time; returns how many.
 
         May run in a worker thread.
 
-        What cannot be unlinked is tried again and holds nothing else back; the first error is
-        raised at the end, a DiskError. What lies in a folder that is away waits until it is back.
+        A failed unlink is tried again and holds nothing else back; the first error is raised at
+        the end, a DiskError. Files in a folder that is offline wait until it is back.
         """
         usable = self._usable()
         purged, first_error = self._deleted.purge(now_s, within={one.path for one in usable})
@@ -387,7 +387,7 @@ class LogDirs:
     # --- compaction ------------------------------------------------------------------------------
 
     def cleaned_offset(self, opened: LocalLog) -> int | None:
-        """Up to where a log is compacted; None if it never was."""
+        """The offset up to which a log is compacted; None if it never was."""
         directory = self._find_directory(opened)
         return None if directory is None else directory.cleaned_offsets.get(opened.topic_partition)
 
@@ -409,7 +409,7 @@ class LogDirs:
     # --- checkpoints and the end -----------------------------------------------------------------
 
     def _note_cut(self, directory: LogDir) -> None:
-        """The checkpoint of a folder calls nothing synced that is not. Blocks. Raises DiskError."""
+        """Lowers the recovery point of a cut log in its checkpoint. Blocks. Raises DiskError."""
         with self._checkpoint_lock:
             if directory.failure is not None:
                 raise directory.failure
@@ -434,7 +434,7 @@ class LogDirs:
     ) -> frozenset[Path]:
         """Writes the three checkpoints of every folder, synced. May run in a worker thread.
 
-        Returns the folders where that was not possible: what they held before still counts there.
+        Returns the folders where that failed: their earlier checkpoints still count there.
         """
         failed: set[Path] = set()
         with self._checkpoint_lock:
@@ -458,7 +458,7 @@ class LogDirs:
         log_starts: Mapping[TopicPartition, int] | None = None,
         high_watermarks: Mapping[TopicPartition, int] | None = None,
     ) -> None:
-        """Closes every log, leaves the clean-shutdown mark where all went well, and unlocks."""
+        """Closes every log, writes the clean-shutdown mark where all succeeded, and unlocks."""
         self.finish(log_starts or {}, high_watermarks or {})
         self.unlock()
 
@@ -467,7 +467,7 @@ class LogDirs:
         log_starts: Mapping[TopicPartition, int],
         high_watermarks: Mapping[TopicPartition, int],
     ) -> None:
-        """`close` without its end: nobody else may have the folders yet."""
+        """`close` without the unlock: no other process may have the folders yet."""
         rows: dict[LogDir, list[ClosedLog]] = {}
         for directory in self.directories:
             rows[directory] = []
@@ -480,7 +480,7 @@ class LogDirs:
         self.write_checkpoints(log_starts, high_watermarks)
         for directory in self.directories:
             if directory.failure is None:
-                # Without room for them the next start takes its time, and that is all.
+                # Without room for the rows the next start is slower, and loses nothing.
                 with suppress(DiskError):
                     closed_log.write_rows(directory.path, rows[directory])
                 mark_clean(directory)

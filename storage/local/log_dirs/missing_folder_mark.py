@@ -3,9 +3,9 @@
     <topic>-<partition>/past-unknown      empty; comes with the folder, and goes when it is known
                                           what the archive has
 
-A new folder of an old partition is what a lost disk looks like. It is empty, and its log is not:
-who wrote to it now would give offsets a second time. A folder that was there before is this disk's
-own past, or an older image of it, and is written to without asking anybody (docs/decisions, 15).
+A new folder of an old partition looks like a lost disk. It is empty, and its log is not:
+an append now would assign offsets a second time. A folder that was there before is this disk's
+own past, or an older image of it, and is written to without a check (docs/decisions, 15).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MARK = "past-unknown"
 
 
 def make_marked(directory: Path) -> None:
-    """A new folder that was never there without its mark. Blocks. Raises DiskError."""
+    """Creates a folder that never exists without its mark. Blocks. Raises DiskError."""
     made = directory.with_name(put_aside(directory.name, DELETE_SUFFIX))
     files.make_directory(made, sync=False)
     files.write_atomically(made / MARK, b"")
@@ -27,10 +27,10 @@ def make_marked(directory: Path) -> None:
 
 
 def is_marked(directory: Path) -> bool:
-    """Whether nobody has found out yet what the archive of this log has."""
+    """Whether the archive of this log has not been read yet."""
     return files.is_there(directory, MARK)
 
 
 def forget(directory: Path) -> None:
-    """It is known now. After a loss of power the mark may be there again. Raises DiskError."""
+    """Removes the mark. After a loss of power it may be there again. Raises DiskError."""
     files.remove(directory / MARK)

@@ -15,12 +15,12 @@ A crash before `moved` is written leaves the old log as it was; after it, the co
 has everything that was acknowledged. Segments are copied file by file and the tail is cut where the
 original is cut, so that segments stay the same ones (the archive knows them by their borders).
 
-A copy that was begun before a stop is begun anew over what is there: a segment whose bytes are the
-original's is kept, and all else is replaced. A folder of that name is never without its mark: it
-gets the name when the mark is in it, and a copy that nobody wants loses the name first. Otherwise a
+A copy that was begun before a stop restarts over its files: a segment whose bytes are
+the original's is kept, all else is replaced. A folder of that name is never without its mark: it
+gets the name when the mark is in it, and an unwanted copy loses the name first. Otherwise a
 start would find two logs of one partition.
 
-A log is not to be compacted while it is copied: what was taken out could come back with the copy.
+A log must not be compacted while it is copied: removed records could come back with the copy.
 Should a segment be replaced all the same, or the log be cut, `SourceChanged` says so, and the move
 begins again. While records of it are set aside (`diverged_records.py`) it is not moved: they stay
 with it.
@@ -61,7 +61,7 @@ MOVING_MARK = "moving"
 MOVED_MARK = "moved"
 _MARK_VERSION = "0"
 
-# The copy of a file gives way to others, and to a cancellation, after so many bytes.
+# The copy of a file yields to others, and checks for a cancellation, after this many bytes.
 COPY_BYTES = 8 * 1024 * 1024
 # One piece of the tail; whole batches, so it may be as large as the largest batch.
 PIECE_BYTES = 1024 * 1024
@@ -70,11 +70,11 @@ LAST_PIECE_BYTES = 256 * 1024
 
 
 class SourceChanged(StorageError):
-    """A segment that was copied has been replaced or is gone: begin again."""
+    """A copied segment was replaced or removed, or the log was cut: the move restarts."""
 
 
 class LogMove:
-    """One copy in the making. `prepare`, `copy_closed`, `open_copy`, `append` and `sync` block."""
+    """One copy of a log. `prepare`, `copy_closed`, `open_copy`, `append` and `sync` block."""
 
     def __init__(self, source: LocalLog, target: Path, *, clock: Clock) -> None:
         """`target` is the folder of the copy, which does not exist yet or is an unfinished one."""
@@ -102,14 +102,14 @@ class LogMove:
 
     @property
     def size_bytes(self) -> int:
-        """Of the batches that are in the copy so far."""
+        """Size of the batches that are in the copy so far."""
         if self._copy is not None:
             return self._copy.size_bytes
         return sum(segment.size_bytes for segment in self._copied.values())
 
     @property
     def offset_lag(self) -> int:
-        """Offsets that the copy lacks."""
+        """How many offsets the copy is behind."""
         source = self._source
         if self._copy is not None:
             return source.end_offset - self._copy.end_offset
@@ -149,7 +149,7 @@ class LogMove:
         files.sync_directory(self._target)
 
     def _remove_others(self, segments: Sequence[LogSegment]) -> None:
-        """What an earlier attempt left of segments that the original has not, or not like this."""
+        """Removes files of an earlier attempt that the original has not, or not like this."""
         kept = {
             file_name(segment.base_offset, suffix)
             for segment in segments
@@ -182,12 +182,12 @@ class LogMove:
         self._copied[base] = segment
 
     def _copy_bytes(self, segment: LogSegment) -> None:
-        """The batches, from the file that is open: retention may have renamed it."""
+        """Copies the batches from the open file: retention may have renamed it."""
         path = self._target / file_name(segment.base_offset, LOG_SUFFIX)
         position, size_bytes = 0, segment.size_bytes
         try:
             if self._has_copied(segment, path):
-                # The process that wrote it may have ended before its sync.
+                # The earlier process may have ended before its sync.
                 files.sync_file(path)
                 return
             with open(path, "wb") as out:
@@ -246,7 +246,7 @@ class LogMove:
     # --- 4: the tail, piece by piece ----------------------------------------------------------
 
     def next_piece(self, bytes_max: int = PIECE_BYTES) -> FileRange | None:
-        """On the loop: what the copy lacks next; None when it has all. Raises SourceChanged.
+        """On the loop: the next piece the copy lacks; None when it has all. Raises SourceChanged.
 
         Cuts the copy where the original is cut.
         """

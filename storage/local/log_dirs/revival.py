@@ -1,9 +1,9 @@
-"""A log folder comes back: its logs are opened anew, with the recovery after an unclean stop.
+"""Reopens the logs of a log folder that came back, with the recovery after an unclean stop.
 
     1 it is the folder that was locked at the start   2 it can be written   3 every log opens
 
 Only if all three succeed do the new logs take the place of the old ones, which are stopped since
-the failure. What was not synced when the folder failed may be lost; every other record is there.
+the failure. Records that were not synced when the folder failed may be lost; all others are there.
 
 After a sync that failed the system may keep in memory, as if it were written, what never reached
 the device. Who read that would find all well, and the next sync would find nothing to write. So
@@ -23,14 +23,14 @@ from strandline.storage.local.log_dirs.log_dir import LogDir, probe
 
 @dataclass(frozen=True, slots=True)
 class RevivedLog:
-    """A log that was stopped, and the one that was opened in its place."""
+    """A stopped log, and the log that was opened in its place."""
 
     old: LocalLog
     new: LocalLog
 
     @property
     def lost_records(self) -> bool:
-        """Whether the log ends before the offset that it had reached."""
+        """Whether the log ends below its earlier end offset."""
         return self.new.end_offset < self.old.end_offset
 
 

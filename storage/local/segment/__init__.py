@@ -1,1 +1,1 @@
-"""One segment of a log, and the files of a partition's folder."""
+"""The segments of a log, and the files of a partition's folder."""

@@ -1,9 +1,9 @@
-"""The segment that a cleaning writes, under names that nobody else reads.
+"""Writes the segment of a cleaning, under names that no reader opens.
 
     <20-digit base>.log.cleaned  .index.cleaned  .timeindex.cleaned  .txnindex.cleaned
 
 Batches are appended in order; `finish` writes the indexes and makes everything durable. A folder
-that is opened with such files in it removes them: the cleaning did not come to its end.
+that is opened with such files in it removes them: the cleaning did not finish.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ WRITE_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanedFacts:
-    """What was written."""
+    """Facts about the written segment."""
 
     base_offset: int
     size_bytes: int
@@ -44,18 +44,18 @@ class CleanedFacts:
 
 
 def cleaned_path(directory: Path, base_offset: int, suffix: str) -> Path:
-    """Where a file of the segment is made before it takes the place of the cleaned ones."""
+    """The path of a file of the segment before the swap."""
     return directory / (file_name(base_offset, suffix) + CLEANED_SUFFIX)
 
 
 def remove_cleaned(directory: Path, base_offset: int) -> None:
-    """Removes what was begun; files that are not there are fine. Raises DiskError."""
+    """Removes unfinished files; missing ones are fine. Raises DiskError."""
     for suffix in SEGMENT_SUFFIXES:
         files.remove(cleaned_path(directory, base_offset, suffix))
 
 
 class CleanedSegment:
-    """See the top of this file. Raises DiskError wherever it writes."""
+    """The segment that a cleaning writes. Raises DiskError wherever it writes."""
 
     def __init__(self, directory: Path, base_offset: int, *, index_interval_bytes: int) -> None:
         remove_cleaned(directory, base_offset)
@@ -102,7 +102,7 @@ class CleanedSegment:
         )
 
     def write_out(self) -> None:
-        """Writes what was gathered; batches may be views of buffers that are used again then."""
+        """Writes the gathered batches, which may be views of buffers that are reused afterwards."""
         if self._unwritten:
             self._log.append(b"".join(self._unwritten))
             self._unwritten.clear()
@@ -111,7 +111,7 @@ class CleanedSegment:
     def finish(
         self, transactions: Sequence[AbortedTransaction], *, modified_ns: int
     ) -> CleanedFacts:
-        """Completes and syncs all files. `modified_ns` becomes the log file's time of change.
+        """Completes and syncs all files. `modified_ns` becomes the log file's mtime.
 
         That is the time of the youngest source: for records without a timestamp of their own,
         retention goes by it.
@@ -140,6 +140,6 @@ class CleanedSegment:
         )
 
     def abandon(self) -> None:
-        """Removes what was written."""
+        """Removes the written files."""
         self._log.close()
         remove_cleaned(self._directory, self._base_offset)

@@ -1,8 +1,8 @@
-"""How many sealed segments have their file open.
+"""The bound on sealed segments with an open file.
 
-A sealed segment opens its file when somebody wants to read it, and gives it up again when too many
-others were opened since; then the next reader opens it anew. Who is reading holds the file, not the
-segment, so giving up takes nothing away from anybody.
+A sealed segment opens its file for the first read, and gives it up again when too many
+others were opened since; the next read reopens it. Readers hold the file, not the
+segment, so giving it up interrupts no reader.
 
 First in, first out: an `open` takes 10 us, less than keeping count of every read would cost in all.
 """
@@ -18,7 +18,7 @@ OPEN_SEALED_MAX = 1024
 
 
 class Reopenable(Protocol):
-    """What has a file open, and can do without for a while."""
+    """An owner of an open file that can close and reopen it."""
 
     def give_up_file(self) -> None:
         """Drops the open file; the next use opens it again."""
@@ -48,7 +48,7 @@ class OpenSegments:
                     oldest.give_up_file()
 
     def forget(self, segment: Reopenable) -> None:
-        """Leaves its file to whoever has the segment."""
+        """Removes a segment; its file stays open for its readers."""
         with self._lock:
             self._opened.pop(id(segment), None)
 

@@ -1,4 +1,4 @@
-"""What may lie in a partition's folder, and bringing it into a state that can be opened.
+"""The files of a partition's folder, and their clean-up before the log is opened.
 
     <20 digits>.log .index .timeindex .txnindex .snapshot     a segment, see segment.py
     *.deleted                                                 removed segments, not yet unlinked
@@ -8,7 +8,7 @@
                                                               unless a .cleaned is as far or before
     leader-epoch-checkpoint, partition.metadata               see checkpoint.py
 
-Everything else is somebody's and stays. How `.cleaned` and `.swap` come about is in swap.py; a data
+Other files are not the broker's and stay. `.cleaned` and `.swap` are explained in swap.py; a data
 folder that is taken over from Apache Kafka may hold them too.
 """
 
@@ -62,7 +62,7 @@ class FolderContent:
 def file_names(folder: Path) -> list[str]:
     """Names of the plain files in a folder, sorted. Raises DiskError."""
     try:
-        # scandir knows what is a file from the listing itself; iterdir would ask for each name.
+        # scandir knows files from the listing itself; iterdir would ask for each name.
         with os.scandir(folder) as entries:
             return sorted(entry.name for entry in entries if entry.is_file())
     except OSError as error:
@@ -70,7 +70,7 @@ def file_names(folder: Path) -> list[str]:
 
 
 def tidy(folder: Path) -> FolderContent:
-    """Removes what a stop left half done, and says what is there. Raises DiskError."""
+    """Removes unfinished files of a stop, and lists the others. Raises DiskError."""
     names = file_names(folder)
     leftovers = {
         name for name in names if name.endswith((DELETED_SUFFIX, TEMPORARY_SUFFIX, CLEANED_SUFFIX))
@@ -91,9 +91,9 @@ def tidy(folder: Path) -> FolderContent:
 
 
 def ordinary_content(names: Sequence[str]) -> FolderContent | None:
-    """What files of these names are, if they are a log's that is at rest, and nothing else is.
+    """The content of a folder with these names, if they are only files of a log at rest.
 
-    None if `tidy` would have something to do, or somebody has put something there.
+    None if `tidy` would have work, or the folder has unknown files.
     """
     if any(not _NAME.fullmatch(name) and name not in _CHECKPOINTS for name in names):
         return None
@@ -143,7 +143,7 @@ def _offsets_by_suffix(names: Sequence[str]) -> dict[str, set[int]]:
 
 
 def _complete_swaps(folder: Path) -> int:
-    """Lets compacted segments replace those that they were made from; counts the replaced files."""
+    """Lets compacted segments replace their sources; returns how many files were replaced."""
     names = file_names(folder)
     swapped = [match for name in names if (match := _NAME.fullmatch(name)) and match[3]]
     removed = 0
@@ -165,7 +165,7 @@ def _complete_swaps(folder: Path) -> int:
 
 
 def _unfinished_swaps(names: Sequence[str]) -> set[str]:
-    """`.swap` files that count for nothing: their cleaning, or one before it, was not finished.
+    """`.swap` files that are ignored: their cleaning, or one before it, was not finished.
 
     A file of the same segment that is still `.cleaned` says so. So does Kafka's LogLoader.
     """

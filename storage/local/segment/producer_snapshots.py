@@ -1,4 +1,4 @@
-"""The producer snapshots of one log, and the producers at an offset from them and the batches.
+"""The producer snapshots of one log, and how producers are rebuilt from them and the batches.
 
     snapshots        |           |                 |
     segments   [ s0      ][ s1        ][ s2 ...............
@@ -32,7 +32,7 @@ def reload_producers(
 
 
 class ProducerSnapshots:
-    """`offsets` are those of the snapshots that the folder has; what is done goes into `report`."""
+    """The producer snapshots in a folder, at `offsets`; problems are noted in `report`."""
 
     __slots__ = ("_directory", "_report", "offsets")
 

@@ -1,4 +1,4 @@
-"""What opening a log found and did."""
+"""The report of opening a log: problems found and repairs made."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True, kw_only=True)
 class RecoveryReport:
-    """What opening a log found and did; filled in while it runs, read-only afterwards."""
+    """Problems and repairs of opening a log; filled in while it runs, read-only afterwards."""
 
     clean_shutdown: bool
-    # Whether the log was as its clean close had noted it, and so was not looked at.
+    # Whether the log was opened from the row of its clean close, without a check of its files.
     was_resumed: bool = False
     segments_checked: int = 0
     batches_checked: int = 0
@@ -31,6 +31,6 @@ class RecoveryReport:
         return self.bytes_cut > 0
 
     def note_problem(self, directory: Path, text: str) -> None:
-        """Keeps it, and says it in the log."""
+        """Adds a problem, and logs it."""
         self.problems.append(text)
         log.warning("log repaired", extra={"fields": {"folder": str(directory), "problem": text}})

@@ -8,7 +8,7 @@
 
 Life: active (appended to) -> sealed (index files whole) -> durable (all synced, off the loop).
 
-A start knows a durable segment by its name alone. The rest is looked up when it is first asked for:
+A start reads only the name of a durable segment. The rest is read when it is first needed:
 
     known at once                   base offset, end offset (where the next one begins)
     from the folder, if asked       size
@@ -24,7 +24,7 @@ only the batches between the last index entry and the wanted place are walked, b
                    ^ offset                ^ bytes_max
                 e0->walk                e1->walk
 
-Index entries are hints: whoever uses one compares it with the batch that it names.
+Index entries are hints: callers compare an entry with the batch that it names.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ from strandline.storage.records.batch.record_times import iter_times
 
 log = logging.getLogger(__name__)
 
-# Who reads the place before a wrong entry reads it again. One for all segments, of which few
+# A read at the place of a wrong entry is repeated. One limit for all segments, of which few
 # are wrong.
 _quiet_log = QuietLog(log)
 
@@ -86,16 +86,16 @@ NEVER_MS = 2**63 - 1
 
 # How much of the log one step of a walk reads: a default index interval, so mostly one read.
 WALK_BYTES = 4096
-# Places that recent reads ended at; a consumer's next fetch begins there. One per consumer helps.
+# Positions where recent reads ended; a consumer's next fetch begins there. One per consumer helps.
 HINTS_MAX = 32
-# Last batches of so many producers, without records, are looked at; beyond it they are just sent.
+# Bound on a producer's last batches, without records, that are skipped; beyond it they are sent.
 BARE_BYTES_MAX = 64 * HEADER_BYTES
 
 _UNKNOWN = -1
 
 
 class SegmentEnd(NamedTuple):
-    """What is known of a segment when its last batch is written, but for its indexes."""
+    """The state of a segment at its end offset, without its indexes."""
 
     base_offset: int
     end_offset: int
@@ -112,9 +112,9 @@ class SegmentEnd(NamedTuple):
 
 
 class LocalRead(NamedTuple):
-    """Whole batches as a range of a file; None if nothing is to be read at this offset yet.
+    """Whole batches as a range of a file; None if there is nothing to read at this offset yet.
 
-    `is_cut` says that the next batch is there and did not fit into the bytes that were allowed.
+    `is_cut` says that the next batch did not fit into the allowed bytes.
     """
 
     range: FileRange | None
@@ -160,7 +160,7 @@ class LogSegment:
         "roll_timestamp_ms",
     )
 
-    # From its files: there once they were looked at.
+    # Read from its files when they are first needed.
     _created_ms: int
     _max_timestamp_ms: int
     # The last offset of the batch that holds the highest timestamp.
@@ -177,9 +177,9 @@ class LogSegment:
         *,
         look: Callable[[LogSegment], None] | None,
     ) -> None:
-        """A durable segment of which only the name was seen.
+        """A durable segment of which only the name is known.
 
-        `look` opens its files, checks them and tells `take_over`. It is called when something of
+        `look` opens its files, checks them and calls `take_over`. It is called when the state of
         the segment is needed, from any thread, and does nothing if another thread was faster.
         Raises DiskError.
         """
@@ -197,7 +197,7 @@ class LogSegment:
         # Where the next batch goes; what is known of it by name alone, see `size_bytes`.
         self.end_position = _UNKNOWN
         self._first_timestamp_ms = NO_TIMESTAMP
-        # The earliest wall time at which it was seen to have its first record.
+        # The earliest wall time at which it was known to have its first record.
         self._begun_ms = NEVER_MS
         self._roll_age_ms = NEVER_MS
         self._index_interval_bytes = 4096
@@ -208,7 +208,7 @@ class LogSegment:
     def opened(
         cls, directory: Path, end: SegmentEnd, *, file: OpenFile, active: bool
     ) -> LogSegment:
-        """One with its file open, and its indexes empty still."""
+        """A segment with an open file and empty indexes."""
         segment = cls(directory, end.base_offset, end.end_offset, look=None)
         segment.is_active = active
         segment.is_durable = False
@@ -252,7 +252,7 @@ class LogSegment:
         self.is_index_full = self._has_full_index()
 
     def end(self) -> SegmentEnd:
-        """What `opened` has to know."""
+        """Its state, as `opened` takes it."""
         return SegmentEnd(
             self.base_offset,
             self.end_offset,
@@ -299,23 +299,23 @@ class LogSegment:
 
     @property
     def is_opened(self) -> bool:
-        """Whether its files were looked at."""
+        """Whether its files were opened and checked."""
         return self._look is None
 
     def open(self) -> None:
-        """Looks at its files, if nobody did yet. Raises DiskError."""
+        """Opens and checks its files, unless that was done. Raises DiskError."""
         if self._look is not None:
             self._look(self)
 
     def take_over(self, opened: LogSegment) -> None:
-        """What `look` found: the same segment, opened."""
+        """Takes the state that `look` found: the same segment, opened."""
         self._file = opened.file()
         self._set_end(opened.end())
         self._offset_index = opened.offset_index
         self._time_index = opened.time_index
         self._txn_index = opened.txn_index
         self.is_durable = opened.is_durable
-        # The last: from here on other threads take all of it as it is.
+        # Set last: from here on other threads use all of it.
         self._look = None
         if self.is_durable:
             OPEN_SEALED.add(self)
@@ -359,9 +359,9 @@ class LogSegment:
     # --- the open file -------------------------------------------------------------------------
 
     def file(self) -> OpenFile:
-        """The open log file; whoever reads it holds it. Raises DiskError.
+        """The open log file; readers hold it. Raises DiskError.
 
-        Appends and reads spare themselves this call, which takes a hundredth of their time.
+        Appends and reads avoid this call, which takes a hundredth of their time.
         """
         return self._file or self._reopened()
 
@@ -369,7 +369,7 @@ class LogSegment:
         self.open()
         file = self._file
         if file is None:
-            # Two threads may both do it: one descriptor is closed with the last who reads it.
+            # Two threads may both open it: one descriptor is closed with its last reader.
             file = self._file = OpenFile(self.log_path, writable=True)
             if self.is_durable:
                 OPEN_SEALED.add(self)
@@ -384,7 +384,7 @@ class LogSegment:
         self._file = None
 
     def retire(self) -> None:
-        """Gets ready for the loss of its names: who reads it now may go on."""
+        """Prepares for the removal of its file names; current readers may go on."""
         file = None
         try:
             file = self.file()
@@ -398,14 +398,14 @@ class LogSegment:
         self.forget_indexes()
 
     def close(self) -> None:
-        """Closes what is open."""
+        """Closes its open files."""
         OPEN_SEALED.forget(self)
         self.forget_indexes()
         if self._file is not None:
             self._file.close()
 
     def forget_indexes(self) -> None:
-        """Gives back the memory of its indexes."""
+        """Frees the memory of its indexes."""
         if self.is_opened:
             LOADED.forget(self._offset_index)
             LOADED.forget(self._time_index)
@@ -427,7 +427,7 @@ class LogSegment:
     def append(self, records: Buffer, last_offset: int, max_timestamp_ms: int) -> None:
         """Writes one batch at the end. Raises DiskError; the file is then as it was before.
 
-        If it could not be put back either, `size_bytes` differs from the file's: see `is_torn`.
+        If it could not be restored either, `size_bytes` differs from the file's: see `is_torn`.
         """
         file = self._file or self._reopened()
         try:
@@ -478,9 +478,9 @@ class LogSegment:
     def outlives(self, now_ms: int) -> bool:
         """Whether it is older than segment.ms by the wall clock.
 
-        Counted from its first record where that tells a later time: a segment that was empty for
-        long is not closed for the first record that comes. What is said to have begun in a time
-        that is still to come has begun by now: the clock was put back, or a producer's is ahead.
+        Counted from its first record if that is later: a segment that was empty for long is not
+        closed for its first record. A begin in the future counts as now: the clock was set back,
+        or a producer's is ahead.
         """
         begun_ms = min(max(self.created_ms, self.first_timestamp_ms()), now_ms)
         self._begun_ms = min(self._begun_ms, begun_ms)
@@ -560,7 +560,7 @@ class LogSegment:
         self._reload_max_timestamp()
 
     def trust_file(self, end_offset: int) -> None:
-        """Takes all of the file, unread, for batches up to `end_offset`."""
+        """Takes the whole file, unread, for batches up to `end_offset`."""
         self.end_position = self.file().size_bytes()
         self.end_offset = end_offset
 
@@ -584,7 +584,7 @@ class LogSegment:
             self._set_roll_timestamp()
 
     def _reload_max_timestamp(self) -> None:
-        """Finds the highest timestamp again: the last time entry, then the batches behind it."""
+        """Recomputes the highest timestamp: the last time entry, then the batches behind it."""
         self._max_timestamp_ms, self._max_timestamp_offset = NO_TIMESTAMP, self.base_offset
         last_entry = self.take_last_timestamp()
         position = self._border_before(self.size_bytes)
@@ -798,11 +798,11 @@ class LogSegment:
         found = self._latest(next(self._walk(start.position)), self.base_offset)
         if found is not None and found.offset >= start_offset:
             return found
-        # That record was deleted, or compaction took it and left its batch's header with its time.
+        # That record was deleted, or compacted away while its batch's header kept its time.
         return self._search_latest(start_offset)
 
     def _search_latest(self, start_offset: int) -> TimestampOffset | None:
-        """Reads all headers, and the records of those batches that come into question."""
+        """Reads all headers, and the records of those batches that may have it."""
         first = self.locate(start_offset)
         if first is None:
             return None
@@ -832,7 +832,7 @@ class LogSegment:
     # --- indexes beside the log --------------------------------------------------------------
 
     def index_mismatch(self, config: LogConfig) -> str | None:
-        """What in the index files does not fit the log; None if nothing.
+        """Why the index files do not match the log; None if they do.
 
         Looks at the last entries only, and at the batches they name. Raises CorruptRecords,
         CorruptFile.

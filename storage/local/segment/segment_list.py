@@ -1,4 +1,4 @@
-"""The segments of one log and their files: how they come, go, and are found.
+"""The segments of one log and their files: adding, removing and finding them.
 
     0          100        250    end
     [  sealed  )[ sealed  )[ active ...
@@ -54,10 +54,10 @@ class SegmentList:
         self.segments = tuple(segments)
         self.active = self.segments[-1]
         self.start_offset = self.segments[0].base_offset
-        # One value, so that a reader in another thread has both of the same moment.
+        # One value, so that a reader in another thread sees both of the same moment.
         self._by_base = self.segments, [segment.base_offset for segment in self.segments]
         self.change_count += 1
-        # The segments whose bytes were counted, and how many bytes; counted when first asked.
+        # The segments whose bytes were counted, and how many bytes; counted on first use.
         self._counted: tuple[tuple[LogSegment, ...], int] | None = None
 
     @property
@@ -136,7 +136,7 @@ class SegmentList:
         self._set((*self.segments, opened))
 
     def delete(self, segments: Sequence[LogSegment]) -> None:
-        """Takes the oldest segments off the log, in order, without the active one."""
+        """Removes the oldest segments from the log, in order, without the active one."""
         count = len(segments)
         assert tuple(segments) == self.segments[:count], (segments, self.segments)
         assert count < len(self.segments), "the active segment stays"
@@ -179,7 +179,7 @@ class SegmentList:
         self._set(kept)
 
     def restart(self, offset: int) -> None:
-        """Drops all segments, the last one first, and begins anew at `offset`. Raises DiskError."""
+        """Drops all segments, the last one first, and restarts at `offset`. Raises DiskError."""
         for segment in reversed(self.segments):
             self._discard(segment)
         self._set([self._create(offset)])
@@ -200,11 +200,11 @@ class SegmentList:
             self._trash.put(self._directory / name, unlink_at_s=unlink_at_s)
 
     def purge_deleted(self, now_s: float) -> int:
-        """Unlinks files whose delay is over by monotonic time; how many. Blocks; thread-safe."""
+        """Unlinks files whose delay is over, and returns how many. Blocks; thread-safe."""
         return self._trash.purge(now_s)
 
     def sync(self, recovery_point: int) -> None:
-        """fsync of what is not durable yet. Blocks; thread-safe. Raises DiskError."""
+        """fsync of segments that are not durable yet. Blocks; thread-safe. Raises DiskError."""
         for segment in self.segments:
             is_behind = segment.end_offset > recovery_point
             if is_behind or not (segment.is_active or segment.is_durable):

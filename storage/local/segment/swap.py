@@ -1,4 +1,4 @@
-"""Putting a cleaned segment in the place of those that it was made from.
+"""Swaps a cleaned segment in for its sources.
 
     1 (cleaning)   .cleaned files, whole and synced               before 3: as if nothing had been
     2 in a worker  index files .cleaned -> .swap
@@ -11,7 +11,7 @@
 
 A start after a crash removes `.cleaned` files and any `.swap` beside them (up to 2), and finishes
 with a `.swap` that stands alone (from 3 on): see partition_folder.py. 4 to 6 are one step of the
-event loop, so no reader sees half of it; who holds a range of an old file keeps reading that file.
+event loop, so no reader sees half of it; a reader that holds a range of an old file keeps it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def commit_swap(directory: Path, facts: CleanedFacts) -> OpenFile:
         if source.exists():
             files.rename(source, _swap_path(directory, base_offset, suffix), sync=False)  # 2
     crash_point(CLEAN_AFTER_INDEXES)
-    # Opened before its name counts: with no descriptor left the old segments simply stay.
+    # Opened before the rename: with no descriptor left the old segments simply stay.
     opened = OpenFile(cleaned_path(directory, base_offset, LOG_SUFFIX), writable=True)
     files.rename(opened.path, _swap_path(directory, base_offset, LOG_SUFFIX), sync=True)  # 3
     opened.path = directory / file_name(base_offset, LOG_SUFFIX)
@@ -92,8 +92,8 @@ def _swap_path(directory: Path, base_offset: int, suffix: str) -> Path:
 
 
 def withdraw(directory: Path, base_offset: int) -> None:
-    """Takes steps 2 and 3 back: the sources changed meanwhile. Blocks. Raises DiskError."""
-    # The log last: a log alone is swapped in by the next start, which makes its indexes anew. The
+    """Undoes steps 2 and 3: the sources changed meanwhile. Blocks. Raises DiskError."""
+    # The log last: a log alone is swapped in by the next start, which rebuilds its indexes. The
     # indexes alone would be taken for those of the old log.
     for suffix in (*_INDEX_SUFFIXES, LOG_SUFFIX):
         files.remove(_swap_path(directory, base_offset, suffix))
@@ -101,7 +101,7 @@ def withdraw(directory: Path, base_offset: int) -> None:
 
 
 def clear_unfinished(directory: Path) -> None:
-    """Removes what a cleaning that ended early has left. Blocks. Raises DiskError."""
+    """Removes the files of an aborted cleaning. Blocks. Raises DiskError."""
     if not directory.is_dir():
         return
     names = folder.file_names(directory)

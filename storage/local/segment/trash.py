@@ -3,9 +3,9 @@
 A removed file is renamed to `<name>.deleted` at once (`<name>.2.deleted` while another one of that
 name waits, as after two cleanings of a segment), so that it is gone for the next start, and
 unlinked after `file.delete.delay.ms`: unlinking a gigabyte can take the file system a while, and
-somebody may still be copying the file by name. A start removes what is left of them.
+a copy by name may still be running. A start removes the remaining ones.
 
-The delay is monotonic time: of a wall clock that was a year ahead and was put right, the files of
+The delay is monotonic time: after a wall clock that was a year ahead and was set right, files of
 that time would keep the disk full for a year.
 """
 
@@ -55,10 +55,10 @@ class Trash:
         return target
 
     def purge(self, now_s: float) -> int:
-        """Unlinks what has waited long enough; how many files.
+        """Unlinks files that have waited long enough; returns how many.
 
         The log's folder must be there: a file that is gone counts as unlinked. Raises DiskError:
-        what is still there waits for the next time.
+        the remaining files wait for the next call.
         """
         with self._lock:
             due = [file for file in self._waiting if file.unlink_at_s <= now_s]
