@@ -1,8 +1,8 @@
-"""The codecs of record batches, with a bound on what they may produce.
+"""The codecs of record batches, with a bound on the decompressed size.
 
 Producers differ in framing: Java wraps snappy in the "xerial" stream format, librdkafka writes raw
 snappy, and lz4 is always the frame format. A few bytes can claim to become gigabytes, so every
-decompression names the most it accepts.
+decompression has a bound.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _LZ4_LEVEL_MAX = 16
 # Four bytes of zstd can stand for 128 KiB, and a slice is decompressed as a whole: with slices of
 # this size the bound is exceeded by at most 64 MiB before it is noticed.
 _ZSTD_SLICE_BYTES = 2048
-# A frame may say how much it holds, and up to here it is believed: so much is allocated at once.
+# A frame's stated content size is trusted up to here: this many bytes are allocated at once.
 _ZSTD_TRUSTED_BYTES_MAX = 16 * 1024 * 1024
-# What lz4 of records is mostly below; what is not is unpacked in two steps.
+# Most lz4 records decompress to less than this; larger ones are decompressed in two steps.
 _LZ4_OUTPUT_BYTES_MIN = 64 * 1024
 _LZ4_LIKELY_RATIO = 16
-# Three bytes of it stand for 64 at most.
+# Three bytes of lz4 decompress to 64 at most.
 _SNAPPY_RATIO_MAX = 22
 _LZ4_FRAME_MAGIC = b"\x04\x22\x4d\x18"
 _LZ4_CONTENT_SIZE_BIT = 0x08
@@ -59,10 +59,10 @@ class Codec(IntEnum):
 def decompress(
     codec: int, data: Buffer, *, bytes_max: int = DECOMPRESSED_BYTES_MAX
 ) -> bytes | memoryview:
-    """The records behind a batch header.
+    """The decompressed records behind a batch header.
 
     Raises UnsupportedCodec for an unknown codec, CorruptRecords if the data do not decompress, and
-    DecompressedTooLarge if they would become more than `bytes_max` bytes.
+    DecompressedTooLarge if they would take more than `bytes_max` bytes.
     """
     try:
         match codec:
@@ -119,19 +119,19 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
 
 
 def no_records(codec: int, error: Exception) -> CorruptRecords:
-    """What is raised where a library of a codec raises `error`."""
+    """The error to raise where a codec's library raises `error`."""
     return CorruptRecords(f"{Codec(codec).name.lower()} data do not decompress: {error}")
 
 
 def too_large(bytes_max: int) -> DecompressedTooLarge:
-    """What is raised where records would become more than `bytes_max` bytes."""
+    """The error for records that would take more than `bytes_max` bytes."""
     return DecompressedTooLarge(f"decompressed records exceed {bytes_max} bytes")
 
 
 def _gunzip(data: Buffer, bytes_max: int) -> bytes:
     parts: list[bytes] = []
     left_bytes, rest = bytes_max, data
-    # As Java's GZIPInputStream: one member behind the other, and what is none of them is nothing.
+    # As Java's GZIPInputStream: one member behind the other; other trailing bytes are ignored.
     while not parts or bytes(rest[: len(GZIP_MAGIC)]) == GZIP_MAGIC:
         unpacker = zlib.decompressobj(GZIP_WINDOW_BITS)
         # To zlib, a bound of 0 is none.
@@ -161,7 +161,7 @@ def iter_snappy(data: Buffer, bytes_max: int) -> Iterator[bytes]:
     position = _XERIAL_HEADER_BYTES
     while position < len(view):
         if view[position : position + len(_XERIAL_MAGIC)] == _XERIAL_MAGIC:
-            # One stream behind the other is one to Java.
+            # Java reads streams behind one another as one.
             position += _XERIAL_HEADER_BYTES
             continue
         if position + _BLOCK_LENGTH.size > len(view):
@@ -197,7 +197,7 @@ def _unlz4(data: Buffer, bytes_max: int) -> bytes:
     import lz4.frame
 
     unpacker = lz4.frame.LZ4FrameDecompressor()
-    # The library takes memory for all that it may give, so it is asked for a likely size first.
+    # The library allocates its whole output bound, so it is asked for a likely size first.
     likely_bytes = min(bytes_max, max(_LZ4_OUTPUT_BYTES_MIN, _LZ4_LIKELY_RATIO * len(data)))
     unpacked: bytes = unpacker.decompress(bytes(data), max_length=likely_bytes)
     if not unpacker.eof and len(unpacked) == likely_bytes < bytes_max:
@@ -214,13 +214,13 @@ def _unzstd(data: Buffer, bytes_max: int) -> bytes:
 
     decompressor = getattr(_OF_THREAD, "zstd", None)
     if decompressor is None:
-        # Making one costs more than unpacking a small batch, and threads may not share one.
+        # Creating one costs more than decompressing a small batch, and threads may not share one.
         decompressor = _OF_THREAD.zstd = zstandard.ZstdDecompressor()
     size_bytes = zstandard.frame_content_size(data)
     if size_bytes > bytes_max:
         raise too_large(bytes_max)
     if 0 < size_bytes <= _ZSTD_TRUSTED_BYTES_MAX:
-        # Several frames, as Java reads them, and damage: the slow way tells.
+        # Several frames, as Java reads them, or damage: the slow way decides.
         with suppress(zstandard.ZstdError):
             unpacked: bytes = decompressor.decompress(data, allow_extra_data=False)
             return unpacked
@@ -248,7 +248,7 @@ def _unzstd(data: Buffer, bytes_max: int) -> bytes:
 
 
 def mend_old_lz4_frame(data: Buffer) -> bytes:
-    """An lz4 frame of message format v0 with a right header checksum.
+    """An lz4 frame of message format v0 with a correct header checksum.
 
     Kafka's first lz4 hashed the frame's magic as well (KAFKA-3160), so libraries refuse it. Data
     that are no lz4 frame are returned as they are, for the decoder to refuse.

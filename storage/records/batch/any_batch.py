@@ -1,7 +1,7 @@
-"""Batches of whatever magic: v2, or a message of the old formats in the place of a batch.
+"""Reads batches of any magic: v2, or messages of the old formats.
 
 Segments that were written by a Kafka before 0.11 hold old messages, and one segment may hold both.
-Reading, checking and archiving them goes through here. What is appended is v2 alone, also where a
+They are read, checked and archived through this module. Appended batches are always v2, also if a
 client sends old messages (`prepare_old` in storage/local/log/preparation.py).
 
 `walk` is the one way from batch to batch, in memory, in a file or in an object. It reads in
@@ -36,11 +36,11 @@ from strandline.storage.records.batch.batch import (
 from strandline.storage.records.compression import DECOMPRESSED_BYTES_MAX
 from strandline.storage.system import crc32c
 
-# The shortest that can be a batch: a message of v0 without key and value.
+# The shortest possible batch: a message of v0 without key and value.
 BATCH_BYTES_MIN = old_messages.MESSAGE_BYTES_MIN
 
 WINDOW_BYTES = 4 * 1024 * 1024
-# Sixty times what Kafka took by default; a longer message of an old format is damage.
+# Sixty times Kafka's default limit; a longer message of an old format is damage.
 OLD_MESSAGE_BYTES_MAX = 64 * 1024 * 1024
 
 # Offsets from here on could wrap when a 32-bit delta is added.
@@ -51,14 +51,14 @@ ReadAt = Callable[[int, int], Buffer]
 
 
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """The header at `position`; an old message must be there as a whole. Raises CorruptRecords."""
+    """The header at `position`; an old message must be whole. Raises CorruptRecords."""
     if old_messages.is_old(buffer, position):
         return old_messages.read_header(buffer, position)
     return batch.read_header(buffer, position)
 
 
 def read_header_at(read: ReadAt, position: int) -> BatchHeader:
-    """The same of a file or an object. Raises CorruptRecords."""
+    """The header of a batch in a file or an object. Raises CorruptRecords."""
     content = read(position, HEADER_BYTES)
     if old_messages.is_old(content):
         size_bytes = old_messages.message_bytes(content)
@@ -85,7 +85,7 @@ def iter_records(
 ) -> Iterator[record.Record]:
     """The records of the batch at `position`.
 
-    Raises CorruptRecords; DecompressedTooLarge if they would become more than `bytes_max`.
+    Raises CorruptRecords; DecompressedTooLarge if they would take more than `bytes_max`.
     """
     if header.magic == MAGIC:
         return record.iter_records(buffer, header, position, bytes_max=bytes_max)
@@ -93,7 +93,7 @@ def iter_records(
 
 
 class TornBatch(CorruptRecords):
-    """A batch that reaches behind the end of what is walked."""
+    """A batch that reaches behind the end of the source."""
 
 
 def walk(buffer: Buffer, position: int = 0, *, verify_crc: bool = False) -> Iterator[Batch]:
@@ -203,7 +203,7 @@ def _read_old(read: ReadAt, position: int, end_position: int, *, verify_crc: boo
 
 
 def _check_crc_in_pieces(read: ReadAt, position: int, header: BatchHeader) -> None:
-    """Of a batch that does not lie in the window as a whole, nor fit into one perhaps."""
+    """Checks the CRC of a batch that is not whole in the window, and may be larger than one."""
     piece_position, end_position = position + CRC_START, position + header.size_bytes
     computed = 0
     while piece_position < end_position:

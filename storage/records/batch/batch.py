@@ -20,7 +20,7 @@
 The broker stamps the base offset and the leader epoch, which lie before the CRC'd part, and
 changes nothing else. Reading a header never touches the records.
 
-What a bad byte means depends on where it lies, so the functions here raise `CorruptRecords` and
+The meaning of a bad byte depends on its place, so the functions here raise `CorruptRecords` and
 leave it to the caller whether that is a hostile client, a torn tail or a damaged object.
 """
 
@@ -57,15 +57,15 @@ TRANSACTIONAL_BIT = 0x10
 CONTROL_BIT = 0x20
 DELETE_HORIZON_BIT = 0x40
 
-CODEC_LAST = 4  # zstd; 5 to 7 are unknown to everybody
+CODEC_LAST = 4  # zstd; 5 to 7 are not assigned
 
 assert HEADER.size == HEADER_BYTES
 
 
 class BatchHeader(NamedTuple):
-    """The 61 bytes in front of the records, decoded; nothing is checked but what is said.
+    """The 61 bytes in front of the records, decoded; unchecked unless a function says otherwise.
 
-    A tuple, because there is one for every batch: it is made in a quarter of the time.
+    A tuple, because there is one for every batch: it is created in a quarter of the time.
     """
 
     base_offset: int
@@ -84,7 +84,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """The whole batch with its header."""
+        """Size of the whole batch with its header."""
         return LOG_OVERHEAD_BYTES + self.batch_length
 
     @property
@@ -113,7 +113,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_old(self) -> bool:
-        """Whether this describes a message of v0 or v1, see `old_messages`."""
+        """Whether this is a message of v0 or v1, see `old_messages`."""
         return self.magic != MAGIC
 
     @property
@@ -122,14 +122,14 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """Sequence of the last record; sequences wrap at 2^31. -1 of a batch without any."""
+        """Sequence of the last record; sequences wrap at 2^31. -1 if the batch has none."""
         if self.base_sequence < 0:
             return -1
         return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
 
 
 class Batch(NamedTuple):
-    """A whole batch: its header, and where it begins in the buffer or file that it lies in."""
+    """A whole batch: its header, and its position in a buffer or file."""
 
     position: int
     header: BatchHeader
@@ -139,7 +139,7 @@ class Batch(NamedTuple):
         return self.position + LOG_OVERHEAD_BYTES + self.header.batch_length
 
     def encoded(self, buffer: Buffer) -> memoryview:
-        """Its bytes, header and records; `buffer` is the one that it lies in."""
+        """The bytes of the batch, header and records; `buffer` is the one it lies in."""
         return memoryview(buffer)[self.position : self.end_position]
 
 

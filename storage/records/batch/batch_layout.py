@@ -1,4 +1,4 @@
-"""The numbers of batch v2's layout, see `batch`: for those who load nothing else of it."""
+"""Field positions and sizes of batch v2, see `batch`: for modules that load no more of it."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""From what a log holds to the message formats that old consumers read (Fetch 0 to 3).
+"""Converts batches to the message formats that old consumers read (Fetch 0 to 3).
 
     Fetch 2 and 3   message format 1        Fetch 0 and 1   message format 0, without timestamps
 
 A batch becomes its messages, in a wrapper with the same codec if it was compressed. Headers of
-records, producers and epochs have no place there and are left out, as are control batches. Blocks
-for as long as it takes to decompress and walk the records, so this belongs in a worker thread. What
-a batch may become is bounded: a few KB of it can be made that would fill the memory as messages.
+records, producers and epochs do not exist there and are left out, as are control batches. Blocks
+for as long as it takes to decompress and walk the records, so this belongs in a worker thread. The
+converted size is bounded: a few KB of a hostile batch could fill the memory as messages.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CHECKED_HEAD = struct.Struct(">bb")
 _TIMESTAMP = struct.Struct(">q")
 _LENGTH = struct.Struct(">i")
 
-# Of one batch, decompressed and as messages. A message of nothing has 34 bytes, a record 7.
+# Bound on one batch, decompressed and as messages. An empty message has 34 bytes, a record 7.
 CONVERTED_BYTES_MAX = 64 * 1024 * 1024
 
 

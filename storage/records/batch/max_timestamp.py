@@ -1,10 +1,10 @@
-"""A batch whose header says that its records end in time before they begin.
+"""Corrects batches whose max timestamp lies before their base timestamp.
 
     base timestamp    that of the first record
     max timestamp     that of the newest one, so never below it
 
-Sarama, the client of many programs in Go, wrote -1 there up to 1.43.3 (2024). Lookups by time,
-retention and rolling go by this field, so it is made true when such a batch is appended, as Kafka's
+Sarama, a Go client, wrote -1 as max timestamp up to 1.43.3 (2024). Lookups by time,
+retention and rolling go by this field, so it is corrected when such a batch is appended, as Kafka's
 LogValidator does. That takes every record's timestamp; a max timestamp that is wrong in another way
 is not found without reading the records of every batch (docs/decisions/0005).
 """
@@ -21,14 +21,14 @@ from strandline.storage.records.batch.stepper import step_records
 from strandline.storage.records.compression import decompress
 from strandline.storage.system import crc32c
 
-# The base timestamp lies before it.
+# A max timestamp before the base timestamp.
 _TIMESTAMPS_POSITION = batch_format.MAX_TIMESTAMP_POSITION - 8
 _unpack_timestamps = struct.Struct(">qq").unpack_from
 _TIMESTAMP_MAX = 2**63 - 1
 
 
 def says_too_early(records: memoryview) -> bool:
-    """Whether a batch of v2 names a max timestamp that it cannot have; False without a header."""
+    """Whether a v2 batch has a max timestamp below its base timestamp; False without a header."""
     if len(records) < batch_format.HEADER_BYTES:
         return False
     base_ms: int
@@ -40,8 +40,8 @@ def says_too_early(records: memoryview) -> bool:
 def set_newest(records: memoryview, header: BatchHeader, *, bytes_max: int) -> None:
     """Writes the newest record's timestamp, or -1 if all are older, into the batch's header.
 
-    `records` is the whole batch, writable; its CRC is made anew. Raises CorruptRecords if they are
-    not as the header says, DecompressedTooLarge if they would become more than `bytes_max`.
+    `records` is the whole batch, writable; its CRC is recomputed. Raises CorruptRecords if they
+    do not match the header, DecompressedTooLarge if they would take more than `bytes_max`.
     """
     payload = decompress(header.codec, records[batch_format.HEADER_BYTES :], bytes_max=bytes_max)
     deltas_ms = (delta_ms for *_, delta_ms in step_records(bytes(payload), header.record_count))

@@ -1,4 +1,4 @@
-"""Message formats v0 and v1, from before record batches (Kafka 0.11): reading them.
+"""Reads message formats v0 and v1, from before record batches (Kafka 0.11).
 
     offset i64 | size i32 | crc u32 | magic i8 | attributes i8 | [timestamp i64]
                | key length i32, key | value length i32, value         -1 means null
@@ -11,10 +11,10 @@ A compressed run of messages is the value of a *wrapper* message:
     wrapper (offset 14, codec gzip)  { message 0 | message 1 | ... | message 4 }    v1: relative
                                      { message 10 | ... | message 14 }              v0: absolute
 
-The wrapper's offset is that of its last message. So whoever wants its first offset, or how many
-messages there are, has to decompress it: old segments are slow to walk, and nothing here is fast.
+The wrapper's offset is that of its last message. So a reader of its first offset, or of how many
+messages there are, must decompress it: old segments are slow to walk, and nothing here is fast.
 
-What v2 calls a batch is one message or one wrapper here; `read_header` describes it as a
+A v2 batch corresponds to one message or one wrapper here; `read_header` describes it as a
 BatchHeader without a producer, a leader epoch or a sequence.
 """
 
@@ -39,7 +39,7 @@ from strandline.storage.records.compression import (
 MAGIC_V0 = 0
 MAGIC_V1 = 1
 OLD_MAGICS = (MAGIC_V0, MAGIC_V1)
-# What wrappers are packed with; zstd came after these formats.
+# Codecs of wrappers; zstd came after these formats.
 CODECS = (Codec.GZIP, Codec.SNAPPY, Codec.LZ4)
 # Offset and size: enough to step over a message.
 OVERHEAD_BYTES = 12
@@ -49,13 +49,13 @@ _CRC_START = 16
 _HEAD = struct.Struct(">qiIbb")  # offset, size, crc, magic, attributes
 _TIMESTAMP = struct.Struct(">q")
 _LENGTH = struct.Struct(">i")
-# What `size` counts at the least: crc, magic, attributes, two lengths.
+# The smallest `size`: crc, magic, attributes, two lengths.
 SIZE_MIN = 14
 MESSAGE_BYTES_MIN = OVERHEAD_BYTES + SIZE_MIN
 
 
 class _Message(NamedTuple):
-    """One message as it lies there; a wrapper's value are its messages."""
+    """One message, undecoded; the value of a wrapper holds its messages."""
 
     offset: int
     size_bytes: int
@@ -79,7 +79,7 @@ def is_old(buffer: Buffer, position: int = 0) -> bool:
 
 
 def message_bytes(buffer: Buffer, position: int = 0) -> int:
-    """How long the message at `position` says it is. Raises CorruptRecords if that is too short."""
+    """The size that the message at `position` states. Raises CorruptRecords if it is too small."""
     (size,) = _LENGTH.unpack_from(buffer, position + 8)
     if size < SIZE_MIN:
         raise CorruptRecords(f"message size {size} is below {SIZE_MIN}")
@@ -87,7 +87,7 @@ def message_bytes(buffer: Buffer, position: int = 0) -> int:
 
 
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """What v2 would say of the message at `position`, which must be there as a whole.
+    """The message at `position`, which must be whole, as a v2 header.
 
     Raises CorruptRecords, also for a wrapper that does not decompress.
     """
@@ -218,7 +218,7 @@ def _unwrap(wrapper: _Message, *, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> It
     if wrapper.codec == Codec.LZ4 and wrapper.magic == MAGIC_V0:
         packed = mend_old_lz4_frame(packed)
     payload = decompress(wrapper.codec, packed, bytes_max=bytes_max)
-    # Walked twice rather than kept: half a GiB may be made of the smallest of messages.
+    # Walked twice rather than kept: the smallest messages may fill half a GiB.
     last_offset = _check_wrapped(wrapper, payload)
     base_offset = wrapper.offset - last_offset if wrapper.magic == MAGIC_V1 else 0
     is_append_time = wrapper.magic == MAGIC_V1 and wrapper.attributes & TIMESTAMP_TYPE_BIT
@@ -231,7 +231,7 @@ def _unwrap(wrapper: _Message, *, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> It
 
 
 def _check_wrapped(wrapper: _Message, payload: Buffer) -> int:
-    """The offset of the last message of `payload`, as it stands there. Raises CorruptRecords."""
+    """The offset in the last message of `payload`, not yet absolute. Raises CorruptRecords."""
     position = last_offset = 0
     while position < len(payload):
         check_crc(payload, position)

@@ -1,7 +1,7 @@
-"""The records of a batch under another codec.
+"""Recompresses the records of a batch with another codec.
 
 header   batch length, attributes and CRC change; offsets, times, producer and sequence stay
-records  decompressed and compressed, not one byte of them changed
+records  decompressed and compressed; their bytes stay
 """
 
 from __future__ import annotations

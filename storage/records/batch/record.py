@@ -1,13 +1,13 @@
-"""Single records inside a batch: walking them, and building batches.
+"""Single records of a batch: walking them, and building batches.
 
     record = length varint | attributes i8 | timestamp delta varlong | offset delta varint
            | key length varint, key | value length varint, value
            | header count varint, (key length varint, key, value length varint, value) ...
 
-Lengths of -1 mean null. An ordinary append or fetch never comes here. This is for batches that have
-to be looked into (the first of a connection, those of topics whose configuration asks for it), for
-what the broker writes itself, for dump-log, for tests, and as the slow way that the lake's kernel
-is checked against.
+Lengths of -1 mean null. An ordinary append or fetch never comes here. This is for batches that must
+be decoded (the first of a connection, those of topics whose configuration requires it), for
+batches the broker writes itself, for dump-log, for tests, and as the slow path that the lake's
+kernel is tested against.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ def iter_records(
     *,
     bytes_max: int = DECOMPRESSED_BYTES_MAX,
 ) -> Iterator[Record]:
-    """The records of the batch at `position`, decompressed if need be.
+    """The records of the batch at `position`, decompressed if necessary.
 
-    Raises CorruptRecords if the records are not as the header says, DecompressedTooLarge if they
-    would become more than `bytes_max`.
+    Raises CorruptRecords if the records do not match the header, DecompressedTooLarge if they
+    would take more than `bytes_max`.
     """
     packed = memoryview(buffer)[position : position + header.size_bytes]
     payload = decompress(header.codec, packed[batch_format.HEADER_BYTES :], bytes_max=bytes_max)

@@ -1,9 +1,9 @@
-"""Offsets and times of a batch's records, without holding the batch decompressed.
+"""Reads offsets and times of a batch's records without holding the batch decompressed.
 
     blocks of at most BLOCK_BYTES ─► length, time and offset of a record ─► its rest is passed over
 
-For lookups by time: who asks may ask for any batch, and a few KB can stand for half a GiB. So
-nothing is kept of what was looked at, and nobody's key or value is copied. Raw snappy, as
+For lookups by time: a client may ask for any batch, and a few KB can decompress to half a GiB. So
+no block is kept after its records were read, and no key or value is copied. Raw snappy, as
 librdkafka frames it, is one block; it grows by a factor of 22 at most.
 """
 
@@ -29,7 +29,7 @@ from strandline.storage.records.compression import (
 )
 
 BLOCK_BYTES = 1024 * 1024
-# What is given to lz4 at a time: the library copies what it has not used yet, each time.
+# Input given to lz4 at a time: the library copies its unused input, each time.
 _LZ4_SLICE_BYTES = 64 * 1024
 # A length, the attributes, a time and an offset: three varints of 64 bits and a byte.
 _HEAD_BYTES_MAX = 31
@@ -78,9 +78,9 @@ def iter_times(
 
 
 def iter_decompressed(codec: int, data: Buffer, *, bytes_max: int) -> Iterator[Buffer]:
-    """What `decompress` gives, block by block: not more than BLOCK_BYTES, but of snappy.
+    """The blocks of `decompress`: at most BLOCK_BYTES each, except for snappy.
 
-    Raises as `decompress`, when it comes to it. The end of a stream may be missing unnoticed.
+    Raises the errors of `decompress`, at the block concerned. A missing end may go unnoticed.
     """
     total_bytes = 0
     try:
@@ -111,7 +111,7 @@ def _blocks(codec: int, data: Buffer, bytes_max: int) -> Iterator[Buffer]:
             if zstandard.frame_content_size(data) > bytes_max:
                 raise too_large(bytes_max)
             unpacker = zstandard.ZstdDecompressor()
-            # One of its own: what it keeps for its window goes with it.
+            # One decompressor per call: the memory for its window is freed with it.
             with unpacker.stream_reader(data, read_across_frames=True) as stream:
                 while block := stream.read(BLOCK_BYTES):
                     yield block
@@ -146,7 +146,7 @@ def _lz4_blocks(data: memoryview) -> Iterator[Buffer]:
 
 
 class _Reader:
-    """A cursor over blocks, of which it holds one, and the last bytes of the one before."""
+    """A cursor over blocks; it holds one, and the last bytes of the one before."""
 
     __slots__ = ("_blocks", "position", "view")
 
@@ -156,7 +156,7 @@ class _Reader:
         self.position = 0
 
     def fill(self) -> None:
-        """Has the whole head of the next record in view, if it is there."""
+        """Makes the whole head of the next record available, if there is one."""
         while len(self.view) - self.position < _HEAD_BYTES_MAX:
             block = next(self._blocks, None)
             if block is None:
@@ -165,7 +165,7 @@ class _Reader:
             self.position = 0
 
     def pass_over(self, start: int, length: int) -> None:
-        """To the end of the record of `length` bytes that began at `start`."""
+        """Moves to the end of the record of `length` bytes that began at `start`."""
         end = start + length
         if end < self.position:
             raise CorruptRecords(f"record of {length} bytes is shorter than its head")

@@ -1,9 +1,9 @@
-"""Stepping over records: the one plain reader of a record's begin, and of varints.
+"""Steps over records: the one plain reader of a record's head, and of varints.
 
     record = length varint | attributes i8 | timestamp delta varlong | ...      see `record`
              ^ start                                                 ^ after           ^ end
 
-Whoever wants more of a record than its time reads on from `after`, and not beyond `end`. The
+Callers that need more of a record than its time read on from `after`, up to `end`. The
 compiled stepper is `step_record` in kernels/parts.py.
 """
 

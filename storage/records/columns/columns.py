@@ -1,4 +1,4 @@
-"""Records of many batches as columns, in memory as Arrow lays them out.
+"""Decodes records of many batches into columns, in Arrow's memory layout.
 
     batches  --RunBuilder--> Run --decode--> DecodedRecords
                 (decompressed)     (numpy arrays: values, ends, bitmaps)
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 # Length, attributes, two deltas, two null lengths and a header count: one byte each.
 RECORD_BYTES_MIN: Final = 7
 
-# One output holds at most this much. Larger ones cost more, not less: their memory comes fresh from
+# Bound on the bytes of one output. Larger ones cost more, not less: their memory comes fresh from
 # the kernel for each of them, and the JVM behind a Spark task is slower with them.
 OUTPUT_ROWS_MAX: Final = 1 << 16
 OUTPUT_BYTES_MAX: Final = 2 * 1024 * 1024
@@ -58,7 +58,7 @@ RUN_BYTES_MAX: Final = 2 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowLimits:
-    """Rows outside are left out: of [start, end) by offset, of [start, last] by time.
+    """Rows to keep: [start, end) by offset, and [start, last] by time.
 
     No offset is as large as an int64 can be. A time may be, so its upper end is inclusive.
     """
@@ -71,7 +71,7 @@ class RowLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedColumns:
-    """Columns that cost something; offsets and times are always decoded."""
+    """Columns that are decoded on request only; offsets and times are always decoded."""
 
     key: bool = True
     value: bool = True
@@ -103,7 +103,7 @@ class HeaderColumns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodedRecords:
-    """Columns of up to the asked number of rows; arrays belong to whoever gets this."""
+    """Columns of up to the requested number of rows; the receiver owns the arrays."""
 
     row_count: int
     offsets: Int64s
@@ -123,7 +123,7 @@ class Run:
 
 
 class RunBuilder:
-    """Gathers batches of one buffer into runs; the caller adds them in order, wanted ones only."""
+    """Gathers batches of one buffer into runs; the caller adds the wanted ones, in order."""
 
     def __init__(self, buffer: Buffer, *, run_bytes_max: int = RUN_BYTES_MAX) -> None:
         self._buffer = memoryview(buffer)
@@ -134,9 +134,9 @@ class RunBuilder:
         self._unpacked: list[Buffer] = []
 
     def add(self, batch: Batch) -> Iterator[Run]:
-        """Decompresses if need be; yields the runs that this batch completes.
+        """Decompresses if necessary; yields the runs that this batch completes.
 
-        The CRC is the caller's (`check_crc`). Raises CorruptRecords or UnsupportedCodec.
+        The caller checks the CRC (`check_crc`). Raises CorruptRecords or UnsupportedCodec.
         """
         header = batch.header
         if _is_empty(header):
@@ -145,7 +145,7 @@ class RunBuilder:
         payload: Buffer = self._buffer[start : batch.end_position]
         is_unpacked = header.is_old or bool(header.codec)
         if header.is_old:
-            # Rare and slow: rewritten as the records of a batch, which is what the kernel reads.
+            # Rare and slow: rewritten as the records of a batch, which the kernel reads.
             records = list(old_messages.iter_records(self._buffer, batch.position))
             payload = memoryview(encode_batch(records))[batch_format.HEADER_BYTES :]
         elif header.codec:
@@ -167,7 +167,7 @@ class RunBuilder:
         self._payload_bytes += len(payload)
 
     def add_all(self, batches: Iterable[Batch]) -> Iterator[Run]:
-        """The same for many, without a call for each batch that is as the kernel wants it."""
+        """Adds many batches, without a call for each one that the kernel can read as it is."""
         for batch in batches:
             header = batch.header
             if (
@@ -189,7 +189,7 @@ class RunBuilder:
             self._payload_bytes += size_bytes
 
     def finish(self) -> Iterator[Run]:
-        """The run that is left, if any."""
+        """The last run, if any."""
         rows, self._rows = self._rows, []
         parts, self._unpacked = self._unpacked, []
         self._payload_bytes = 0
@@ -204,7 +204,7 @@ class RunBuilder:
 
 
 def _is_empty(header: BatchHeader) -> bool:
-    """Whether compaction left nothing of a batch but its header, whatever its codec was."""
+    """Whether compaction left only the header of a batch, whatever its codec was."""
     return not header.record_count and header.size_bytes == batch_format.HEADER_BYTES
 
 
@@ -282,7 +282,7 @@ class _Output:
         self._header_value = _BinaryOutput(headers_max, payload_bytes, used=wanted.headers)
 
     def arrays(self) -> tuple[Int64s | Int32s | Bytes, ...]:
-        """In the order of the kernel's arguments."""
+        """The arrays in the order of the kernel's arguments."""
         return (
             self._offsets,
             self._timestamps,

@@ -1,4 +1,4 @@
-"""Which keys a segment may have: a split-block Bloom filter, made while the segment is inspected.
+"""Which keys a segment may have: a split-block Bloom filter, built while the segment is inspected.
 
     section   magic u32 | version u8 | 0 u8 | 0 u16 | block count u32 | record count u64 | blocks
     block     eight little-endian words of 32 bits; a key sets one bit in each of them
@@ -9,8 +9,8 @@
 A block is half a cache line, as in Parquet's filters: one test touches 32 bytes. The hash is not
 Parquet's, because a broker has to make it without compiled loops: both checksums are C functions
 of packages that it has anyway. The block is named by the *top* bits, so that a filter is folded to
-half its size by joining neighbours. Keys are added to a filter of the largest size, and what is too
-large for them is folded away at the end; nobody has to know their number before.
+half its size by joining neighbours. Keys are added to a filter of the largest size, which is then
+folded to the size they need; their number need not be known before.
 
 A filter that says "no" is right. Records without a key are not in it, nor are control records.
 """
@@ -42,13 +42,13 @@ WORDS: Final = 8
 BLOCKS_MAX: Final = 1 << 15
 # Folded as long as a false "maybe" stays rarer than this, which is about ten bits per key.
 FALSE_SHARE: Final = 0.01
-# A filter that is wrong more often than this would cost requests and spare little: none is kept.
+# A filter with more false answers than this would cost requests and spare little: none is kept.
 FALSE_SHARE_MAX: Final = 0.3
 
-# After so many keys it is looked whether the filter is full already: then the rest costs nothing.
+# After this many keys the filter is checked for being full: then further keys are skipped.
 CHECK_KEYS: Final = 1 << 19
 
-# Keys seen lately, which need no hashing again; long keys are not kept.
+# Recent keys, which are not hashed again; long keys are not kept.
 SEEN_MAX: Final = 1 << 16
 SEEN_KEY_BYTES_MAX: Final = 64
 
@@ -57,7 +57,7 @@ _MASK64: Final = (1 << 64) - 1
 
 
 def key_hash(key: Buffer) -> int:
-    """64 bits. The checksums are linear; the product is what makes similar keys differ all over."""
+    """64-bit hash. The checksums are linear; the product makes similar keys differ in all bits."""
     return (((crc32c.crc32c(key) << 32) | zlib.crc32(key)) * MULTIPLIER) & _MASK64
 
 
@@ -73,7 +73,7 @@ _TABLES: Final = tuple(_bits(low) for low in (0, 2, 4, 6))
 
 
 def block_bits(hashed: int) -> int:
-    """The bits that a hash sets in its block, as one number of 256 bits."""
+    """The bits that a hash sets in its block, as a 256-bit number."""
     first, second, third, fourth = _TABLES
     mixed = hashed ^ (hashed >> 32)
     return (
@@ -124,9 +124,9 @@ class KeyFilter:
 
 
 class KeyFilterBuilder:
-    """Keys of one segment; `add` in plain Python, or compiled loops that fill `words`.
+    """Builds a segment's filter: `add` in plain Python, or compiled loops that fill `words`.
 
-    Whoever cannot read the keys of some records calls `give_up`: half a filter would be a lie.
+    A caller that cannot read some keys calls `give_up`: half a filter would be wrong.
     """
 
     def __init__(self) -> None:
@@ -153,11 +153,11 @@ class KeyFilterBuilder:
 
     @property
     def is_plain(self) -> bool:
-        """Whether `add` still works."""
+        """Whether `add` may still be used."""
         return self._blocks is not None
 
     def add(self, key: bytes) -> None:
-        """One record's key."""
+        """Adds the key of one record."""
         self._record_count += 1
         if key in self._seen:
             return
@@ -176,7 +176,7 @@ class KeyFilterBuilder:
         self._check_false_share(records)
 
     def give_up(self) -> None:
-        """There will be no filter: some key is not in it."""
+        """Builds no filter: some key is missing in it."""
         self._is_complete = False
 
     @property
@@ -224,12 +224,12 @@ def _folded(blocks: list[int]) -> bytes | None:
     return _joined(blocks)
 
 
-# How often a block with that many bits says "maybe".
+# The probability of a false "maybe" from a block with that many bits.
 _SHARES: Final = tuple((bits / 256) ** WORDS for bits in range(257))
 
 
 def false_share(blocks: Sequence[int]) -> float:
-    """How often a key that was never added gets a "maybe"."""
+    """The probability of a "maybe" for a key that was never added."""
     return sum(_SHARES[block.bit_count()] for block in blocks) / len(blocks)
 
 

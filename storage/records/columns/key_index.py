@@ -1,18 +1,18 @@
-"""The latest offset of every key of a run of batches, and the records that are left by it.
+"""The latest offset of every key of a run of batches, and the records retained by it.
 
     add      dirty batches, in order     key -> its latest offset, until the memory is used up
     retain   any batches                 the records that are the latest of their key, as bytes
     rebase   records that stay           the same, relative to another base timestamp (KIP-534)
 
-There are two of one behaviour: `CompiledKeyIndex` steps at compiled speed and needs numba and numpy
+Two classes behave the same: `CompiledKeyIndex` steps at compiled speed and needs numba and numpy
 (see kernels/compaction.py for the table), `PlainKeyIndex` is Python and needs nothing, for brokers
-without them and for logs too small to be worth loading numba. A property test holds them together.
+without them and for logs too small to be worth loading numba. A property test compares the two.
 
-Keys are compared by a keyed hash of 128 bits under a secret made for each index, so that nobody can
-make two keys that displace each other.
+Keys are compared by a keyed hash of 128 bits under a secret of each index, so that no client can
+construct two keys that displace each other.
 
 A batch whose records cannot be read is no reason to give up a log: it is not counted, and kept as
-it is. Appending reads no records, so a client could have had one stored.
+it is. Appends read no records, so a client may have produced such a batch.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Payload(NamedTuple):
 
 
 class Retained(NamedTuple):
-    """What is left of a batch. `is_readable` False: nothing is known of it, keep it as it is."""
+    """The retained records of a batch. `is_readable` False: keep the batch as it is."""
 
     records: Buffer
     record_count: int
@@ -76,7 +76,7 @@ UNREADABLE: Final = Retained(b"", 0, NO_TIMESTAMP, False, 0, False)
 
 
 class KeyIndex(Protocol):
-    """See the top of this file."""
+    """The latest offset of every key, and the records retained by it."""
 
     key_count_max: int
     # Everything up to this offset is in the index; what lies behind it stays untouched.
@@ -84,15 +84,15 @@ class KeyIndex(Protocol):
 
     @property
     def key_count(self) -> int:
-        """Keys in the index."""
+        """How many keys are in the index."""
         ...
 
     def add(self, buffer: Buffer, payloads: Sequence[Payload], start_offset: int) -> bool:
-        """Notes the keys at or after `start_offset`; True if the index is full and this is all."""
+        """Adds the keys at or after `start_offset`; True if the index is full and takes no more."""
         ...
 
     def retain(self, buffer: Buffer, payloads: Sequence[Payload]) -> list[Retained]:
-        """What stays of each payload."""
+        """The retained records of each payload."""
         ...
 
     def rebase(self, records: Buffer, record_count: int, shift_ms: int) -> Buffer:
@@ -101,7 +101,7 @@ class KeyIndex(Protocol):
 
 
 class _KeyedRecord(NamedTuple):
-    """What compaction asks of a record, and where it lies in its payload."""
+    """The fields of a record that compaction needs, and its place in the payload."""
 
     start: int
     end: int
@@ -112,7 +112,7 @@ class _KeyedRecord(NamedTuple):
 
 
 class PlainKeyIndex:
-    """A dict of hashes, filled and asked in Python."""
+    """A KeyIndex in plain Python: a dict of hashes."""
 
     def __init__(self, *, bytes_max: int, load_factor: float) -> None:
         self.key_count_max = max(1, int(bytes_max / PLAIN_KEY_BYTES * load_factor))
@@ -187,10 +187,10 @@ class PlainKeyIndex:
 
 
 class CompiledKeyIndex:
-    """The table and loops of kernels/compaction.py."""
+    """A KeyIndex over the table and loops of kernels/compaction.py."""
 
     def __init__(self, *, bytes_max: int, load_factor: float, offsets_max: int) -> None:
-        """`offsets_max`: no more records than that come, so a table for them is enough.
+        """`offsets_max`: the index gets no more records than that, so a table for them is enough.
 
         A small table is not only less memory: it stays in the processor's caches.
         """
@@ -287,7 +287,7 @@ def _walk(content: bytes, payload: Payload) -> list[_KeyedRecord] | None:
 
 
 def _keyed_records(content: bytes, payload: Payload) -> Iterator[_KeyedRecord]:
-    """Headers are not looked at: compaction copies records, it does not judge them."""
+    """Headers are skipped: compaction copies records, it does not check them."""
     previous_delta = -1
     for start, end, after, delta_ms in step_records(content, payload.record_count):
         offset_delta, position = read_varint(content, after, end)

@@ -1,4 +1,4 @@
-"""Time bounds of the records of many batches at compiled speed, and their keys into a filter.
+"""Computes the time bounds of many batches, and adds their keys to a filter, at compiled speed.
 
     where the records of each batch lie --survey kernel, one call--> bounds of each
 
@@ -33,7 +33,7 @@ def survey(
 ) -> list[tuple[int, int] | None]:
     """Smallest and largest timestamp of each batch's records; None if they cannot be read.
 
-    Only lengths, timestamps and keys are looked at, so that odd contents never keep a segment from
+    Reads only lengths, timestamps and keys, so that odd contents never keep a segment from
     being archived. The keys go to `keys`, which gives up if some cannot be found.
     """
     if not batches:

@@ -1,4 +1,4 @@
-"""What `columns`, `survey` and `key_index` share: loading the compiled loops, and numpy's view.
+"""Shared by `columns`, `survey` and `key_index`: loading the compiled loops, and numpy's view.
 
 The loops are compiled by numba, which costs 0.3 s and more to import: nothing is imported before
 the first call.
@@ -25,7 +25,7 @@ INT64_MAX: Final = 2**63 - 1
 
 
 def available() -> bool:
-    """Whether numba and numpy are installed; all but decoding works without them, slower."""
+    """Whether numba and numpy are installed; without them decoding fails, all else is slower."""
     return bool(importlib.util.find_spec("numba") and importlib.util.find_spec("numpy"))
 
 
@@ -48,7 +48,7 @@ def as_array(buffer: Buffer) -> Bytes:
 
 
 def corrupt_record(status: int, base_offset: int, record: int) -> CorruptRecords:
-    """The error for what a kernel found in a record of the batch at `base_offset`."""
+    """The error for the kernel's error code in a record of the batch at `base_offset`."""
     from strandline.storage.records.kernels import parts
 
     kernels = load_kernels()

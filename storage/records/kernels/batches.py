@@ -1,15 +1,15 @@
-"""The compiled loop over records that decodes them; only `columns` calls it.
+"""The compiled loop that decodes records; only `columns` calls it.
 
 This module loads numba (0.3 s), so it is imported when it is first needed.
 
     batches   i64[batch][BATCH_FIELDS]   what `columns` knows of each batch's records
-    cursor    i64[CURSOR_FIELDS]         where decoding stands, what it filled, what was wrong
+    cursor    i64[CURSOR_FIELDS]         position of decoding, filled sizes, error code
     limits    i64[4]                     rows outside [offset, offset) or [ms, ms] are left out
 
 The rule of the file: bytes come from anywhere. Nothing is read at a position that was not compared
 with its end before, a length is compared with what is left (never added first: the sum may wrap),
-sums of deltas are checked for wrapping, and what is wrong becomes a code in the cursor. The same
-bytes must be accepted here as by `record.iter_records`; a property test holds the two together.
+sums of deltas are checked for wrapping, and an error becomes a code in the cursor. The same
+bytes must be accepted here as by `record.iter_records`; a property test compares the two.
 
 Outputs are as large as the payloads of the run, and each payload byte is copied at most once, so
 the writes need no checks.

@@ -1,11 +1,11 @@
-"""The compiled loops of compaction: which offset is the latest of each key, and which records stay.
+"""The compiled loops of compaction: the latest offset of each key, and the retained records.
 
     table   u64[slot] = hash 1 | hash 2 | latest offset + 1 (0: free)      24 bytes a key
     rows    i64[batch][ROW_FIELDS]          where each batch's decompressed records lie
-    found   i64[batch][FOUND_FIELDS]        what `filter_records` made of them
+    found   i64[batch][FOUND_FIELDS]        results of `filter_records`
 
-A key stands in the table as its SipHash-2-4 of 128 bits under a secret of this run. Who does not
-know the secret cannot make two keys meet, and by chance two of a billion keys meet once in 10^20
+The table stores a key as its SipHash-2-4 of 128 bits under a secret of this run. Without the
+secret no client can make two keys collide; by chance two of a billion keys collide once in 10^20
 runs. Kafka's SkimpyOffsetMap does the same with MD5. The search goes from slot to slot.
 
 This module loads numba; only `key_index` imports it, when it is needed.

@@ -1,4 +1,4 @@
-"""The compiled piece that adds the key of a record to a key filter; `survey` is built with it.
+"""The compiled loop that adds the key of a record to a key filter; `survey` inlines it.
 
 The rule of `kernels` holds: nothing is read at a position that was not compared with its end. Any
 record whose key cannot be found ends the loop, and the caller gives the filter up.

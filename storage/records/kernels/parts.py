@@ -1,9 +1,9 @@
-"""What all compiled loops share: how they are compiled, memcpy, and the varint of Kafka and Avro.
+"""Shared parts of the compiled loops: how they are compiled, memcpy, varints of Kafka and Avro.
 
 This module imports numba (0.3 s) at its top, and so only modules of compiled loops import it. Each
 of those is imported when it is first needed.
 
-numba keeps machine code per file and compiles anew when that file has changed: after a change of
+numba keeps machine code per file and recompiles when that file has changed: after a change of
 this one, remove the `*.nbi` beside the files that use it.
 """
 
@@ -37,7 +37,7 @@ def compiled(function: F) -> F:
 
 
 def inlined(function: F) -> F:
-    """A piece of the kernels; melted into them, which makes records a third faster."""
+    """An inlined part of the kernels, which makes records a third faster."""
     return cast("F", numba.njit(nogil=True, forceinline=True)(function))
 
 
@@ -92,7 +92,7 @@ def read_varint(buffer: Bytes, position: int, end: int) -> tuple[int, int]:
     return 0, -1
 
 
-# What is wrong with a record; 0 is nothing.
+# Error codes of a record; 0 is none.
 DONE = 0
 BAD_VARINT = 2
 BAD_RECORD_LENGTH = 3

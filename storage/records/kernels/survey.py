@@ -3,7 +3,7 @@
     rows     i64[batch][ROW_FIELDS]     where the records of each batch lie, decompressed
     found    i64[batch][FOUND_FIELDS]   their time bounds
 
-Many batches are one call: with batches of 16 KiB, what a call costs is more than what it does.
+One call takes many batches: with batches of 16 KiB a call costs more than its work.
 
 The rule of `kernels` holds: nothing is read at a position that was not compared with its end.
 """
@@ -50,7 +50,7 @@ def _walk(
 ) -> tuple[bool, int, int, int]:
     """Steps over the records of [position, end): whether they can be read, min ms, max ms, keys.
 
-    `keys` counts those that were added; KEYS_LOST going in means that nobody wants them.
+    `keys` counts those that were added; KEYS_LOST as input means that no caller needs them.
     """
     minimum = INT64_MAX
     maximum = -INT64_MAX - 1
