@@ -32,16 +32,16 @@ NICENESS = 10
 
 
 class ChildFailed(StorageError):
-    """The child died, or could not be started; says nothing about what it worked on."""
+    """The child died, or could not be started; this says nothing about its work."""
 
 
 def program_of(module: str) -> str:
-    """Python that runs `main()` of a module of ours."""
+    """The command line of a Python that runs `main()` of one of our modules."""
     # Not `-m`: the module would be `__main__` in the child, and its classes others than ours.
     return f"from {module} import main; main()"
 
 
-# What an operator is to think of first.
+# The likely causes of death, for the operator.
 _WHAT_SIGNALS_MEAN: Mapping[int, str] = {
     signal.SIGBUS: ": a file that it reads cannot be read, or has become shorter",
     signal.SIGKILL: ": perhaps the machine had no memory left",
@@ -54,14 +54,14 @@ class ChildProcess:
     def __init__(self, program: str, *, descriptors: Sequence[int] = ()) -> None:
         """Starts a `program_of` some module. Raises ChildFailed.
 
-        The child finds the numbers of `descriptors`, which it has too, behind that of its socket.
+        The child inherits `descriptors`; their numbers follow that of its socket as arguments.
         """
         try:
-            # Not before there is a child: most brokers start none for hours.
+            # Imported when there is a child: most brokers start none for hours.
             from multiprocessing.connection import Pipe
 
             self.connection, theirs = Pipe(duplex=True)
-        # Of the import, too: a library that there are no descriptors or no memory for.
+        # Also of the import: a library may find no descriptors or no memory.
         except (OSError, ImportError, MemoryError) as error:
             raise ChildFailed(f"cannot start a child process: {error}") from error
         # The child must find the same code, also where the package is on a path of the caller's.
@@ -81,11 +81,11 @@ class ChildProcess:
             theirs.close()
 
     def bound_sends(self, wait_s: float) -> None:
-        """From now on a message that it takes nothing of for so long raises BlockingIOError.
+        """Makes a send raise BlockingIOError after this long without progress.
 
-        Else who sends to a child that was stopped would wait for ever, once the socket is full.
+        Otherwise a send to a child that was stopped would wait for ever, once the socket is full.
         """
-        # Of the socket itself, and not of this descriptor.
+        # A setting of the socket itself, and not of this descriptor.
         with socket.socket(fileno=os.dup(self.connection.fileno())) as ours:
             ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval(wait_s))
 
@@ -94,7 +94,7 @@ class ChildProcess:
         return self._process.pid
 
     def died(self) -> ChildFailed:
-        """The error for a socket that was closed from the other end."""
+        """The error for a socket that the child closed."""
         try:
             status: int | None = self._process.wait(GOODBYE_S)
         except subprocess.TimeoutExpired:
@@ -102,7 +102,7 @@ class ChildProcess:
         return ChildFailed(f"the child process {_cause_of_death(status)}")
 
     def end(self) -> None:
-        """Lets it end by itself, and waits for that."""
+        """Closes the socket, which ends the child, and waits for it."""
         self.connection.close()
         try:
             self._process.wait(GOODBYE_S)
@@ -110,29 +110,29 @@ class ChildProcess:
             self.kill()
 
     def abandon(self) -> None:
-        """Kills the process while somebody may be waiting for its answer: he gets EOF."""
+        """Kills the process; a thread that waits for its answer gets EOF."""
         self._process.kill()
 
     def kill(self) -> None:
-        """Ends it, and waits until it is gone: what it shares is written to no more then.
+        """Kills it, and waits until it is gone: it writes no more to shared memory then.
 
-        Blocks as long as the system does not let it go.
+        Blocks as long as the system delays its end.
         """
         self.connection.close()
         self._process.kill()
         self._process.wait()
 
     def give_up(self) -> None:
-        """Ends it, and waits for a moment; if it hangs in the system, it ends after that."""
+        """Kills it, and waits a moment; if it hangs in the system, it ends later."""
         self.connection.close()
         self._process.kill()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(GOODBYE_S)
 
     def activity(self) -> bytes | None:
-        """What changes whenever the process computes, sleeps or waits for a disk; None: not known.
+        """Changes whenever the process computes, sleeps or waits for a disk; None: unknown.
 
-        One that is stopped, or hangs in the system, does none of these.
+        It stays the same while the process is stopped, or hangs in the system.
         """
         try:
             with open(f"/proc/{self._process.pid}/stat", "rb") as file:
@@ -141,7 +141,7 @@ class ChildProcess:
                 found = file.read()
         except OSError:
             return None
-        # Behind the name, which may be anything: user and system time are 11 fields further on.
+        # After the name, which may contain anything: user and system time are 11 fields further on.
         times = spent.rpartition(b")")[2].split()[11:13]
         switches = [line for line in found.splitlines() if b"ctxt_switches" in line]
         return b" ".join([*times, *switches])
@@ -151,7 +151,7 @@ class ChildProcess:
 
 
 def _cause_of_death(status: int | None) -> str:
-    """`status` is that of a process as `subprocess` has it; None if it lives still."""
+    """Describes `status`, a return code as of `subprocess`; None if the process is still alive."""
     if status is None or status >= 0:
         return f"died with status {status}"
     try:
@@ -162,7 +162,7 @@ def _cause_of_death(status: int | None) -> str:
 
 
 def connect_to_parent() -> Connection:
-    """The child's end, in its `main`."""
+    """The child's end of the socket, for its `main`."""
     from multiprocessing.connection import Connection
 
     # Ctrl-C reaches the whole terminal; the broker decides when this process ends.

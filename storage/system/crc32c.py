@@ -1,6 +1,6 @@
 """CRC-32C, the checksum of batches, snapshots and our own documents.
 
-What stands in pieces, each with a checksum, has one as a whole without being read:
+The checksum of joined pieces follows from the checksums of the pieces, without reading them:
 
     crc(a b) = crc(a) * x^(8 * bytes of b)  +  crc(b)      polynomials over bits, modulo _POLYNOMIAL
 
@@ -21,9 +21,9 @@ _ONE = 0x80000000
 
 
 def joined(before: int, after: int, length: int) -> int:
-    """The checksum of bytes with the checksum `before`, and `length` more with that of `after`.
+    """The checksum of bytes with the checksum `before`, followed by `length` bytes with `after`.
 
-    Some 50 microseconds, whatever the length: for what would have to be fetched otherwise.
+    Takes some 50 microseconds, whatever the length: saves fetching the bytes.
     """
     power = 0
     while length:

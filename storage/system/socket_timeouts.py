@@ -1,4 +1,4 @@
-"""How long a socket's calls may wait, as the kernel is told of it."""
+"""Encodes timeouts of a socket's calls for the kernel."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ import struct
 
 
 def timeval(duration_s: float) -> bytes:
-    """What the options SO_RCVTIMEO and SO_SNDTIMEO take."""
+    """The value of the options SO_RCVTIMEO and SO_SNDTIMEO."""
     seconds, rest_s = divmod(duration_s, 1)
     return struct.pack("@ll", int(seconds), int(rest_s * 1_000_000))

@@ -1,4 +1,4 @@
-"""Ticks at exact times, to do something often and to know how late one came to it.
+"""Ticks of a kernel timer, and how late each one was read.
 
     expiry k is due at start + k * period        read ─► how late the oldest unread one is
 
@@ -31,10 +31,10 @@ class _TimerSpec(ctypes.Structure):
 
 
 class Ticks:
-    """A timer of the kernel; readable when a tick is due. It stands still until `start`."""
+    """A timer of the kernel; readable when a tick is due. It is disarmed until `start`."""
 
     def __init__(self) -> None:
-        """Raises OSError where there is none."""
+        """Raises OSError if the system has no such timer."""
         try:
             self._library = ctypes.CDLL(None, use_errno=True)
             self._set_time = self._library.timerfd_settime
@@ -52,7 +52,7 @@ class Ticks:
         return self._descriptor
 
     def start(self, period_s: float, now_s: float) -> None:
-        """Begins to tick: the first one is due in `period_s`."""
+        """Arms the timer: the first tick is due in `period_s`."""
         self._period_ns = int(period_s * _NS_PER_S)
         self._due_ns = int(now_s * _NS_PER_S) + self._period_ns
         self._set(self._due_ns, self._period_ns)
@@ -67,7 +67,7 @@ class Ticks:
         self._set_time(self._descriptor, _TFD_TIMER_ABSTIME, ctypes.byref(spec), None)
 
     def read_lateness_s(self, now_s: float) -> float | None:
-        """How late the oldest tick is that was not read yet; None if none is due."""
+        """How late the oldest unread tick is; None if none is due."""
         try:
             count = int.from_bytes(os.read(self._descriptor, 8), "little")
         except BlockingIOError:
