@@ -1,14 +1,14 @@
-"""Sections of configuration, and their keys: where a key is defined, once and completely.
+"""Sections of configuration and their keys; each key is defined once and completely.
 
     @dataclass(frozen=True, slots=True, kw_only=True)
     class RetryPolicy:
         backoff_ms: int = key("retry.backoff.ms", LONG, 500, "Ms before the first...", minimum=1)
 
-A section is a frozen dataclass; the part that works by it is handed it. Each field made by `key` is
+A section is a frozen dataclass, passed to the part that it configures. Each field made by `key` is
 a key of the configuration: loading, DescribeConfigs and docs/configuration.md read its definition
-from the field (`keys_of`). Fields without `key` are worked out by whoever makes the section.
-Sections may hold sections (`section`). Kafka's own rules decide what is a number or a list; the
-error names the key and what it takes.
+from the field (`keys_of`). Fields without `key` are computed when the section is created.
+Sections may hold sections (`section`). Numbers and lists are parsed by Kafka's own rules; the
+error names the key and the values it accepts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MINUTE_MS = 60_000
 
 
 class ValueType(Enum):
-    """Types as DescribeConfigs numbers them."""
+    """Value types, with their numbers in DescribeConfigs."""
 
     BOOLEAN = 1
     STRING = 2
@@ -66,13 +66,13 @@ class ConfigDef:
     choices: tuple[str, ...] = ()
     nullable: bool = False
     dynamic: bool = False
-    # What the field holds for a value of the type. May raise InvalidConfig.
+    # Parses one value into the field's type. May raise InvalidConfig.
     convert: Callable[[Any], object] | None = None
 
     def parse(self, text: str) -> object:
         """The typed value, None for an empty nullable key.
 
-        Raises InvalidConfig, naming the key and what it accepts.
+        Raises InvalidConfig, naming the key and its accepted values.
         """
         if self.nullable and not text.strip():
             return None
@@ -92,7 +92,7 @@ def key(
     dynamic: bool = False,
     convert: Callable[[Any], object] | None = None,
 ) -> Any:  # As dataclasses.field: the field has the type.
-    """The field of a section that holds this key. A default of None: nullable and unset."""
+    """The field of a section for this key. A default of None: nullable and unset."""
     text = str(default).lower() if isinstance(default, bool) else str(default)
     definition = ConfigDef(
         name=name,
@@ -112,7 +112,7 @@ def key(
 
 
 def section(made: Callable[[], object], heading: str = "", **words: str) -> Any:
-    """A field that holds the section `made()`, which the documentation shows under `heading`.
+    """A field with the section `made()`, which the documentation shows under `heading`.
 
     `{word}` in the names and docs of its keys is filled in.
     """
@@ -124,7 +124,7 @@ _NO_WORDS: Mapping[str, str] = {}
 
 
 def keys_of(config: Any, words: Mapping[str, str] = _NO_WORDS) -> Iterator[ConfigDef]:
-    """The keys of a section (or its class), and of those in it, in the order of their fields."""
+    """The keys of a section (or its class) and of nested sections, in the order of the fields."""
     for declared in fields(config):
         if _SECTION in declared.metadata:
             yield from keys_of(declared.metadata[_SECTION], declared.metadata[_WORDS])
@@ -133,7 +133,7 @@ def keys_of(config: Any, words: Mapping[str, str] = _NO_WORDS) -> Iterator[Confi
 
 
 def keys_by_heading(config: Any) -> dict[str, list[ConfigDef]]:
-    """The keys of a section's sections, by the heading that they are shown under, in order."""
+    """The keys of the nested sections, by their headings in the documentation, in order."""
     found: dict[str, list[ConfigDef]] = {}
     for declared in fields(config):
         if _SECTION in declared.metadata:
@@ -148,7 +148,7 @@ SectionT = TypeVar("SectionT")
 def with_values(
     config: SectionT, values: Mapping[str, object], words: Mapping[str, str] = _NO_WORDS
 ) -> SectionT:
-    """A section with these values, by the names of their keys; what does not change is the same."""
+    """A copy of a section with these values, by the names of their keys; the others stay."""
     changes: dict[str, object] = {}
     for declared in fields(config):  # type: ignore[arg-type]  # a dataclass
         if _SECTION in declared.metadata:
@@ -210,7 +210,7 @@ _INTEGER_BOUNDS = {
 
 
 def _parse_integer(definition: ConfigDef, text: str) -> int:
-    # int() alone would also take 1_000 and digits of other scripts, which Kafka refuses.
+    # int() alone would also accept 1_000 and digits of other scripts, which Kafka refuses.
     if not _INTEGER.fullmatch(text):
         raise InvalidConfig(f"{definition.name}={text!r}: expected a whole number")
     value = int(text)
@@ -223,7 +223,7 @@ def _parse_integer(definition: ConfigDef, text: str) -> int:
 
 
 def _parse_number(definition: ConfigDef, text: str) -> float:
-    # Like int(), float() alone would take more than Kafka does.
+    # Like int(), float() alone would accept more than Kafka does.
     is_plain = text.isascii() and "_" not in text
     try:
         value = float(text) if is_plain else math.nan
@@ -242,12 +242,12 @@ def _check_choice(definition: ConfigDef, text: str) -> None:
         )
 
 
-# Java writes numbers out between these, and with an exponent elsewhere.
+# Java prints plain decimals in this range, and an exponent outside.
 _PLAIN_FROM, _PLAIN_TO = 1e-3, 1e7
 
 
 def as_read(config_type: ValueType, text: str) -> str:
-    """A checked text as Kafka writes the value that it reads in it: TRUE is true, 007 is 7.
+    """A valid text as Kafka prints its parsed value: TRUE is true, 007 is 7.
 
     As ConfigDef.convertToString.
     """
@@ -276,7 +276,7 @@ def _java_double(value: float) -> str:
 
 
 def nearest_name(name: str, known: Mapping[str, object]) -> str:
-    """`; did you mean x?` if a known name is close, in whichever case, else nothing."""
+    """`; did you mean x?` if a known name is close, ignoring case, else an empty text."""
     in_lower_case = {one.lower(): one for one in known}
     close = difflib.get_close_matches(name.lower(), in_lower_case, n=1, cutoff=0.6)
     return f"; did you mean {in_lower_case[close[0]]}?" if close else ""

@@ -1,6 +1,6 @@
-"""Topic configuration as the log engine, tiering and retention see it: typed and resolved.
+"""Topic configuration for the log, tiering and retention: typed and resolved.
 
-A topic stores only what was set on it. The rest comes from the broker's synonym of the property
+A topic stores only properties set on it. The others come from the broker's synonym of the property
 (`log.segment.bytes` for `segment.bytes`), so `LogConfig.resolve` takes both maps.
 """
 
@@ -47,7 +47,7 @@ __all__ = [
 ]
 
 
-# Kafka 4.0 raised the floor of segment.bytes: smaller segments are dust in the object store.
+# Kafka 4.0 raised the minimum of segment.bytes: smaller segments are tiny objects in the store.
 SEGMENT_BYTES_MIN = 1024 * 1024
 UNLIMITED = -1
 SAME_AS_TOTAL = -2
@@ -56,7 +56,7 @@ SAME_AS_LOCAL = -1
 COMPRESSION_TYPES = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 CLEANUP_POLICIES = ("compact", "delete")
 
-# Those that S3 gives to single objects; what must be restored before it can be read comes last.
+# The storage classes of single objects in S3; those that need a restore before a read come last.
 STORAGE_CLASSES = (
     "DEFAULT",
     "STANDARD",
@@ -406,8 +406,8 @@ class LogConfig:
         "unclean.leader.election.enable",
     )
 
-    # Derived: whether appends need nothing but the batch header, as almost all topics' do. A field
-    # because the hot path asks it for every batch.
+    # Derived: whether appends read only the batch header, as for almost all topics. A field
+    # because the hot path reads it for every batch.
     stores_as_sent: bool = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -417,22 +417,22 @@ class LogConfig:
 
     @property
     def needs_records(self) -> bool:
-        """Whether an append must look at single records, and not at the batch header alone."""
+        """Whether an append must read single records, and not only the batch header."""
         return "compact" in self.cleanup_policy or self.message_timestamp_before_max_ms != LONG_MAX
 
     @property
     def stored_codec(self) -> int | None:
-        """The codec of every stored batch, as batch attributes number it; None: the producer's."""
+        """The codec of every stored batch, by its attribute number; None: the producer's."""
         return _CODECS.get(self.compression_type)
 
     @property
     def compression_level(self) -> int | None:
-        """The level for `stored_codec`; None is the library's default, or there are no levels."""
+        """The level for `stored_codec`; None: the library's default, or a codec without levels."""
         match self.compression_type:
             case "gzip":
                 return self.compression_gzip_level if self.compression_gzip_level >= 0 else None
             case "lz4":
-                # Kafka's default level stands for the fast compressor, all others for the slow one.
+                # Kafka's default level selects the fast compressor, all others the slow one.
                 is_default = self.compression_lz4_level == LZ4_LEVEL_DEFAULT
                 return None if is_default else self.compression_lz4_level
             case "zstd":
@@ -442,7 +442,7 @@ class LogConfig:
 
     @property
     def is_compacted(self) -> bool:
-        """Whether of each key only the latest record is kept."""
+        """Whether the log keeps only the latest record of each key."""
         return "compact" in self.cleanup_policy
 
     @property
@@ -468,7 +468,7 @@ class LogConfig:
 
     @property
     def remote_recompression_level(self) -> int | None:
-        """zstd's level for batches on their way to the archive; None: they go as they are."""
+        """zstd's level for batches on their way to the archive; None: they are not recompressed."""
         if self.strandline_remote_compression_type == "zstd":
             return self.strandline_remote_compression_zstd_level
         return None
@@ -487,7 +487,7 @@ class LogConfig:
 
     @property
     def effective_copy_lag_bytes(self) -> int:
-        """Newer local bytes at which it may; -1: size alone never allows it."""
+        """Newer local bytes at which a segment may be copied; -1: size alone never allows it."""
         if self.remote_copy_lag_bytes == SAME_AS_LOCAL:
             return self.effective_local_retention_bytes
         return self.remote_copy_lag_bytes
@@ -496,11 +496,11 @@ class LogConfig:
     def resolve(
         cls, topic_properties: Mapping[str, str], broker_defaults: Mapping[str, str] | None = None
     ) -> LogConfig:
-        """Builds the view: what the topic sets, else the broker's default, else Kafka's.
+        """Resolves each property: the topic's value, else the broker's default, else Kafka's.
 
-        `broker_defaults` is keyed by *topic* property name. Raises InvalidConfig for a name that is
-        unknown or a value that cannot be, and not for what contradicts each other: a topic that is
-        there must not keep a broker from its start because a default changed.
+        `broker_defaults` is keyed by *topic* property name. Raises InvalidConfig for an unknown
+        name or an invalid value, and not for properties that contradict each other: an existing
+        topic must not keep a broker from its start because a default changed.
         """
         defaults = broker_defaults or {}
         check_topic_properties(topic_properties)
@@ -516,7 +516,7 @@ class LogConfig:
     def resolve_checked(
         cls, topic_properties: Mapping[str, str], broker_defaults: Mapping[str, str] | None = None
     ) -> LogConfig:
-        """As `resolve`, for what is made or altered: raises InvalidConfig also if properties
+        """As `resolve`, for creating or altering a topic: raises InvalidConfig also if properties
         contradict each other.
         """
         config = cls.resolve(topic_properties, broker_defaults)
@@ -546,20 +546,20 @@ class LogConfig:
             _check_local_same_as_total("bytes", self.local_retention_bytes, self.retention_bytes)
 
     def check_as_defaults(self) -> None:
-        """Raises InvalidConfig if a broker may not have these for its topics.
+        """Raises InvalidConfig if these are not allowed as a broker's defaults.
 
-        A single topic may be kept for no time at all. For all that say nothing it would be a slip
-        that deletes everything, and Kafka does not start with it.
+        A single topic may have no retention at all. As a default it would be a mistake that
+        deletes everything, and Kafka does not start with it.
         """
         if self.retention_ms == 0:
             raise InvalidConfig("log.retention.ms=0: must be -1, for no limit, or at least 1")
         self.check_local_retention()
 
     def check_local_retention(self) -> None:
-        """Raises InvalidConfig if more is kept locally than at all, whoever said so.
+        """Raises InvalidConfig if local retention exceeds total retention, from any source.
 
-        Kafka's rule for tiered topics when they are made or altered, and for a broker's defaults.
-        A topic that is there already is not refused for defaults that changed.
+        Kafka's rule for tiered topics when they are created or altered, and for a broker's
+        defaults. An existing topic is not refused for defaults that changed.
         """
         _check_local_not_beyond_total("bytes", self.local_retention_bytes, self.retention_bytes)
         _check_local_not_beyond_total("ms", self.local_retention_ms, self.retention_ms)
@@ -576,7 +576,7 @@ def _check_local_not_beyond_total(unit: str, local: int, total: int) -> None:
 
 
 def _check_copy_lag(unit: str, lag: int, local: int) -> None:
-    # What may go locally has to be in the archive by then, or it stays.
+    # Records that may leave the disk must be in the archive by then, or they stay.
     if lag > 0 and local != UNLIMITED and lag > local:
         raise InvalidConfig(
             f"Invalid value {lag} for configuration remote.copy.lag.{unit}: Value must not exceed"
@@ -585,8 +585,8 @@ def _check_copy_lag(unit: str, lag: int, local: int) -> None:
 
 
 def _check_gzip_level(level: int) -> None:
-    # Kafka's levels are those that compress; a topic that has 0 from before this was looked at
-    # goes on with it.
+    # Kafka's levels are those that compress; a topic that has 0 from before this check existed
+    # keeps it.
     if level == 0:
         raise InvalidConfig("compression.gzip.level=0: must be -1, or from 1 to 9")
 
@@ -601,7 +601,7 @@ def _check_tags(tags: tuple[str, ...]) -> None:
 
 
 def _check_local_same_as_total(unit: str, local: int, total: int) -> None:
-    # Nothing is copied any more (KIP-950), so what went locally would be gone before its time.
+    # Nothing is copied any more (KIP-950), so locally deleted records would be lost too early.
     if local not in (SAME_AS_TOTAL, total):
         raise InvalidConfig(
             f"remote.log.copy.disable=true needs local.retention.{unit}=-2, or the same as"
@@ -624,8 +624,8 @@ def check_topic_properties(properties: Mapping[str, str]) -> None:
 def check_throttled_replicas(properties: Mapping[str, str]) -> None:
     """Raises InvalidConfig unless they are `*` or `partition:broker,...`, as in Kafka.
 
-    For topics that are made or altered alone: here they throttle nothing, so a topic that has
-    something else from before this was looked at is no reason not to start.
+    Only for topics that are created or altered: here they throttle nothing, so an existing
+    topic with another value from before this check is no reason not to start.
     """
     for side in ("follower", "leader"):
         name = f"{side}.replication.throttled.replicas"
