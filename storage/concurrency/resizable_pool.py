@@ -1,10 +1,10 @@
-"""A bounded pool of threads whose bound may change while it works, as Kafka's thread pools.
+"""A thread pool whose size may change while it works, as Kafka's thread pools.
 
     submit ──► waiting ──► worker takes it ──► its future is done
            └─► a token for each job, and one for each worker that is to look whether it may stay
 
-A worker begins when a job finds none that is free, and stays until the pool shrinks or ends. A pool
-that shrinks lets what runs end; no more than `size` jobs run from then on. Where the system gives
+A worker begins when a job finds no free one, and stays until the pool shrinks or ends. A pool
+that shrinks lets running jobs end; at most `size` jobs run from then on. Where the system gives
 no thread, the workers that there are do the work; where there is none, the job is refused.
 
 A job is taken under the lock, and never by a worker that is one too many. Workers wait for tokens
@@ -13,7 +13,7 @@ in a SimpleQueue, because that needs no memory.
 `Thread.start` waits until the new thread says that it has begun. A thread that finds no memory for
 its first frame never says so, and the event loop, which submits, would stand still for good. So a
 thread of its own calls `start`, and `submit` waits for the worker's word for BEGIN_TURNS at most.
-A worker that begins later than that finds that it was given up, and ends.
+A worker that begins later than that is abandoned, and ends.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from strandline.storage.errors import OutOfResources
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# The largest that any pool of threads may be configured to.
+# The largest size of any thread pool in the configuration.
 SIZE_MAX = 1000
-# A thread begins within a ms. In turns, so that a process that stood still in between (a debugger,
-# a machine that slept) takes no thread for dead that had no time to begin.
+# A thread begins within a ms. In turns, so that after a pause of the process (a debugger, a
+# machine that slept) a thread that had no time to begin is not taken for dead.
 BEGIN_TURNS = 10
 BEGIN_TURN_S = 0.3
 
@@ -66,14 +66,14 @@ class _Start:
 
     def __init__(self) -> None:
         self.is_given_up = False
-        # Nothing once it has begun, else why it has not. No exception, which would keep its frames.
+        # Empty once it has begun, else why it has not. No exception, which would keep its frames.
         self._told: SimpleQueue[str | None] = SimpleQueue()
 
     def begun(self) -> None:
         self._told.put(None)
 
     def start(self, worker: threading.Thread) -> str | None:
-        """Why the system has no thread for it, or None: the worker has begun."""
+        """Starts the worker; why the system has no thread for it, or None: the worker has begun."""
         try:
             start_new_thread(self._start, (worker,))
         except (RuntimeError, MemoryError) as error:
@@ -103,7 +103,7 @@ class ResizablePool(Executor):
         self._tokens: SimpleQueue[None] = SimpleQueue()
         self._is_closed = False
         self._lock = threading.Lock()
-        # Told of each worker that ends.
+        # Called for each worker that ends.
         self._ended = threading.Condition(self._lock)
 
     @property
@@ -113,22 +113,22 @@ class ResizablePool(Executor):
 
     @property
     def idle_part(self) -> float:
-        """The part of it that has no work just now, 0 to 1."""
+        """The idle share of the pool, 0 to 1."""
         return max(0.0, 1 - self._running / self._size)
 
     @property
     def waiting_count(self) -> int:
-        """Jobs that wait for room."""
+        """The number of queued jobs."""
         return len(self._waiting)
 
     def resize(self, size: int) -> None:
-        """Takes effect at once for jobs that wait; what runs goes on."""
+        """Changes the size, at once for queued jobs; running ones go on."""
         assert 1 <= size <= SIZE_MAX, size
         with self._lock:
             self._size = size
             for _ in range(self._workers - size):
                 self._tokens.put(None)
-            # What waits has a worker already: it is only slower.
+            # Queued jobs have a worker already: they only run later.
             with suppress(OutOfResources):
                 self._start_workers()
 
@@ -151,7 +151,7 @@ class ResizablePool(Executor):
         return job.future
 
     def _start_workers(self) -> None:
-        """With the lock held: one for each job that finds none free. Raises OutOfResources."""
+        """With the lock held: one for each job without a free worker. Raises OutOfResources."""
         wanted = min(self._size, self._running + len(self._waiting))
         while self._workers < wanted:
             start = _Start()
@@ -172,7 +172,7 @@ class ResizablePool(Executor):
             pass
 
     def _take_turn(self) -> bool:
-        """Whether this worker stays."""
+        """Whether this worker stays in the pool."""
         self._tokens.get()
         with self._lock:
             if self._workers > self._size or (self._is_closed and not self._waiting):
@@ -193,7 +193,7 @@ class ResizablePool(Executor):
         """With the lock held."""
         self._workers -= 1
         if self._waiting:
-            # The token that this worker took may have been that of a job.
+            # The token that this worker took may have been meant for a job.
             self._tokens.put(None)
         self._ended.notify_all()
 
@@ -217,7 +217,7 @@ class ResizablePool(Executor):
 
 
 class DefaultPool(ThreadPoolExecutor):
-    """A ResizablePool for the event loop's default, which takes a ThreadPoolExecutor alone."""
+    """A ResizablePool as the event loop's default executor, which must be a ThreadPoolExecutor."""
 
     def __init__(self, size: int, name: str) -> None:
         super().__init__(size, name)

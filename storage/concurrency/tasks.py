@@ -61,14 +61,14 @@ async def result_of(future: asyncio.Future[T]) -> T:
     try:
         return future.result()
     finally:
-        # The error's traceback has this frame, and would keep the future that has the error.
+        # The error's traceback references this frame, and would keep the future that has the error.
         del future
 
 
 async def side_by_side(*works: Coroutine[object, object, None]) -> None:
     """Runs coroutines concurrently; if one fails, cancels the others and raises its error.
 
-    With `gather` the others would continue unknown to the caller.
+    With `gather` the others would keep running.
     """
     try:
         async with asyncio.TaskGroup() as together:
