@@ -1,4 +1,4 @@
-"""How long to wait before what failed is tried again."""
+"""The wait before a failed call is retried."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _DOUBLINGS_MAX = 20
 class Backoff:
     """Waits that double from `first_s` up to `max_s`.
 
-    Each is off by up to `jitter` of itself, so that many that failed together do not return in
-    step.
+    Each is off by up to `jitter` of itself, so that callers that failed together do not retry
+    in step.
     """
 
     first_s: float
@@ -22,7 +22,7 @@ class Backoff:
     jitter: float = 0.0
 
     def wait_s(self, failures: int) -> float:
-        """Before the next attempt, after so many in a row that failed."""
+        """The wait before the next attempt, after this many failures in a row."""
         doublings = min(max(failures - 1, 0), _DOUBLINGS_MAX)
         wait_s = min(self.first_s * (1 << doublings), self.max_s)
         return wait_s * random.uniform(1 - self.jitter, 1 + self.jitter)

@@ -1,4 +1,4 @@
-"""The only place that asks what time it is."""
+"""Wall clock and monotonic clock; no other module reads the time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's clocks."""
+    """The clocks of the machine."""
 
     monotonic_s = staticmethod(time.monotonic)
 

@@ -1,4 +1,4 @@
-"""Named places where the process may be told to die, so that tests can stop after each step.
+"""Named points where tests make the process die, to stop after each step.
 
     STRANDLINE_CRASH_AT=copy.after-log strandline serve ...
 
@@ -142,7 +142,7 @@ def check_environment() -> None:
 
 
 def crash_point(name: str) -> None:
-    """Ends the process here if it was asked to."""
+    """Ends the process here if STRANDLINE_CRASH_AT names this point."""
     assert name in CRASH_POINTS, name
     if name == _exit_at:
         os._exit(EXIT_STATUS_KILLED)

@@ -1,4 +1,4 @@
-"""Everything that can be wrong below the broker, in three families.
+"""The errors of the storage layers, in three families.
 
     StrandlineError
     ├── RecordsRejected      *they* sent records or asked for offsets that cannot be served
@@ -34,9 +34,9 @@ class StrandlineError(Exception):
 
 
 class RecordsRejected(StrandlineError):
-    """The request named something that cannot be appended or read; nothing was changed.
+    """The request named records or offsets that cannot be appended or read; nothing was changed.
 
-    `record_errors` names the records that are to blame, if it is single ones (KIP-467).
+    `record_errors` names the invalid records, if the fault is in single ones (KIP-467).
     """
 
     def __init__(self, message: str, *, record_errors: Sequence[RecordError] = ()) -> None:
@@ -45,15 +45,15 @@ class RecordsRejected(StrandlineError):
 
 
 class CorruptRecords(RecordsRejected):
-    """Bytes that are no record batch: bad CRC, impossible length, unknown magic."""
+    """Bytes that are not a record batch: bad CRC, impossible length, unknown magic."""
 
     kafka_code = 2  # CORRUPT_MESSAGE
 
 
 class DecompressedTooLarge(CorruptRecords):
-    """Records that would become larger than whoever reads them accepts.
+    """Records that would take more memory than their reader allows.
 
-    Producers take this code for a reason to split the batch, and do not send it again as it is.
+    Producers split the batch at this code, and do not send it again as it is.
     """
 
     kafka_code = 10  # MESSAGE_TOO_LARGE
@@ -72,7 +72,7 @@ class InvalidTimestamp(RecordsRejected):
 
 
 class UnsupportedCodec(RecordsRejected):
-    """A compression codec that this version of the request, or nobody, knows."""
+    """A compression codec that does not exist, or not in this version of the request."""
 
     kafka_code = 76  # UNSUPPORTED_COMPRESSION_TYPE
 
@@ -132,19 +132,19 @@ class InvalidConfig(StrandlineError):
 
 
 class UnknownTopic(InvalidConfig):
-    """An archive has no topic of the name that is given; as a command's end this is no misuse."""
+    """An archive has no topic of the given name; as a command's end this is no usage error."""
 
 
 # --- the world -------------------------------------------------------------------------------
 
 
 class StorageError(StrandlineError):
-    """Disk or object store did not do what it should; the class says what to do about it."""
+    """Disk or object store failed; the class says what to do about it."""
 
     kafka_code = 56  # KAFKA_STORAGE_ERROR
 
 
-# The disk has no room for this process at present; what is there stays good.
+# The disk has no room for this process at present; existing data stay good.
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _TOO_MANY_OPEN = frozenset({errno.EMFILE, errno.ENFILE})
 # This process, or the whole machine, is short of something that is not the disk.
@@ -156,26 +156,26 @@ class DiskError(StorageError):
 
     @property
     def is_full(self) -> bool:
-        """Whether there is just no room: then nothing is broken, and room may be made."""
+        """Whether the disk is only full: then nothing is broken, and room may be made."""
         return isinstance(self.__cause__, OSError) and self.__cause__.errno in NO_ROOM
 
     @property
     def is_out_of_descriptors(self) -> bool:
-        """Whether a file could not even be opened, as this process has too many: nothing was done.
+        """Whether a file could not be opened, as this process has too many open: nothing was done.
 
-        Clients can bring it about: each connection is a descriptor.
+        Clients can cause this: each connection is a descriptor.
         """
         return isinstance(self.__cause__, OSError) and self.__cause__.errno in _TOO_MANY_OPEN
 
     @property
     def condemns_folder(self) -> bool:
-        """Whether the log folder it happened in cannot be trusted any more."""
+        """Whether the log folder of the failed file cannot be trusted any more."""
         cause = self.__cause__
         return isinstance(cause, OSError) and cause.errno not in NO_ROOM | _SHORT
 
 
 class OutOfResources(StorageError):
-    """This process has no memory left or may begin no other thread; what wants it waits."""
+    """The process has no memory left or may start no more threads; the caller waits."""
 
 
 class LogDirLocked(DiskError):
@@ -204,7 +204,7 @@ class TierError(StorageError):
     """An object-store operation failed."""
 
     def __init__(self, key: str, operation: str, detail: str = "") -> None:
-        # What is about the whole store has no key.
+        # None for errors of the whole store.
         request = f"{operation} {key}".rstrip()
         super().__init__(f"{request}: {detail}" if detail else request)
         self.key = key
@@ -225,7 +225,7 @@ class TierUnavailable(TierError):
 
 
 class StoreFull(TierError):
-    """The store has no room; what is there can be read, and deleted to make some."""
+    """The store has no room; its objects can be read, and deleted to make some."""
 
 
 class ObjectCorrupt(TierError):

@@ -32,20 +32,20 @@ TEMPORARY_SUFFIX = ".tmp"
 # One read for most checkpoints and indexes; larger ones take more of them.
 SMALL_FILE_BYTES = 64 * 1024
 LARGE_READ_BYTES = 4 * 1024 * 1024
-# Nothing that is read as a whole is larger: the largest are indexes, and that of a segment of 2 GiB
-# with an entry for each batch is not.
+# Bound on a file that is read as a whole: the largest are indexes, and that of a segment of 2 GiB
+# with an entry for each batch is smaller.
 WHOLE_FILE_BYTES_MAX = 512 * 1024 * 1024
-# A name may lead to a pipe by mistake, and to open one waits for whoever writes into it.
+# A name may lead to a pipe by mistake, and opening one waits for its writer.
 _OPENING = os.O_CLOEXEC | os.O_NONBLOCK
 
-# Of the descriptors one in so many, and no more than this, is for other things than new logs. Fewer
-# than many connections leave (`broker.network.server`), or those would keep a log from coming.
+# This share of the descriptors, up to this many, is kept from new logs. Less than the reserve
+# of connections (`broker.network.server`), or those would keep a log from being created.
 DESCRIPTORS_KEPT_PART = 16
 DESCRIPTORS_KEPT_MAX = 256
 
 
 class FileMark(NamedTuple):
-    """What tells a file from another one, and from itself after it was written to."""
+    """Identifies a file and its last change, by stat."""
 
     inode: int
     size_bytes: int
@@ -63,7 +63,7 @@ class OpenFile:
     __slots__ = ("_descriptor", "_path")
 
     def __init__(self, path: Path | str, *, writable: bool, create: bool = False) -> None:
-        """Opens `path`; writable files are opened for appending. A start gives it as text.
+        """Opens `path`; writable files are opened for appending. A start passes it as text.
 
         Raises DiskError if the file cannot be opened.
         """
@@ -85,7 +85,7 @@ class OpenFile:
 
     @path.setter
     def path(self, path: Path) -> None:
-        """After the file was renamed."""
+        """Sets the path after the file was renamed."""
         self._path = path
 
     def fileno(self) -> int:
@@ -150,7 +150,7 @@ class FileRange:
     length: int
 
     def read(self) -> bytes:
-        """The bytes themselves, for those who cannot use `sendfile`."""
+        """The bytes themselves, for callers that cannot use `sendfile`."""
         return self.file.read_at(self.position, self.length)
 
 
@@ -225,7 +225,7 @@ def make_directory(path: Path, *, sync: bool = True) -> None:
 def check_descriptors_left() -> None:
     """Raises DiskError, as if there was none, when the last descriptors of the process are reached.
 
-    They are for what has to go on whatever else is wanted: clients that connect, checkpoints,
+    They are reserved for calls that must always work: clients that connect, checkpoints,
     requests to the object store, child processes.
     """
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -273,9 +273,9 @@ def read_whole(path: Path | str) -> bytes:
 
 
 def check_regular(descriptor: int) -> os.stat_result:
-    """What fstat says of a file. Raises IsADirectoryError for what is none: folder, pipe, device.
+    """fstat of a file. Raises IsADirectoryError for a folder, a pipe or a device.
 
-    Bytes written to such a thing are gone, and its size says nothing of what it gives.
+    Bytes written to such a thing are gone, and its size says nothing of its content.
     """
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode):
@@ -287,8 +287,8 @@ def _content_of(path: Path | str) -> bytes:
     descriptor = os.open(path, os.O_RDONLY | _OPENING)
     try:
         pieces = [os.read(descriptor, SMALL_FILE_BYTES)]
-        # A file gives less than it was asked for at its end only: a small one takes one read, and
-        # a start reads thousands of them.
+        # A read returns less than requested only at the end of the file: small ones take one read,
+        # and a start reads thousands of them.
         asked_bytes = SMALL_FILE_BYTES
         is_large = len(pieces[-1]) == asked_bytes
         # A device has no end, and a file with holes takes no room before it is read.
@@ -303,7 +303,7 @@ def _content_of(path: Path | str) -> bytes:
 
 
 def modified_ms(path: Path | str) -> int | None:
-    """When a file was last written to; None if that cannot be said."""
+    """The mtime of a file; None if it cannot be read."""
     try:
         return os.stat(path).st_mtime_ns // 1_000_000  # noqa: PTH116
     except OSError:
@@ -319,7 +319,7 @@ def size_bytes(path: Path | str) -> int:
 
 
 def mark(path: str) -> FileMark:
-    """That of a file or a folder, by name as text: a start asks thousands. Raises DiskError."""
+    """The mark of a file or a folder, by name as text: a start asks thousands. Raises DiskError."""
     try:
         return _mark(os.stat(path))  # noqa: PTH116
     except OSError as error:
@@ -339,9 +339,9 @@ def sync_file(path: Path) -> None:
 
 
 def forget_cached(path: Path) -> None:
-    """Has the file read from the device the next time, but for what is still to be written there.
+    """Drops a file's clean pages from the page cache, so that it is read from the device again.
 
-    A file that is not there is fine. Raises DiskError.
+    A missing file is fine. Raises DiskError.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -27,7 +27,7 @@ class Counter:
 class MetricRegistry:
     """All counters of one process, created once per (name, labels)."""
 
-    # By labels, then by name: those of one topic are found without a look at all others'.
+    # By labels, then by name: those of one topic are found without scanning all others.
     _counters: dict[tuple[tuple[str, str], ...], dict[str, Counter]] = field(default_factory=dict)
 
     def counter(self, name: str, help: str, **labels: str) -> Counter:  # noqa: A002 (Prometheus' word)
@@ -40,10 +40,10 @@ class MetricRegistry:
         return existing
 
     def retire(self, **labels: str) -> None:
-        """The counters with these labels alone are dropped; their values go on without a label.
+        """Drops the counters with these labels only; their values go on without a label.
 
-        So a sum over all counters of a name never goes back. What is added to a dropped one later
-        is not counted any more.
+        So a sum over all counters of a name never decreases. Later additions to a dropped one are
+        not counted any more.
         """
         for retired in self._counters.pop(tuple(sorted(labels.items())), {}).values():
             if retired.value:

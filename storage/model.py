@@ -1,4 +1,4 @@
-"""The nouns that every layer shares.
+"""The value types that every layer shares.
 
 Offsets, positions, counts and epochs are plain `int`s under telling names: a `NewType` would ask
 for a cast after every addition, and additions are what a log does all day.
@@ -40,7 +40,7 @@ class TopicPartition:
 
 @dataclass(frozen=True, slots=True, order=True)
 class TopicIdPartition:
-    """One partition of one incarnation of a topic: a re-created topic has another id."""
+    """One partition of one topic by its id: a re-created topic has another id."""
 
     topic: str
     topic_id: TopicId
@@ -55,7 +55,7 @@ class TopicIdPartition:
 
 
 class EpochStart(NamedTuple):
-    """From `start_offset` on, records were written under leader epoch `epoch`."""
+    """A leader epoch and its start offset."""
 
     epoch: Epoch
     start_offset: Offset
@@ -86,7 +86,7 @@ class Isolation(IntEnum):
 
 
 class TimestampType(IntEnum):
-    """Who set the record timestamp."""
+    """The source of a record timestamp: the producer or the broker."""
 
     CREATE_TIME = 0
     LOG_APPEND_TIME = 1

@@ -1,4 +1,4 @@
-"""How a number of things is told to people."""
+"""Pluralised counts for messages."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Lines of the log that others can cause: the same about the same thing once a minute.
+"""Rate-limited log lines for events that clients or devices can cause: once a minute each.
 
-A client repeats what failed as fast as it can, and a disk or a store that fails does so at every
-use. Were each time a line, it would fill the disk that the log lies on; so what is left out is
+A client retries a failure as fast as it can, and a broken disk or store fails at every
+use. One line each time would fill the disk with the log; so suppressed lines are
 counted, and the next line says how many it stands for.
 """
 
@@ -15,13 +15,13 @@ from collections.abc import Hashable, Mapping
 from strandline.storage.clock import Clock, SystemClock
 
 QUIET_S = 60.0
-# Things are partitions or files mostly. Beyond so many the one that was silent longest is
-# forgotten, and may be said anew.
+# Subjects are mostly partitions or files. Beyond this many the one that was silent longest is
+# dropped, and may be logged again.
 SUBJECTS_MAX = 10_000
 
 
 class QuietLog:
-    """Says each thing, and is quiet about it for a while. May be used by several threads."""
+    """Logs each event about a subject once per interval, and counts the rest. Thread-safe."""
 
     def __init__(
         self,
@@ -31,13 +31,13 @@ class QuietLog:
         quiet_s: float = QUIET_S,
         subjects_max: int = SUBJECTS_MAX,
     ) -> None:
-        """Without a `clock` it goes by the machine's."""
+        """Without a `clock` it uses the machine's."""
         self._log = log
         self._clock = clock or SystemClock()
         self._quiet_s = quiet_s
         self._subjects_max = subjects_max
         self._lock = threading.Lock()
-        # By what it is about: when it was said, and how often it was not since.
+        # By subject: when it was logged last, and how many lines were suppressed since.
         self._said: dict[Hashable, tuple[float, int]] = {}
 
     def say(
@@ -49,10 +49,10 @@ class QuietLog:
         *,
         error: BaseException | None = None,
     ) -> None:
-        """Writes the line, unless one of this event about this was written lately.
+        """Writes the line, unless one of this event about this subject was written lately.
 
         It is at DEBUG then. With an `error` its traceback is written too. The field `not_logged`
-        counts the lines that were left out.
+        counts the suppressed lines.
         """
         unsaid_count = self._take_turn((event, about))
         if unsaid_count is None:
@@ -62,7 +62,7 @@ class QuietLog:
         self._log.log(level, event, extra={"fields": {**fields, **more}}, exc_info=error)
 
     def _take_turn(self, subject: Hashable) -> int | None:
-        """How often it was not said since it was; None if it is not to be said now."""
+        """How many lines were suppressed since the last one; None if this one is, too."""
         now_s = self._clock.monotonic_s()
         with self._lock:
             said_s, unsaid_count = self._said.pop(subject, (None, 0))
@@ -79,9 +79,9 @@ class QuietLog:
 
 
 def place_of(error: BaseException) -> tuple[type[BaseException], str, int]:
-    """What an unexpected error is about: its class, and the file and line that raised it.
+    """The subject of an unexpected error: its class, and the file and line that raised it.
 
-    Not its text, of which a client may have sent a part.
+    Not its text, part of which may come from a client.
     """
     file, line = "", 0
     for frame, line_number in traceback.walk_tb(error.__traceback__):

@@ -1,7 +1,7 @@
-"""How fast something goes, and how long it must pause to be slow enough again. Pure: time comes in.
+"""Measures rates and computes the pauses that throttle them. Pure: the caller passes the time.
 
     WindowRate    the mean over the last windows, of `length_ms` each: [ 3 ][ 5 ][ 1 ][ now ... ]
-    TokenBucket   what grows at a rate, up to a burst; what is taken beyond it is paid back
+    TokenBucket   tokens grow at a rate, up to a burst; tokens taken beyond that are a debt
 
 Both follow Kafka (`SampledStat` with `Rate` and `SimpleRate`, `TokenBucket`), so that a quota means
 the same here. With an observed rate O over a time W and a bound B, a pause X brings it down where
@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from collections import deque
 
-# What `throttle_time_ms` can say: 24 days. A quota of 1 byte per second, which is how clients are
-# shut out, asks for more after two megabytes.
+# The largest `throttle_time_ms`: 24 days. A quota of 1 byte per second, which shuts clients
+# out, asks for more after two megabytes.
 THROTTLE_MS_MAX = 2**31 - 1
 
 
 class _Window:
-    """Begun by the first event after the one before was over."""
+    """One window of the mean; begun by the first event after the previous window was over."""
 
     __slots__ = ("last_ms", "start_ms", "value")
 
@@ -29,7 +29,7 @@ class _Window:
 
 
 class WindowRate:
-    """The rate per second of something that is counted now and then."""
+    """The rate per second of recorded events."""
 
     __slots__ = ("_count", "_counts_idle", "_length_ms", "_windows")
 
@@ -41,7 +41,7 @@ class WindowRate:
         self._count = count
         self._length_ms = length_ms
         self._counts_idle = counts_idle
-        # One more than counts: a window that began before the time that is looked at overlaps it.
+        # One more than counts: a window that began before the measured time overlaps it.
         self._windows: deque[_Window] = deque(maxlen=count + 1)
 
     def record(self, value: float, now_ms: int) -> None:
@@ -86,17 +86,17 @@ class TokenBucket:
         self._now_s = 0.0
 
     def tokens(self, now_s: float, *, per_s: float, burst: float) -> float:
-        """What there is; a debt if more was taken than there was."""
+        """The tokens at hand; negative if more were taken than there were."""
         self._tokens = min(self._tokens + (now_s - self._now_s) * per_s, burst)
         self._now_s = now_s
         return self._tokens
 
     def take(self, count: float) -> None:
-        """Takes tokens, also those that are not there; `tokens` was asked for before."""
+        """Takes tokens, also more than there are; `tokens` was called before."""
         self._tokens -= count
 
     def debt_ms(self, per_s: float) -> int:
-        """How long until nothing is owed any more, THROTTLE_MS_MAX at most."""
+        """How long until the debt is paid, THROTTLE_MS_MAX at most."""
         return _pause_ms(-self._tokens / per_s * 1000) if self._tokens < 0 else 0
 
 
