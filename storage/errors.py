@@ -204,7 +204,7 @@ class TierError(StorageError):
     """An object-store operation failed."""
 
     def __init__(self, key: str, operation: str, detail: str = "") -> None:
-        # None for errors of the whole store.
+        # The key is empty in errors of the whole store.
         request = f"{operation} {key}".rstrip()
         super().__init__(f"{request}: {detail}" if detail else request)
         self.key = key

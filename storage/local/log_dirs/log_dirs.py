@@ -105,7 +105,7 @@ class LogDirs:
             raise
         return cls(directories, failures, cluster_id, clock)
 
-    # --- what is here ----------------------------------------------------------------------------
+    # --- the open logs ---------------------------------------------------------------------------
 
     @property
     def logs(self) -> dict[TopicPartition, LocalLog]:

@@ -6,7 +6,7 @@ Only if all three succeed do the new logs take the place of the old ones, which 
 the failure. Records that were not synced when the folder failed may be lost; all others are there.
 
 After a sync that failed the system may keep in memory, as if it were written, what never reached
-the device. Who read that would find all well, and the next sync would find nothing to write. So
+the device. A read of that finds no damage, and the next sync finds nothing to write. So
 what was not synced is read from the device.
 """
 

@@ -194,7 +194,7 @@ class LogSegment:
         self.is_index_full = False
         self._look = look
         self._file: OpenFile | None = None
-        # Where the next batch goes; what is known of it by name alone, see `size_bytes`.
+        # Position of the next batch; _UNKNOWN if only the name was read, see `size_bytes`.
         self.end_position = _UNKNOWN
         self._first_timestamp_ms = NO_TIMESTAMP
         # The earliest wall time at which it was known to have its first record.
@@ -295,7 +295,7 @@ class LogSegment:
         """The producers as they were at the end of this segment; written when it is closed."""
         return self.directory / file_name(self.end_offset, SNAPSHOT_SUFFIX)
 
-    # --- what is looked up late ----------------------------------------------------------------
+    # --- state that is read late ---------------------------------------------------------------
 
     @property
     def is_opened(self) -> bool:

@@ -163,7 +163,7 @@ def walk_file(
                 verify_crc
                 and checksum(window[at + CRC_START : batch_end - window_start]) != header.crc
             ):
-                batch.check_crc(window, header, at)  # which says what is wrong
+                batch.check_crc(window, header, at)  # which raises the error
         if header.last_offset_delta < 0:
             raise CorruptRecords(f"batch at position {position} ends before it begins")
         yield Batch(position, header)

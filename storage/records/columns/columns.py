@@ -182,7 +182,7 @@ class RunBuilder:
             if not size_bytes and not header.record_count:
                 continue
             if header.record_count > size_bytes // RECORD_BYTES_MIN:
-                yield from self.add(batch)  # which says what is wrong
+                yield from self.add(batch)  # which raises the error
             if self._payload_bytes + size_bytes > self._run_bytes_max:
                 yield from self.finish()
             self._rows.append(_table_row(header, start, start + size_bytes))

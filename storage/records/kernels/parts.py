@@ -104,7 +104,7 @@ def step_record(buffer: Bytes, position: int, end: int) -> tuple[int, int, int, 
     """Steps over one record of [position, end).
 
     Its end, where its timestamp delta lies, the position behind that, where its offset delta lies,
-    the timestamp delta, and what is wrong.
+    the timestamp delta, and the error code.
     """
     length, position = read_varint(buffer, position, end)
     if position < 0:
@@ -120,7 +120,7 @@ def step_record(buffer: Bytes, position: int, end: int) -> tuple[int, int, int, 
 
 @inlined
 def skip_nullable(buffer: Bytes, position: int, end: int) -> tuple[int, int, int]:
-    """Length of a field (-1 is null), where its bytes begin, and what is wrong."""
+    """Length of a field (-1 is null), where its bytes begin, and the error code."""
     length, position = read_varint(buffer, position, end)
     if position < 0:
         return 0, 0, BAD_VARINT
