@@ -1,4 +1,4 @@
-"""The object store that a URL names."""
+"""Opens the object store at a URL."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def open_store(
 ) -> ObjectStore:
     """The store at `s3://bucket/prefix` or `file:///folder`.
 
-    Nothing is contacted yet: call `check()` for that. Raises InvalidConfig for any other URL.
+    Opening contacts no server: call `check()` for that. Raises InvalidConfig for any other URL.
     """
     parts = urlsplit(url)
     if parts.query or parts.fragment:

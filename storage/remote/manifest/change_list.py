@@ -1,4 +1,4 @@
-"""`changes.json`: which manifests changed last, so that who follows need not ask for each.
+"""`changes.json`: lists the latest manifest changes, so that a replica need not poll each manifest.
 
     {"format": "strandline-changes", "version": 1, "incarnation": "9f...", "sequence": 7,
      "complete_after": 2, "metadata_version": 41, "changes": [...], "crc32c": "..."}
@@ -7,13 +7,13 @@
                     | in the list, oldest first
          complete_after                 sequence
 
-Every change of the incarnation has a number. All above `complete_after` are in the list, so that
-who has looked at everything up to `n >= complete_after` finds there all that it has not seen. An
-incarnation is one start of the owner: between two of them nobody knows what was not told.
+Every change of the incarnation has a number. All above `complete_after` are in the list, so a
+replica that has processed everything up to `n >= complete_after` finds all later changes there. An
+incarnation is one start of the owner: changes may go unlisted between two of them.
 
-A change names a topic by its id and a manifest by its order, and no object: nothing in here is
-ever asked for by a name that is in here. The list is a hint. What it says is looked up in the
-manifests, and who believes a wrong one is late, and never wrong.
+A change names a topic by its id and a manifest by its order, and no object: no request is ever
+made for a key from this list. The list is a hint. Replicas verify it in the manifests; a wrong
+list can delay a replica, and never mislead it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ FORMAT_NAME = "strandline-changes"
 FORMAT_VERSION = 1
 FORMAT_VERSIONS = range(1, 2)
 
-# More partitions than change between two looks of a replica; if more do, it asks for all of them.
+# More partitions than change between two polls of a replica; if more do, it polls all of them.
 CHANGES_MAX = 512
 # A change takes some 200 bytes.
 LIST_BYTES_MAX = 512 * 1024
@@ -51,7 +51,7 @@ _NUMBER_MAX = 2**63 - 1
 _PARTITION_MAX = 2**31 - 1
 _TEXT_CHARS_MAX = 64
 
-# Which of two manifests of a partition is newer, as `Manifest.order`.
+# The order of a partition's manifests: `Manifest.order`; the greater one is newer.
 ManifestOrder: TypeAlias = tuple[Epoch, str, int]
 
 
@@ -67,7 +67,7 @@ class ManifestChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeList:
-    """See the top of this file. `metadata_version` is the last entry that the mirror has."""
+    """The latest change per partition; `metadata_version` is the last mirrored metadata entry."""
 
     incarnation: str
     sequence: int
@@ -100,7 +100,7 @@ class ChangeList:
 
     @classmethod
     def decode(cls, content: Buffer) -> ChangeList:
-        """Raises CorruptFile, also for what no broker of ours writes, or UnsupportedFormat."""
+        """Raises CorruptFile, also for values that no broker writes, or UnsupportedFormat."""
         if len(content) > LIST_BYTES_MAX:
             raise CorruptFile(f"{CHANGES_KEY}: {len(content)} bytes are too many for a list")
         fields = decode_document(
@@ -128,16 +128,16 @@ class ChangeList:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredChanges:
-    """A list as it lies in the store, with its etag."""
+    """A change list as stored, with its etag."""
 
     changes: ChangeList
     etag: str
 
 
 def load(store: ObjectStore, known: StoredChanges | None = None) -> StoredChanges:
-    """The list; `known` if that is what lies there: then it costs a HEAD, else also a GET.
+    """The stored list; returns `known` after one HEAD if it is unchanged, else it costs a GET too.
 
-    What is too large for a list is not read. Raises ObjectNotFound (no broker has written one),
+    An object that is too large for a list is not read. Raises ObjectNotFound (no broker wrote one),
     CorruptFile or UnsupportedFormat, and as the store does.
     """
     info = store.head(CHANGES_KEY)
@@ -150,9 +150,9 @@ def load(store: ObjectStore, known: StoredChanges | None = None) -> StoredChange
 
 
 def newest_orders(store: ObjectStore) -> dict[tuple[TopicId, int], ManifestOrder]:
-    """Of each partition in the list, the order of its manifest then; a later one may lie there.
+    """The manifest order of each partition in the list; the stored manifest may be newer.
 
-    Without a list that can be read nothing is known. Raises as the store does.
+    Empty if there is no readable list. Raises as the store does.
     """
     try:
         changes = load(store).changes.changes
@@ -162,7 +162,7 @@ def newest_orders(store: ObjectStore) -> dict[tuple[TopicId, int], ManifestOrder
 
 
 def find_damage(store: ObjectStore) -> list[str]:
-    """What is wrong with the list, and what to do; none is no damage, nor is a later release's."""
+    """Faults of the list, each with its remedy; a missing list or a later format is no fault."""
     try:
         load(store)
     except (CorruptFile, ObjectCorrupt) as error:

@@ -1,4 +1,4 @@
-"""`cluster.json`: whose archive this is.
+"""`cluster.json`: the id of the cluster that owns the archive.
 
 Written once, create-if-absent, by the first broker that uses a bucket prefix. A broker that finds
 another cluster's id there must not write a single object.
@@ -43,7 +43,7 @@ class ClusterInfo:
 
 
 def load_cluster_info(store: ReadsArchive) -> ClusterInfo | None:
-    """The archive's owner; None for an archive that nobody has begun yet."""
+    """The archive's owner; None for an archive that has no owner yet."""
     try:
         return ClusterInfo.decode(store.get(CLUSTER_KEY))
     except ObjectNotFound:
@@ -51,9 +51,9 @@ def load_cluster_info(store: ReadsArchive) -> ClusterInfo | None:
 
 
 def create_cluster_info(store: ObjectStore, info: ClusterInfo) -> ClusterInfo:
-    """Writes `info` unless there is one already; returns the one that lies there afterwards.
+    """Writes `info` unless there is one already; returns the stored one.
 
-    The caller compares: another cluster id means that this archive is somebody else's.
+    The caller compares: another cluster id means that another cluster owns this archive.
     """
     try:
         store.put(CLUSTER_KEY, info.encode(), condition=IfAbsent())

@@ -3,10 +3,10 @@
     [ every key once ..........)[ compacted against itself ...)
     log start            cleaned_offset                    archive's end
 
-Of tombstones below `horizon_offset` nothing older has been readable since `horizon_ms`: not in the
-archive, and the disk of the broker began behind them. So `delete.retention.ms` after that time they
-may go. The pair is replaced only once that time is over, or a log that is compacted often would
-keep its tombstones for ever.
+Below `horizon_offset`, no record older than a tombstone has been readable since `horizon_ms`: not
+in the archive, and not on the broker's disk, whose log began above it. So these tombstones may be
+removed `delete.retention.ms` after that time. The pair is replaced only once that time is over, or
+a log that is compacted often would keep its tombstones for ever.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from strandline.storage.remote.manifest.json_document import Fields, Json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionMark:
-    """See the top of this file."""
+    """The compaction state of one partition's archive, a field of its manifest."""
 
     cleaned_offset: Offset
     horizon_offset: Offset
     horizon_ms: TimestampMs
 
     def droppable_below(self, *, now_ms: TimestampMs, delete_retention_ms: int) -> Offset:
-        """Tombstones below this may go, if their own time is over too."""
+        """Tombstones below this offset may be removed, if their own retention is over too."""
         is_over = now_ms - self.horizon_ms >= delete_retention_ms
         return self.horizon_offset if is_over else 0
 
     def waits(self, now_ms: TimestampMs, delete_retention_ms: int) -> bool:
-        """Whether its time goes on; one that a wrong clock put into the future is none."""
+        """Whether the retention time still runs; a mark with a time in the future does not wait."""
         return 0 <= now_ms - self.horizon_ms < delete_retention_ms
 
 
@@ -44,7 +44,7 @@ def next_mark(
     now_ms: TimestampMs,
     delete_retention_ms: int,
 ) -> CompactionMark:
-    """The mark after a round that came to `cleaned_offset`."""
+    """The mark after a compaction round up to `cleaned_offset`."""
     if before is not None and before.horizon_offset and before.waits(now_ms, delete_retention_ms):
         return CompactionMark(
             cleaned_offset=cleaned_offset,
@@ -59,7 +59,7 @@ def next_mark(
 
 
 def mark_fields(mark: CompactionMark) -> dict[str, Json]:
-    """The mark as a manifest holds it; `mark_from` is the way back."""
+    """The mark as manifest fields; `mark_from` decodes them."""
     return {
         "cleaned_offset": mark.cleaned_offset,
         "horizon_offset": mark.horizon_offset,
@@ -68,7 +68,7 @@ def mark_fields(mark: CompactionMark) -> dict[str, Json]:
 
 
 def mark_from(marks: Iterator[Fields]) -> CompactionMark | None:
-    """The mark of a list of at most one, which is how a manifest holds it."""
+    """Decodes the mark from the manifest's list of at most one mark."""
     for fields in marks:
         return CompactionMark(
             cleaned_offset=fields.integer("cleaned_offset"),

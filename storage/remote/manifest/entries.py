@@ -1,6 +1,6 @@
-"""What a manifest is made of: segments, sealed pages, objects to be deleted, as values and as JSON.
+"""The parts of a manifest, with their JSON: segments, sealed pages, objects marked for deletion.
 
-`manifest.py` says how they stand together and how one manifest becomes the next.
+`manifest.py` has the manifest's invariants and transitions.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class SegmentEntry:
     meta_crc32c: int
     has_transactions: bool
     uploaded_ms: TimestampMs
-    # What the batches took on the broker's disk, where they were rewritten on their way here: they
-    # hold the same records then, and not the same bytes.
+    # Size of the batches on the broker's disk if they were rewritten before the upload: the records
+    # are the same then, the bytes are not.
     recompressed_from_bytes: int | None = None
 
     def epoch_for(self, offset: Offset) -> Epoch:
-        """The leader epoch that `offset` was written under; -1 if the entry does not know it."""
+        """The leader epoch that `offset` was written under; -1 if the entry does not record it."""
         found = NO_EPOCH
         for epoch, start_offset in self.leader_epochs:
             if start_offset > offset:
@@ -56,8 +56,8 @@ class PageRef:
     """A sealed page: an object with the entries of [base_offset, end_offset).
 
     The first `dropped_count` entries of the object are deleted already; `base_offset`,
-    `segment_count` and `size_bytes` (of the segments, not the page) are of the others. The time
-    bounds may be wider than what is left.
+    `segment_count` and `size_bytes` (of the segments, not the page) cover the remaining ones. The
+    time bounds may be wider than the remaining entries.
     """
 
     key: str
@@ -73,7 +73,7 @@ class PageRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletedEntry:
-    """Objects that nothing refers to any more and that go after the grace time.
+    """Unreferenced objects that are deleted after the grace time.
 
     A deleted page is one object: its key stands in both fields.
     """
@@ -81,7 +81,7 @@ class DeletedEntry:
     log_key: str
     meta_key: str
     marked_ms: TimestampMs
-    # Of the batches in them; 0 for a page, and if nobody wrote it down.
+    # Bytes of the batches in them; 0 for a page, and if the writer did not record it.
     size_bytes: int = 0
 
     @property
@@ -114,7 +114,7 @@ def replaced_marks(
 
 
 def entry_fields(entry: SegmentEntry) -> dict[str, Json]:
-    """What a manifest or a page says of a segment."""
+    """The JSON fields of a segment in a manifest or a page."""
     fields: dict[str, Json] = {
         "base_offset": entry.base_offset,
         "end_offset": entry.end_offset,
@@ -139,7 +139,7 @@ def entry_fields(entry: SegmentEntry) -> dict[str, Json]:
 def entry_from(fields: Fields, folder: str) -> SegmentEntry:
     """Raises CorruptFile for fields that are missing, of another type, or keys elsewhere.
 
-    `folder` is the partition's: nothing else is read, or deleted, because a manifest says so.
+    `folder` is the partition's: a manifest can make a reader read or delete only objects in it.
     """
     return SegmentEntry(
         base_offset=fields.integer("base_offset"),
@@ -161,7 +161,7 @@ def entry_from(fields: Fields, folder: str) -> SegmentEntry:
 
 
 def page_fields(page: PageRef) -> dict[str, Json]:
-    """What a manifest says of a page."""
+    """The JSON fields of a page in a manifest."""
     return {
         "key": page.key,
         "base_offset": page.base_offset,
@@ -191,7 +191,7 @@ def page_from(fields: Fields, folder: str) -> PageRef:
 
 
 def deleted_fields(mark: DeletedEntry) -> dict[str, Json]:
-    """What a manifest says of objects that go."""
+    """The JSON fields of objects marked for deletion."""
     fields: dict[str, Json] = {
         "log_key": mark.log_key,
         "meta_key": mark.meta_key,

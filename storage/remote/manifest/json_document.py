@@ -1,11 +1,11 @@
-"""Small JSON objects that say what they are and whether they are whole.
+"""Small self-describing JSON objects with a checksum.
 
     {"format": "strandline-topic", "version": 1, ...fields..., "crc32c": "9f0c2d11"}
 
 The checksum is CRC-32C over the canonical JSON (sorted keys, no spaces, ASCII) of everything
 but `crc32c` itself, so re-indenting a file by hand keeps it valid and changing it does not.
 
-Reading never trusts: every field is fetched through `Fields`, which answers a missing or mistyped
+Readers trust no field: each is fetched through `Fields`, which answers a missing or mistyped
 one with CorruptFile that names the document and the field.
 """
 
@@ -26,10 +26,10 @@ Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | Non
 # A root manifest has a few hundred entries of half a KiB, a page not more. Anything of this size
 # under one of our names was not written by us.
 DOCUMENT_BYTES_MAX = 64 * 1024 * 1024
-# Offsets, times and sizes have 64 bits everywhere else: what has more was not written by us, and
-# would not fit where it goes.
+# Offsets, times and sizes have 64 bits everywhere else: a larger integer was not written by us, and
+# would overflow there.
 _INTEGER_MIN, _INTEGER_MAX = -(2**63), 2**63 - 1
-# What our objects are called within their folder, see keys.py; a key has 1024 bytes at most.
+# Object names within their folder, see keys.py; a key has 1024 bytes at most.
 _FILE_NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,199}")
 
 
@@ -68,7 +68,7 @@ def decode_document(
     try:
         computed = _checksum(document)
     except RecursionError as error:
-        # What is nested so deeply that it can be read, and not be written.
+        # JSON that is nested so deeply that it can be parsed but not encoded again.
         raise CorruptFile(f"{what}: nested too deeply for a document: {error}") from error
     if stated != computed:
         raise CorruptFile(f"{what}: checksum is {computed}, the document says {stated!r}")
@@ -96,7 +96,7 @@ def _checksum(document: Mapping[str, Json]) -> str:
 
 
 class Fields:
-    """Typed access to one JSON object; each method raises CorruptFile if the field is not that."""
+    """Typed access to a JSON object; methods raise CorruptFile if the field has another type."""
 
     __slots__ = ("_fields", "_what")
 
@@ -111,7 +111,7 @@ class Fields:
         return found
 
     def count(self, name: str) -> int:
-        """An integer that is not negative: a size or a number of things."""
+        """An integer that is not negative: a size or a count."""
         found = self.integer(name)
         if found < 0:
             raise self._wrong(name, "a number of bytes or things", found)
@@ -129,11 +129,11 @@ class Fields:
     def object_key(self, name: str, folder: str, *suffixes: str) -> str:
         """The key of an object that lies in `folder` itself and ends with one of `suffixes`.
 
-        What is not there is not looked for in any store: it is another's, or no key at all.
+        Any other key is refused before a store is asked: it is foreign, or no key at all.
         """
         found = self.text(name)
         file_name = found[len(folder) :]
-        # A page has thousands of them: nothing here is slower than it looks.
+        # A page has thousands of keys, so this check must be fast.
         is_there = found.startswith(folder) and file_name.endswith(suffixes)
         if not is_there or not _FILE_NAME.fullmatch(file_name):
             raise self._wrong(
@@ -169,7 +169,7 @@ class Fields:
         return {key: str(text) for key, text in found.items()}
 
     def __contains__(self, name: str) -> bool:
-        """Whether the document has such a field: one that came with a later release."""
+        """Whether the document has this field; later releases added some."""
         return name in self._fields
 
     def integer_pairs(self, name: str) -> Iterator[tuple[int, int]]:

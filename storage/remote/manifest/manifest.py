@@ -10,20 +10,20 @@ Invariants, held by every transition and checked again by `decode`:
 * entries are in offset order and leave no gap, except below the log start, where data may have
   been deleted before they were ever copied;
 * an entry is removed only once the log start lies at or beyond its end, oldest first, and its
-  object keys move to `deleting` in the same step: no object is ever forgotten, but for pieces of
-  an open segment while `deleting` is full;
+  object keys move to `deleting` in the same step: no object is lost track of, except for pieces
+  of an open segment while `deleting` is full;
 * log start, leader epoch and revision never go back.
 
-When a topic is not tiered any more and then again, under the same id, a partition gets a manifest
-that has nothing to do with the one before: another `generation`. It begins with the time, or right
-behind the one before if the clock went back. So the content of a manifest never comes back, nor
-does an etag that is a hash of it; and of two manifests anybody can tell which is the later one
-(`order`). A broker that was started anew knows of no generation before, but has a higher epoch.
+When tiering of a topic is turned off and on again, under the same id, a partition gets a manifest
+unrelated to the previous one: another `generation`. Its name starts with the time, or just after
+the previous one if the clock went back. So a manifest's content never repeats, nor does an etag
+that is a hash of it; and any two manifests of a partition can be ordered (`order`). A restarted
+broker does not know the previous generation, but has a higher epoch.
 
-What it is made of is in `entries.py`. The root holds the newest entries; when it grows,
-`manifest_store` seals the oldest of them into a page (`manifest/page.py`), an object that is never
-changed again. A page whose first entries were deleted stays as it is: its PageRef counts them in
-`dropped_count` and begins later. So a commit costs the same however long the archive is.
+Its parts are defined in `entries.py`. The root holds the newest entries; when it grows,
+`manifest_store` seals the oldest of them into a page (`manifest/page.py`), an object that never
+changes. A page whose first entries were deleted stays as it is: its PageRef counts them in
+`dropped_count` and starts later. So a commit costs the same, however long the archive is.
 """
 
 from __future__ import annotations
@@ -85,12 +85,12 @@ FORMAT_VERSIONS = range(1, 2)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """See the top of this file. Transitions return a new manifest; `commit` sets the revision."""
+    """One partition's archive; transitions return a new manifest, `commit` sets the revision."""
 
     topic: str
     topic_id: TopicId
     partition: int
-    # Which of the partition's archives it is; "" where nobody wrote it down.
+    # Identifies this archive among the partition's archives; "" in manifests of older releases.
     generation: str = ""
     revision: int = 0
     leader_epoch: Epoch = 0
@@ -98,12 +98,12 @@ class Manifest:
     segments: tuple[SegmentEntry, ...] = ()
     pages: tuple[PageRef, ...] = ()
     deleting: tuple[DeletedEntry, ...] = ()
-    # What is in the bucket of the segment that is still written; see manifest/open_segment.py.
+    # Uploaded parts of the open segment; see manifest/open_segment.py.
     tail: tuple[TailPart, ...] = ()
-    # How far the archive of a compacted log is compacted.
+    # Compaction state of a compacted log's archive.
     compaction: CompactionMark | None = None
 
-    # --- what it says ------------------------------------------------------------------------
+    # --- queries -----------------------------------------------------------------------------
 
     @property
     def topic_id_partition(self) -> TopicIdPartition:
@@ -111,7 +111,7 @@ class Manifest:
 
     @property
     def order(self) -> tuple[Epoch, str, int]:
-        """Greater for every later manifest of the partition."""
+        """Sort key: greater for every later manifest of the partition."""
         return self.leader_epoch, self.generation, self.revision
 
     @property
@@ -121,21 +121,21 @@ class Manifest:
 
     @property
     def first_offset(self) -> Offset:
-        """Where the archive begins, at or below the log start; the log start if it is empty."""
+        """First archived offset, at or below the log start; the log start if it is empty."""
         if self.pages:
             return self.pages[0].base_offset
         return self.segments[0].base_offset if self.segments else self.log_start_offset
 
     @property
     def end_offset(self) -> Offset:
-        """Where the next segment to archive begins; the log start if the archive is empty."""
+        """Base offset of the next segment to archive; the log start if the archive is empty."""
         if self.segments:
             return self.segments[-1].end_offset
         return self.pages[-1].end_offset if self.pages else self.log_start_offset
 
     @property
     def tail_end_offset(self) -> Offset:
-        """Where the open segment ends as far as it is in the bucket; else as `end_offset`."""
+        """End of the open segment's uploaded parts; `end_offset` if there are none."""
         return self.tail[-1].end_offset if self.tail else self.end_offset
 
     @property
@@ -150,7 +150,7 @@ class Manifest:
 
     @property
     def marks_left(self) -> int:
-        """How much more may be let go before some of what waits is deleted."""
+        """Number of marks that can be added before older ones are deleted."""
         return max(0, MARKS_MAX - len(self.deleting))
 
     def find(self, offset: Offset) -> SegmentEntry | None:
@@ -161,7 +161,7 @@ class Manifest:
         return self.segments[index - 1]
 
     def names_page(self, key: str) -> bool:
-        """Whether that object is a page of this manifest."""
+        """Whether `key` is a page of this manifest."""
         return any(page.key == key for page in self.pages)
 
     def find_page(self, offset: Offset) -> PageRef | None:
@@ -181,7 +181,7 @@ class Manifest:
     # --- transitions -------------------------------------------------------------------------
 
     def with_leader_epoch(self, epoch: Epoch) -> Manifest:
-        """Raises ValueError if the epoch would go back."""
+        """Raises ValueError if the epoch would decrease."""
         if epoch < self.leader_epoch:
             raise ValueError(f"leader epoch {epoch} is below {self.leader_epoch}")
         return replace(self, leader_epoch=epoch)
@@ -189,7 +189,7 @@ class Manifest:
     def with_segment(
         self, entry: SegmentEntry, *, marked_ms: TimestampMs | None = None
     ) -> Manifest:
-        """Adds the next segment; what it takes the place of is marked now, or when it was uploaded.
+        """Adds the next segment; replaced objects are marked now, or with the time of the upload.
 
         Raises ValueError for a gap, an overlap or an empty segment.
         """
@@ -203,22 +203,22 @@ class Manifest:
             is_next = entry.base_offset == self.end_offset
         else:
             is_next = False
-        # A gap is fine where nobody may read: the records in it were deleted before the copy.
+        # A gap is fine below the log start: the records in it were deleted before the copy.
         if not is_next and entry.base_offset > self.log_start_offset:
             raise ValueError(
                 f"segment [{entry.base_offset}, {entry.end_offset}) leaves a gap after "
                 f"{self.end_offset} above the log start {self.log_start_offset}"
             )
-        # Nobody needs the pieces of an open segment once a later one is archived.
+        # The parts of an open segment are obsolete once a later segment is archived.
         added = replace(self, segments=(*self.segments, entry))
         return added.with_tail((), marked_ms=entry.uploaded_ms if marked_ms is None else marked_ms)
 
     def with_tail(self, parts: Sequence[TailPart], *, marked_ms: TimestampMs) -> Manifest:
-        """The open segment as these parts; parts that are not among them any more are marked.
+        """Replaces the open segment's parts by `parts`; parts that are no longer used are marked.
 
-        As far as there is room for marks: the open segment has to get on, also where nothing can
-        be deleted. Other parts are orphans, which are searched for. Raises ValueError unless they
-        are one run that begins at or behind the archive's end.
+        Only as many as there is space for: the open segment must progress even if deletes fail. The
+        other parts become orphans, which a search finds. Raises ValueError unless the parts are one
+        contiguous run that begins at or behind the archive's end.
         """
         if not are_adjacent(parts):
             raise ValueError(f"parts leave gaps: {parts}")
@@ -247,7 +247,7 @@ class Manifest:
         return replace(self, log_start_offset=offset)
 
     def with_deleting(self, entries: Sequence[SegmentEntry], *, marked_ms: TimestampMs) -> Manifest:
-        """Takes the oldest entries out and marks their objects.
+        """Removes the oldest entries and marks their objects.
 
         `entries` are the first ones of the archive, in order, those of the first pages included
         (`manifest_store` reads them), each wholly below the log start; else ValueError.
@@ -288,7 +288,7 @@ class Manifest:
         )
 
     def without_first_page(self, page: PageRef, *, marked_ms: TimestampMs) -> Manifest:
-        """Takes out the first page, whose entries nobody knows any more, and marks its object.
+        """Removes the first page, whose entries cannot be read any more, and marks its object.
 
         ValueError unless `page` is the first one and lies wholly below the log start.
         """
@@ -298,12 +298,12 @@ class Manifest:
         return replace(self, pages=self.pages[1:], deleting=(*self.deleting, mark))
 
     def without_deleting(self, marks: Sequence[DeletedEntry]) -> Manifest:
-        """Forgets marks whose objects are gone; marks that are not there are ignored."""
+        """Drops marks whose objects are deleted; unknown marks are ignored."""
         gone = set(marks)
         return replace(self, deleting=tuple(m for m in self.deleting if m not in gone))
 
     def with_sealed_page(self, page: PageRef) -> Manifest:
-        """The root without its first `page.segment_count` entries, which `page` now holds."""
+        """Drops the first `page.segment_count` entries of the root, which `page` now holds."""
         sealed = self.segments[: page.segment_count]
         assert sealed, page
         assert sealed[0].base_offset == page.base_offset, (page, sealed[0])
@@ -313,7 +313,7 @@ class Manifest:
         )
 
     def with_merged_pages(self, page: PageRef, marks: Sequence[DeletedEntry]) -> Manifest:
-        """`page` in the place of the last pages, as many as there are marks for."""
+        """Replaces the last pages by `page`, as many as there are marks."""
         old = self.pages[-len(marks) :]
         assert [mark.log_key for mark in marks] == [ref.key for ref in old], (marks, old)
         assert (page.base_offset, page.end_offset) == (old[0].base_offset, old[-1].end_offset)
@@ -327,10 +327,10 @@ class Manifest:
     def with_replacement(
         self, old: Sequence[SegmentEntry], new: SegmentEntry, *, marked_ms: TimestampMs
     ) -> Manifest:
-        """`new` in the place of adjacent entries of the root; objects it does not name are marked.
+        """Replaces adjacent entries of the root by `new`; objects it does not name are marked.
 
-        Raises ValueError unless `old` are entries as they stand here and `new` is of their range:
-        what is replaced may have been deleted or replaced meanwhile.
+        Raises ValueError unless `old` are current entries and `new` covers their range: the former
+        may have been deleted or replaced meanwhile.
         """
         count = len(old)
         first = bisect.bisect_left(
@@ -351,7 +351,7 @@ class Manifest:
     def with_replaced_page(
         self, old: PageRef, new: PageRef, marks: Sequence[DeletedEntry]
     ) -> Manifest:
-        """`new`, a page of the same range, in the place of `old`. Raises ValueError as above."""
+        """Replaces `old` by `new`, a page of the same range. Raises ValueError as above."""
         if old not in self.pages:
             raise ValueError(f"page {old.key} is not what it was")
         if (new.base_offset, new.end_offset) != (old.base_offset, old.end_offset):
@@ -401,7 +401,7 @@ class Manifest:
             segments=tuple(entry_from(f, folder) for f in fields.objects("segments")),
             pages=tuple(page_from(f, folder) for f in fields.objects("pages")),
             deleting=tuple(deleted_from(f, folder) for f in fields.objects("deleting")),
-            # Manifests of before have none of these.
+            # Manifests of older releases have none of these.
             generation=fields.text("generation") if "generation" in fields else "",
             tail=tuple(tail_from(f, folder) for f in fields.objects("tail"))
             if "tail" in fields
@@ -414,7 +414,7 @@ class Manifest:
 
 
 def new_generation(now_ms: TimestampMs, *, after: str = "") -> str:
-    """A name for an archive that begins now: greater than `after`, and no two are the same."""
+    """A unique name for a new archive, greater than `after`."""
     after_text = after[:TIME_DIGITS]
     after_ms = int(after_text) if after_text.isdecimal() else -1
     return f"{max(now_ms, after_ms + 1):0{TIME_DIGITS}d}-{new_unique()[:8]}"
@@ -458,7 +458,7 @@ def _check_order(manifest: Manifest, source: str) -> None:
 
 
 def _check_marks(manifest: Manifest, source: str) -> None:
-    """Raises CorruptFile if what the root names is marked for deletion."""
+    """Raises CorruptFile if a key is referenced and marked for deletion."""
     marked = {key for mark in manifest.deleting for key in mark.keys}
     named = [page.key for page in manifest.pages] + [part.key for part in manifest.tail]
     for entry in manifest.segments:

@@ -1,14 +1,14 @@
-"""The open segment in the bucket: what would be lost with the machine, up to some time ago.
+"""The open segment in the bucket: bounds the records that are lost with the machine.
 
     archive ... ][ part ][ part ][part]        in the manifest beside the segments
                  ^ base of the open segment
 
 A part is an object with a run of whole batches of the open segment's file, byte for byte, from
-`position` on; the parts follow each other without a gap. They are no part of the archive: nothing
-is read from them while the broker has its disk, and nothing local is freed because of them. When
+`position` on; the parts follow each other without a gap. They are not part of the archive: no
+read uses them while the broker has its disk, and no local segment is freed because of them. When
 the segment is closed and archived, the parts are marked for deletion in the same commit. A restore
-appends them to the log that it begins behind the archive; so does a read-only replica, whenever it
-looks. The lake reads them as the end of the archive.
+appends them to the local log that it starts at the archive's end; so does a read-only replica, each
+time it polls. The lake reads them as the end of the archive.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class TailPart:
     key: str
     crc32c: int
     uploaded_ms: TimestampMs
-    # What the headers of its batches say, for readers of the bucket; None if nobody wrote it down.
+    # From the headers of its batches, for readers of the bucket; None if the writer left it out.
     record_count: int | None = None
     has_transactions: bool | None = None
 
@@ -42,7 +42,7 @@ class TailPart:
 
 
 def are_adjacent(parts: Sequence[TailPart]) -> bool:
-    """Whether the parts are one run from the beginning of a segment."""
+    """Whether the parts are contiguous from the beginning of a segment."""
     position, offset = 0, parts[0].base_offset if parts else 0
     for part in parts:
         if (part.position, part.base_offset) != (position, offset):
@@ -54,7 +54,7 @@ def are_adjacent(parts: Sequence[TailPart]) -> bool:
 
 
 def tail_fields(part: TailPart) -> dict[str, Json]:
-    """A part as it stands in the manifest; `tail_from` reads it."""
+    """The JSON fields of a part in the manifest; `tail_from` decodes them."""
     fields: dict[str, Json] = {
         "base_offset": part.base_offset,
         "end_offset": part.end_offset,
@@ -71,8 +71,8 @@ def tail_fields(part: TailPart) -> dict[str, Json]:
 
 
 def tail_from(fields: Fields, folder: str) -> TailPart:
-    """A part of the manifest of the partition whose `folder` it is; it may lack the last two
-    fields. Raises CorruptFile."""
+    """Decodes a part from the manifest of the partition with that `folder`; the last two fields may
+    be absent. Raises CorruptFile."""
     return TailPart(
         base_offset=fields.integer("base_offset"),
         end_offset=fields.integer("end_offset"),

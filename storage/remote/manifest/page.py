@@ -3,7 +3,7 @@
     page object    entries, without a gap between them          entry entry entry entry
     PageRef        in the root: range, times, counts, checksum  `dropped_count` of them deleted
 
-Who needs the entries of a page reads the object, which is checked against its PageRef.
+Readers of the entries load the page object, which is checked against its PageRef.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ def encode_page(partition: TopicIdPartition, entries: Sequence[SegmentEntry]) ->
 
 
 def page_ref(key: str, entries: Sequence[SegmentEntry], *, crc32c: int) -> PageRef:
-    """What the root says of a page of `entries`; `crc32c` is of the page object.
+    """The root's reference to a page of `entries`; `crc32c` is of the page object.
 
-    The entries leave no gap between them (`contiguous_count`): that is what lets a PageRef count
-    its deleted entries and know where the others begin without reading the page.
+    The entries leave no gap between them (`contiguous_count`), so a PageRef can count its deleted
+    entries and knows the first remaining offset without reading the page.
     """
     assert contiguous_count(entries, len(entries)) == len(entries), key
     return PageRef(
@@ -58,7 +58,7 @@ def page_ref(key: str, entries: Sequence[SegmentEntry], *, crc32c: int) -> PageR
 
 
 def contiguous_count(entries: Sequence[SegmentEntry], count_max: int) -> int:
-    """How many of the first `count_max` entries follow each other without a gap."""
+    """Number of the first `count_max` entries that follow each other without a gap."""
     for index in range(1, min(count_max, len(entries))):
         if entries[index].base_offset != entries[index - 1].end_offset:
             return index
@@ -68,7 +68,7 @@ def contiguous_count(entries: Sequence[SegmentEntry], count_max: int) -> int:
 def decode_page(content: Buffer, page: PageRef) -> tuple[SegmentEntry, ...]:
     """The entries of `page` that are not deleted. Raises CorruptFile if it is another page.
 
-    `page` is of a manifest that was read: its key lies in the partition's folder.
+    `page` comes from a decoded manifest, which checked that its key lies in the partition's folder.
     """
     folder = page.key.rpartition(MANIFEST_PAGES_FOLDER)[0]
     fields = decode_document(

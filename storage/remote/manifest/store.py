@@ -1,4 +1,4 @@
-"""Manifests in the object store: read, compare-and-swap, and pages.
+"""Loads and commits manifests in the object store, and reads and writes their pages.
 
 A commit is
 
@@ -7,9 +7,9 @@ A commit is
     2 put manifest.json: if absent for the first, if unchanged (etag) after
 
 A crash after 1 leaves a page that nothing refers to: an orphan, found by comparing bucket and
-manifest. Step 2 is atomic. Three answers are possible: it is ours, it is somebody else's
-(ManifestFenced: stop, and load again before doing anything), or the store is away and nobody
-knows (TierUnavailable: try the same commit again; the swap makes repeating it safe).
+manifest. Step 2 is atomic, with three outcomes: the write succeeded, another broker's write won
+(ManifestFenced: stop, and load again before any other step), or the store is unreachable and the
+outcome unknown (TierUnavailable: retry the same commit; the swap makes that safe).
 
 These functions block; call them in an executor.
 """
@@ -77,7 +77,7 @@ CACHED_ENTRIES_MAX = 4 * PAGE_ENTRIES_MAX
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredManifest:
-    """A manifest as it lies in the store, with the etag that the next commit must still find."""
+    """A manifest as stored, with the etag that the next commit must match."""
 
     manifest: Manifest
     etag: str
@@ -98,7 +98,7 @@ def load(store: ObjectStore, partition: TopicIdPartition) -> StoredManifest | No
 
 
 def load_manifest(store: ReadsArchive, partition: TopicIdPartition) -> Manifest | None:
-    """As `load`, for readers, who commit nothing."""
+    """As `load`, for readers that commit nothing."""
     key = manifest_key(partition)
     try:
         return _decode(key, store.get(key), partition)
@@ -107,7 +107,7 @@ def load_manifest(store: ReadsArchive, partition: TopicIdPartition) -> Manifest 
 
 
 def load_or_refuse(store: ObjectStore, partition: TopicIdPartition) -> StoredManifest | None:
-    """As `load`, for who would act on there being none: a 404 alone is not believed.
+    """As `load`, for callers that act on a missing manifest: a 404 alone is not proof.
 
     The manifest is written before any other object of its partition, so an empty folder is the
     proof. Raises TierUnavailable if the listing has the manifest, CorruptFile if it was lost.
@@ -138,11 +138,11 @@ def commit(
     page_entries: int = PAGE_ENTRIES,
     page_entries_max: int = PAGE_ENTRIES_MAX,
 ) -> StoredManifest:
-    """Writes `new` if `previous` (or nothing, for None) is still what lies there.
+    """Writes `new` if `previous` (or nothing, for None) is still the stored manifest.
 
-    Returns what was written: its revision is one above the previous, and old entries may have
-    moved into a page. Pages are merged only if `now_ms` is given: it begins the grace time of
-    those that are replaced. Raises ManifestFenced, or TierUnavailable if the outcome is not known.
+    Returns the written manifest: its revision is one above the previous, and old entries may have
+    moved into a page. Pages are merged only if `now_ms` is given: it starts the grace time of the
+    replaced pages. Raises ManifestFenced, or TierUnavailable if the outcome is not known.
     """
     key = manifest_key(new.topic_id_partition)
     _check_successor(key, previous, new)
@@ -183,7 +183,7 @@ def _after_doubt(
     content: bytes,
     error: PreconditionFailed | TierUnavailable,
 ) -> StoredManifest:
-    """Reads back: a lost answer looks like a lost race, and like an outage."""
+    """Reads the manifest back: a lost response looks like a lost race, and like an outage."""
     try:
         stored = store.get_object(key)
     except ObjectNotFound:
@@ -210,7 +210,7 @@ def _after_doubt(
 
 
 def _with_new_page(store: ObjectStore, manifest: Manifest, count: int) -> Manifest:
-    """The first `count` entries of the root as a page."""
+    """Seals the first `count` entries of the root into a page."""
     page = write_page(store, manifest.topic_id_partition, manifest.segments[:count])
     log.info(
         "manifest page sealed",
@@ -232,12 +232,12 @@ def _with_merged_pages(
     page_entries_max: int,
     marked_ms: TimestampMs,
 ) -> Manifest:
-    """The last PAGES_MERGED pages as one, if they are of one size; and so on with larger ones."""
+    """Merges the last PAGES_MERGED pages if they are of one size; repeats with larger ones."""
     while pages := mergeable_pages(manifest.pages, page_entries, page_entries_max):
         try:
             entries = [entry for page in pages for entry in read_page(store, page)]
         except StorageError as error:
-            # A page that cannot be read is for the scrub; it is no reason not to commit.
+            # The scrub reports an unreadable page; it must not block a commit.
             log.warning(
                 "manifest pages cannot be merged",
                 extra={"fields": {"first_key": pages[0].key, "reason": str(error)}},
@@ -291,7 +291,7 @@ def write_page(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replacement:
-    """Adjacent entries, and the one of their range that takes their place."""
+    """Adjacent entries, and the entry that replaces them in the same range."""
 
     old: tuple[SegmentEntry, ...]
     new: SegmentEntry
@@ -304,9 +304,9 @@ def with_replaced_runs(
     *,
     marked_ms: TimestampMs,
 ) -> Manifest:
-    """Runs of the root replaced, or runs of one page, which is written anew once for all of them.
+    """Replaces runs of the root, or of one page, which is rewritten once for all of them.
 
-    Raises ValueError if one is not there any more as it was, and as the store does.
+    Raises ValueError if the manifest no longer has one of the runs, and as the store does.
     """
     page = manifest.find_page(runs[0].old[0].base_offset)
     if page is None:
@@ -329,7 +329,7 @@ def with_replaced_runs(
 
 
 def page_mark(page: PageRef, *, marked_ms: TimestampMs) -> DeletedEntry:
-    """The mark of a page that another one has replaced."""
+    """The deletion mark of a replaced page."""
     return DeletedEntry(log_key=page.key, meta_key=page.key, marked_ms=marked_ms)
 
 
@@ -388,7 +388,7 @@ class ManifestPages:
                 yield entry
 
     def find(self, manifest: Manifest, offset: Offset) -> SegmentEntry | None:
-        """The entry that holds `offset`, wherever it lies; None if it is not archived."""
+        """The entry that holds `offset`, in the root or a page; None if it is not archived."""
         page = manifest.find_page(offset)
         if page is None:
             return manifest.find(offset)

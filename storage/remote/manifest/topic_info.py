@@ -1,4 +1,4 @@
-"""`topic.json`: what a topic's folder is, for those who have only the bucket.
+"""`topic.json`: describes a topic in the bucket, for readers that have only the bucket.
 
 Written when a topic is created or changed, and last of all when it is purged:
 
@@ -6,9 +6,9 @@ Written when a topic is created or changed, and last of all when it is purged:
 
 So a folder with objects but without a live `topic.json` is a purge that stopped, never a topic.
 
-Every writing has a number of its own (`written`), which nobody reads: a store's etag may be a hash
-of the content, and a write that was given up and is done late must not find an object that has only
-become again what it was, as after the topic was purged and tiered once more.
+Every write has a unique number (`written`) that no reader uses: a store's etag may be a hash of the
+content, and a delayed PUT that its caller gave up must not match an object that has the same
+content again, as after the topic was purged and tiered once more.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class TopicInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DamagedTopic:
-    """A `topic.json` that is there and says nothing; `reason` names it."""
+    """A `topic.json` that exists but cannot be read; `reason` says why."""
 
     folder: TopicFolder
     reason: str
@@ -114,7 +114,7 @@ def load_topic_info(store: ReadsArchive, topic: str, topic_id: TopicId) -> Topic
 
 
 def _decode_of(topic: str, topic_id: TopicId, content: Buffer) -> TopicInfo:
-    """What lies in the topic's folder. Raises CorruptFile if it is another topic's, too."""
+    """Decodes the topic's `topic.json`. Raises CorruptFile also if it describes another topic."""
     key = topic_key(topic, topic_id)
     info = TopicInfo.decode(content, source=key)
     if info.key != key:
@@ -128,12 +128,12 @@ def _decode_of(topic: str, topic_id: TopicId, content: Buffer) -> TopicInfo:
 def change_topic_info(
     store: ObjectStore, wanted: TopicInfo, change: Callable[[TopicInfo | None], TopicInfo | None]
 ) -> TopicInfo | None:
-    """Writes what `change` makes of the topic's description; None: it stays. What was found.
+    """Writes `change(description)`; no write if it returns None. Returns the previous description.
 
-    Only over what `change` saw: a write that was given up and is done late would otherwise take
-    back a deletion, or delete what is wanted again. Raises PreconditionFailed if somebody else was
-    faster, and as `ObjectStore.get_object`. A damaged description counts as none, and is replaced:
-    who writes here has the topic, or lets it go. Raises UnsupportedFormat for a later release's.
+    Conditional on the version that `change` saw: a delayed PUT would otherwise undo a deletion, or
+    delete a topic that is wanted again. Raises PreconditionFailed if another writer was faster, and
+    as `ObjectStore.get_object`. A damaged description counts as absent and is replaced: the writer
+    owns the topic or removes it. Raises UnsupportedFormat for one of a later release.
     """
     known: TopicInfo | None = None
     condition: PutCondition = IfAbsent()
@@ -164,12 +164,12 @@ def save_topic_info(
 
 
 def delete_topic_info(store: ObjectStore, info: TopicInfo) -> None:
-    """The last step of a purge."""
+    """Deletes `topic.json`, the last step of a purge."""
     store.delete([info.key])
 
 
 def list_topic_folders(store: ReadsArchive) -> list[TopicFolder]:
-    """The folders that are a topic's by their names; some may have no `topic.json`."""
+    """Lists folders with a topic folder's name; some may have no `topic.json`."""
     found = map(parse_topic_folder, store.list_folders(TOPICS_PREFIX))
     return [folder for folder in found if folder is not None]
 
@@ -181,11 +181,11 @@ def list_topics(
     executor: Executor | None = None,
     damaged: list[DamagedTopic] | None = None,
 ) -> tuple[TopicInfo, ...]:
-    """Every topic of the archive, or of that name, deleted ones included, by their folders' names.
+    """Every topic of the archive (or those named `topic`), deleted ones included, in folder order.
 
     One LIST of the folder level and one GET per topic, in parallel on `executor` if there is one
-    (which must not be the pool that runs this call). Folders that are no topic's, and folders
-    without `topic.json`, are left out; the latter are logged. What cannot be read is added to
+    (which must not be the pool that runs this call). Folders of no topic, and those without
+    `topic.json`, are left out; the latter are logged. Unreadable descriptions are added to
     `damaged`; without such a list, raises CorruptFile or UnsupportedFormat.
     """
     folders = [one for one in list_topic_folders(store) if topic in (None, one.topic)]

@@ -1,1 +1,1 @@
-"""Cold reads: chunk cache, read-ahead, and the reader that fetches answer from."""
+"""Cold reads: chunk cache, prefetch, and the reader behind cold fetches."""

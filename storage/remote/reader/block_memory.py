@@ -1,8 +1,8 @@
-"""Memory for chunks: mappings that are filled again and again.
+"""Reusable memory mappings for chunks.
 
-Fresh memory must be zeroed by the kernel first, which costs as much as receiving what goes into
-it; that is why a block outlives the chunk in it. Sizes are rounded up, so that the chunks of a
-log, which are never of quite the same size, can follow each other in the same block.
+The kernel must zero fresh memory first, which costs as much as receiving the data into it; so a
+block outlives its chunk. Sizes are rounded up, so that the chunks of a log, which differ slightly
+in size, can reuse the same block.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 MEMORY_UNIT_BYTES = 1024 * 1024
 LARGE_MEMORY_UNIT_BYTES = 2 * 1024 * 1024
-# Blocks without a chunk that are kept, beside what the bound on memory counts.
+# Blocks without a chunk that are kept, in addition to the bound on memory.
 SPARES_MAX = 4
 
 
@@ -35,7 +35,7 @@ class BlockMemory:
 
 
 def rounded(size_bytes: int) -> int:
-    """The size of the block for so many bytes."""
+    """The block size for `size_bytes`."""
     if size_bytes < MEMORY_UNIT_BYTES:
         return size_bytes
     is_large = size_bytes >= LARGE_MEMORY_UNIT_BYTES

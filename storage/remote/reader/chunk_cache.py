@@ -1,20 +1,20 @@
-"""Chunks of log objects, and those of them that lie in memory.
+"""Chunks of log objects, and the cache of chunks in memory.
 
-A chunk is known by its index; its bytes lie in memory, or in a file (`file_chunks`). The bound on
-what is live, and what goes first when there is no room, is the same for both.
+A chunk has an index; its bytes lie in memory, or in a file (`file_chunks`). The bound on live
+bytes and the eviction order are the same for both.
 
-A chunk's memory is a mapping (`block_memory`). The views that a fetch response is made of keep
-it alive, however long a slow consumer takes; only when the last view is gone do its bytes count as
-free, and the next chunk may have them. So the bound on memory is a bound on what really exists:
+A chunk's memory is a mapping (`block_memory`). The views in a fetch response keep it alive, however
+slow the consumer is; only when the last view is released do its bytes count as free and can be
+reused. So the bound on memory is a bound on live memory:
 
     live bytes = chunks in the cache + downloads under way + evicted chunks that a reader still has
 
 A chunk of a small segment is a mapping all the same, so the number of chunks has a bound, too.
 
-Eviction never takes a chunk that a reader has: that would free nothing. It prefers chunks that were
-read to their end, least recently used first. For a wanted chunk any other goes next; for a guess
-only one that nobody has touched for a while, or a small memory would push out the chunk that a
-consumer is in the middle of, to read ahead for the same consumer.
+Eviction skips chunks that a reader holds: that would free nothing. It prefers chunks that were read
+to their end, least recently used first. A wanted chunk may evict any other; a prefetch only one
+that has been idle for a while, or with little memory it would evict the chunk that a consumer is
+reading, to prefetch for the same consumer.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from strandline.storage.remote.segment.batch_index import BatchIndex, index_batc
 from strandline.storage.remote.segment.index import ChunkKey
 
 _numbers = itertools.count()
-# A consumer that reads on comes back within its fetch wait, which is half a second by default. One
-# that has not come for this long has lost its claim on what was read ahead for it.
+# A consumer that reads on fetches again within its fetch wait, half a second by default. After this
+# long without a fetch, its prefetched chunks may be evicted.
 IDLE_S = 10.0
-# As many as there are streams of readers.
+# As many as there are reader streams.
 CHUNKS_MAX = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A chunk's place. `memory` stays with the views of `view`, however this object ends."""
+    """Memory for one chunk; the views of `view` keep `memory` alive beyond this object."""
 
     view: memoryview
     memory: BlockMemory
@@ -68,12 +68,12 @@ class BatchRun:
         return self.end_position - self.position
 
 
-# What an answer is made of: views of memory, and ranges of files that are sent by `sendfile`.
+# The bytes of a response: views of memory, and file ranges that are sent by `sendfile`.
 RecordBytes: TypeAlias = memoryview | FileRange
 
 
 class Chunk:
-    """Whole batches whose CRCs are right, and where each of them lies. Immutable."""
+    """Whole batches with verified CRCs, and the position of each of them. Immutable."""
 
     __slots__ = (
         "_base_offsets",
@@ -85,9 +85,9 @@ class Chunk:
     )
 
     def __init__(self, key: ChunkKey, index: BatchIndex) -> None:
-        """`index` is what `index_batches` found in the chunk's bytes."""
+        """`index` is the result of `index_batches` over the chunk's bytes."""
         self.key = key
-        # Both are the cache's: whether its last batch was read, and when it was last asked for.
+        # Both are the cache's: whether the last batch was read, and the time of the last request.
         self.is_used_up = False
         self.last_used_s = 0.0
         self._base_offsets = index.base_offsets
@@ -104,7 +104,7 @@ class Chunk:
 
     @property
     def is_pinned(self) -> bool:
-        """Whether dropping it now would free nothing."""
+        """Whether evicting it now would free nothing."""
         return False
 
     def find_run(
@@ -128,9 +128,9 @@ class Chunk:
         return BatchRun(start, self._positions[stop], self._next_offsets[stop - 1])
 
     def take(self, run: BatchRun, *, on_release: Callable[[], None] | None = None) -> RecordBytes:
-        """The bytes of `run`, without a copy. The chunk is pinned as long as a view exists.
+        """The bytes of `run`, without a copy. The chunk is pinned while a view exists.
 
-        `on_release` is called when the last view dies, in whatever thread that happens.
+        `on_release` is called when the last view is released, in any thread.
         """
         raise NotImplementedError
 
@@ -150,14 +150,14 @@ class MemoryChunk(Chunk):
     def __init__(self, key: ChunkKey, view: memoryview, index: BatchIndex) -> None:
         super().__init__(key, index)
         self._view = view
-        # One element per view that is in use. Views die in any thread: each call is one step.
+        # One element per live view. Views are released in any thread: each call is one step.
         self._pins: dict[int, weakref.ref[memoryview]] = {}
 
     @classmethod
     def check(cls, key: ChunkKey, view: memoryview, *, base_offset: Offset) -> MemoryChunk:
-        """The chunk whose bytes are `view`, after all of them were checked.
+        """Checks all of `view` and returns its chunk.
 
-        `base_offset` is what the first batch must begin with. Raises CorruptRecords.
+        `base_offset` is the expected first base offset. Raises CorruptRecords.
         """
         return cls(key, view, index_batches(view, base_offset))
 
@@ -185,10 +185,10 @@ class MemoryChunk(Chunk):
 
 
 class ChunkCache:
-    """Chunks up to a number of bytes and CHUNKS_MAX, and what is reserved for further ones.
+    """Cached chunks, bounded in bytes and by CHUNKS_MAX, with reservations for further ones.
     Owned by one thread.
 
-    Room that was given may be freed in any thread; `on_free` is called there.
+    Reserved memory may be freed in any thread; `on_free` is called there.
     """
 
     def __init__(self, bytes_max: int, *, on_free: Callable[[], None]) -> None:
@@ -208,7 +208,7 @@ class ChunkCache:
         return len(self._chunks)
 
     def find(self, key: ChunkKey, *, now_s: float) -> Chunk | None:
-        """The cached chunk, which becomes the most recently used."""
+        """The cached chunk, marked as most recently used."""
         chunk = self._chunks.get(key)
         if chunk is not None:
             chunk.last_used_s = now_s
@@ -216,11 +216,11 @@ class ChunkCache:
         return chunk
 
     def peek(self, key: ChunkKey) -> Chunk | None:
-        """As `find`, without a trace."""
+        """As `find`, without marking it as used."""
         return self._chunks.get(key)
 
     def add(self, chunk: Chunk, *, now_s: float) -> None:
-        """Caches a chunk whose room was reserved here."""
+        """Caches a chunk whose memory was reserved here."""
         chunk.last_used_s = now_s
         self._chunks[chunk.key] = chunk
 
@@ -228,9 +228,9 @@ class ChunkCache:
         self._chunks.clear()
 
     def _make_room(self, size_bytes: int, *, is_guess: bool, now_s: float) -> bool:
-        """Evicts until there is room for so much; False if there cannot be now.
+        """Evicts until `size_bytes` are free; False if that is not possible now.
 
-        Something larger than the whole bound has room when nothing else is alive: one batch may be
+        A chunk larger than the whole bound is admitted when no other is live: one batch may be
         larger than any sensible bound.
         """
         while len(self._chunks) >= CHUNKS_MAX or (
@@ -254,30 +254,30 @@ class ChunkCache:
         return None
 
     def _collect(self) -> None:
-        """Counts what became free in other threads."""
+        """Accounts for memory that other threads freed."""
         raise NotImplementedError
 
 
 class ChunkMemory(ChunkCache):
     """The memory of all chunks and the chunks that are cached in it.
 
-    Only `reserve` hands out memory.
+    Only `reserve` allocates memory.
     """
 
     def __init__(self, bytes_max: int, *, on_free: Callable[[], None]) -> None:
         super().__init__(bytes_max, on_free=on_free)
-        # Memory of blocks that died; a deque, because blocks die in any thread.
+        # Memory of released blocks; a deque, because blocks are released in any thread.
         self._freed: deque[BlockMemory] = deque()
         self._spares: deque[BlockMemory] = deque(maxlen=SPARES_MAX)
 
     def reserve(self, size_bytes: int, *, is_guess: bool, now_s: float) -> Block | None:
-        """A writable block of `size_bytes`; None if that much cannot be made free now."""
+        """A writable block of `size_bytes`; None if that much cannot be freed now."""
         if not self._make_room(rounded(size_bytes), is_guess=is_guess, now_s=now_s):
             return None
         memory = self._take_spare(size_bytes) or BlockMemory(size_bytes)
         self._live_bytes += len(memory)
-        # Views hold the array and not the memory, so the array dies with the last view and the
-        # memory is ours again.
+        # Views hold the array and not the memory, so the array is collected with the last view and
+        # the memory can be reused.
         array = (ctypes.c_char * len(memory)).from_buffer(memory.mapping)
         weakref.finalize(array, self._release, memory).atexit = False
         return Block(memoryview(array).cast("B")[:size_bytes], memory)

@@ -1,6 +1,6 @@
-"""One chunk from the store into memory.
+"""Fetches one chunk from the store into memory.
 
-    disk cache ─► the store, twice if its bytes are wrong
+    disk cache ─► the store, twice if its bytes are corrupt
 
 Ranged GETs carry no checksum, so a flipped bit on the way looks like one in the object: the second
 download tells them apart.
@@ -21,7 +21,7 @@ from strandline.storage.remote.segment.index import ChunkKey
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A checked chunk and how it came here. `view` is what the disk cache may keep of it."""
+    """A checked chunk and its source; the disk cache may keep `view`."""
 
     chunk: Chunk
     corrupt_count: int = 0
@@ -30,17 +30,16 @@ class Fetched:
 
 
 class MemoryFetch:
-    """Fills a block of memory and checks it; see the top of this file. Blocks."""
+    """Fetches a chunk into a block of memory and checks it. Blocks."""
 
     def __init__(self, store: ObjectStore, disk: DiskChunkCache | None) -> None:
         self._store = store
         self._disk = disk
 
     def __call__(self, key: ChunkKey, base_offset: Offset, place: object) -> Fetched:
-        """The chunk, in the block `place`.
+        """Returns the chunk, in the block `place`.
 
-        Raises ObjectCorrupt, if two downloads had wrong CRCs, and what `ObjectStore.get_into`
-        raises.
+        Raises ObjectCorrupt if two downloads had wrong CRCs, and as `ObjectStore.get_into`.
         """
         assert isinstance(place, Block), place
         block = place.view
@@ -60,7 +59,7 @@ class MemoryFetch:
             except CorruptRecords as error:
                 corrupt_count += 1
                 corruption_log.tell(key, "download", error)
-                # Not the error itself, which has this frame, and with it the place.
+                # Keeps the text only: the error holds this frame, and with it the place.
                 last_error = str(error)
             else:
                 return Fetched(chunk, corrupt_count=corrupt_count, view=block)

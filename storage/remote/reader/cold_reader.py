@@ -4,17 +4,17 @@
                              (STATISTICS of .meta,     (memory, disk or one          (views into
                               kept)                     ranged GET, all checked)       the chunk)
 
-Where the store is a folder of this machine, a chunk stays where it is: it is checked there, and the
-answer is a range of its file.
+If the store is a local folder, chunks are not copied: they are checked in place, and the response
+is a range of the object's file.
 
-A read waits for one chunk only, the one with `offset`; what follows it is added as far as it is
-in memory already. So a reader never holds one chunk while it waits for another.
+A read waits only for the chunk with `offset`; following chunks are added if they are in memory
+already. So a reader never holds one chunk while it waits for another.
 
-A read that begins where an earlier one ended belongs to a consumer that reads on, for whom the
-following chunks are read ahead (split_prefetch.py). Which chunk such a consumer stopped in is
-remembered too: until he leaves it his reads need neither the index nor another look ahead.
+A read that begins where an earlier one ended belongs to a sequential consumer, for which the next
+chunks are prefetched (prefetch.py). The chunk that such a consumer stopped in is remembered too:
+while it stays there, its reads need neither the index nor another prefetch.
 
-A damaged or missing `.meta` does not make a segment unreadable: its index is rebuilt by walking
+A corrupt or missing `.meta` does not make a segment unreadable: its index is rebuilt by walking
 the batch headers of the log object once.
 """
 
@@ -58,14 +58,14 @@ from strandline.storage.remote.segment.index_cache import (
 )
 from strandline.storage.remote.segment.index_loading import load_index, load_txn_index
 
-# Consumers whose next offset is remembered; one that is forgotten starts without read-ahead again.
+# Consumers whose next offset is remembered; a forgotten one starts without prefetch again.
 STREAMS_MAX = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColdRead:
-    """Whole batches, in order. The buffers keep their memory, or their file, and stay valid as long
-    as they exist; `next_offset` is where the next read begins.
+    """Whole batches, in order. The buffers keep their memory or file alive and valid; the next read
+    begins at `next_offset`.
     """
 
     buffers: list[RecordBytes] = field(default_factory=list)
@@ -75,19 +75,19 @@ class ColdRead:
 
 @dataclass(frozen=True, slots=True)
 class _Stream:
-    """A consumer that reads on, as its last read left it."""
+    """The state of a sequential consumer after its last read."""
 
-    # How far was read ahead, in chunks.
+    # Number of chunks prefetched ahead of it.
     depth: int
-    # The chunk that it is in the middle of; None between two chunks. The chunk itself is the
-    # cache's, or a consumer that is gone would keep its memory.
+    # The chunk that it is reading; None between two chunks. Only the key: a reference to the chunk
+    # would keep its memory for a consumer that is gone.
     key: ChunkKey | None
     reader: Reader
-    # Those of `reader` before it was read ahead: what was lost since is guessed again.
+    # `reader.lost_guesses` before its last prefetch: later losses are prefetched again.
     lost_guesses: int
 
     def is_ahead(self, entry: SegmentEntry, going_on: _Continuation) -> bool:
-        """Whether it is inside a chunk of `entry`, and all that follows was guessed already."""
+        """Whether it is inside a chunk of `entry`, with all following chunks prefetched already."""
         return (
             self.key is not None
             and self.key.log_key == entry.log_key
@@ -97,18 +97,18 @@ class _Stream:
 
 
 class _Continuation(NamedTuple):
-    """A read, as the one that goes on where an earlier one of its consumer ended."""
+    """A read that continues an earlier one of its consumer."""
 
     folder: str
     reader: Reader
-    # How far to read ahead of it, in chunks; 0 for a read that goes on nowhere.
+    # Number of chunks to prefetch ahead of it; 0 for a read that continues none.
     depth: int
-    # Those of `reader` before this read looks ahead.
+    # `reader.lost_guesses` before this read's prefetch.
     lost_guesses: int
 
 
 class ColdReader:
-    """See the top of this file. Used on one event loop; blocking work goes to `executor`."""
+    """Reads archived segments. Used on one event loop; blocking work goes to `executor`."""
 
     def __init__(
         self,
@@ -141,14 +141,14 @@ class ColdReader:
             self._cached_indexes, "transactions", executor, size_of=transactions_bytes
         )
         self._ahead = Prefetch(self._downloads, self._indexes, self._start_index)
-        # Each read asks whether something is in it.
+        # Each read checks it.
         self._due = self._ahead.due
         self._unreadable: Counter[Unreadable] = Counter()
         # (partition folder, next offset) of recent reads.
         self._streams: OrderedDict[tuple[str, Offset], _Stream] = OrderedDict()
 
     def resize(self, config: ColdReaderConfig) -> None:
-        """Other bounds, at once; downloads that are under way go on."""
+        """Applies new bounds at once; downloads under way continue."""
         self._downloads.resize(config.parallel_downloads_max)
         self._cached_indexes.bytes_max = config.index_bytes_max
 
@@ -156,14 +156,14 @@ class ColdReader:
         return cold_reader_statistics(self._downloads, self._cached_indexes, self._unreadable)
 
     def note_unreadable(self, error: StorageError) -> None:
-        """Counts and tells why a read could not be done, unless that passes by itself."""
+        """Counts and logs why a read failed, unless the error is transient."""
         reason = Unreadable.of(error)
         if reason is not None:
             self._unreadable[reason] += 1
             corruption_log.tell_unreadable(reason, error)
 
     def close(self) -> None:
-        """Fails waiting reads with TierUnavailable and forgets all chunks; guesses nothing more."""
+        """Fails waiting reads with TierUnavailable, drops all chunks, and stops prefetching."""
         self._ahead.close()
         self._downloads.close()
 
@@ -185,7 +185,7 @@ class ColdReader:
         """Whole batches, the first of which holds `offset` (or is the next one after it).
 
         At least one batch, else at most `bytes_max` bytes; only batches that begin below
-        `end_offset`. Empty only if there is none: then `next_offset` says where to go on.
+        `end_offset`. Empty only if there is none: then the next read starts at `next_offset`.
         `next_entries` are the segments after `entry`, for reading over its end. `waiting` is
         entered if the chunk is not in memory. Raises ObjectNotFound, AccessDenied, ObjectArchived,
         ObjectCorrupt or TierUnavailable.
@@ -232,7 +232,7 @@ class ColdReader:
         """
         index = await self._index(entry)
         number = index.chunk_for(offset)
-        # The wanted chunk is asked for first, or the guesses would have its place in the queue.
+        # Requests the wanted chunk first, or the prefetches would be ahead of it in the queue.
         wanted = self._request(index, number)
         self._ahead.read(going_on.reader, index, number + 1, going_on.depth, next_entries)
         chunk = wanted if isinstance(wanted, Chunk) else await result_of(wanted)
@@ -253,8 +253,8 @@ class ColdReader:
         bytes_max: int,
         end_offset: Offset | None,
     ) -> ColdRead | None:
-        """Most reads of a consumer that reads on: they end before their chunk does, and leave
-        `stream` as it was. None for the others, and then nothing has happened.
+        """The fast path of a sequential consumer whose read ends inside its chunk; `stream` stays
+        as it is. None, without side effects, for all other reads.
         """
         assert stream.key is not None, stream
         chunk = self._downloads.find(stream.key)
@@ -280,7 +280,7 @@ class ColdReader:
         bytes_max: int,
         end_offset: Offset | None,
     ) -> ColdRead:
-        """Batches of `chunk`, and of its followers while each is used to its end."""
+        """Collects batches of `chunk`, and of its successors while each is read to its end."""
         buffers: list[RecordBytes] = []
         size_bytes = 0
         while True:
@@ -313,7 +313,7 @@ class ColdReader:
     def _chunks_in_memory(self, entries: Iterable[SegmentEntry], number: int) -> Iterator[Chunk]:
         """The chunks of `entries` from `number` of the first on, up to one that is not in memory.
 
-        Nothing is looked at before the first of them is asked for.
+        The iterator is lazy: it looks nothing up before the first chunk is requested.
         """
         for entry in entries:
             index = self._indexes.peek(entry.meta_key)
@@ -329,9 +329,9 @@ class ColdReader:
     # --- consumers that read on --------------------------------------------------------------
 
     def _going_on(self, folder: str, stream: _Stream | None) -> _Continuation:
-        """The read that begins now where `stream` ended, twice as far ahead as that; None: nowhere.
+        """A read that starts where `stream` ended, at twice its prefetch depth; None: a first one.
 
-        Its consumer is noted to have asked for something.
+        Updates the time of its consumer's last fetch.
         """
         reader, depth = Reader(), 0
         if stream is not None:
@@ -341,9 +341,9 @@ class ColdReader:
         return _Continuation(folder, reader, depth, reader.lost_guesses)
 
     def _remember_stream(self, going_on: _Continuation, result: ColdRead, chunk: Chunk) -> None:
-        """Where the next read begins; this one began in `chunk`."""
-        # The one that began here is not forgotten: other consumers may be at the same place, and
-        # a fetch whose wait ran out comes again.
+        """Records where the next read starts; this one began in `chunk`."""
+        # The entry of this read's own start stays: other consumers may be at the same offset, and a
+        # fetch that timed out is repeated.
         is_inside = len(result.buffers) == 1 and result.next_offset < chunk.end_offset
         stream = _Stream(
             going_on.depth,
@@ -408,5 +408,5 @@ class ColdReader:
 
 
 def _folder(entry: SegmentEntry) -> str:
-    """Names the partition: where one stream of offsets is one log."""
+    """The partition's folder: one stream of offsets within it is one log."""
     return entry.log_key.rpartition("/")[0]

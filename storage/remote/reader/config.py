@@ -1,4 +1,4 @@
-"""What cold reads may take."""
+"""Configuration of cold reads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from strandline.storage.config.definition import INT, LONG, MIB, STRING, key
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColdReaderConfig:
-    """The memory, the disk and the requests that cold reads may take."""
+    """Bounds on the memory, disk and requests of cold reads."""
 
     parallel_downloads_max: int = key(
         "remote.log.reader.threads",

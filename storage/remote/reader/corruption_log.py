@@ -1,7 +1,7 @@
-"""What readers cannot read, in the log: each is told once for a while, however often it is asked.
+"""Logs data that readers cannot read, once per interval however often it is requested.
 
-A consumer that stands before damage asks again several times a second, and each time the chunk is
-fetched anew and found wrong twice, or an object is not there. The counters count all of it.
+A consumer at a corrupt chunk fetches several times a second, and each time the chunk is downloaded
+and found corrupt twice, or an object is missing. The counters count every attempt.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from strandline.storage.remote.segment.index import ChunkKey
 log = logging.getLogger(__name__)
 
 TOLD_AGAIN_S = 600.0
-# Of more damaged chunks than that, the one that was silent longest is told again.
+# Beyond this number of corrupt chunks, the one logged least recently is forgotten.
 REMEMBERED = 1024
 
 
 class Unreadable(Enum):
-    """Why somebody has to act before what a manifest names can be read; the value is a label."""
+    """Why a read needs an operator to succeed; the value is a metric label."""
 
     MISSING = "missing"
     CORRUPT = "corrupt"
@@ -40,7 +40,7 @@ class Unreadable(Enum):
 
     @classmethod
     def of(cls, error: StorageError) -> Unreadable | None:
-        """None for what may pass by itself."""
+        """The reason for `error`; None for errors that may pass by themselves."""
         match error:
             case ObjectNotFound():
                 return cls.MISSING
@@ -55,13 +55,13 @@ class Unreadable(Enum):
 
 
 class CorruptionLog:
-    """Says which chunk was wrong, and where it was found so. May be used by several threads."""
+    """Logs corrupt chunks with their source. Thread-safe."""
 
     def __init__(self, clock: Clock) -> None:
         self._quiet_log = QuietLog(log, clock, quiet_s=TOLD_AGAIN_S, subjects_max=REMEMBERED)
 
     def tell(self, key: ChunkKey, source: str, error: CorruptRecords) -> None:
-        """A WARNING the first time in `TOLD_AGAIN_S`, DEBUG after that."""
+        """Logs a WARNING the first time in `TOLD_AGAIN_S`, DEBUG after that."""
         self._quiet_log.say(
             logging.WARNING,
             "chunk has wrong checksum",
@@ -76,7 +76,7 @@ class CorruptionLog:
         )
 
     def tell_unreadable(self, reason: Unreadable, error: StorageError) -> None:
-        """As `tell`, of a read that could not be done."""
+        """As `tell`, for a failed read."""
         self._quiet_log.say(
             logging.WARNING,
             "what a manifest names cannot be read",

@@ -3,9 +3,9 @@
 They hold the same bytes as chunks in memory, under a name made of object key and range. Object keys
 are never reused, so an entry is never stale; it is checked like a download whenever it is read.
 
-Bounded in bytes and in files. What an earlier process left is looked at with the first chunk that
-is asked for, and not by the start; where that is too much, it goes a little with each chunk that is
-to be kept, which is not kept until there is room.
+Bounded in bytes and in files. Leftovers of an earlier process are indexed at the first lookup, not
+at the start; if they exceed the bounds, each chunk that is stored evicts a few of them, and is not
+stored until there is space.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from strandline.storage.remote.segment.index import ChunkKey
 log = logging.getLogger(__name__)
 
 _CHUNK_SUFFIX = ".chunk"
-# Segments may be tiny: names of so many files take some 4 MiB of memory, and a start that finds
+# Segments may be tiny: this many names take some 4 MiB of memory, and a start that finds
 # them a tenth of a second. Chunks of a MiB are 16 GiB by then.
 FILES_MAX = 16_384
-# Files that one chunk makes go: whoever waits for it waits for no more.
+# Files that one chunk may evict: this bounds the delay of its reader.
 DROPS_MAX = 256
 
 
 class DiskChunkCache:
-    """Chunks as files in one folder, least recently used first to go. Thread-safe, blocking.
+    """Chunks as files in one folder, evicted least recently used first. Thread-safe, blocking.
 
-    A failing disk costs the cache, never a read: errors count as misses.
+    A failing disk disables caching, never a read: errors count as misses.
     """
 
     def __init__(self, directory: Path, bytes_max: int, files_max: int = FILES_MAX) -> None:
-        """Makes the folder; what an earlier process left there is kept as far as there is room.
+        """Creates the folder; an earlier process's chunks are kept as far as the bounds allow.
 
-        Raises DiskError if the folder cannot be made.
+        Raises DiskError if the folder cannot be created.
         """
         self._directory = directory
         self._bytes_max = bytes_max
@@ -56,11 +56,11 @@ class DiskChunkCache:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all chunks in the folder; 0 before the first one was asked for."""
+        """Bytes of all chunks in the folder; 0 before the first lookup."""
         return self._size_bytes
 
     def load(self, key: ChunkKey, target: memoryview) -> bool:
-        """Fills `target` with the chunk's bytes; False if they are not here, and it is garbage."""
+        """Fills `target` with the chunk; False if it is not cached: then `target` is garbage."""
         name = _file_name(key)
         with self._lock:
             self._adopt()
@@ -86,7 +86,7 @@ class DiskChunkCache:
         return True
 
     def store(self, key: ChunkKey, content: memoryview) -> None:
-        """Keeps a chunk, dropping older ones to make room."""
+        """Stores a chunk, evicting older ones as needed."""
         name = _file_name(key)
         if len(content) > self._bytes_max:
             return
@@ -103,7 +103,7 @@ class DiskChunkCache:
             with self._lock:
                 self._sizes[name] = len(content)
                 self._size_bytes += len(content)
-                # Others came in meanwhile.
+                # Other threads stored chunks meanwhile.
                 self._make_room(0, file_count=0)
         except DiskError as error:
             self._note_failure(error)
@@ -112,12 +112,12 @@ class DiskChunkCache:
                 self._writing.discard(name)
 
     def remove(self, key: ChunkKey) -> None:
-        """Forgets a chunk, for instance one whose bytes turned out wrong."""
+        """Removes a chunk, for instance a corrupt one."""
         with self._lock:
             self._drop(_file_name(key))
 
     def _adopt(self) -> None:
-        """Once: what an earlier process left there."""
+        """Indexes an earlier process's chunks, once."""
         if self._is_adopted:
             return
         self._is_adopted = True
@@ -135,7 +135,7 @@ class DiskChunkCache:
         self._make_room(0, file_count=0)
 
     def _make_room(self, size_bytes: int, *, file_count: int = 1) -> bool:
-        """Drops the oldest until so much more would fit; False if those are too many for now."""
+        """Evicts the oldest until `size_bytes` fit; False if that exceeds DROPS_MAX evictions."""
         for _ in range(DROPS_MAX):
             if self._has_room(size_bytes, file_count):
                 return True

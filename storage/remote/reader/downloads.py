@@ -1,4 +1,4 @@
-"""Downloads of chunks: each once however many wait for it, the wanted ones before the guessed.
+"""Downloads each chunk once for all its waiters, wanted chunks before prefetched ones.
 
     request(key) ─► cached? ─yes─► chunk
                       └─no─► under way? ─yes─► the same future
@@ -8,11 +8,11 @@
               memory became free                  future ◄───────────────┘
 
 All state belongs to the event loop's thread; only fetching and checking run in the executor. A
-waiter that is cancelled leaves its download alone: the client will ask again and then find it.
-A `DownloadPace` may hold the next download back for a while, whatever it is for.
-Guesses (read-ahead) start only while workers and memory are to spare. They never push out a chunk
-that somebody still needs, and fail silently; when somebody really asks, they are promoted. While
-they wait, they are dropped when nobody reads on any more (`prefetch_queue`).
+cancelled waiter does not cancel its download: the client fetches again and then finds the chunk.
+A `DownloadPace` may delay the next download, wanted or prefetched.
+Prefetches start only while workers and memory are to spare. They never evict a chunk that is still
+in use, and fail silently; a read that wants one promotes it. Queued prefetches are dropped when
+their consumers stop reading (`prefetch_queue`).
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ from strandline.storage.remote.segment.index import ChunkKey
 
 log = logging.getLogger(__name__)
 
-# Wanted chunks that wait for a worker or for memory. Each stands for a fetch request or more, so at
-# the end of a longer queue nobody would still be waiting.
+# Wanted chunks that wait for a worker or for memory. Each stands for at least one fetch request, so
+# the fetches at the end of a longer queue would have timed out.
 WAITING_MAX = 100
 # Chunks on their way to the disk cache keep their memory; more than these are not written at all.
 DISK_WRITES_MAX = 4
-# By whoever is to begin a job and has no thread or no memory for it.
+# Raised if a job cannot start for lack of threads or memory.
 REFUSALS = (OutOfResources, RuntimeError, MemoryError)
 
 
 @dataclass(slots=True, kw_only=True)
 class DownloadCounters:
-    """What happened since the start; owned by the event loop."""
+    """Counts since the start; owned by the event loop."""
 
     memory_hits: int = 0
     joined: int = 0
@@ -65,10 +65,10 @@ class DownloadCounters:
 
 
 class DownloadPace(Protocol):
-    """Says when the next download may begin. Times are those of the monotonic clock."""
+    """Decides when the next download may start. Times are those of the monotonic clock."""
 
     def download_wait_s(self, now_s: float) -> float:
-        """0 if one may begin now; else when to ask again."""
+        """0 if a download may start now; else the seconds until the next check."""
         ...
 
     def download_began(self, size_bytes: int, now_s: float) -> None: ...
@@ -77,7 +77,7 @@ class DownloadPace(Protocol):
 
 
 class ChunkDownloads:
-    """See the top of this file."""
+    """Queues, starts and shares the chunk downloads of one cold reader."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class ChunkDownloads:
         self.files: FileChunks | None = None
         self.cache: ChunkMemory | FileChunks
         self._fetch: MemoryFetch | FileFetch
-        # Who asks for a disk cache has a folder that is slow to read: a mount of a far one.
+        # A configured disk cache means that the folder is slow to read: a remote mount.
         if disk is None and isinstance(store, KeepsFiles) and store.opens_files:
             self.cache = self.files = FileChunks(memory_bytes_max, on_free=on_free)
             self._fetch = FileFetch(store, self.files)
@@ -115,13 +115,13 @@ class ChunkDownloads:
         self._running: dict[ChunkKey, Download] = {}
         self._disk_writes = 0
         self._is_pump_due = False
-        # The loop's thread while it reserves memory, and whether some became free in it then.
+        # The loop's thread while it reserves memory, and whether memory was freed in it meanwhile.
         self._reserving_thread = 0
         self._is_freed_meanwhile = False
         self._is_closed = False
 
     def resize(self, parallel_max: int) -> None:
-        """Another number of downloads at the same time; those under way go on."""
+        """Changes the number of parallel downloads; those under way continue."""
         self._parallel_max = parallel_max
         self._pump()
 
@@ -141,7 +141,7 @@ class ChunkDownloads:
         The chunk's first batch must begin with `base_offset`, and the last one not end behind
         `end_offset`. Await the future shielded: others may wait for it too. Raises TierUnavailable
         if too many wait already; the future may raise ObjectCorrupt, if two downloads had wrong
-        CRCs, and what `ObjectStore.get_into` raises.
+        CRCs, and as `ObjectStore.get_into`.
         """
         chunk = self.find(key)
         if chunk is not None:
@@ -150,7 +150,7 @@ class ChunkDownloads:
         return self._want(key, base_offset, end_offset).future
 
     def take(self, chunk: Chunk, run: BatchRun) -> RecordBytes:
-        """The bytes of `run`; when the view is dropped, waiting downloads may go on."""
+        """The bytes of `run`; queued downloads may start once the view is released."""
         return chunk.take(run, on_release=self._memory_became_free)
 
     def find(self, key: ChunkKey) -> Chunk | None:
@@ -160,9 +160,9 @@ class ChunkDownloads:
     def guess(
         self, key: ChunkKey, reader: Reader, *, base_offset: Offset, end_offset: Offset = -1
     ) -> None:
-        """Downloads the chunk if that costs nobody anything; nothing is waited for.
+        """Prefetches the chunk if workers and memory are to spare; returns at once.
 
-        If it does not come, `reader.lost_guesses` grows.
+        If the prefetch is dropped or fails, `reader.lost_guesses` grows.
         """
         if self._is_closed or self.cache.peek(key):
             return
@@ -178,7 +178,7 @@ class ChunkDownloads:
         self._pump()
 
     def close(self) -> None:
-        """Fails what waits; what is being downloaded ends by itself and is dropped."""
+        """Fails queued downloads; running ones end by themselves and are dropped."""
         self._is_closed = True
         for download in [*self._wanted.values(), *self._guessed.close()]:
             error = TierUnavailable(download.key.log_key, "get", "cold reads are shut down")
@@ -216,13 +216,13 @@ class ChunkDownloads:
         return self._loop.create_future()
 
     def _pump(self) -> None:
-        """Starts what may start: wanted chunks first, guesses with what is left over."""
+        """Starts as many downloads as possible: wanted chunks first, then prefetches."""
         while self._wanted and len(self._running) < self._parallel_max:
             download = next(iter(self._wanted.values()))
             if not self._start(download, is_guess=False):
                 return
             del self._wanted[download.key]
-        # One worker stays free of guesses, so that a wanted chunk never waits for a whole guess.
+        # One worker stays free of prefetches, so a wanted chunk never waits for a whole prefetch.
         while not self._wanted and self._guessed and len(self._running) < self._parallel_max - 1:
             download = self._guessed.first()
             if not self._start(download, is_guess=True):
@@ -237,7 +237,7 @@ class ChunkDownloads:
         try:
             place = self._reserve(key.size_bytes, is_guess, self._loop.time())
         except (OSError, MemoryError, OverflowError) as error:
-            # Whoever waits for it is told, or would wait for ever, and all behind it too.
+            # Fails the waiters, or they and all queued behind them would wait for ever.
             self._give_up(download, f"no memory for {key.size_bytes} bytes: {error}")
             return True
         if place is None:
@@ -255,13 +255,13 @@ class ChunkDownloads:
             self._idle_watch = loop.call_later(IDLE_S, self._look_if_idle)
 
     def _give_up(self, download: Download, reason: str) -> None:
-        """It is not begun, whatever it was for."""
+        """Fails a download before its start, wanted or prefetched."""
         self.counters.failed += 1
         download.lose()
         _fail(download.future, TierUnavailable(download.key.log_key, "get", reason))
 
     def _reserve(self, size_bytes: int, is_guess: bool, now_s: float) -> object | None:
-        """A place of that size. What is evicted for it wakes nobody if it was enough."""
+        """Reserves `size_bytes`. Its evictions schedule no other pump if it succeeds."""
         self._reserving_thread = get_ident()
         try:
             place = self.cache.reserve(size_bytes, is_guess=is_guess, now_s=now_s)
@@ -273,7 +273,7 @@ class ChunkDownloads:
         return place
 
     def _is_held_back(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Whether nothing may begin yet; the pump runs again when it may."""
+        """Whether the pace delays all downloads; if so, the pump is scheduled for later."""
         if self._pace is None:
             return False
         if self._pace_timer is None:
@@ -299,7 +299,7 @@ class ChunkDownloads:
         try:
             fetching = self._loop.run_in_executor(self._executor, fetch)
         except REFUSALS as error:
-            # Not from here: who starts it counts on its being under way.
+            # Deferred: the caller relies on the download being under way.
             refused = TierUnavailable(download.key.log_key, "get", f"no thread for it: {error}")
             self._loop.call_soon(self._finish, download, refused)
         else:
@@ -313,7 +313,7 @@ class ChunkDownloads:
             self._accept(download, result)
         else:
             self.counters.failed += 1
-            # It was damaged twice. What a second download mended is counted when it is accepted.
+            # Corrupt twice. What the second download fixed is counted when it is accepted.
             self.counters.corrupt += isinstance(result, ObjectCorrupt)
             download.lose()
             if isinstance(result, TierError):
@@ -332,7 +332,7 @@ class ChunkDownloads:
             _fail(download.future, TierUnavailable(download.key.log_key, "get", "shut down"))
             return
         if 0 <= download.end_offset < fetched.chunk.end_offset:
-            # Offsets lie outside the checksums; what is known of the segment is believed instead.
+            # Offsets lie outside the checksums; the segment's index and manifest entry are trusted.
             self.counters.corrupt += 1
             detail = f"ends at offset {fetched.chunk.end_offset}, not by {download.end_offset}"
             _fail(download.future, ObjectCorrupt(download.key.log_key, "get", detail))
@@ -345,14 +345,14 @@ class ChunkDownloads:
             self._keep_on_disk(fetched.chunk.key, fetched.view)
 
     def _look_if_idle(self) -> None:
-        """Lets files go that nobody needs; looks again while there are any."""
+        """Closes idle files; checks again later while any are open."""
         self._idle_watch = None
         loop = asyncio.get_running_loop()
         if self.files is not None and self.files.close_idle(loop.time()):
             self._watch_idle(loop)
 
     def _memory_became_free(self) -> None:
-        """Called in whatever thread dropped a view, or the last trace of a block."""
+        """Called in any thread that releases a view, or the last reference to a block."""
         loop = self._loop
         if loop is None or self._is_pump_due or not (self._wanted or self._guessed):
             return
@@ -366,7 +366,7 @@ class ChunkDownloads:
             return
 
     def _pump_again(self) -> None:
-        # First, so that memory that becomes free from here on asks for another turn.
+        # First, so that memory freed from here on schedules another turn.
         self._is_pump_due = False
         self._pump()
 
@@ -398,13 +398,13 @@ def _fail(future: asyncio.Future[Chunk], error: BaseException) -> None:
     if future.done():
         return
     future.set_exception(error)
-    # A guess may have nobody who looks at its future; the loop would complain about that.
+    # A prefetch's future may have no waiter; the loop would log its exception as unretrieved.
     future.exception()
 
 
 def _forget_frames(error: BaseException) -> None:
-    """The frames that it came through hold the chunk's place, and whoever awaits a future is in a
-    cycle with its error: the place would be taken until the next collection.
+    """Clears the error's traceback: its frames hold the chunk's place, and a waiter's frame is in a
+    cycle with the error, so the memory would stay reserved until the next collection.
     """
     link: BaseException | None = error
     while link is not None:

@@ -1,8 +1,8 @@
-"""A range of an object's file, read and checked; the bytes themselves are not kept.
+"""Reads and checks a range of an object's file without keeping its bytes.
 
-They pass through one buffer, window by window: it stays in the processor's cache, so the checksum
-reads it there, and a chunk costs no memory. The file is read and not mapped: one that was cut off
-shall be an error and not a SIGBUS.
+The bytes pass through one buffer, window by window: it stays in the processor's cache, so the
+checksum reads it there, and a chunk needs no memory. The file is read and not mapped: a truncated
+file must be an error and not a SIGBUS.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WINDOW_BYTES = 512 * 1024
 def check_file(
     descriptor: int, position: Position, size_bytes: int, *, base_offset: Offset
 ) -> BatchIndex:
-    """The batches of the file's bytes [position, position + size_bytes), all of them checked.
+    """Checks all batches in the file's bytes [position, position + size_bytes).
 
     Raises CorruptRecords, also for a file that ends too early, and OSError.
     """

@@ -1,19 +1,19 @@
-"""Chunks of a store whose objects are files here: checked, and then sent from the file itself.
+"""Chunks of a store whose objects are local files: checked, then sent from the file itself.
 
     fetch(key) ─► descriptor of the object's file ─► every batch read and checked ─► index
     take(run)  ─► FileRange of that descriptor, which goes out by `sendfile`
 
-An object is written once, so a range that was checked needs no copy in memory: the page cache has
-it. What was checked is what the descriptor names. The file may be deleted or another put in its
-place, and readers have the old one until its descriptor is closed; one that was changed or cut off
-where it lies is not what was checked, and is checked again before more of it is sent. That is
-looked at with each answer. A check holds for CHECKED_S: longer, the pages would rather be read from
-the disk again than be those that were checked.
+An object is written once, so a checked range needs no copy in memory: the page cache has it. The
+check applies to the descriptor's file. The file may be deleted or replaced, and readers keep the
+old one until its descriptor is closed; a file that was changed or truncated in place is checked
+again before more of it is sent. Each response tests for that. A check is valid for CHECKED_S: after
+longer, the pages may have been evicted, and would be read from the disk again instead of being
+those that were checked.
 
-A file that is found damaged is opened again first: somebody may have put a good one in its place.
+A file found corrupt is reopened first: an operator may have restored a good copy in its place.
 
-The bound is the one of chunks in memory, though only their indexes lie there: what was checked and
-not yet sent shall still be in the page cache.
+The bound is the one of chunks in memory, though only indexes lie there: checked bytes that are not
+sent yet should still be in the page cache.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from strandline.storage.remote.reader.file_check import check_file
 from strandline.storage.remote.segment.batch_index import BatchIndex
 from strandline.storage.remote.segment.index import ChunkKey
 
-# Descriptors that are kept. Twice as many as there are partitions in a rewind of some size.
+# Open descriptors. Twice the number of partitions in a sizeable rewind.
 FILES_MAX = 256
 # A deleted file takes its space as long as it is open.
 IDLE_S = 60.0
@@ -43,7 +43,7 @@ CHECKED_S = 60.0
 
 
 class ObjectFile:
-    """An open file of an object, and what it was when it was opened."""
+    """An open object file with its identity and state at the time of opening."""
 
     __slots__ = ("_identity", "file", "last_used_s")
 
@@ -55,14 +55,14 @@ class ObjectFile:
 
     @property
     def is_unchanged(self) -> bool:
-        """Whether nobody wrote to it since. It may have been deleted."""
+        """Whether the file was not written to since. It may have been deleted."""
         try:
             return _identity(self.file) == self._identity
         except OSError:
             return False
 
     def is_same(self, other: ObjectFile) -> bool:
-        """Whether both are one file, and were the same when they were opened."""
+        """Whether both are one file in the same state at the time of opening."""
         return self._identity == other._identity
 
 
@@ -72,7 +72,7 @@ def _identity(file: OpenFile) -> tuple[int, int, int, int]:
 
 
 class ChunkReservation:
-    """Stands for bytes of the bound; they are free when it is gone."""
+    """Reserves bytes of the bound; they are free once it is collected."""
 
     __slots__ = ("__weakref__", "size_bytes")
 
@@ -94,7 +94,7 @@ class FileChunk(Chunk):
         self._room = room
 
     def take(self, run: BatchRun, *, on_release: Callable[[], None] | None = None) -> FileRange:
-        """Nothing is pinned: the range keeps the descriptor, and the bytes are not ours."""
+        """Pins nothing: the range keeps the descriptor, and the bytes are not in our memory."""
         del on_release
         self.is_used_up |= run.end_position == self.size_bytes
         return FileRange(self.opened.file, self.key.position + run.position, run.size_bytes)
@@ -104,7 +104,7 @@ class FileChunk(Chunk):
 
 
 class FileChunks(ChunkCache):
-    """The checked chunks, and the open files. Owned by one thread, except `opened`."""
+    """Cache of checked chunks and open files. Owned by one thread, except `opened`."""
 
     def __init__(self, bytes_max: int, *, on_free: Callable[[], None]) -> None:
         super().__init__(bytes_max, on_free=on_free)
@@ -112,11 +112,11 @@ class FileChunks(ChunkCache):
         self._files: OrderedDict[str, ObjectFile] = OrderedDict()
 
     def opened(self, log_key: str) -> ObjectFile | None:
-        """The object's file, if it is open. In any thread."""
+        """The object's file if it is open. Thread-safe."""
         return self._files.get(log_key)
 
     def reserve(self, size_bytes: int, *, is_guess: bool, now_s: float) -> ChunkReservation | None:
-        """Room for a chunk; None if there is none now."""
+        """Reserves space for a chunk; None if there is none now."""
         if not self._make_room(size_bytes, is_guess=is_guess, now_s=now_s):
             return None
         room = ChunkReservation(size_bytes)
@@ -125,7 +125,7 @@ class FileChunks(ChunkCache):
         return room
 
     def find(self, key: ChunkKey, *, now_s: float) -> Chunk | None:
-        """The chunk, if its bytes are still those that were checked, and that is not long ago."""
+        """The chunk if its file is unchanged since a recent check."""
         chunk = super().find(key, now_s=now_s)
         if chunk is None:
             return None
@@ -144,7 +144,7 @@ class FileChunks(ChunkCache):
         log_key = chunk.key.log_key
         known = self._files.get(log_key)
         if known is not None and known.is_same(chunk.opened):
-            # Two chunks of it were checked at once: one descriptor is enough.
+            # Two of its chunks were checked at once: one descriptor is enough.
             chunk.opened = known
         elif known is not None:
             self._close(log_key)
@@ -156,7 +156,7 @@ class FileChunks(ChunkCache):
             self._close(next(iter(self._files)))
 
     def close_idle(self, now_s: float) -> bool:
-        """Closes what nobody read from for a while; whether a file is open still."""
+        """Closes files without a recent read; returns whether any stay open."""
         for log_key in [
             log_key
             for log_key, opened in self._files.items()
@@ -170,7 +170,7 @@ class FileChunks(ChunkCache):
         self._files.clear()
 
     def _close(self, log_key: str) -> None:
-        """Forgets the file and what was checked of it. Answers under way have it still."""
+        """Drops the file and its checked chunks. Responses under way keep the descriptor."""
         self._files.pop(log_key, None)
         for key in [key for key in self._chunks if key.log_key == log_key]:
             del self._chunks[key]
@@ -206,7 +206,7 @@ class FileFetch:
             except CorruptRecords as error:
                 corrupt_count += 1
                 corruption_log.tell(key, "file", error)
-                # Not the error itself, which has this frame, and with it the place.
+                # Keeps the text only: the error holds this frame, and with it the place.
                 last_error = str(error)
                 opened = self._open(key)
             except OSError as error:

@@ -1,10 +1,10 @@
-"""Chunks that are fetched before they are asked for, for a consumer that reads on.
+"""Prefetches chunks for sequential consumers.
 
     read            1st   2nd   3rd   4th ...
     chunks ahead     0     2     4     8, up to `read_ahead_chunks`, over the segment's end
 
-Whoever jumps costs nothing but the chunk he jumped to. A read from memory looks ahead behind its
-answer, in the loop's next turn, and at the latest before the next read.
+A random read costs only the chunk that it reads. A read from memory prefetches after its response,
+in the loop's next turn, and at the latest before the next read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ READ_AHEAD_CHUNKS = 9
 
 @dataclass(frozen=True, slots=True)
 class LookAhead:
-    """`depth` chunks for `reader` from `number` on, over the end of the segment."""
+    """A request to prefetch `depth` chunks for `reader` from `number` on, across segments."""
 
     reader: Reader
     index: SegmentIndex
@@ -38,7 +38,7 @@ class LookAhead:
 
 
 class Prefetch:
-    """Guesses for the reads of one ColdReader. Used on its event loop."""
+    """Prefetches for the reads of one ColdReader. Used on its event loop."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Prefetch:
         start_index: Callable[[SegmentEntry], asyncio.Future[SegmentIndex]],
     ) -> None:
         """`start_index` loads the index of a segment that is not among `indexes`."""
-        # What reads of this turn of the loop would have fetched before it is asked for.
+        # Prefetches requested by reads in this turn of the loop.
         self.due: deque[LookAhead] = deque()
         self._downloads = downloads
         self._indexes = indexes
@@ -55,20 +55,20 @@ class Prefetch:
         self._is_closed = False
 
     def close(self) -> None:
-        """Guesses nothing more."""
+        """Stops prefetching."""
         self._is_closed = True
 
     def soon(self, due: LookAhead) -> None:
-        """Behind the answer: a client waits for that, and nobody for what is guessed.
+        """Schedules a prefetch after the response, which a client waits for.
 
-        Asking for chunks takes longer than all else in a read from memory.
+        Requesting chunks takes longer than all other work of a read from memory.
         """
         self.due.append(due)
         if len(self.due) == 1:
             asyncio.get_running_loop().call_soon(self.look)
 
     def look(self) -> None:
-        """What is due; each read begins with it, so that nothing is guessed that was read since."""
+        """Runs due prefetches; each read does so first, so chunks read since are skipped."""
         while self.due:
             due = self.due.popleft()
             if not self._is_closed:
@@ -82,7 +82,7 @@ class Prefetch:
         depth: int,
         next_entries: Sequence[SegmentEntry],
     ) -> None:
-        """Guesses `depth` chunks from `number` on, over the end of the segment."""
+        """Prefetches `depth` chunks from `number` on, over the end of the segment."""
         end = min(number + depth, index.chunk_count)
         for following in range(number, end):
             self._downloads.guess(
@@ -101,11 +101,11 @@ class Prefetch:
                 self.read(reader, next_index, 0, left, rest)
             return
 
-        # The next index is fetched long before it is needed: it stands in the way of all chunks.
+        # Loads the next index long before it is needed: all its chunks depend on it.
         def go_on(loaded: asyncio.Future[SegmentIndex]) -> None:
             if loaded.cancelled() or loaded.exception() is not None:
                 return
-            # Behind the end of the threads there is nobody to load the index after it.
+            # Without threads the index after it cannot be loaded.
             if left > 0 and not self._is_closed:
                 self.read(reader, loaded.result(), 0, left, rest)
 

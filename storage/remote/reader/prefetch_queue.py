@@ -1,13 +1,13 @@
-"""Chunks that are read ahead and have not begun, each with the consumers that it is for.
+"""The queue of prefetches that have not started, each with the consumers that it is for.
 
     guess ─► queue ──there is room──► download
                │
                ├── more than GUESSES_MAX wait: the oldest ──┐
-               └── all of its readers stand still ──────────┴─► lost: who reads on guesses it anew
+               └── all of its readers are idle ─────────────┴─► lost: an active reader requeues it
 
-A reader stands still if it has asked for nothing for IDLE_S (`chunk_cache`): its consumer pauses,
-or is gone. Where downloads are held back, beside live traffic, its guesses would go on taking what
-others may have, for minutes, and what they brought would be given up for any other guess at once.
+A reader is idle if it has sent no fetch for IDLE_S (`chunk_cache`): its consumer is paused or gone.
+Where downloads are throttled, beside live traffic, its prefetches would take capacity from others
+for minutes, and their chunks would be the first to be evicted for any other prefetch.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from strandline.storage.model import Offset
 from strandline.storage.remote.reader.chunk_cache import IDLE_S, Chunk
 from strandline.storage.remote.segment.index import ChunkKey
 
-# Guesses are worth little; the oldest ones go first.
+# Prefetches are expendable; the oldest are dropped first.
 GUESSES_MAX = 64
-# Readers that a guess is known to be for, the newest ones. Another one finds it gone when it enters
-# its next chunk, and guesses it anew.
+# Readers recorded for a prefetch, the newest ones. Any other reader finds it lost when it enters
+# its next chunk, and requeues it.
 READERS_MAX = 16
 
 
@@ -36,43 +36,43 @@ class Reader:
     def __init__(self) -> None:
         # By the event loop's clock.
         self.asked_s = 0.0
-        # Guesses for it that were not made after all, or failed: it has to ask again.
+        # Prefetches for it that were dropped or failed: it has to request them again.
         self.lost_guesses = 0
 
 
 @dataclass(slots=True, eq=False)
 class Download:
-    """One chunk to come, whoever it is for."""
+    """One queued or running chunk download, wanted or prefetched."""
 
     key: ChunkKey
     base_offset: Offset
-    # Behind which none of its batches may end; -1: nobody knows.
+    # Upper bound on the end of its batches; -1: unknown.
     end_offset: Offset
     future: asyncio.Future[Chunk]
     is_wanted: bool
-    # Those that guessed it.
+    # Readers that requested the prefetch.
     readers: deque[Reader] = field(default_factory=lambda: deque(maxlen=READERS_MAX))
 
     def lose(self) -> None:
-        """It does not come: who guessed it has to ask again. Who wants it is told by its future."""
+        """Marks the prefetch as lost for its readers. Waiters for a wanted chunk see its future."""
         if not self.is_wanted:
             for reader in self.readers:
                 reader.lost_guesses += 1
 
 
 class Guesses:
-    """See the top of this file. Owned by the event loop's thread."""
+    """The queue of prefetches, oldest first. Owned by the event loop's thread."""
 
     def __init__(self) -> None:
         self._queue: OrderedDict[ChunkKey, Download] = OrderedDict()
-        # Runs while guesses wait.
+        # Runs while prefetches are queued.
         self._watch: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return len(self._queue)
 
     def add(self, download: Download) -> None:
-        """Behind all others; the oldest one may be lost for it."""
+        """Appends the prefetch; may drop the oldest one."""
         self._queue[download.key] = download
         while len(self._queue) > GUESSES_MAX:
             self._queue.popitem(last=False)[1].lose()
@@ -83,15 +83,15 @@ class Guesses:
         return self._queue.get(key)
 
     def first(self) -> Download:
-        """The oldest one; there must be one."""
+        """The oldest prefetch; the queue must not be empty."""
         return next(iter(self._queue.values()))
 
     def remove(self, key: ChunkKey) -> Download | None:
-        """It begins, or somebody wants it; None if it does not wait here."""
+        """Removes a prefetch that starts or is promoted; None if it is not queued."""
         return self._queue.pop(key, None)
 
     def close(self) -> list[Download]:
-        """What waited here, and does no longer."""
+        """Empties the queue and returns its prefetches."""
         if self._watch is not None:
             self._watch.cancel()
         downloads = list(self._queue.values())
@@ -99,7 +99,7 @@ class Guesses:
         return downloads
 
     def _drop_deserted(self) -> None:
-        """Loses those whose readers all stand still, and looks again when there may be more."""
+        """Drops prefetches whose readers are all idle; schedules the next check."""
         self._watch = None
         loop = asyncio.get_running_loop()
         wait_s = IDLE_S
@@ -115,5 +115,5 @@ class Guesses:
 
 
 def _asked_s(readers: Iterable[Reader]) -> float:
-    """When one of them asked last."""
+    """Time of the latest fetch of these readers."""
     return max(reader.asked_s for reader in readers)

@@ -1,4 +1,4 @@
-"""What a cold reader has done since it was made, and what it holds now."""
+"""Statistics of a cold reader: counters since its start, and current state."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from strandline.storage.remote.segment.index_cache import IndexCache
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColdReaderStatistics:
-    """Since the start, except what ends in `_now`."""
+    """Counters since the start; fields that end in `_now` are current values."""
 
     live_bytes_now: int
     cached_chunks_now: int
@@ -25,7 +25,7 @@ class ColdReaderStatistics:
     downloaded_bytes: int
     guessed_downloads: int
     corrupt_chunks: int
-    # Damaged downloads, and reads that could not be done, by what was wrong with what they met.
+    # Corrupt downloads and failed reads, by reason.
     unreadable: Mapping[Unreadable, int]
     failed_downloads: int
     evicted_chunks: int
@@ -37,7 +37,7 @@ class ColdReaderStatistics:
 def cold_reader_statistics(
     downloads: ChunkDownloads, indexes: IndexCache, unreadable: Mapping[Unreadable, int]
 ) -> ColdReaderStatistics:
-    """The figures of the two that a reader is made of, and of what it could not read."""
+    """Combines the figures of the reader's downloads, indexes and failed reads."""
     counters = downloads.counters
     return ColdReaderStatistics(
         live_bytes_now=downloads.cache.live_bytes,

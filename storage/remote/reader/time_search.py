@@ -1,8 +1,8 @@
-"""The first record of an archived segment at or after a time.
+"""Finds the first record of an archived segment at or after a time.
 
-    index of the segment ─► pieces of about 1 MiB whose times reach it ─► one is read and searched
+    index of the segment ─► ~1 MiB pieces with timestamps that reach it ─► one is read and searched
 
-A piece is taken from its chunk if that is in memory, and downloaded by itself if not.
+A piece is read from its chunk if that is in memory, and downloaded alone if not.
 """
 
 from __future__ import annotations

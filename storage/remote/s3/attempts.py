@@ -1,12 +1,12 @@
-"""One request, tried until it succeeds, fails for good, or the time is over.
+"""Retries one request until it succeeds, fails for good, or runs out of time.
 
     attempt ─ok─► answer
        └─fails─► classify ─► not worth repeating ──────────────────────► raise
                      └─► worth it ─► attempts and time left? ─no───────► raise
                                         └─yes─► pause (doubled, jittered) ─► attempt
 
-The number of attempts, each attempt's socket timeouts and the time for all of them together are
-bounded, so a caller's thread always comes back.
+The number of attempts, each attempt's socket timeouts and their total time are bounded, so a
+caller's thread always returns.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 PAUSES = Backoff(0.075, 3.75, jitter=1 / 3)
-# A transfer slower than this is given up; its request gets this much more time than an empty one.
+# A slower transfer is abandoned; a request's deadline grows by its size at this rate.
 TRANSFER_BYTES_PER_S_MIN = 1024 * 1024
 
 
@@ -37,7 +37,7 @@ class DeadlineError(Exception):
 
 
 class AgainError(Exception):
-    """An attempt failed in a way that may pass; `error` is what the caller gets if it does not."""
+    """An attempt failed in a way that may pass; `error` is raised if the retries fail too."""
 
     def __init__(self, error: TierError) -> None:
         super().__init__(str(error))

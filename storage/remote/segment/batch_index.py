@@ -1,7 +1,7 @@
-"""Where the batches of a chunk lie, found while each of them is checked. Pure.
+"""Checks the batches of a chunk and indexes their positions. Pure.
 
-The only loop over batches on the way of a cold read. A chunk may come in windows: each begins with
-the batch that the one before held only a part of.
+The only loop over batches in a cold read. A chunk may arrive in windows: each begins with the batch
+that the previous window held only partly.
 
     chunk     │ batch │ batch │ batch │ batch  │
     windows   │◄──────────────────►┊  │              walked: two batches, the third begins the next
@@ -23,7 +23,7 @@ from strandline.storage.system import crc32c
 if TYPE_CHECKING:
     from strandline.storage.model import Offset, Position
 
-# Offsets have 63 bits. What is damaged may say more, and no index holds that.
+# Offsets have 63 bits. A corrupt batch may claim more, which no index can hold.
 _OFFSET_MAX = 2**63 - 1
 # The head of a batch up to the last offset delta; see records/batch.py for the whole.
 _BATCH_HEAD = struct.Struct(">qiibIhi")
@@ -41,8 +41,8 @@ class BatchIndex(NamedTuple):
 def index_batches(view: memoryview, base_offset: Offset) -> BatchIndex:
     """Checks everything in `view`. Raises CorruptRecords.
 
-    `base_offset` is what the first batch must begin with: bytes of another place are not let pass
-    because their CRCs are right.
+    `base_offset` is the expected first base offset: bytes of another position are refused even if
+    their CRCs are right.
     """
     walk = BatchWalk(len(view), base_offset)
     walk.add(view)
@@ -54,7 +54,7 @@ class BatchWalk:
 
     def __init__(self, size_bytes: int, base_offset: Offset) -> None:
         self.index = BatchIndex(array("q"), array("q"), array("q", [0]))
-        # Where the next window has to begin, and what it has to hold at least.
+        # Where the next window has to begin, and its minimum size.
         self.position: Position = 0
         self.missing_bytes = 0
         self._size_bytes = size_bytes
@@ -67,8 +67,8 @@ class BatchWalk:
     def add(self, view: memoryview) -> None:
         """Checks the whole batches of `view`, the chunk's bytes from `position` on.
 
-        Raises CorruptRecords. One that reaches behind the window is left for the next, which must
-        have `missing_bytes`; a window with the chunk's last byte leaves none.
+        Raises CorruptRecords. A batch that extends beyond the window is left for the next one,
+        which must have `missing_bytes`; a window with the chunk's last byte leaves none.
         """
         base_offsets, next_offsets, positions = self.index
         start, end = self.position, len(view)

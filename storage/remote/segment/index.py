@@ -1,4 +1,4 @@
-"""Where the batches of an archived segment lie, as far as a cold read must know. Pure.
+"""The index of an archived segment: the batch positions that cold reads need. Pure.
 
 STATISTICS of the `.meta` cuts a log object into pieces of about 1 MiB at batch borders. Runs of
 them make the chunks that are downloaded and cached:
@@ -25,7 +25,7 @@ from strandline.storage.remote.segment.meta import ChunkStatistics
 
 
 class ChunkKey(NamedTuple):
-    """Bytes [position, end_position) of a log object: what is downloaded and cached as one."""
+    """Bytes [position, end_position) of a log object, downloaded and cached as one."""
 
     log_key: str
     position: Position
@@ -38,7 +38,7 @@ class ChunkKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SegmentIndex:
-    """The pieces of one log object and the chunks they are grouped to."""
+    """The pieces of one log object and their chunks."""
 
     log_key: str
     size_bytes: int
@@ -48,7 +48,7 @@ class SegmentIndex:
     _max_timestamps_ms: array[int]
     # Number of the first piece of each chunk.
     _chunk_pieces: array[int]
-    # Of the segment; -1 if nobody said.
+    # Of the segment; -1 if unknown.
     _end_offset: Offset
 
     @classmethod
@@ -90,7 +90,7 @@ class SegmentIndex:
         return len(self._positions)
 
     def chunk_for(self, offset: Offset) -> int:
-        """Number of the chunk whose batches begin at or before `offset`, and the next's after."""
+        """Number of the last chunk whose batches begin at or before `offset`."""
         piece = max(0, bisect.bisect_right(self._base_offsets, offset) - 1)
         return self._chunk_of_piece(piece)
 
@@ -107,19 +107,19 @@ class SegmentIndex:
         return self._base_offsets[self._chunk_pieces[number]]
 
     def chunk_end_offset(self, number: int) -> Offset:
-        """Behind which no batch of the chunk may end; -1 if that is not known."""
+        """Upper bound on the end of the chunk's batches; -1 if unknown."""
         following = number + 1
         if following < self.chunk_count:
             return self._base_offsets[self._chunk_pieces[following]]
         return self._end_offset
 
     def piece_end_offset(self, piece: int) -> Offset:
-        """As `chunk_end_offset`, of a piece alone."""
+        """As `chunk_end_offset`, for a single piece."""
         following = piece + 1
         return self._base_offsets[following] if following < self.piece_count else self._end_offset
 
     def piece_key(self, piece: int) -> ChunkKey:
-        """A piece alone, for readers that want only this much."""
+        """The key of a single piece, for readers that need no whole chunk."""
         end = self._positions[piece + 1] if piece + 1 < self.piece_count else self.size_bytes
         return ChunkKey(self.log_key, self._positions[piece], end)
 

@@ -1,12 +1,12 @@
-"""Indexes of archived segments in memory, the least used dropped first.
+"""LRU cache of archived segments' indexes, in memory.
 
-    key = (what, .meta key)      what: the places of batches, or the aborted transactions
+    key = (kind, .meta key)      kind: batch positions, or aborted transactions
 
 Bounded by `remote.log.index.file.cache.total.size.bytes`, as Kafka's RemoteIndexCache, which keeps
-index files on disk; here they are in memory and small, 24 bytes for a mebibyte of log. So there is
-a bound on their number too, lest Kafka's default of 1 GiB be filled.
+index files on disk; here they are in memory and small, 24 bytes for a mebibyte of log. A bound on
+their number keeps them from filling Kafka's default of 1 GiB.
 
-Each is loaded once however many ask for it, in the executor. Used on one event loop.
+Each is loaded once for all its readers, in the executor. Used on one event loop.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from strandline.storage.remote.segment.index import SegmentIndex
 
 T = TypeVar("T")
 
-# The indexes of as many segments of 1 GiB take 100 MiB.
+# The indexes of this many segments of 1 GiB take 100 MiB.
 COUNT_MAX = 4096
 
-# What the containers of an index, its key and its place in the cache take.
+# Memory of an index's containers, its key and its cache entry.
 OVERHEAD_BYTES = 1024
 PIECE_BYTES = 24
 TRANSACTION_BYTES = 256
 
 
 class IndexCache:
-    """The bound that all indexes of a broker share."""
+    """The cache that all indexes of a broker share, bounded in bytes."""
 
     def __init__(self, *, bytes_max: int, count_max: int = COUNT_MAX) -> None:
         self._bytes_max = bytes_max
@@ -49,12 +49,12 @@ class IndexCache:
 
     @bytes_max.setter
     def bytes_max(self, bytes_max: int) -> None:
-        """Takes effect at once."""
+        """Applies the new bound at once."""
         self._bytes_max = bytes_max
         self._evict()
 
     def find(self, key: tuple[str, str], *, used: bool) -> object | None:
-        """What is kept under `key`, or None; with `used`, it is dropped later for it."""
+        """The cached value of `key`, or None; `used` marks it as recently used."""
         known = self._values.get(key)
         if known is None:
             return None
@@ -63,7 +63,7 @@ class IndexCache:
         return known[0]
 
     def keep(self, key: tuple[str, str], value: object, size_bytes: int) -> None:
-        """Takes `value`, unless it alone is larger than the bound."""
+        """Caches `value`, unless it alone exceeds the bound."""
         replaced = self._values.pop(key, None)
         if replaced is not None:
             self.bytes_now -= replaced[1]
@@ -83,7 +83,7 @@ class IndexCache:
 
 
 class CachedIndexes(Generic[T]):
-    """The indexes of one kind, in a cache that is shared with others."""
+    """Indexes of one kind, in a cache shared with other kinds."""
 
     def __init__(
         self, cache: IndexCache, kind: str, executor: Executor, *, size_of: Callable[[T], int]
@@ -99,11 +99,11 @@ class CachedIndexes(Generic[T]):
         return self._cache.find((self._kind, key), used=True)  # type: ignore[return-value]
 
     def peek(self, key: str) -> T | None:
-        """As `find`, without a trace."""
+        """As `find`, without marking it as used."""
         return self._cache.find((self._kind, key), used=False)  # type: ignore[return-value]
 
     def start(self, key: str, load: Callable[[], T]) -> asyncio.Future[T]:
-        """The future of `load()`, shared by all who ask while it runs. Await it shielded."""
+        """The future of `load()`, shared by all callers while it runs. Await it shielded."""
         loading = self._loading.get(key)
         if loading is None:
             loop = asyncio.get_running_loop()
@@ -113,7 +113,7 @@ class CachedIndexes(Generic[T]):
 
     def _loaded(self, key: str, done: asyncio.Future[T]) -> None:
         del self._loading[key]
-        # Asking for the exception also tells the loop that somebody has seen it.
+        # Reading the exception also marks it as retrieved for the loop.
         if done.cancelled() or done.exception() is not None:
             return
         value = done.result()
@@ -121,10 +121,10 @@ class CachedIndexes(Generic[T]):
 
 
 def segment_index_bytes(index: SegmentIndex) -> int:
-    """What an index takes in memory, about."""
+    """Approximate memory of an index."""
     return OVERHEAD_BYTES + PIECE_BYTES * index.piece_count
 
 
 def transactions_bytes(transactions: Sized) -> int:
-    """What the aborted transactions of a segment take in memory, about."""
+    """Approximate memory of a segment's aborted transactions."""
     return OVERHEAD_BYTES + TRANSACTION_BYTES * len(transactions)

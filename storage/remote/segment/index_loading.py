@@ -1,8 +1,8 @@
-"""Reads the index of an archived segment, or makes a new one from the log object. Blocking.
+"""Reads the index of an archived segment, or rebuilds it from the log object. Blocking.
 
-A `.meta` is a convenience: everything in it was computed from the log. So when it is damaged or
-gone, its index is computed again, by one walk over the batch headers of the whole object. That is
-slow and is logged, but an archive whose batches are intact stays readable.
+A `.meta` only caches values computed from the log. So if it is corrupt or missing, the index is
+rebuilt, by one walk over the batch headers of the whole object. That is slow and is logged, but an
+archive with intact batches stays readable.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from strandline.storage.remote.segment.meta import (
 
 log = logging.getLogger(__name__)
 
-# Readers forget indexes that nobody used lately, and load them again.
+# Readers drop indexes that are not in use, and load them again.
 _quiet_log = QuietLog(log)
 
 # Headers are walked in blocks of this size.
@@ -91,7 +91,7 @@ def load_txn_index(store: GetsRanges, entry: SegmentEntry) -> tuple[AbortedTrans
 
 
 def _walk(store: GetsRanges, entry: SegmentEntry) -> Iterator[ChunkStatistics]:
-    """Pieces of about 1 MiB, as the copier would have cut them; times are from batch headers."""
+    """Yields pieces of about 1 MiB, as the copier cuts them; times are from batch headers."""
     start, base_offset, record_count = 0, entry.base_offset, 0
     min_timestamp_ms, max_timestamp_ms = entry.max_timestamp_ms, -1
     end = 0

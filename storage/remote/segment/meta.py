@@ -11,9 +11,9 @@
     │ footer                   │ directory length u32 | directory crc32c u32 | version u16 | magic 8
     └──────────────────────────┘ size
 
-Everything is found from the end, so a reader needs the object's size (the manifest has it) and one
-GET of the tail. STATISTICS is the last section and the one most wanted: it usually comes with
-the same GET. Sections that do not exist for a segment are left out.
+The footer locates everything, so a reader needs the object's size (the manifest has it) and one GET
+of the tail. STATISTICS is the last section and the one read most: the same GET usually includes it.
+Sections that do not exist for a segment are left out.
 
 Positions inside OFFSET_INDEX, and the chunks of STATISTICS, are positions in the `.log` object.
 """
@@ -53,7 +53,7 @@ FOOTER_BYTES = _FOOTER.size
 # covers the directory (under 1 KiB) and the statistics of a segment of some 450 MiB.
 TAIL_BYTES = 64 * 1024
 
-# What STATISTICS cuts a log into: small enough that a query skips much, large enough for one GET.
+# The unit of STATISTICS: small enough that a query skips much, large enough for one GET.
 STATISTICS_CHUNK_BYTES = 1024 * 1024
 
 _TXN_ENTRY = struct.Struct(">hqqqq")
@@ -61,7 +61,7 @@ _TXN_VERSION = 0
 
 
 class Section(Enum):
-    """What a `.meta` can hold; the values are the names in its directory."""
+    """The sections of a `.meta`; the values are their names in its directory."""
 
     OFFSET_INDEX = "offset_index"  # bytes of Kafka's .index
     TIME_INDEX = "time_index"  # bytes of Kafka's .timeindex
@@ -81,7 +81,7 @@ class ChunkStatistics:
     record_count: int
     min_timestamp_ms: TimestampMs
     max_timestamp_ms: TimestampMs
-    # Of its bytes in the log (docs/decisions, 12); None if nobody computed it.
+    # Of its bytes in the log (docs/decisions, 12); None if the writer did not compute it.
     crc32c: int | None = None
 
 
@@ -101,7 +101,7 @@ class SegmentStatistics:
         return all(chunk.crc32c is not None for chunk in self.chunks)
 
     def without_checksums(self) -> SegmentStatistics:
-        """The same facts with the checksum of no chunk."""
+        """The same facts without chunk checksums."""
         return replace(self, chunks=tuple(replace(chunk, crc32c=None) for chunk in self.chunks))
 
     def encode(self) -> bytes:
@@ -125,7 +125,7 @@ class SegmentStatistics:
                     ]
                     for chunk in self.chunks
                 ],
-                # All of them or none, so not in the rows.
+                # All chunks have one or none does, so they are not in the rows.
                 **({_CHECKSUMS: [*checksums]} if self.has_checksums else {}),
             },
         )
@@ -166,7 +166,7 @@ class SegmentStatistics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SectionRange:
-    """Where a section lies in its object, and its checksum."""
+    """A section's position in its object, and its checksum."""
 
     section: Section
     position: Position
@@ -174,7 +174,7 @@ class SectionRange:
     crc32c: int
 
     def check(self, content: Buffer, *, source: str = "") -> bytes:
-        """The section's bytes. Raises CorruptFile unless they are what was written."""
+        """The section's bytes. Raises CorruptFile unless their checksum matches."""
         if len(content) != self.length or crc32c.crc32c(content) != self.crc32c:
             raise CorruptFile(f"{source}: section {self.section.value} has a wrong checksum")
         return bytes(content)
@@ -182,7 +182,7 @@ class SectionRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetaDirectory:
-    """Which sections an object has, and where."""
+    """The sections of an object, and their positions."""
 
     sections: Mapping[Section, SectionRange]
 
@@ -191,7 +191,7 @@ class MetaDirectory:
 
 
 class DirectoryOutsideTail(CorruptFile):
-    """The tail given was too short for the directory: come back with `needed_bytes` of it."""
+    """The tail was too short for the directory: retry with `needed_bytes` of it."""
 
     def __init__(self, message: str, needed_bytes: int) -> None:
         super().__init__(message)
@@ -222,7 +222,7 @@ def encode(sections: Mapping[Section, Buffer]) -> bytes:
 
 
 def decode_directory(tail: Buffer, *, size_bytes: int, source: str = "") -> MetaDirectory:
-    """The directory of an object of `size_bytes`, from its last bytes (`TAIL_BYTES` will do).
+    """Decodes the directory of an object of `size_bytes` from its tail (`TAIL_BYTES` suffices).
 
     Raises CorruptFile, UnsupportedFormat, or DirectoryOutsideTail if more of the end is needed.
     """
@@ -257,7 +257,7 @@ def _parse_directory(
                 raise CorruptFile(f"{source}: section {name} lies nowhere")
             if position < len(MAGIC) or length < 0 or position + length > end_position:
                 raise CorruptFile(f"{source}: section {name} lies outside the object")
-            # A section that a later release added is none of our business.
+            # Sections of later releases are ignored.
             if name in known:
                 sections[known[name]] = SectionRange(
                     section=known[name], position=position, length=length, crc32c=crc
@@ -268,10 +268,10 @@ def _parse_directory(
 
 
 def object_checksum(tail: Buffer, *, size_bytes: int, source: str = "") -> int:
-    """The CRC-32C of the whole object, from an end of it that `decode_directory` accepts.
+    """The CRC-32C of the whole object, from a tail that `decode_directory` accepts.
 
-    The directory has the checksums of all that stands before it. Raises CorruptFile if it does not
-    tell of every byte.
+    The directory has the checksums of all bytes before it. Raises CorruptFile if it does not
+    cover every byte.
     """
     view = memoryview(tail)
     if len(view) == size_bytes:
@@ -300,10 +300,10 @@ def decode(content: Buffer, *, source: str = "") -> dict[Section, bytes]:
 
 
 class MetaReader:
-    """Sections of one object, with the tail kept: blocking, not shared between threads.
+    """Reads sections of one object and keeps its tail: blocking, not shared between threads.
 
-    With `meta_crc32c`, which the manifest has, it must be that very object: that of another segment
-    may be as long, and whole in itself.
+    With `meta_crc32c` from the manifest it must be exactly that object: another segment's may have
+    the same length, and be valid.
     """
 
     def __init__(
@@ -321,7 +321,7 @@ class MetaReader:
         self._directory: MetaDirectory | None = None
 
     def read(self, section: Section) -> bytes | None:
-        """As `section`; every way of being damaged is an ObjectCorrupt that names the object."""
+        """As `section`; any corruption is an ObjectCorrupt that names the object."""
         try:
             return self.section(section)
         except CorruptFile as error:
