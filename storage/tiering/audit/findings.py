@@ -1,4 +1,4 @@
-"""What can be wrong with an archive, and what an operator can do about it.
+"""Kinds of damage to an archive, and their remedies for an operator.
 
 A finding is about one object. What is wrong with the `.meta` of a segment can be made again from
 its `.log`, except for its transactions, of which the `.log` says only half.
@@ -14,7 +14,7 @@ from strandline.storage.remote.manifest.entries import SegmentEntry
 
 
 class Damage(Enum):
-    """What is wrong; the value is what an operator reads."""
+    """A kind of damage; the value is shown to operators."""
 
     MANIFEST = "the manifest cannot be read"
     OLDER = "later segments lie beyond the end of the archive"
@@ -54,7 +54,7 @@ _ADVICE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that is wrong, and what can be done about it."""
+    """One damage, and its remedy."""
 
     partition: TopicIdPartition
     damage: Damage
@@ -79,7 +79,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionReport:
-    """One partition that was looked at."""
+    """The result of checking one partition."""
 
     partition: TopicIdPartition
     segment_count: int

@@ -1,4 +1,4 @@
-"""What an archive holds, read from the bucket alone: no broker, no LIST over data.
+"""Lists the partitions and segments of an archive from the bucket alone: no broker, no data LIST.
 
     list_partitions   topics/ folders -> topic.json -> manifest.json      one row per partition
     list_segments     ... and the sealed pages                            one row per segment

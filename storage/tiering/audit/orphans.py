@@ -1,4 +1,4 @@
-"""The bucket compared with its manifests: what nobody refers to, and what is missing.
+"""Compares the bucket with its manifests: finds orphans and missing objects.
 
     listed first          objects under topics/<topic>-<id>/<partition>/
     read afterwards       the partition's manifest and its pages
@@ -69,7 +69,7 @@ AHEAD_OBJECTS_MAX = 100_000
 
 
 class OrphanReason(Enum):
-    """Why an object is nobody's; the value is what an operator reads."""
+    """Why an object is an orphan; the value is shown to operators."""
 
     NOT_IN_MANIFEST = "the manifest of its partition does not name it"
     OLDER_MANIFEST = "the manifest of its partition does not name it, and may be an older one"
@@ -134,7 +134,7 @@ def find_orphans(
 
 
 def delete_orphans(store: ObjectStore, orphans: Sequence[Orphan]) -> None:
-    """Deletes what `find_orphans` found; blocks. Raises what the store raises."""
+    """Deletes the found orphans; blocks. Raises what the store raises."""
     for start in range(0, len(orphans), KEYS_PER_DELETE_MAX):
         store.delete([orphan.key for orphan in orphans[start : start + KEYS_PER_DELETE_MAX]])
 
@@ -148,7 +148,7 @@ def time_of_both(store: ObjectStore, clock: Clock) -> TimestampMs:
 
 
 def delete_safe_orphans(store: ObjectStore, *, clock: Clock, grace_ms: int) -> int:
-    """Deletes the orphans that need nobody's eye; how many. Blocks. Raises as the store does."""
+    """Deletes orphans that need no review; returns their number. Blocks. Raises as the store."""
     found = find_orphans(store, now_ms=time_of_both(store, clock), grace_ms=grace_ms)
     safe = [orphan for orphan in found if orphan.reason in SAFE_REASONS]
     delete_orphans(store, safe)

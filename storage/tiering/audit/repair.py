@@ -1,4 +1,4 @@
-"""Makes the `.meta` of an archived segment again, from the segment itself.
+"""Rebuilds the `.meta` of an archived segment from the segment itself.
 
     1 read the segment once, every batch checked
     2 put a new .meta, under a name never used before          crash point repair.after-meta

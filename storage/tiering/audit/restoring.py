@@ -1,4 +1,4 @@
-"""One partition, from what the bucket says of it to a log folder that a broker can open.
+"""Restores one partition from the bucket to a log folder that a broker can open.
 
     manifest.json   log start, end of the archive, leader epoch      one GET
     its pages       are they there                                   one HEAD per page

@@ -1,4 +1,4 @@
-"""Whether an archive is whole: every manifest compared with what really lies in the bucket.
+"""Verifies an archive: compares every manifest with the objects in the bucket.
 
     manifest     readable; ranges in order, no gap above the log start, no overlap; epochs grow
     pages        there, their checksum is the manifest's, their entries are its range
@@ -76,7 +76,7 @@ LISTED_MAX = 1000
 
 
 class Depth(Enum):
-    """How closely segments are looked at."""
+    """How closely segments are checked."""
 
     SIZES = "sizes"  # one listing per thousand objects
     CHECKSUMS = "checksums"  # one HEAD per object
@@ -84,7 +84,7 @@ class Depth(Enum):
 
 
 class Scrub:
-    """See the top of this file."""
+    """Checks the partitions of an archive, and reports findings."""
 
     def __init__(
         self,

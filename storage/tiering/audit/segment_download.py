@@ -1,4 +1,4 @@
-"""Archived segments as local files, for who looks at every byte of them: a scrub, a repair.
+"""Downloads archived segments to local files, for a scrub or a repair that reads every byte.
 
     1 make a file   2 remove its name   3 download into it   4 hand out a path to the open file
 
@@ -25,7 +25,7 @@ SCRATCH_BYTES_MAX = 2 * 1024 * 1024 * 1024
 
 
 class SegmentDownloads:
-    """Downloads of one run, into the system's place for temporary files. Thread-safe."""
+    """Segment downloads of one run, as temporary files of the system. Thread-safe."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store

@@ -1,4 +1,4 @@
-"""What an archive is paid for: objects and bytes by topic, by kind and by storage class.
+"""Storage usage of an archive: objects and bytes by topic, by kind and by storage class.
 
 Everything under the prefix is counted, whoever wrote it: a bill does not ask. One pass over the
 listing, a request per 1000 objects (or versions); no object is opened.
@@ -44,7 +44,7 @@ _METADATA_PREFIXES = (METADATA_LOG_PREFIX, METADATA_SNAPSHOT_PREFIX, GROUPS_PREF
 
 
 class Sum:
-    """Objects and their bytes."""
+    """A count of objects, and their bytes."""
 
     __slots__ = ("object_count", "size_bytes")
 

@@ -1,4 +1,4 @@
-"""What a read-only replica learns from `changes.json`: which manifests it has to ask for.
+"""Reads `changes.json` for a read-only replica: selects the manifests to poll.
 
     each interval   the same list as before     nothing
                     it goes on where this one   what changed since
@@ -33,9 +33,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class News:
-    """What to ask for. `orders` are those that were told of, by topic and partition.
+    """The manifests to poll. `orders` are the listed ones, by topic and partition.
 
-    `is_told`: the list tells all changes, as far as anybody knows.
+    `is_told`: the list has all changes, as far as is known.
     """
 
     is_everything: bool
@@ -45,25 +45,25 @@ class News:
 
 
 class ChangeReader:
-    """See the top of this file. One call at a time; `ask` blocks."""
+    """Reads the change list for a replica. One call at a time; `ask` blocks."""
 
     def __init__(self, store: ObjectStore, *, clock: Clock, full_interval_ms: int) -> None:
-        """`full_interval_ms` lies between two looks at everything, at most."""
+        """`full_interval_ms` is the maximum time between two polls of all manifests."""
         self._store = store
         self._clock = clock
         self._full_interval_s = full_interval_ms / 1000
         self._full_s = 0.0
         self._doubted_until_s = 0.0
-        # The last list that was read; everything up to its number was asked for.
+        # The last list that was read; all its changes were polled.
         self._known: StoredChanges | None = None
         self._noted_kind = ""
 
     def doubt(self) -> None:
-        """A manifest changed, and the list does not tell it."""
+        """Records a manifest change that the list does not have."""
         self._doubted_until_s = self._clock.monotonic_s() + self._full_interval_s
 
     def ask(self) -> News:
-        """What is to be asked for now; blocks. Never raises for the store."""
+        """Returns the manifests to poll now; blocks. Raises no store errors."""
         known = self._known
         try:
             self._known = change_list.load(self._store, known)
@@ -102,7 +102,7 @@ class ChangeReader:
         )
 
     def _note(self, kind: str, reason: str) -> None:
-        """Says once per reason how the archive is followed."""
+        """Logs once per reason how the archive is followed."""
         if kind != self._noted_kind:
             event = "the list of changes cannot be used: every manifest is asked for each time"
             log.info(
@@ -113,10 +113,10 @@ class ChangeReader:
 
 
 class Expectation:
-    """What one partition of a replica waits for. Used on the event loop only.
+    """The pending polls of one partition of a replica. Used on the event loop only.
 
-    `asked` goes up with each reason to look at its manifest; a look answers what was asked before
-    it began, if it found as much as was told.
+    `asked` is incremented with each reason to poll the manifest; a poll covers the requests before
+    its start, if it found at least the announced order.
     """
 
     __slots__ = ("_answered", "_is_told", "_order", "_was_silent", "asked")
@@ -129,12 +129,12 @@ class Expectation:
 
     @property
     def is_due(self) -> bool:
-        """Whether its manifest has to be looked at."""
+        """Whether its manifest has to be polled."""
         return self._answered < self.asked
 
     def hear(self, news: News, key: tuple[TopicId, int], held: Manifest | None) -> bool:
-        """Takes over what `news` says of the partition; whether it changed since the last call
-        although nobody told.
+        """Applies `news` to the partition; returns whether it changed since the last call without
+        an entry in the list.
         """
         was_silent, self._was_silent = self._was_silent, False
         order = news.orders.get(key)
@@ -150,7 +150,7 @@ class Expectation:
         return was_silent
 
     def found(self, asked: int, before: Manifest | None, now: Manifest | None) -> None:
-        """A look that began when `asked` was what it is here found `now` in place of `before`."""
+        """Records a poll that began at `asked` and found `now` in place of `before`."""
         is_newer = now is not None and (before is None or now.order > before.order)
         self._was_silent |= self._is_told and is_newer
         if self._order is None or (now is not None and now.order >= self._order):

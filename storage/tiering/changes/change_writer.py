@@ -1,21 +1,20 @@
-"""Tells those who follow the archive what changed in it: `changes.json`, from the broker's side.
+"""Writes `changes.json`, the broker's list of manifest changes for replicas.
 
     1 a manifest is committed, or the mirror has an entry of the metadata log
     2 the change is noted, in memory
     3 some seconds later at most: the list is put over the one that lay there
 
-A crash between 1 and 3 leaves a list that does not tell the change, and so does a stop that the
-store does not answer in time; any other stop writes a last list. The next start writes one of
-another incarnation at once, and who follows asks for everything then; without a next start he does
-so when he asks for everything by himself. The list is never ahead of 1: who was told of a change
-finds it.
+A crash between 1 and 3 leaves a list without the change, and so does a stop while the store is
+unreachable; any other stop writes a last list. The next start writes one of another incarnation at
+once, and replicas then poll everything; without a next start they do so at their full interval. The
+list is never ahead of 1: a replica that reads of a change finds it.
 
-Nobody waits for 3. It has a thread of its own, what is noted is bounded, and a list that cannot be
-written is tried again with growing waits and says nothing of the store to others: what cannot be
-told can be copied.
+No step waits for 3. It has a thread of its own, pending changes are bounded, and a list that cannot
+be written is retried with backoff without marking the store as down: a failed list must not stop
+copies.
 
-Only who owns the archive writes, over exactly what this process wrote or found there: a request
-that was given up, and is done late, does not bury a newer list.
+Only the archive's owner writes, conditionally on the list that this process wrote or found there: a
+delayed PUT that was given up cannot overwrite a newer list.
 """
 
 from __future__ import annotations
@@ -41,12 +40,12 @@ from strandline.storage.remote.object_store.interface import (
 from strandline.storage.tiering.policy.ownership import Ownership
 from strandline.storage.tiering.policy.retry import RetryPolicy, RetryState
 
-# How often it is looked whether there is something to tell; costs no request.
+# How often pending changes are checked; costs no request.
 CHECK_S = 0.5
 
 
 class ChangeWriter:
-    """See the top of this file. Used on the event loop only."""
+    """Writes the list of manifest changes. Used on the event loop only."""
 
     def __init__(
         self,
@@ -59,7 +58,7 @@ class ChangeWriter:
         interval_ms: int,
         changes_max: int = CHANGES_MAX,
     ) -> None:
-        """`interval_ms` lies between two lists at least; negative: none is written."""
+        """`interval_ms` is the minimum time between two lists; negative: none is written."""
         self._store = store
         self._executor = executor
         self._clock = clock
@@ -71,14 +70,14 @@ class ChangeWriter:
         self._changes: OrderedDict[tuple[TopicId, int], ManifestChange] = OrderedDict()
         self._sequence = self._complete_after = 0
         self._metadata_version = 0
-        # The first list says that this is another start, whatever else it has.
+        # The first list announces a new incarnation, even without changes.
         self._written_sequence = -1
         self._next_s = clock.monotonic_s()
-        # That of the list in the bucket; None if somebody has to look.
+        # Etag of the list in the bucket; None if it must be looked up.
         self._etag: str | None = None
 
     def note(self, manifest: Manifest) -> None:
-        """The bucket has this manifest by now."""
+        """Records that the bucket has this manifest."""
         self._sequence += 1
         key = manifest.topic_id, manifest.partition
         self._changes[key] = ManifestChange(
@@ -93,25 +92,25 @@ class ChangeWriter:
             self._complete_after = dropped.sequence
 
     def note_metadata(self, version: int) -> None:
-        """The mirror has the metadata log up to this entry by now; -1: nobody knows."""
+        """Records that the mirror has the metadata log up to this entry; -1: unknown."""
         if version > self._metadata_version:
             self._sequence += 1
             self._metadata_version = version
 
     def doubt(self) -> None:
-        """A manifest may have changed, and nobody knows to what: who follows is to ask for all."""
+        """A manifest may have changed to an unknown state: replicas are to poll everything."""
         self._sequence += 1
         self._changes.clear()
         self._complete_after = self._sequence
 
     async def run(self) -> None:
-        """Writes what there is to tell, until it is cancelled; returns if nothing is written."""
+        """Writes pending changes until it is cancelled; returns at once if lists are disabled."""
         while self._interval_ms >= 0:
             await asyncio.sleep(CHECK_S)
             await self.step()
 
     async def step(self, *, is_last: bool = False) -> None:
-        """Writes the list if there is news, and if it is time, as it is for the last one."""
+        """Writes the list if there are changes and the interval is over, or it is the last one."""
         now_s = self._clock.monotonic_s()
         is_time = is_last or (now_s >= self._next_s and self._state.may_try)
         is_news = self._interval_ms >= 0 and self._sequence != self._written_sequence
@@ -147,7 +146,7 @@ class ChangeWriter:
 
 
 def _put(store: ObjectStore, news: ChangeList, etag: str | None) -> str:
-    """The etag of what was written; blocks. Raises StorageError."""
+    """Writes the list and returns its etag; blocks. Raises StorageError."""
     condition: PutCondition = IfAbsent()
     with contextlib.suppress(ObjectNotFound):
         condition = IfMatches(etag or store.head(CHANGES_KEY).etag)

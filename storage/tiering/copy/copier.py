@@ -82,7 +82,7 @@ _POINTS = UploadPoints(after_log=COPY_AFTER_LOG, after_meta=COPY_AFTER_META)
 
 
 class CopyUseless(TierError):
-    """Nobody waits for the copy any more."""
+    """The copy is no longer wanted."""
 
 
 class CopyDeadlineMissed(TierError):

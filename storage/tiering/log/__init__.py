@@ -1,1 +1,1 @@
-"""One partition across both tiers: the unified log, and what it reads from the archive."""
+"""One partition across both tiers: the unified log and its reads from the archive."""

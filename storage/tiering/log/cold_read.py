@@ -1,18 +1,17 @@
-"""Reading one partition's archived records: the segment, its batches, what was aborted in them.
+"""Reads one partition's archived records: the segment, its batches, its aborted transactions.
 
     offset -> entry of the manifest -> chunks of the segment -> whole batches
                                     -> its transaction index, and those of later segments
 
-Of a compacted log many segments in a row may have nothing left but the last batches of producers,
-without records. They are passed over: librdkafka takes a row of answers without a record for a
-batch that does not fit, waits after each, and tells its user.
+In a compacted log many segments in a row may have only the last batches of producers left, without
+records. Reads skip them: librdkafka takes a row of empty responses for a batch that does not fit,
+waits after each, and reports an error.
 
-Between two awaits the archive may change: retention takes segments away, a merge puts one object
-in the place of many. Whoever meets this (readers of records, of transaction indexes, lookups by
-time) looks again and finds either the new object or that its offset is out of range now. Each turn
-needs a change of the very segment that was gone, so there are few; an object that is gone though
-the manifest still names it is a loss. A log that follows another broker's archive asks for the
-newest manifest first.
+Between two awaits the archive may change: retention removes segments, a merge replaces many objects
+by one. A read that meets this (of records, of transaction indexes, lookups by time) retries and
+finds either the new object or that its offset is out of range now. Each retry needs a change of the
+very segment that was gone, so there are few; an object that is gone though the manifest still names
+it is a loss. A replica's log asks for the newest manifest first.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class RemoteRead:
 
 
 class ReadLog(Protocol):
-    """The log over both tiers, as far as a cold reader asks it."""
+    """The log over both tiers, as far as cold reads need it."""
 
     local: LocalLog
     log_start_offset: Offset
@@ -77,7 +76,7 @@ async def read(
             entry = await _entry_for(log, remote, wanted)
             if not entry.record_count and entry.end_offset < log.local.start_offset:
                 # Producers' last batches, without their records. The last one of the archive is
-                # given: behind it there may be nothing, and the reader has to get to the end.
+                # returned: nothing may follow it, and the reader has to reach the end.
                 wanted = entry.end_offset
                 continue
             reading = remote.read(entry, wanted, bytes_max=bytes_max, end_offset=end_offset)
@@ -103,7 +102,7 @@ async def read(
 
 
 class _GoneError(Exception):
-    """An object of `entry` is not there."""
+    """An object of `entry` is missing."""
 
     def __init__(self, entry: SegmentEntry, error: ObjectNotFound) -> None:
         super().__init__(str(error))
@@ -112,7 +111,7 @@ class _GoneError(Exception):
 
 
 async def of_segment(entry: SegmentEntry, answer: Awaitable[T]) -> T:
-    """What an object of `entry` answers, inside a search of `in_newest`."""
+    """Awaits a read of an object of `entry`, inside a search of `in_newest`."""
     try:
         return await answer
     except ObjectNotFound as error:
@@ -120,10 +119,10 @@ async def of_segment(entry: SegmentEntry, answer: Awaitable[T]) -> T:
 
 
 async def in_newest(log: ReadLog, remote: RemoteLog, search: Callable[[], Awaitable[T]]) -> T:
-    """Searches from the beginning again when what it met is let go or replaced meanwhile.
+    """Runs the search; repeats it if an object was removed or replaced meanwhile.
 
-    Raises ObjectNotFound for an object that the newest manifest names and that is not there. Errors
-    that do not pass by themselves are counted and told: whoever reads stands still there.
+    Raises ObjectNotFound for an object that the newest manifest names and that is missing. Errors
+    that do not pass by themselves are counted and logged: readers are stuck at that offset.
     """
     try:
         return await _in_newest(log, remote, search)
@@ -149,7 +148,7 @@ async def _in_newest(log: ReadLog, remote: RemoteLog, search: Callable[[], Await
 
 
 async def _is_let_go(log: ReadLog, remote: RemoteLog, entry: SegmentEntry) -> bool:
-    """Whether nobody would be sent to `entry` any more."""
+    """Whether no read is directed to `entry` any more."""
     await remote.look_again()
     offset = max(entry.base_offset, log.log_start_offset)
     return offset >= entry.end_offset or await remote.find_entry(offset) not in (None, entry)
@@ -160,7 +159,7 @@ async def _entry_for(log: ReadLog, remote: RemoteLog, offset: Offset) -> Segment
         raise log.out_of_range(offset)
     entry = await remote.find_entry(offset)
     if entry is None:
-        # The log takes a log start over a little later than the manifest that has it.
+        # The log adopts a log start a little later than the manifest that has it.
         if offset < max(log.log_start_offset, remote.log_start_offset):
             raise log.out_of_range(offset)
         # Not "out of range": that would make consumers skip what may only be misplaced.
@@ -184,7 +183,7 @@ async def _aborted_from(
     aborted: set[AbortedTransaction] = set()
     is_transactional = False
     if not entry.has_transactions and end_offset <= entry.end_offset:
-        # Nearly every read; it goes on without a look at what follows the segment.
+        # The common case: nothing after the segment needs to be read.
         return []
     async for later in remote.entries_from(entry.base_offset):
         if later.base_offset >= end_offset and not is_transactional:

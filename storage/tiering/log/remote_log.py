@@ -3,11 +3,11 @@
     unknown --- loaded from the bucket ---> known (a manifest, or none was ever written)
                                               each commit replaces the manifest
 
-What may be done with it is said by its `life` (`archive_state.py`).
+Its `life` says which operations are permitted (`archive_state.py`).
 
-The manifest held here is immutable and was read from, or committed to, the bucket: what it says is
-durable. Only its owner (`manifest_owner.py`) replaces it. Everybody else reads, on the event loop;
-what has to wait (sealed pages, records) waits in executors.
+The manifest held here is immutable and was read from, or committed to, the bucket, so its content
+is durable. Only its owner (`manifest_owner.py`) replaces it. All others read, on the event loop;
+blocking work (sealed pages, records) runs in executors.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from strandline.storage.tiering.policy.quota import ReadGate
 if TYPE_CHECKING:
     from strandline.storage.remote.reader.cold_reader import ColdRead, ColdReader
 
-# How far ahead of a read the reader may look for its read-ahead.
+# Entries offered to the reader for prefetch.
 FOLLOWING_ENTRIES_MAX = 4
 
 
 @dataclass(frozen=True, slots=True)
 class _KnownEntry:
-    """An entry of a manifest, and what follows it there."""
+    """An entry of a manifest, and its successors there."""
 
     manifest: Manifest
     entry: SegmentEntry
@@ -58,7 +58,7 @@ class _KnownEntry:
 
 
 class RemoteLog:
-    """See the top of this file. Used on the event loop only."""
+    """The archive of one partition, for reads. Used on the event loop only."""
 
     def __init__(
         self,
@@ -77,10 +77,10 @@ class RemoteLog:
         self.partition = partition
         self.life = life
         self.is_followed = is_followed
-        # Whether a manifest, or that there is none, was read from the bucket once.
+        # Whether the manifest, or its absence, was read from the bucket once.
         self.known = False
-        # Why the manifest is not known, for those who have to be refused meanwhile; None if
-        # nobody has tried to load it.
+        # Why the manifest is not known, for errors of requests that need it; None before the first
+        # attempt to load it.
         self.load_error: StrandlineError | None = None
         self.stored: StoredManifest | None = None
         # Takes over the newest manifest of an archive that is followed.
@@ -89,13 +89,13 @@ class RemoteLog:
         self._reader = reader
         self._executor = executor
         self._gate = gate
-        # Whoever reads on asks for the same entry again and again.
+        # Sequential readers ask for the same entry again and again.
         self._latest: _KnownEntry | None = None
 
-    # --- what is known -----------------------------------------------------------------------
+    # --- the manifest ------------------------------------------------------------------------
 
     def adopt(self, stored: StoredManifest | None) -> None:
-        """Takes over a manifest that lies in the bucket (None: there is none)."""
+        """Takes over the stored manifest (None: there is none)."""
         if self.stored is not None and stored is not None:
             held, new = self.stored.manifest, stored.manifest
             is_same = new.generation == held.generation
@@ -104,10 +104,10 @@ class RemoteLog:
         self.stored = stored
 
     def refuse_regress(self, found: StoredManifest | None) -> None:
-        """Checks what was read from the bucket: a manifest neither un-exists nor goes back.
+        """Checks a loaded manifest against the held one: it must neither be missing nor older.
 
-        Taking a lost or restored one for the truth would bury what the real one says. Raises
-        ObjectNotFound or CorruptFile: an operator has to look.
+        Adopting a lost or restored manifest would bury the content of the newest one. Raises
+        ObjectNotFound or CorruptFile: an operator has to act.
         """
         held = self.manifest
         if held is None:
@@ -119,7 +119,7 @@ class RemoteLog:
             raise CorruptFile(
                 f"{key}: revision went back from {held.revision} to {found.manifest.revision}"
             )
-        # Whoever follows may hear late, or never, that tiering was turned off and on again.
+        # A replica may learn late, or never, that tiering was turned off and on again.
         if found.manifest.generation != held.generation and not self.is_followed:
             raise CorruptFile(f"{key}: another archive was begun in place of this broker's")
 
@@ -136,12 +136,12 @@ class RemoteLog:
 
     @property
     def log_start_offset(self) -> Offset:
-        """The log start that the bucket knows; 0 if it knows none."""
+        """The log start in the manifest; 0 without a manifest."""
         manifest = self.manifest
         return 0 if manifest is None else manifest.log_start_offset
 
     async def look_again(self) -> None:
-        """Returns when the manifest is as new as the store tells; ours always is."""
+        """Returns when the manifest is as new as the store's; the owner's always is."""
         if self.follow is not None:
             await self.follow()
 
@@ -200,7 +200,7 @@ class RemoteLog:
                 yield entry
 
     async def all_from(self, offset: Offset) -> tuple[SegmentEntry, ...]:
-        """As `entries_from`, at once: for who needs every one, of however many, off the loop."""
+        """As `entries_from`, at once: for callers off the loop that need every entry."""
         manifest = self._known_manifest()
         if manifest is None:
             return ()
@@ -211,7 +211,7 @@ class RemoteLog:
         return await asyncio.get_running_loop().run_in_executor(self._executor, collect)
 
     def note_unreadable(self, error: StorageError) -> None:
-        """A read could not be done, and the newest manifest does not explain it."""
+        """Counts and logs a failed read that the newest manifest does not explain."""
         self._reader.note_unreadable(error)
 
     def following(self, entry: SegmentEntry) -> Sequence[SegmentEntry]:
@@ -231,7 +231,7 @@ class RemoteLog:
             return self.manifest
         key, error = manifest_key(self.partition), self.load_error
         if isinstance(error, CorruptFile | UnsupportedFormat):
-            # Waiting does not mend it: readers are told, or they would ask for ever.
+            # Retries cannot fix it: readers get the error, or they would retry for ever.
             raise CorruptFile(f"read {key}: manifest not loaded: {error}")
         detail = "manifest not loaded yet" if error is None else f"manifest not loaded: {error}"
         raise TierUnavailable(key, "read", detail)

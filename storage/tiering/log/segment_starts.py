@@ -1,4 +1,4 @@
-"""Where the segments of a log begin, for clients that know no other way to find a time.
+"""Segment start offsets by time, for ListOffsets version 0.
 
 Before Kafka 0.10.1 a log was searched by files: a client was told the first offsets of those
 segments that were complete before the time it asked for, the newest first, and the log's end if

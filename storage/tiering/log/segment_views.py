@@ -1,9 +1,9 @@
-"""What the tiers and retention are told of local segments: their extents and their ages.
+"""Views of local segments for tiering and retention: their extents and ages.
 
     segments   [0, 100) [100, 200) of which compaction left nothing [200, 300) [300, ... active
     views      [0, 100) [100, 300) ..................................          [300, ... active
 
-Pure but for the time of a file, which is asked where records have none of their own.
+Pure except for a file's modification time, used where records have no timestamps.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from strandline.storage.tiering.policy.lifecycle import SegmentView
 
 
 def segment_views(segments: Sequence[LogSegment], *, with_times: bool) -> list[SegmentView]:
-    """The segments; one of which compaction left nothing is the beginning of the next one.
+    """Views of the segments; a segment emptied by compaction becomes the beginning of the next one.
 
-    Times are looked for only where somebody asks: that may open the files of old segments.
+    Times are looked up only on request: that may open the files of old segments.
     """
     views: list[SegmentView] = []
     base_offset: Offset | None = None
@@ -44,7 +44,7 @@ def segment_views(segments: Sequence[LogSegment], *, with_times: bool) -> list[S
 def newest_ms(segment: LogSegment) -> TimestampMs:
     """The largest record timestamp; for records without one, when the file was last written.
 
-    A closed segment of which compaction left nothing has no age that others would wait for.
+    A closed segment emptied by compaction has no age, so that it delays no others.
     """
     if segment.max_timestamp_ms >= 0 or not (segment.size_bytes or segment.is_active):
         return segment.max_timestamp_ms

@@ -1,4 +1,4 @@
-"""What an operator sees of one partition over both tiers: extents, lag, and what is in the way."""
+"""Statistics of one partition over both tiers: extents, lag, and pending segments with reasons."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from strandline.storage.tiering.log.unified_log import UnifiedLog
 from strandline.storage.tiering.policy.lifecycle import SegmentState, SegmentVerdict
 from strandline.storage.tiering.policy.retry import FailureInfo
 
-# Nobody waits for them: while copying is turned off there is no lag, as in Kafka.
+# They wait for no copy: while copying is turned off there is no lag, as in Kafka.
 _NOT_TO_BE_COPIED = (
     SegmentState.ACTIVE,
     SegmentState.COPY_DISABLED,
@@ -34,9 +34,9 @@ class PendingSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionStatistics:
-    """What lies where, and what does not get on.
+    """Extents of both tiers, and work that is pending or failing.
 
-    Lag is of closed segments that are to be copied, from state.
+    Lag counts closed segments that are due for copying; it is computed from state.
     """
 
     topic_partition: TopicPartition
@@ -56,7 +56,7 @@ class PartitionStatistics:
     manifest_known: bool
     copy_failure: FailureInfo | None
     delete_failure: FailureInfo | None
-    # Where the records end that would outlive this machine, the open segment included.
+    # End of the records that survive a loss of this machine, the open segment included.
     restorable_end_offset: Offset | None = None
     merge_failure: FailureInfo | None = None
 
@@ -98,7 +98,7 @@ def statistics_of(
 
 
 def _deleting(manifest: Manifest) -> Iterator[tuple[int, int]]:
-    """Segments, and bytes of them, that are marked, or that nobody may read and will be."""
+    """Count and bytes of segments marked for deletion, or below the log start and due for it."""
     for mark in manifest.deleting:
         yield 1, mark.size_bytes
     for page in manifest.pages:
@@ -123,7 +123,7 @@ def _pending(segment: SegmentVerdict, failure: FailureInfo | None) -> PendingSeg
 
 
 class PartitionCounters:
-    """What the tiering of a topic's partitions has done; they share the topic's counters."""
+    """Counts of the tiering work of a topic; its partitions share them."""
 
     def __init__(self, metrics: MetricRegistry, topic: str) -> None:
         labels = {"topic": topic}

@@ -1,9 +1,9 @@
-"""Looking up archived records by time: the manifest rules out most segments, a time index the rest.
+"""Looks up archived records by time: the manifest rules out most segments, a time index the rest.
 
     entries with max timestamp >= wanted ─> the first one's time index ─> one batch ─> the record
 
-Only what lies below the local start is looked through: the disk answers for the rest. Retention and
-merges may take a segment away meanwhile; then the search begins again (`cold_read.in_newest`).
+Only offsets below the local start are searched: the disk answers for the rest. Retention and merges
+may remove a segment meanwhile; then the search is repeated (`cold_read.in_newest`).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ async def max_timestamp(
     async def search() -> TimestampOffset | None:
         start = log.log_start_offset
         best: SegmentEntry | None = None
-        # The one that the log start cuts: its latest record may be deleted.
+        # The segment that the log start cuts: its latest record may be deleted.
         cut: SegmentEntry | None = None
         async for entry in remote.entries_from(start, max_timestamp_from_ms=higher_than_ms):
             if entry.base_offset < start:

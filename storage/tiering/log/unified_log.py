@@ -59,7 +59,7 @@ class TierSizes:
 
 
 class UnifiedLog:
-    """See the top of this file. Used on the event loop only."""
+    """One partition's log over both tiers. Used on the event loop only."""
 
     __slots__ = (
         "_checkpointed_offset",
@@ -78,7 +78,7 @@ class UnifiedLog:
         log_start_offset: Offset | None = None,
         executor: Executor | None = None,
     ) -> None:
-        """`log_start_offset` is the checkpointed one; None if no checkpoint speaks of this log.
+        """`log_start_offset` is the checkpointed one; None if no checkpoint has this log.
 
         A log in one tier begins where its files do, or later: what was deleted just before a crash
         stays deleted. A tiered one may begin below its first file; without a checkpoint only the
@@ -90,9 +90,9 @@ class UnifiedLog:
         # Set by the manager while the partition is tiered.
         self.remote: RemoteLog | None = None
         self._log_start_known = log_start_offset is not None
-        # A checkpoint on this disk speaks of this log.
+        # Whether a checkpoint on this disk has this log.
         self.is_log_start_noted = log_start_offset is not None
-        # First offset of the log, whichever tier it lies in.
+        # First offset of the log, in either tier.
         self.log_start_offset = log_start_offset or 0
         if not local.config.remote_storage_enable:
             self.log_start_offset = max(self.log_start_offset, local.start_offset)
@@ -101,8 +101,8 @@ class UnifiedLog:
         self._tell_local()
 
     def replace_local(self, local: LocalLog) -> None:
-        """Goes on with another log: over the same files, after the first one had to stop, or over
-        their copy in another folder.
+        """Replaces the local log: over the same files, after the first one failed, or over their
+        copy in another folder.
         """
         assert local.topic_partition == self.local.topic_partition, (local, self.local)
         self.local = local
@@ -124,7 +124,7 @@ class UnifiedLog:
 
     @property
     def is_tiered(self) -> bool:
-        """Whether closed segments of this log belong into the archive."""
+        """Whether closed segments of this log are to be archived."""
         return self.remote is not None and self.local.config.remote_storage_enable
 
     @property
@@ -171,7 +171,7 @@ class UnifiedLog:
     def earliest_pending_upload(self) -> Offset:
         """First offset that is not archived (ListOffsets -6).
 
-        -1 if the log is not tiered, or nobody knows yet what is archived (KIP-1023).
+        -1 if the log is not tiered, or the archive's extent is not known yet (KIP-1023).
         """
         if not self.is_tiered:
             return -1
@@ -202,16 +202,16 @@ class UnifiedLog:
 
     @property
     def may_append(self) -> bool:
-        """Whether the log takes records: not while what was lost from this disk may come back."""
+        """Whether the log takes records: not while records lost from this disk may return."""
         remote = self.remote
         return remote is None or (remote.life.may_append and not self.has_unknown_extent)
 
     @property
     def has_unknown_extent(self) -> bool:
-        """Whether nobody knows yet where the log begins and ends.
+        """Whether the extent of the log is not known yet.
 
-        It is empty on a disk that has not its past, and may be long in the archive. Who were told
-        that it is empty would take what he has read of it for lost, and begin anew.
+        The local log is empty after a lost disk, while the archive may be long. Reporting it as
+        empty would make a client take the records it has read for lost, and start over.
         """
         remote = self.remote
         if remote is None or not remote.life.is_past_unknown:
@@ -235,7 +235,7 @@ class UnifiedLog:
     ) -> LocalRead | None:
         """Whole batches from the local tier; None if `offset` is cold: ask `read_remote`.
 
-        Raises OffsetOutOfRange outside [log start, end], TierUnavailable while nobody knows these.
+        Raises OffsetOutOfRange outside [log start, end], TierUnavailable while these are unknown.
         """
         local = self.local
         if self.has_unknown_extent:
@@ -264,9 +264,9 @@ class UnifiedLog:
     ) -> RemoteRead:
         """Whole batches from the archive; cancelling it does not cancel the download.
 
-        What was read ahead is given without waiting: a coroutine that is begun has ended then.
-        Without a batch only where compaction left none up to the local start: then `next_offset`
-        is there, and the local tier has what follows.
+        Prefetched records return without waiting: the coroutine then ends at its first step.
+        Returns no batch only where compaction left none up to the local start: then `next_offset`
+        is there, and the local tier has the following records.
 
         Raises OffsetOutOfRange below the log start, TierError if the archive cannot be read now or
         is damaged (404, 403, timeout and bad checksum stay apart).
@@ -286,7 +286,7 @@ class UnifiedLog:
         return self.remote
 
     def out_of_range(self, offset: Offset) -> OffsetOutOfRange:
-        """The error of an offset that this log does not have, to be raised."""
+        """The OffsetOutOfRange for an offset outside this log, to be raised."""
         return OffsetOutOfRange(
             f"{self.topic_partition}: offset {offset} is outside "
             f"[{self.log_start_offset}, {self.local.end_offset}]"
@@ -334,7 +334,7 @@ class UnifiedLog:
         """The largest epoch <= `epoch` and where it ended; (-1, -1) if unknown."""
         return self.local.leader_epochs.end_offset_for(epoch, self.local.end_offset)
 
-    # --- letting go --------------------------------------------------------------------------
+    # --- deletion ----------------------------------------------------------------------------
 
     def delete_records(self, before_offset: Offset) -> Offset:
         """Moves the log start up to `before_offset` (-1: the high watermark); returns it.
@@ -349,7 +349,7 @@ class UnifiedLog:
         return self.move_log_start(before_offset)
 
     def move_log_start(self, offset: Offset) -> Offset:
-        """The log start is now at least `offset`; returns where it is."""
+        """Moves the log start to at least `offset`; returns it."""
         assert offset <= self.local.end_offset, (offset, self)
         self._log_start_known = True
         if offset > self.log_start_offset:
@@ -359,12 +359,12 @@ class UnifiedLog:
         return self.log_start_offset
 
     def note_checkpointed(self, log_start_offset: Offset) -> None:
-        """The log start checkpoint on this disk says `log_start_offset` now, durably."""
+        """Records that the log start checkpoint on this disk durably has `log_start_offset`."""
         self._checkpointed_offset = max(self._checkpointed_offset, log_start_offset)
         self.is_log_start_noted = True
 
     def adopt_remote_log_start(self) -> None:
-        """Called when the manifest was loaded: the log start is the higher of both."""
+        """Called when the manifest was loaded: the log start becomes the higher of both."""
         assert self.remote is not None
         manifest = self.remote.manifest
         if manifest is not None:
@@ -374,18 +374,18 @@ class UnifiedLog:
         self._log_start_known = True
 
     def _tell_local(self) -> None:
-        # The local log answers producers with it; by itself it only knows where its files begin.
+        # The local log answers producers with it; on its own it knows only where its files begin.
         self.local.log_start_offset = self.log_start_offset
         self.local.archived_below = self._archived_below
 
     @property
     def durable_log_start_offset(self) -> Offset:
-        """The log start that a crash cannot take back."""
+        """The log start that survives a crash."""
         remote_offset = 0 if self.remote is None else self.remote.log_start_offset
         return max(self._checkpointed_offset, remote_offset)
 
     def view(self) -> PartitionView:
-        """What `lifecycle` decides on."""
+        """The input of `lifecycle`'s decisions."""
         config, remote = self.local.config, self.remote
         lag_ms, lag_bytes = config.effective_copy_lag_ms, config.effective_copy_lag_bytes
         may_wait = lag_ms != 0 and lag_bytes != 0
@@ -407,7 +407,7 @@ class UnifiedLog:
         )
 
     def _archived_below(self) -> Offset | None:
-        """Where this disk begins to be the only place of the records; None while nobody knows."""
+        """Archived end, above which only this disk has records; None while unknown."""
         if self.remote is None:
             return 0
         return (self.remote.end_offset or 0) if self.remote.known else None
@@ -417,9 +417,9 @@ class UnifiedLog:
         return lifecycle.judge(self.view())
 
     def free_segments(self, end_offset: Offset) -> list[LogSegment]:
-        """Removes local segments that end at or below `end_offset`, as far as nothing is lost.
+        """Removes local segments that end at or below `end_offset`, if they are not the only copy.
 
-        Returns those removed. Asks `lifecycle` once more, whoever decided before.
+        Returns the removed segments. Checks `lifecycle` again, whatever the caller decided.
         """
         freeable_end = self.judge().freeable_end_offset
         if freeable_end is None:
@@ -433,8 +433,8 @@ class UnifiedLog:
         return freed
 
     def drop_archived(self, end_offset: Offset) -> None:
-        """Keeps nothing on this disk that ends at or below `end_offset`: for a log that follows an
-        archive, where it is read from and whose owner frees nothing here.
+        """Removes all local records below `end_offset`, for a replica's log: they are read from the
+        archive, whose owner frees nothing here.
         """
         local = self.local
         if local.active_segment.size_bytes and local.end_offset <= end_offset:

@@ -1,4 +1,4 @@
-"""What nobody waits for: parts of dead uploads, orphans, and child processes that idle.
+"""Background work of the archive: aborts dead uploads, deletes orphans, ends idle child processes.
 
     every 24 h                   multipart uploads older than two copy timeouts are aborted
     every orphan.interval        objects that no manifest names, and that are old enough, go
@@ -30,7 +30,7 @@ ABORT_UPLOADS_INTERVAL_S = 24 * 3600.0
 
 
 class Housekeeping:
-    """Does what nobody waits for when it is due. Used on the event loop only."""
+    """Runs background work when it is due. Used on the event loop only."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Housekeeping:
         self._orphans_s = clock.monotonic_s() + config.orphan_interval_ms / 1000
 
     async def step(self) -> None:
-        """Does what is due."""
+        """Runs the work that is due."""
         await self._abort_old_uploads()
         await self._delete_orphans()
         await self._threads.run(self._end_idle)

@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 
 
 class TopicPurge:
-    """One topic on its way out. Used on the event loop only."""
+    """The purge of one topic. Used on the event loop only."""
 
     def __init__(
         self,

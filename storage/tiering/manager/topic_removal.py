@@ -1,4 +1,4 @@
-"""Topics that leave the archive, and partitions that wait for the end of that.
+"""Removal of topics from the archive, and partitions that wait for the end of a removal.
 
     tiered ── detached ──> leaving ── purge ──> purged once ── second purge ──> gone
                                         |             |
@@ -38,7 +38,7 @@ from strandline.storage.tiering.partition.config import TieringConfig
 
 @dataclass(slots=True)
 class WaitingPartition:
-    """One that is tiered again, as soon as nothing can come any more of its earlier archive."""
+    """A partition that is tiered again once no late write of its earlier archive can arrive."""
 
     log: UnifiedLog
     info: TopicInfo
@@ -46,7 +46,7 @@ class WaitingPartition:
 
 
 class TopicRemovals:
-    """The topics that leave the archive of a broker. Used on the event loop only."""
+    """The topic removals of a broker. Used on the event loop only."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class TopicRemovals:
         self._purges[info.topic_id].stays = stays
 
     def let_go(self) -> None:
-        """Drops the partitions that no purge need wait for any more."""
+        """Drops the partitions that no purge has to wait for any more."""
         for purge in self._purges.values():
             purge.let_go()
 

@@ -1,4 +1,4 @@
-"""Workers side by side over one queue, in which each key waits at most once.
+"""Worker pool over one queue, in which each key waits at most once.
 
     add(k) ---> waiting ---> running: step(k) ---> done, or again at the end of the queue
                    ^            |  add(k) meanwhile: noted

@@ -1,4 +1,4 @@
-"""Those who work for all partitions of a broker: one for each kind of work, built once."""
+"""The workers that all partitions of a broker share: one for each kind of work, built once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from strandline.storage.tiering.rewrite.scratch import remove_leftovers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveWorkers:
-    """See the top of this file; what is copied, merged and compacted has one quota."""
+    """The broker's workers; copies, merges and compactions share one quota."""
 
     copier: SegmentCopier
     open_segments: OpenSegmentCopier
@@ -42,7 +42,7 @@ class ArchiveWorkers:
         inspector: SegmentInspector,
         cleaner: CleanerProcess,
     ) -> ArchiveWorkers:
-        """Those of one broker; `compactor` has to be closed."""
+        """Creates the workers of one broker; `compactor` has to be closed."""
         remove_leftovers(config.scratch)
         quota = TierQuota(config.copy_quota, clock)
         merger = SegmentMerger(

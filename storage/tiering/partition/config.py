@@ -1,4 +1,4 @@
-"""What the remote tier's work may take: times, sizes, threads."""
+"""Configuration of the remote tier's work: times, sizes, threads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from strandline.storage.tiering.policy.retry import RetryPolicy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TieringConfig:
-    """What copies to the archive, and what deletes and merges there, goes by."""
+    """Settings of copies, deletions and merges."""
 
     task_interval_ms: int = key(
         "remote.log.manager.task.interval.ms",

@@ -1,4 +1,4 @@
-"""Going on behind the archive with a disk that lost what the archive has.
+"""Restarts the local log behind the archive, for a disk that lost records the archive has.
 
     archive   [ segment ][ segment ] part part        part: what the bucket has of the open segment
     disk      (ends below the archive)

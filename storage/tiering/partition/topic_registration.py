@@ -63,7 +63,7 @@ class TopicRegistration:
 
 
 class TopicRegistrations:
-    """Those of all tiered topics, by id. Used on the event loop only."""
+    """The registrations of all tiered topics, by id. Used on the event loop only."""
 
     def __init__(self) -> None:
         self._by_id: dict[TopicId, TopicRegistration] = {}

@@ -1,1 +1,1 @@
-"""What decides or limits tiering: lifecycle, retries, quotas, ownership, queues."""
+"""Policies of tiering: lifecycle, retries, quotas, ownership, store health."""

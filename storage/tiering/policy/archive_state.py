@@ -1,4 +1,4 @@
-"""The life of one partition's archive, as this broker sees it, and what may be done in each state.
+"""State machine of one partition's archive in this broker, with the operations of each state.
 
     load      begins in UNKNOWN, READ_ONLY, BLOCKED or IN_DOUBT, and again where it failed
 
@@ -42,7 +42,7 @@ from strandline.storage.tiering.policy.ownership import Ownership
 
 
 class ArchiveState(Enum):
-    """See the top of this file."""
+    """The states of one partition's archive; the module's docstring has the transitions."""
 
     UNKNOWN = auto()
     READ_ONLY = auto()
@@ -59,7 +59,7 @@ class ArchiveState(Enum):
 _State = ArchiveState
 _LOAD_BEGUN = frozenset({_State.BLOCKED, _State.SETTING_ASIDE, _State.RESTARTING, _State.DETACHED})
 
-# Which states may follow each.
+# The legal successors of each state.
 LEGAL_MOVES: Mapping[ArchiveState, frozenset[ArchiveState]] = {
     _State.UNKNOWN: _LOAD_BEGUN | {_State.READ_ONLY, _State.OWNED},
     _State.READ_ONLY: _LOAD_BEGUN | {_State.READ_ONLY},
@@ -84,7 +84,7 @@ _CLAIMED = frozenset(
 
 
 class ArchiveLife:
-    """The state of one partition's archive, and what it permits. Used on the event loop only."""
+    """The state of one partition's archive, and the permitted operations. Event loop only."""
 
     __slots__ = ("_state", "is_past_unknown", "may_append", "ownership")
 
@@ -92,10 +92,10 @@ class ArchiveLife:
         """`ownership` is shared by all partitions of the broker."""
         self._state = ArchiveState.UNKNOWN
         self.ownership = ownership
-        # Whether the log may take records; with each move, since it is asked for each batch.
+        # Whether the log may take records; updated with each move, since each batch checks it.
         self.may_append = True
-        # Neither this disk nor the archive has told of the partition yet: until the first load
-        # has ended, an empty log may be a long one whose disk was lost.
+        # Neither this disk nor the archive has shown any record of the partition yet: until the
+        # first load has ended, an empty log may be a long one whose disk was lost.
         self.is_past_unknown = False
 
     @property
@@ -103,7 +103,7 @@ class ArchiveLife:
         return self._state
 
     def move(self, state: ArchiveState) -> None:
-        """Goes on to `state`. What is under way when it is detached does not count any more."""
+        """Moves to `state`. After a detach, moves of work still under way are ignored."""
         if self.is_detached():
             return
         assert state in LEGAL_MOVES[self._state], (self._state, state, self)
@@ -112,33 +112,33 @@ class ArchiveLife:
         if state in _LOADED:
             self.is_past_unknown = False
 
-    # --- what may be done --------------------------------------------------------------------
+    # --- permissions -------------------------------------------------------------------------
 
     @property
     def may_free(self) -> bool:
-        """Whether a local segment may go because the archive has its offsets."""
+        """Whether a local segment may be freed because the archive has its offsets."""
         return self.is_settled and not self.is_fenced
 
     @property
     def may_commit(self) -> bool:
-        """Whether a change of the manifest may be begun."""
+        """Whether a commit of the manifest may start."""
         return self._state is ArchiveState.OWNED and self.ownership.is_ours
 
-    # --- what is known -----------------------------------------------------------------------
+    # --- knowledge ---------------------------------------------------------------------------
 
     @property
     def must_load(self) -> bool:
-        """Whether the manifest has to be read before anything else is done."""
+        """Whether the manifest has to be read before any other step."""
         return self._state not in _LOADED
 
     @property
     def in_doubt(self) -> bool:
-        """Whether the bucket may have another manifest than was seen last."""
+        """Whether the bucket may have another manifest than the held one."""
         return self.must_load and self._state is not ArchiveState.UNKNOWN
 
     @property
     def is_settled(self) -> bool:
-        """Whether the manifest that is held fits this disk, and it is known whose it is."""
+        """Whether the held manifest fits this disk, and its owner is known."""
         return self._state in _AGREES and not self.ownership.is_unknown
 
     @property
@@ -148,17 +148,17 @@ class ArchiveLife:
 
     @property
     def is_claimed(self) -> bool:
-        """Whether the manifest that is held was adopted to be written, not only to be read."""
+        """Whether the held manifest was adopted for writing, not only for reading."""
         return self._state in _CLAIMED
 
     @property
     def awaits_claim(self) -> bool:
-        """Whether the disk has nothing but what the archive has, or less, and it is not claimed."""
+        """Whether the disk has no records beyond the archive, and the manifest is not claimed."""
         return not self.may_append or self._state is ArchiveState.READ_ONLY
 
     # A method, since it is asked again after each wait: mypy takes a property for what it was.
     def is_detached(self) -> bool:
-        """Whether nothing may be committed any more."""
+        """Whether all commits are forbidden for good."""
         return self._state is ArchiveState.DETACHED
 
     def __repr__(self) -> str:

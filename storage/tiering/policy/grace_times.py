@@ -1,13 +1,13 @@
-"""When the grace time of what was let go is over, whatever the wall clock does meanwhile.
+"""Ends grace times of deletion marks by the monotonic clock, whatever the wall clock does.
 
     marked_ms         first seen by this process                 over
         |---- wall -----------|------------ monotonic -----------|
         |<-------------- the grace time, at least -------------->|
 
-A mark carries a wall time, for it has to outlive this process. But a wall clock jumps: ahead, and
-readers would lose what they are reading; back, and marks lie in the future, so that nothing is
-deleted for as long as the clock was wrong, and no further marks find room. So the wall clock is
-asked once for each mark, when it is first seen, and counts for no more than the grace time.
+A mark carries a wall time, since it must survive this process. But a wall clock jumps: forward, and
+readers would lose objects that they are reading; back, and marks lie in the future, so no object is
+deleted for as long as the clock was wrong, and new marks are refused. So the wall clock is read
+once for each mark, when it is first seen, and counts for no more than the grace time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MarkT = TypeVar("MarkT")
 
 
 class GraceTimes(Generic[MarkT]):
-    """Of the marks of one owner; it remembers those that it was last asked about."""
+    """Grace times of one owner's marks; remembers the marks of the last call."""
 
     def __init__(self, clock: Clock, *, grace_ms: int) -> None:
         self._clock = clock
@@ -30,7 +30,7 @@ class GraceTimes(Generic[MarkT]):
         self._over_s: dict[MarkT, float] = {}
 
     def over(self, marks: Iterable[tuple[MarkT, TimestampMs]]) -> list[MarkT]:
-        """Those whose time is over, of all that wait now, with the wall times they were marked."""
+        """Returns the due marks, given all current marks with their wall times."""
         now_ms, now_s = self._clock.now_ms(), self._clock.monotonic_s()
         known = self._over_s
         self._over_s = {

@@ -1,4 +1,4 @@
-"""What may happen next to the local segments of one partition: copy, wait (and why), or free.
+"""Decides the state of each local segment of one partition: copy, wait (with a reason), or free.
 
     log start          remote end              last stable offset    end
         |                  |                           |              |
@@ -30,7 +30,7 @@ COPIES_PER_PARTITION = 2
 
 
 class SegmentState(Enum):
-    """Where a local segment stands; the value is what an operator reads."""
+    """State of a local segment; the value is shown to operators."""
 
     ARCHIVED = "archived: the copy is committed"
     DELETED = "below the log start: it will be removed, not copied"
@@ -62,7 +62,7 @@ class SegmentView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionView:
-    """Everything the verdict depends on; `segments` are in order and adjacent.
+    """The input of the verdict; `segments` are in order and adjacent.
 
     `copy_lag_ms` and `copy_lag_bytes` are KIP-1241's: 0 is no delay, -1 no such condition.
 
@@ -91,7 +91,7 @@ class PartitionView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentVerdict:
-    """The state of one local segment, and whether its local copy may go."""
+    """The state of one local segment, and whether its local copy may be freed."""
 
     base_offset: Offset
     end_offset: Offset
@@ -123,13 +123,13 @@ class PartitionVerdict:
 
     @property
     def misfit(self) -> SegmentVerdict | None:
-        """The segment that cannot be copied until somebody mends the archive, if there is one."""
+        """The segment that needs a repair of the archive before its copy, if there is one."""
         misfits = (SegmentState.GAP, SegmentState.OVERLAP)
         return next((s for s in self.segments if s.state in misfits), None)
 
     @property
     def freeable_end_offset(self) -> Offset | None:
-        """Local segments up to here may go; None if not even the first may."""
+        """Local segments up to here may be freed; None if not even the first may."""
         end_offset = None
         for segment in self.segments:
             if not segment.freeable:
@@ -174,10 +174,10 @@ def judge(view: PartitionView) -> PartitionVerdict:
 
 
 def is_freeable(view: PartitionView, segment: SegmentView) -> bool:
-    """Whether nothing would be lost if the local copy of `segment` went now."""
+    """Whether freeing the local copy of `segment` now loses no records."""
     if segment.is_active:
         return False
-    # A log start that only memory knows would go back after a crash, and the records with it.
+    # A log start that is only in memory would go back after a crash, and expose the lost records.
     if segment.end_offset <= view.durable_log_start_offset:
         return True
     return view.is_log_start_noted and _is_archived(view, segment)

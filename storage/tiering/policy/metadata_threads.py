@@ -1,4 +1,4 @@
-"""The threads for manifests and other small objects: none of these waits behind a long upload."""
+"""Threads for manifests and other small objects, separate from those of long uploads."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class MetadataThreads:
-    """Runs what blocks for a small object of `store`, in threads of its own."""
+    """Runs blocking calls for small objects of `store` in threads of its own."""
 
     store: ObjectStore
     executor: Executor
 
     async def run(self, call: Callable[[], T]) -> T:
-        """What `call` returns."""
+        """Returns the result of `call`."""
         return await asyncio.get_running_loop().run_in_executor(self.executor, call)

@@ -9,12 +9,12 @@ from __future__ import annotations
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.remote.object_store.interface import ObjectOptions
 
-# Classes whose objects have to be restored before they can be read.
+# Classes whose objects must be restored before a read.
 RESTORED_FIRST = frozenset({"GLACIER", "DEEP_ARCHIVE"})
 
 
 def object_options(config: LogConfig) -> ObjectOptions:
-    """What the bucket is told of each segment of the topic."""
+    """Storage class and tags of the topic's segment objects."""
     storage_class = config.strandline_remote_storage_class
     tags = (tag.partition("=") for tag in config.strandline_remote_object_tags)
     return ObjectOptions(

@@ -1,14 +1,14 @@
-"""Whether the archive is this process's to change, as far as anybody knows.
+"""Whether this process owns the archive, as far as is known.
 
     UNKNOWN ----> OURS       the cluster's metadata in the bucket goes on with this broker's start
        |            |
        +------------+--> LOST    it goes on with another broker's: a clone, or what came after a
                                  backup that this one was made of
 
-Two brokers with one identity lead under the same epochs, so no manifest can tell them apart; but of
-their starts only one is in the bucket. What the archive says of offsets above the other one's past
-is of other records: nothing may be freed for it, begun anew behind it, or written into it. Reading
-goes on.
+Two brokers with one identity lead under the same epochs, so no manifest can tell them apart; but
+only one of their starts is in the bucket. Above their common past the archive's offsets belong to
+other records: this broker may free nothing because of them, restart no log behind them, and write
+nothing there. Reads continue.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class OwnershipState(Enum):
-    """See the top of this file."""
+    """Whether the archive is owned by this process."""
 
     UNKNOWN = auto()
     OURS = auto()
@@ -28,7 +28,7 @@ class OwnershipState(Enum):
 
 
 class Ownership:
-    """One for all partitions of a broker. Used on the event loop only."""
+    """Ownership of the archive, shared by all partitions of a broker. Event loop only."""
 
     def __init__(self, state: OwnershipState = OwnershipState.OURS) -> None:
         self._state = state
@@ -46,14 +46,14 @@ class Ownership:
         return self._state is OwnershipState.LOST
 
     def confirm(self) -> bool:
-        """It is ours, unless it was lost; whether that was not known before."""
+        """Confirms the ownership, unless it was lost; True if it was unknown before."""
         is_news = self.is_unknown
         if is_news:
             self._state = OwnershipState.OURS
         return is_news
 
     def lose(self, reason: str) -> None:
-        """It is another broker's until this one is started again."""
+        """Marks the archive as another broker's, until this one restarts."""
         if not self.is_lost:
             self._state = OwnershipState.LOST
             log.error(

@@ -1,4 +1,4 @@
-"""How many bytes per second go to the remote tier, and come from it (KIP-956).
+"""Quotas on bytes per second to and from the remote tier (KIP-956).
 
 As Kafka's: the rate is measured over the last windows (`storage/rates.py`), and what exceeds the
 limit is paid for by waiting afterwards. A copy is counted when it begins, a read when it ends, so
@@ -21,13 +21,13 @@ from strandline.storage.config.definition import INT, LONG, LONG_MAX, key
 from strandline.storage.errors import TierUnavailable
 from strandline.storage.rates import WindowRate
 
-# As long as a worker waits for the copy quota at a time; deleting has its turn in between.
+# A worker waits at most this long for the copy quota at a time; deletes run in between.
 THROTTLE_STEP_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaLimits:
-    """What one of the two quotas allows, and over which time it is measured."""
+    """Limits of one quota, and its measuring windows."""
 
     bytes_per_second_max: int = key(
         "remote.log.manager.{way}.max.bytes.per.second",
@@ -63,7 +63,7 @@ class QuotaStatistics:
 
 
 class QuotaExceeded(TierUnavailable):
-    """The quota of remote fetches is used up for the moment; passes by itself."""
+    """The quota of remote fetches is used up for now; retriable."""
 
 
 class TierQuota:
@@ -81,13 +81,13 @@ class TierQuota:
         self._throttled_s = 0.0
 
     def record(self, size_bytes: int) -> None:
-        """That many bytes have gone."""
+        """Counts transferred bytes."""
         with self._lock:
             self._bytes_total += size_bytes
             self._rate.record(size_bytes, self._now_ms())
 
     def throttle_s(self) -> float:
-        """How long to wait before the rate is within the limit; 0 if it is."""
+        """Seconds until the rate is within the limit; 0 if it is."""
         if self.limits.bytes_per_second_max >= LONG_MAX:
             return 0.0
         with self._lock:
@@ -95,7 +95,7 @@ class TierQuota:
             return self._rate.throttle_ms(bound, self._now_ms()) / 1000
 
     async def wait_a_step(self) -> bool:
-        """Whether the quota says to wait; waits for a part of it, and others have a turn."""
+        """Waits for a part of the throttle time, if there is any; returns whether there was."""
         wait_s = self.throttle_s()
         if wait_s <= 0:
             return False
@@ -105,7 +105,7 @@ class TierQuota:
         return True
 
     def note_throttled(self, waited_s: float) -> None:
-        """Somebody waited; for `strandline_remote_throttled_seconds_total`."""
+        """Counts a throttle; for `strandline_remote_throttled_seconds_total`."""
         with self._lock:
             self._throttled_count += 1
             self._throttled_s += waited_s
@@ -126,16 +126,16 @@ class TierQuota:
 
 
 class ReadGate:
-    """Bounds what readers ask of the remote tier at one time. Used on the event loop only.
+    """Bounds concurrent reads of the remote tier. Used on the event loop only.
 
-    `remote.log.reader.max.pending.tasks` reads may wait besides those that have a thread; whoever
-    comes then is told that the tier is unavailable, which a fetch answers with no records. A read
-    that finds all it needs in memory waits for nobody, and only the quota bounds it.
+    `remote.log.reader.max.pending.tasks` reads may wait besides those that have a thread; further
+    reads get TierUnavailable, which a fetch answers with no records. A read that is served from
+    memory alone does not wait, and only the quota bounds it.
     """
 
     def __init__(self, *, reads_max: int, quota: TierQuota) -> None:
         self.quota = quota
-        # May be changed at any time; reads under way go on.
+        # May be changed at any time; reads under way continue.
         self.reads_max = reads_max
         self._reads = 0
 

@@ -1,4 +1,4 @@
-"""When to try again, and saying once why something does not work.
+"""Retries with backoff, and logs the reason of a failure once.
 
     attempt fails   wait   0.5 s, 1 s, 2 s ... 30 s, each a little off so that partitions spread
     reason changes  one WARNING with the reason, how long it has been so, and when it is tried again
@@ -33,18 +33,18 @@ log = logging.getLogger(__name__)
 # A segment that could not be read so many times is taken for damaged: fewer may be bytes that were
 # damaged on their way, or a 404 that is none.
 UNREADABLE_TIMES = 3
-# What says of an object that it cannot be read as it is.
+# Errors that mean that an object cannot be read as it is.
 OBJECT_UNREADABLE = (ObjectArchived, ObjectCorrupt, ObjectNotFound)
 
 
 def named_in(error: TierError, entries: Iterable[SegmentEntry]) -> list[SegmentEntry]:
-    """Those with the object that the error is about: it may be one that was made of them, too."""
+    """The entries with the error's object; it may also be an object merged from them."""
     return [entry for entry in entries if error.key in (entry.log_key, entry.meta_key)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """How long the remote tier's work waits after a failure before it is tried again."""
+    """Backoff of the remote tier's work after a failure."""
 
     backoff_ms: int = key(
         "remote.log.manager.task.retry.backoff.ms",
@@ -76,7 +76,7 @@ class RetryPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureInfo:
-    """Why an activity does not succeed at present; `kind` is the class of the error.
+    """Why an activity fails at present; `kind` is the class of the error.
 
     `since_s` is monotonic: an alert for what fails too long is not put off by a clock put back.
     """
@@ -91,7 +91,7 @@ class RetryState:
     """The recent history of one activity of one partition (or topic)."""
 
     def __init__(self, activity: str, subject: str, *, policy: RetryPolicy, clock: Clock) -> None:
-        """`activity` is a constant such as `copy`; `subject` names what it is done to."""
+        """`activity` is a constant such as `copy`; `subject` names its partition or topic."""
         self._activity = activity
         self._subject = subject
         self._policy = policy
@@ -106,7 +106,7 @@ class RetryState:
         return self.failure is None or self._clock.monotonic_s() >= self._retry_s
 
     def failed(self, error: StrandlineError) -> None:
-        """Notes a failure; logs it if its reason is a new one."""
+        """Records a failure; logs it if its reason is new."""
         attempts = 1 if self.failure is None else self.failure.attempts + 1
         now_s = self._clock.monotonic_s()
         since_s = now_s if self.failure is None else self.failure.since_s
@@ -128,7 +128,7 @@ class RetryState:
         log.log(level, "tiering does not succeed, will be tried again", extra={"fields": fields})
 
     def succeeded(self) -> None:
-        """Forgets the failures; says so if there were any."""
+        """Clears the failures; logs the recovery if there were any."""
         if self.failure is None:
             return
         fields = {

@@ -1,15 +1,15 @@
-"""Whether the object store answers, and takes writes, known once for all partitions.
+"""Shared state of the object store: reachable or not, and writable or not.
 
     up ── a request ends in TierUnavailable ──► down ── a probe is answered ──► up, all are woken
                                                   └── a probe fails: wait 0.5, 1, 2 ... 5 s
 
-While it is down nobody uploads, inspects or counts attempts; one small request at a time asks for
-all of them. So an outage costs little however many partitions there are, is logged once, and ends
-within seconds of the store's return.
+While it is unreachable no partition uploads, inspects or counts attempts; one small probe at a time
+stands for all of them. So an outage costs little however many partitions there are, is logged once,
+and ends within seconds of the store's return.
 
-Only TierUnavailable means down. Somebody who refuses us (403) is there, and what is refused is a
-matter of the partition that asked: but for the probe of the start, which speaks for all of them.
-While its write is refused the archive is read, and nobody copies; whoever probes says when it ends.
+Only TierUnavailable means down. A store that refuses a request (403) is reachable, and the refusal
+concerns only that partition: except for the start's probe, which stands for all of them. While its
+write is refused the archive is read, and no copies are made; the prober reports when that ends.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PROBE_BACKOFF = Backoff(0.5, 5.0)
 
 
 class StoreHealth:
-    """See the top of this file. Used on the event loop only."""
+    """Health of the object store, shared by all partitions. Used on the event loop only."""
 
     def __init__(self, store: ObjectStore, *, executor: Executor, clock: Clock) -> None:
         self._store = store
@@ -41,7 +41,7 @@ class StoreHealth:
         self._down_since_s: float | None = None
         self._kind = ""
         self.reason = ""
-        # Why the store takes no writes, and since when; None: it does, as far as is known.
+        # Why the store refuses writes, and since when; None: it accepts them, as far as is known.
         self.write_refusal: FailureInfo | None = None
 
     @property
@@ -53,7 +53,7 @@ class StoreHealth:
         return self.write_refusal is None
 
     def note_probe(self, refusal: TierError | None) -> bool:
-        """What became of a write that speaks for all; whether writes are taken from now on."""
+        """Records the result of a write probe; returns whether writes are accepted from now on."""
         before = self.write_refusal
         if refusal is None:
             self.write_refusal = None
@@ -67,7 +67,7 @@ class StoreHealth:
         return False
 
     def failed(self, error: TierUnavailable) -> None:
-        """A request found the store away; says so if that is new."""
+        """Records that the store is unreachable; logs it if that is new."""
         if self._down_since_s is not None:
             return
         now_s = self._clock.monotonic_s()
@@ -81,7 +81,7 @@ class StoreHealth:
         )
 
     async def probe_if_due(self) -> bool:
-        """Asks a store that is down, if it is time to; True if it has just come back."""
+        """Probes an unreachable store if it is time to; True if it is reachable again."""
         if self._down_since_s is None or self._clock.monotonic_s() < self._probe_at_s:
             return False
         try:
@@ -92,7 +92,7 @@ class StoreHealth:
             self._note_reason(error)
             return False
         except StorageError:
-            # It answers, if only to refuse.
+            # The store answered, if only with a refusal.
             pass
         away_s = self._clock.monotonic_s() - self._down_since_s
         self._down_since_s = None
@@ -104,7 +104,7 @@ class StoreHealth:
         return True
 
     def _note_reason(self, error: TierUnavailable) -> None:
-        """Another kind of being away (a missing bucket, not a dead server) is another line."""
+        """Logs another reason of unavailability (a missing bucket, not a dead server)."""
         kind = type(error).__name__
         if kind != self._kind:
             log.warning(
