@@ -89,7 +89,7 @@ Loops = dict[str, Callable[[], Awaitable[None]]]
 
 
 class Phase(Enum):
-    """What a broker is doing; it goes from one to the next, and never back."""
+    """The phase of a broker's life; phases only advance."""
 
     STARTING = "starting"
     STARTED = "started"
@@ -101,7 +101,7 @@ class ArchiveUnknown(StrandlineError):
 
 
 class Broker:
-    """One broker: what it is made of, and in which order it starts and stops."""
+    """One broker: builds its parts, and starts and stops them in order."""
 
     def __init__(self, config: BrokerConfig, clock: Clock) -> None:
         self._config = config
@@ -191,14 +191,14 @@ class Broker:
                 await start_tiering(self._remote.manager, self._metadata_log, self._workers)
 
     async def _read_last_time(self) -> LastTime:
-        """What is deleted by age goes by this, and not by a clock that is wrong at the start."""
+        """Reads the last trusted time; retention uses it instead of a wrong clock at the start."""
         last_time = LastTime(lambda: [d.path for d in self._log_dirs.directories if not d.failure])
         last_ms = await self._in(self._workers.disk, last_time.read)
         self._guard = JumpGuard(self._clock, last_ms=last_ms)
         return last_time
 
     async def _make_services(self, last_time: LastTime) -> LogUpkeep:
-        """What works on replicas and metadata, and its loops."""
+        """Makes the services over replicas and metadata, and their loops."""
         config, clock = self._config, self._clock
         guard, note_time = self._guard, last_time.note
         # Also of a run that ends before its first round.
@@ -271,7 +271,7 @@ class Broker:
         return (partition.log for partition in self._replicas.partitions())
 
     async def follow(self, image: MetadataImage) -> None:
-        """Makes this broker as the metadata says: what depends on others comes after them."""
+        """Applies a metadata image; dependent parts follow the parts they depend on."""
         self._running.follow(image)
         self._quotas.follow(image)
         if self._remote is not None:
@@ -459,7 +459,7 @@ class Broker:
     # --- stopping ----------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """Leaves the disk clean; what cannot be reached any more is left to recovery."""
+        """Leaves the disk clean; logs in unreachable folders are left to recovery."""
         try:
             if self._phase is not Phase.STARTING:
                 self._cleaner.close()
@@ -516,7 +516,7 @@ def open_log_dirs(config: BrokerConfig, clock: Clock) -> LogDirs:
 
 
 def archive_mark(config: BrokerConfig, log_dirs: LogDirs, store: ObjectStore) -> ArchiveMark | None:
-    """What this disk remembers of the archive; None for a bucket, which cannot be unmounted."""
+    """This disk's mark of the archive; None for a bucket, which cannot be unmounted."""
     if not isinstance(store, LocalDirectoryStore):
         return None
     return ArchiveMark(
@@ -525,7 +525,7 @@ def archive_mark(config: BrokerConfig, log_dirs: LogDirs, store: ObjectStore) ->
 
 
 def _check_of_first_folder(config: BrokerConfig, log_dirs: LogDirs) -> Callable[[], None]:
-    """Raises DiskError if the first log folder is another one by then."""
+    """A check that raises DiskError if the first log folder has been replaced."""
 
     def check_present() -> None:
         folder = log_dirs.directory_at(config.logs.dirs[0])
@@ -542,9 +542,9 @@ def make_metadata_log(
     *,
     mirror: ObjectStore | None = None,
 ) -> MetadataLog:
-    """The metadata log in the first log folder; nothing is appended if that is another one by then.
+    """The metadata log in the first log folder; it refuses appends if that folder was replaced.
 
-    Asks nobody anything.
+    Does no I/O.
     """
     return MetadataLog(
         LocalDirectoryStore(config.logs.dirs[0] / METADATA_FOLDER, clock=clock),
@@ -557,7 +557,7 @@ def make_metadata_log(
 def load_metadata(
     metadata_log: MetadataLog, config: BrokerConfig, mirror: ObjectStore | None
 ) -> None:
-    """Reads the log, or what the mirror has of it; blocks. Raises ArchiveUnknown, StorageError."""
+    """Reads the log, or its mirror in the bucket; blocks. Raises ArchiveUnknown, StorageError."""
     try:
         metadata_log.load()
     except TierError as error:
@@ -572,7 +572,7 @@ def load_metadata(
 
 
 def _config_of(topic: TopicImage, defaults: Mapping[str, str]) -> LogConfig:
-    """What a topic runs with, whatever has become of the defaults since it was made."""
+    """A topic's configuration, also where the current defaults would conflict with it."""
     config = LogConfig.resolve(topic.properties, defaults)
     try:
         config.check(topic.properties)
@@ -593,7 +593,7 @@ def load_logs(
 ) -> dict[TopicPartition, LocalLog]:
     """The logs on the disk that `image` knows, recovered where needed; blocks.
 
-    A folder of a topic that is gone, or that exists anew under another id, gets no log. It is kept,
+    The folder of a deleted topic, or of one recreated under another id, gets no log. It is kept;
     with `keep_empty_strays` False only if it has records.
     """
     defaults = config.topics.properties
@@ -615,7 +615,7 @@ def load_logs(
 
 
 def warn_of_unreachable_archive(image: MetadataImage) -> None:
-    """Kafka does not start then; here what is on the disk is served, and the rest is not lost."""
+    """Warns and goes on: local records are served, where Kafka would not start."""
     tiered = sorted(topic.name for topic in image.topics.values() if is_tiered(topic))
     if tiered:
         log.warning(

@@ -1,32 +1,31 @@
-"""This broker's archive in the bucket: whose it is, and what keeps it up to date.
+"""The ownership claim on the archive in the bucket, and the loops that keep it up to date.
 
     claim     cluster.json names this cluster, or is written if there is none
     then      mirror    the metadata log, after each change; if it goes on with another broker's
                         entries, that one owns the archive, and this one changes nothing any more
               groups    the groups' offsets, every strandline.remote.groups.upload.ms
               tiering   segments and manifests
-              look      every strandline.remote.check.interval.ms: what somebody deleted of
-                        cluster.json, the metadata and the groups is written again
+              look      every strandline.remote.check.interval.ms: deleted objects of
+                        cluster.json, the metadata and the groups are written again
 
-    stop      1 what the groups committed is read       2 the logs are closed, and marked so
+    stop      1 read the groups' latest commits         2 close the logs and mark the stop clean
                                                           crash point stop.after-mark
               3 the mirror    4 the groups' offsets       crash point stop.after-groups
               5 the list of changes
 
-A kill after any of these loses what comes after it, until the next start tells it: the mirror and
-the list are hints or histories that go on, and the groups are read again from their own log. 1 asks
-no store, and 3 to 5 together have STOP_S: what the store does not take until then waits for the
-next start, too. 4 needs 3, as always: a restore takes the topic from the mirror. 5 comes last,
-because it says how far the mirror is.
+After a kill the next start makes up for the missing steps: it continues the mirror and the list,
+and reads the groups again from their own log. 1 sends no request to the store; 3 to 5 share a
+deadline of STOP_S, and the next start also completes the writes that miss it. 4 needs 3, because a
+restore takes the topic from the mirror. 5 comes last, because it records the mirror's position.
 
 Nothing is written before the claim. A folder that is empty, and held this broker's archive before,
 is not claimed: its volume is not mounted, most likely (`folder_marks.py`). A bucket that cannot be
 asked at the start is asked again later, so that a broker starts, and serves what is on its disk,
 while the store is away.
 
-A store that takes no writes (rights to read alone, or no room) says whose archive it holds all the
-same. Then what is archived is served, nothing is copied, and the claim goes on asking until a write
-is taken.
+A store that refuses writes (read-only rights, or no space) still shows the owner of its archive.
+Then archived segments are served, no segment is copied, and the claim retries until a write
+succeeds.
 """
 
 from __future__ import annotations
@@ -108,7 +107,7 @@ class WrongArchive(StrandlineError):
 
 
 class ArchiveClaim:
-    """Whether the bucket is known to be this cluster's."""
+    """Claims the archive for this cluster and keeps the result."""
 
     def __init__(
         self,
@@ -128,28 +127,28 @@ class ArchiveClaim:
         self.deleted_count = 0
         # Why the store took no write when it was last asked to; None: it took it, or was not asked.
         self.refusal: TierError | None = None
-        # Known once it has taken writes.
+        # Known once the store has accepted writes.
         self.conditions: Conditions | None = None
-        # What the store was asked and has not answered yet, though nobody may wait for it.
+        # The request in flight, which may outlive the attempt that sent it.
         self._asking: asyncio.Future[_Answer] | None = None
         # What was logged last of a claim that is not whole.
         self._noted = ""
 
     @property
     def is_ours(self) -> bool:
-        """Whether the archive is this cluster's; it may be one that takes no writes."""
+        """Whether the archive is this cluster's, possibly in a store that refuses writes."""
         return self._is_ours
 
     @property
     def is_whole(self) -> bool:
-        """Whether there is nothing left to ask for."""
+        """Whether the claim is complete."""
         return self._is_ours and self.refusal is None
 
     async def attempt(self, *, wait_s: float | None = None) -> bool:
-        """Whether it is known to be ours; False if the store cannot be asked now.
+        """Whether the archive is known to be ours; False if the store is unreachable.
 
-        After `wait_s` it is not waited for any more; None waits as long as the store does. The
-        question stands meanwhile: the next attempt has its answer, and does not ask anew.
+        It waits at most `wait_s`; None waits as long as the store does. The request stays in
+        flight, and the next attempt takes its answer instead of sending another.
 
         Raises WrongArchive if it is another's: nothing may be written there. Raises InvalidConfig
         if the store cannot keep manifests safe.
@@ -159,7 +158,7 @@ class ArchiveClaim:
             # Not in the metadata thread: while the store hangs, topics can still be created.
             executor = self._workers.manifests
             self._asking = asyncio.get_running_loop().run_in_executor(executor, claim)
-            # A start that ends meanwhile leaves a question that nobody has the answer of.
+            # A start that ends meanwhile leaves a request whose answer has no reader.
             self._asking.add_done_callback(_note_failure)
         asking = self._asking
         try:
@@ -172,7 +171,7 @@ class ArchiveClaim:
             self._note(_UNREADABLE if isinstance(error, AccessDenied) else _AWAY, error)
             return self._is_ours
         finally:
-            # Whatever the answer was: who asks again is not given an old one.
+            # Whatever the answer was: the next attempt must not get an old one.
             if asking.done():
                 self._asking = None
         if answer.info is not None:
@@ -221,7 +220,7 @@ class ArchiveClaim:
     def _note(self, event: str, error: StorageError) -> None:
         """Says why the archive is not used as it should, once per kind of reason."""
         noted = f"{event} {type(error).__name__}"
-        # Of a store that goes away once it is known whose archive it holds, others tell.
+        # Other parts report a store that becomes unreachable after the claim.
         is_told = noted == self._noted or (event == _AWAY and self._is_ours)
         log.log(
             logging.DEBUG if is_told else logging.WARNING,
@@ -233,8 +232,8 @@ class ArchiveClaim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Answer:
-    """What a store says: whose archive it holds (`info`, None: nobody's), and why it takes no write
-    (`refusal`, None: it took some, and keeps `conditions`).
+    """A store's answer: the archive's owner (`info`, None without one), and why it refuses writes
+    (`refusal`, None: it accepted some, and honours `conditions`).
     """
 
     info: ClusterInfo | None
@@ -248,7 +247,7 @@ def _note_failure(asking: asyncio.Future[_Answer]) -> None:
 
 
 def _claim(store: ObjectStore, ours: ClusterInfo, mark: ArchiveMark | None) -> _Answer:
-    """Whose archive it is, ours if it was nobody's; blocks.
+    """The owner of the archive, which becomes ours if it had none; blocks.
 
         1 an archive that was there before is there   2 the store keeps conditions
         3 cluster.json                                4 this disk remembers the archive
@@ -277,7 +276,7 @@ def _claim(store: ObjectStore, ours: ClusterInfo, mark: ArchiveMark | None) -> _
 
 
 def _found_or_created(store: ObjectStore, ours: ClusterInfo) -> ClusterInfo:
-    """Where cluster.json is lost the metadata still say whose archive it is."""
+    """Finds or writes cluster.json; if it is lost, the mirrored metadata name the owner."""
     if load_cluster_info(store) is None and (owner := cluster_of(store)) not in (
         "",
         ours.cluster_id,
@@ -289,7 +288,7 @@ def _found_or_created(store: ObjectStore, ours: ClusterInfo) -> ClusterInfo:
 async def start_tiering(
     tiering: TieringManager, metadata_log: MetadataLog, workers: Workers
 ) -> None:
-    """Loads what the archive says of the partitions, and finds out beside it whose that is.
+    """Loads the partitions' manifests, and claims the archive meanwhile.
 
     Until then a partition that is behind its archive takes no records, and would seem to be empty;
     and one that has nothing else is not safe from a late commit of its last broker.
@@ -307,14 +306,14 @@ async def start_tiering(
 
 
 async def _claim_soon(tiering: TieringManager, metadata_log: MetadataLog, workers: Workers) -> None:
-    """Not at any price: the loop tries again, and says why."""
+    """Waits CLAIM_WAIT_S for the claim; the loop retries it and logs the reason."""
     with contextlib.suppress(TimeoutError, StorageError):
         async with asyncio.timeout(CLAIM_WAIT_S):
             await _tell(metadata_log.claim_mirror, tiering, workers)
 
 
 async def _tell(mirror: Callable[[], object], tiering: TieringManager, workers: Workers) -> None:
-    """Brings changes of the metadata to the bucket; `tiering` is told whose archive that shows.
+    """Mirrors changes of the metadata; `tiering` learns the owner of the archive from the result.
 
     Raises StorageError.
     """
@@ -370,14 +369,14 @@ class ArchiveUpkeep:
         )
 
     async def mirror_forever(self) -> None:
-        """Brings each change of the metadata to the bucket.
+        """Mirrors each change of the metadata to the bucket.
 
-        Until it is known whose the archive is, that is asked for alone: partitions may wait for it,
-        and the first `mirror_once` reads back all there is, with a request for each entry.
+        Until the owner of the archive is known, only the claim is made: partitions may wait for it,
+        and the first `mirror_once` reads back the whole mirror, with a request for each entry.
         """
         mirroring = RetryState("mirror", "metadata", policy=RetryPolicy(), clock=self._clock)
         while True:
-            # Who has lost the archive does not take it back when its metadata are deleted.
+            # A broker that lost the archive does not take it back when its metadata are deleted.
             is_lost = not (self._tiering.ownership.is_ours or self._tiering.ownership.is_unknown)
             if self._claim.is_ours and mirroring.may_try and not is_lost:
                 metadata_log = self._metadata_log
@@ -402,7 +401,7 @@ class ArchiveUpkeep:
                 await self._groups.run_once()
 
     async def look_forever(self) -> None:
-        """Writes again what was deleted in the bucket beside the topics."""
+        """Rewrites deleted objects outside the topics' folders."""
         looking = RetryState("look", "archive", policy=RetryPolicy(), clock=self._clock)
         while True:
             await asyncio.sleep(self._check_interval_ms / 1000)
@@ -421,7 +420,7 @@ class ArchiveUpkeep:
                 looking.succeeded()
 
     def deleted_counts(self) -> Mapping[str, int]:
-        """How many objects somebody deleted beside the topics, by what they are."""
+        """Counts of deleted objects outside the topics' folders, by kind."""
         return {
             "cluster": self._claim.deleted_count,
             "metadata": self._metadata_log.statistics().mirror_deleted_count,
@@ -441,7 +440,7 @@ class ArchiveUpkeep:
         self._tiering.changes.note_metadata(self._metadata_log.statistics().mirror_version)
 
     async def read_rest(self) -> None:
-        """1 of a stop, when nobody appends any more and the loops have ended."""
+        """Step 1 of a stop, after the last append and the end of the loops."""
         if not self._may_tell:
             return
         try:
@@ -451,7 +450,7 @@ class ArchiveUpkeep:
             _note_untold(error)
 
     async def tell_rest(self) -> None:
-        """3 to 5 of a stop: what a replica and a restore are to know of this run."""
+        """Steps 3 to 5 of a stop: writes the final state for replicas and restores."""
         if not self._may_tell:
             return
         crash_point(STOP_AFTER_MARK)
@@ -489,7 +488,7 @@ class ArchiveUpkeep:
 
 
 def _note_untold(error: Exception) -> None:
-    """Nothing is lost with the next start; a replica and a restore before it know less."""
+    """Logs an incomplete stop: replicas and restores lag until the next start completes it."""
     log.warning(
         "the archive was not told everything before the stop",
         extra={"fields": {"error": str(error) or "no answer in time"}},

@@ -1,13 +1,13 @@
-"""What runs beside the connections: the loops over the logs, and how a loop is kept running.
+"""Background loops over the logs, and the supervisor that restarts a failed loop.
 
     flush       closed segments, and open ones whose flush.ms or flush.messages is due; new epochs
     checkpoint  log starts
     revive      log folders that were offline and can be written again
-    expire      idempotent producers that were silent for too long
-    purges      deleted topics of which nothing is left
+    expire      idempotent producers after producer.id.expiration.ms without a batch
+    purges      deleted topics without data in either tier
 
-A loop that fails is logged and begun again; it never takes the broker with it. `app.py` starts
-them; `archive_upkeep.py` has those of the bucket.
+A failed loop is logged and restarted; it never stops the broker. `app.py` starts the loops;
+`archive_upkeep.py` has those of the bucket.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from strandline.storage.quiet_log import QuietLog
 
 log = logging.getLogger(__name__)
 
-# Before a loop that failed begins again.
+# Pause before a failed loop restarts.
 RESTARTS = Backoff(1.0, 60.0)
 # Closed segments are synced at the next turn; flush.ms is kept to this precision.
 FLUSH_CHECK_S = 1.0
 # Kafka's replica.high.watermark.checkpoint.interval.ms.
 CHECKPOINT_S = 5.0
-# An offline folder is probed with one small file, so often that nobody has to restart the broker.
+# An offline folder is probed with one small file, often enough that no operator has to restart.
 REVIVE_CHECK_S = 1.0
 # A partition whose folder could not be made, mostly for want of room, is a change of the metadata
 # each time it is tried: a file, and an object in the bucket.
@@ -54,10 +54,10 @@ PRODUCER_CHECK_S = 600.0
 
 
 async def keep_running(name: str, begin: Callable[[], Awaitable[None]]) -> None:
-    """Runs a loop, and begins it again if it fails.
+    """Runs a loop, and restarts it with a growing pause if it fails.
 
-    One that ran for a minute before is begun again as soon as at its first failure: those of last
-    week are no reason to leave a log folder offline for a minute.
+    The pause resets after a minute without failure: last week's failures are no reason to leave a
+    log folder offline for a minute.
     """
     loop = asyncio.get_running_loop()
     failures = 0
@@ -109,7 +109,7 @@ class LogUpkeep:
         self._running = running
         self._workers = workers
         self._clock = clock
-        # Logs that were opened anew and are not served yet: the metadata has to be told before.
+        # Reopened logs that are not served yet: the metadata log has to record them first.
         self._revived: list[RevivedLog] = []
         self._believed_ms = believed_ms
 
@@ -129,7 +129,7 @@ class LogUpkeep:
                 if _must_be_flushed(partition.log.local, now_s)
             ]
             while due:
-                # Taken out: nobody here is to hold a partition that is deleted later.
+                # Removed: this loop must not hold a partition that is deleted later.
                 together = [due.pop() for _ in due[:SYNC_THREADS]]
                 await asyncio.gather(*(_flush(one, quiet_log) for one in together))
                 together.clear()
@@ -143,13 +143,13 @@ class LogUpkeep:
                 unwritten.clear()
 
     async def checkpoint_forever(self) -> None:
-        """Writes down where the logs start."""
+        """Checkpoints the log start offsets."""
         while True:
             await asyncio.sleep(CHECKPOINT_S)
             await self._replicas.checkpoint_log_starts()
 
     async def revive_folders_forever(self) -> None:
-        """Takes log folders into service again that went offline and can be written once more."""
+        """Reopens offline log folders that are writable again."""
         loop = asyncio.get_running_loop()
         tried_s = -UNCREATED_RETRY_S
         while True:
@@ -173,7 +173,7 @@ class LogUpkeep:
             revived.clear()
 
     async def expire_producers_forever(self) -> None:
-        """Forgets idempotent producers that were silent for `producer.id.expiration.ms`."""
+        """Expires idempotent producers after `producer.id.expiration.ms` without a batch."""
         while True:
             await asyncio.sleep(PRODUCER_CHECK_S)
             now_ms = self._believed_ms()
@@ -200,7 +200,7 @@ async def _flush(partition: Partition, quiet_log: QuietLog) -> None:
 
 
 def _write_epochs(partitions: Sequence[Partition], quiet_log: QuietLog) -> None:
-    """Blocks."""
+    """Writes new leader epochs of the logs; blocks."""
     for partition in partitions:
         try:
             partition.log.local.write_epochs()
@@ -223,7 +223,7 @@ def _must_be_flushed(local: LocalLog, now_s: float) -> bool:
 
 
 class FinishedPurges:
-    """Deleted topics of which no tier has anything left, until the metadata log says so too."""
+    """Topics that are purged from both tiers but not yet from the metadata log."""
 
     def __init__(self) -> None:
         self._topic_ids: set[TopicId] = set()

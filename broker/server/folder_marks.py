@@ -1,12 +1,11 @@
-"""Marks in log folders that say who may start on them, and with which archive.
+"""Mark files in log folders: which kind of broker may start on them, and with which archive.
 
     .strandline-restore    `strandline restore` began here and did not come to its end
     .strandline-replica    a read-only replica lives here
     .strandline-archive    the URL of the local folder that holds the archive; in the first one only
 
-An ordinary broker starts on folders with neither of the first two. Who sets and takes them away is
-`restore.py` and `replica.py`. A folder that cannot be looked into cannot be locked either: that is
-said there.
+An ordinary broker starts on folders with neither of the first two. `restore.py` and `replica.py`
+set and remove them. An unreadable folder cannot be locked either, and the lock reports it.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ METADATA_FOLDER = "strandline-metadata"
 
 
 class RestoreRefused(StrandlineError):
-    """The folders or the bucket are not fit for a restore; nothing was changed."""
+    """The folders or the bucket are not fit for a restore; the restore changed no file."""
 
 
 class WrongFolder(StrandlineError):
@@ -55,11 +54,11 @@ def check_no_replica(folders: Iterable[Path]) -> None:
 
 
 class ArchiveMark:
-    """The note about one archive that is a local folder. Its methods block.
+    """The mark of an archive that is a local folder. Its methods block.
 
-    A volume that is not mounted at a start leaves an empty folder, and an empty folder is what a
-    new archive begins in. What this disk remembers tells the two apart. A bucket needs no such
-    note: it is there, or it says that it is not.
+    The mount point of a volume that is not mounted is an empty folder, and so is a new archive. The
+    mark on this disk tells the two apart. A bucket needs no mark: it exists, or the store reports
+    that it does not.
     """
 
     def __init__(self, folder: Path, url: str, *, check_present: Callable[[], None]) -> None:

@@ -1,10 +1,10 @@
-"""How log lines look: one event per line, constant text first, facts after it.
+"""Format of log lines: one event per line, constant text first, fields after it.
 
     2026-01-31T12:00:00.123Z WARNING storage.tiering.manager segment not archived partition=a-0 ...
 
 Modules write `log.warning("event", extra={"fields": {...}})`. Values with spaces are quoted, and
-whatever does not print is escaped, so that nothing that a client or a bucket sent can forge a line
-or steer a terminal. Very long ones are cut: a group's name may have 32,767 characters.
+unprintable characters are escaped, so that data from a client or a bucket cannot forge a line or
+steer a terminal. Very long values are cut: a group's name may have 32,767 characters.
 """
 
 from __future__ import annotations

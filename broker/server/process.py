@@ -1,7 +1,7 @@
 """The process around a broker: its signals, descriptors, standard streams, garbage and end.
 
-Who starts it may have closed the standard streams, their reader may be gone, and the disk behind
-them may be full: it serves whatever has become of them.
+The parent may have closed the standard streams, their reader may be gone, and the disk behind them
+may be full: the broker serves in all these cases.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FULL = 2
 
 
 class Serves(Protocol):
-    """A broker, as its process sees it."""
+    """The interface of a broker to its process."""
 
     async def start(self) -> None: ...
     async def run(self, stopping: asyncio.Event) -> None: ...
@@ -44,7 +44,7 @@ def run(make_broker: Callable[[], Serves]) -> int:
 
 
 class _Loop(asyncio.SelectorEventLoop):
-    """asyncio's, which ends without another thread: the system may have none to give."""
+    """asyncio's event loop, which ends without a new thread: the system may refuse one."""
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:
         """`Broker.stop` ends it, with all other pools."""
@@ -55,8 +55,8 @@ async def serve(make_broker: Callable[[], Serves]) -> int:
 
     SIGHUP as in Java: a terminal that is closed stops the broker, and `nohup` keeps it.
 
-    A start that is not over is given up, whether it waits for a store or for logs that are
-    recovered. What it did is what a kill leaves, and the next start recovers again.
+    A signal aborts an unfinished start, also one that waits for a store or for log recovery. The
+    disk is then as after a kill, and the next start recovers it.
 
     Raises StrandlineError if it cannot start.
     """
@@ -79,7 +79,7 @@ async def serve(make_broker: Callable[[], Serves]) -> int:
 
 
 class _Stopping:
-    """Whether the broker is to stop; ends a start that it comes in the middle of."""
+    """The stop request of a process; it cancels an unfinished start."""
 
     def __init__(self) -> None:
         self.event = asyncio.Event()
@@ -108,7 +108,7 @@ class _Stopping:
 
 
 def _raise_descriptor_limit() -> None:
-    """Takes as many file descriptors as the system lets us: each segment and connection has one."""
+    """Raises the descriptor limit to the system's maximum: segments and connections need many."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -163,18 +163,18 @@ def flush() -> None:
 class GarbageCollector:
     """Python's garbage collector, with full collections that stay short.
 
-    It looks at everything old when it looks for cycles among old objects, and the loop stands still
-    as long: 51 ms with a thousand partitions. Most of that lives as long as the process. What was
-    there at the start is frozen, and what has outlived a full collection that had much to look at:
+    A full collection scans all old objects and blocks the event loop meanwhile: 51 ms with a
+    thousand partitions. Most of them live as long as the process. Frozen are the objects of the
+    start, and the survivors of a large full collection:
 
         young ──► old ──more than OLD_MAX outlive a full collection──► frozen, passed over
          ▲                                                               │
          └──────────as many were frozen as lived at the last time────────┘   one complete look
 
-    Something frozen may end in a cycle that nobody finds. So when as much has been frozen as the
-    last complete look found alive, there is another one. That is rare, because a heap must double
-    for it, and it bounds what lies about by what lives. Invariant: at most OLD_MAX and what has
-    come since are looked at by any other collection.
+    A frozen object may become part of a garbage cycle. So when as many objects were frozen as the
+    last complete scan found alive, there is another. That is rare, because the heap must double for
+    it, and it bounds garbage by live objects. Invariant: any other collection scans at most OLD_MAX
+    objects and those made since.
     """
 
     def __init__(self, *, old_max: int = OLD_MAX, frozen_max: int = FROZEN_MAX) -> None:
@@ -188,15 +188,15 @@ class GarbageCollector:
         self.complete_looks = 0
 
     def start(self) -> None:
-        """What lives now lives for good. It is not searched for garbage before: a start leaves a
-        thousand objects of that.
+        """Freezes all live objects. There is no collection before, because a start leaves only a
+        thousand garbage objects.
         """
         gc.freeze()
         gc.callbacks.append(self._on_collection)
         gc.enable()
 
     def stop(self) -> None:
-        """Python's collector goes on as it does by itself."""
+        """Returns to Python's own collector."""
         with suppress(ValueError):  # it never started
             gc.callbacks.remove(self._on_collection)
 

@@ -18,7 +18,7 @@ from strandline.storage.tiering.policy.ownership import Ownership, OwnershipStat
 
 
 class RemoteTier:
-    """The reader of archived segments with its caches, and who copies to the archive."""
+    """The reader of archived segments with its caches, and the tiering manager."""
 
     def __init__(
         self,
@@ -53,18 +53,18 @@ class RemoteTier:
             config=tiering,
             metrics=self.counters,
             on_topic_purged=lambda info: on_topic_purged(info.topic_id),
-            # Who follows changes nothing, whosever it is.
+            # A read-only replica changes no archive, whoever owns it.
             ownership=Ownership(OwnershipState.OURS if tiering.follows else OwnershipState.UNKNOWN),
         )
 
     def follow(self, current: BrokerConfig) -> None:
-        """Takes over what may be altered while the broker runs."""
+        """Adopts altered keys while the broker runs."""
         self.manager.reconfigure(current.tiering)
         self._workers.resize(current)
         self.reader.resize(current.cold_reader)
 
     def store_requests(self) -> tuple[Mapping[str, int], int] | None:
-        """What was asked of S3 so far, and how many attempts failed; None for other stores."""
+        """Counts of S3 requests and failed attempts so far; None for other stores."""
         if not self._store.url.startswith("s3"):
             return None
         from strandline.storage.remote.s3.store import S3Store

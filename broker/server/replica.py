@@ -7,8 +7,8 @@
     runs    every strandline.remote.replica.poll.ms        what changed last; and that, again
             every strandline.remote.replica.full.poll.ms   the mirror and every manifest
 
-What changed last is asked for before what it names (storage/tiering/changes/change_reader.py): what
-changes in between is named next time.
+The list of changes is read before the manifests that it names, so a change in between is in the
+next list (storage/tiering/changes/change_reader.py).
 
 Its folders hold nothing of the origin but where each log ended, and the offsets of the replica's
 own groups. They are marked: an ordinary broker does not start on them, since it would take the
@@ -56,7 +56,7 @@ log = logging.getLogger(__name__)
 
 
 class ReplicaBroker(Broker):
-    """See the top of this file."""
+    """A read-only broker over another broker's bucket."""
 
     def __init__(self, config: BrokerConfig, clock: Clock) -> None:
         """Raises InvalidConfig without a remote tier."""
@@ -72,7 +72,7 @@ class ReplicaBroker(Broker):
         )
         self._cluster_id = ""
         self._changes: ChangeReader
-        # The mirror has not been read since it was to be.
+        # A read of the mirror is due.
         self._is_behind = False
         self._following: FollowingMetadata
 
@@ -122,7 +122,7 @@ class ReplicaBroker(Broker):
         self._metadata = self._following
         image = self._following.image
         self._running.follow(image)
-        # What it has of a topic that was deleted meanwhile is nothing that anybody would want back.
+        # Its folders of a deleted topic hold no records, so they are not kept.
         load = partial(
             load_logs, self._log_dirs, image, self._running.current, keep_empty_strays=False
         )
@@ -153,7 +153,7 @@ class ReplicaBroker(Broker):
         )
 
     def _retained_logs(self) -> Iterable[UnifiedLog]:
-        """Only the replica's own: what the origin lets go is seen in its manifests."""
+        """Only the replica's own logs: the origin's deletions show in its manifests."""
         logs = (partition.log for partition in self._replicas.partitions())
         return (unified_log for unified_log in logs if not isinstance(unified_log, FollowedLog))
 

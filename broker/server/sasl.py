@@ -1,4 +1,4 @@
-"""Which listeners ask who comes, and the handler of a new connection.
+"""SASL settings of listeners, and the handler of each new connection.
 
     listener.security.protocol.map=CLIENTS:SASL_PLAINTEXT
     sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256
@@ -38,7 +38,7 @@ NONCE_BYTES = 24
 
 
 class _Open:
-    """The handler of a listener without SASL: everybody is nobody in particular."""
+    """The connection handler of a listener without SASL: every client is anonymous."""
 
     def __init__(self, dispatcher: Dispatcher, listener: str) -> None:
         self.handle: Callable[[memoryview, str, float], Answer] = partial(
@@ -66,7 +66,7 @@ class ConnectionHandlers:
 
 
 def sasl_listeners(config: BrokerConfig) -> Sequence[str]:
-    """Names of the listeners that ask who comes."""
+    """Names of the listeners with SASL."""
     elements = config.given.get("listener.security.protocol.map", "").split(",")
     protocols = parse_protocol_map([element.strip() for element in elements if element.strip()])
     return [
@@ -81,7 +81,7 @@ def check_sasl(config: BrokerConfig) -> None:
 
 
 def settings_of(config: BrokerConfig, metadata: Metadata, listener: str) -> SaslSettings:
-    """What the gate of each connection at `listener` goes by."""
+    """The SASL settings of connections at `listener`."""
     own_lifetime = of_listener(config.given, listener, "connections.max.reauth.ms")
     makers: dict[str, Callable[[], Exchange]] = {}
     for name in enabled_mechanisms(config, listener):

@@ -13,10 +13,10 @@
     cleaner (log.cleaner.threads)  talks to a compacting child process each
     decoding (1)   large requests
     moves (1)      copies of partitions for another log folder
-    default (2)    whatever asks for asyncio's default pool, which must be a plain one
+    default (2)    users of asyncio's default pool, which must be a plain one
 
-`app.py` alone makes them; who works in one is given it. They get over a thread that the system did
-not give.
+`app.py` alone makes the pools and passes them to their users. They survive a thread that the system
+refused.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from strandline.storage.concurrency.resizable_pool import DefaultPool, Resizable
 
 # Manifests and topic.json are small: a few at a time, and never behind a copy.
 MANIFEST_THREADS = 4
-# Nobody is served yet, and each waits for the store: as many as the tiering loads side by side.
+# No client is served yet, and each thread waits for the store: as many as tiering loads at once.
 MANIFEST_THREADS_AT_START = 16
 # ListOffsets by time decompresses a batch of each partition.
 LOOKUP_THREADS = 2
-# An fsync waits for the device and for nobody else; ten at once take little longer than one.
+# An fsync waits for the device alone; ten at once take little longer than one.
 SYNC_THREADS = 8
-# Codecs let go of the interpreter while they work, so a second thread helps; each may hold a whole
+# Codecs release the GIL while they work, so a second thread helps; each may hold a whole
 # decompressed batch.
 RECORD_THREADS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workers:
-    """Every pool of the broker; see the top of this file for what each does."""
+    """All thread pools of the broker."""
 
     disk: ResizablePool
     syncs: ResizablePool
@@ -61,7 +61,7 @@ class Workers:
 
     @classmethod
     def start(cls, config: BrokerConfig) -> Workers:
-        """The pools; their threads begin with the first call of each. `stop` ends them."""
+        """Makes the pools, whose threads start with the first call of each. `stop` ends them."""
         return cls(
             disk=ResizablePool(1, "disk"),
             syncs=ResizablePool(SYNC_THREADS, "syncs"),
@@ -80,7 +80,7 @@ class Workers:
         )
 
     def resize(self, config: BrokerConfig) -> None:
-        """Takes over the sizes that may change while the broker runs."""
+        """Adopts altered pool sizes while the broker runs."""
         self.copier.resize(config.tiering.workers)
         self.reader.resize(config.cold_reader.parallel_downloads_max)
         self.expiration.resize(config.tiering.expiration_threads)
@@ -90,7 +90,7 @@ class Workers:
         return {"copier": self.copier, "reader": self.reader, "expiration": self.expiration}
 
     def stop(self) -> None:
-        """Ends the threads without waiting: what still runs is given up."""
+        """Ends the threads without waiting for running work."""
         pools: tuple[Executor, ...] = (
             self.decoding,
             self.reader,
