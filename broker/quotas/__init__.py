@@ -1,1 +1,1 @@
-"""How much a client may take, and for how long one that took more is not listened to."""
+"""Client quotas and throttle times, and the pace of cold reads beside live traffic."""

@@ -1,4 +1,4 @@
-"""AlterClientQuotas and DescribeClientQuotas, decided on an image: values in, values out.
+"""Decides AlterClientQuotas and DescribeClientQuotas on a metadata image. Pure.
 
 Codes and messages follow Kafka (`ClientQuotaControlManager`, `ClientQuotasImage`); where a request
 is refused there, it is refused here, whole or by entity.
@@ -43,7 +43,7 @@ class NamePart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaChange:
-    """`value` None takes the quota away."""
+    """One key of an alteration; `value` None removes the quota."""
 
     key: str
     value: float | None
@@ -51,7 +51,7 @@ class QuotaChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alteration:
-    """What one entity shall have from now on; keys that are not named stay."""
+    """The requested quotas of one entity; keys that are not named stay."""
 
     entity: tuple[NamePart, ...]
     changes: tuple[QuotaChange, ...]
@@ -59,7 +59,7 @@ class Alteration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterationResult:
-    """What became of one alteration."""
+    """The result of one alteration."""
 
     entity: tuple[NamePart, ...]
     error_code: ErrorCode = ErrorCode.NONE
@@ -180,7 +180,7 @@ def _check_value(key: QuotaKey, value: float) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
-    """Which entities are asked for.
+    """The filter of a DescribeClientQuotas request.
 
     `exact` are names by type, the empty one for the default; `any_of` are types of any name. With
     `strict` an entity must have no further types.

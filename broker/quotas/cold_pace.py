@@ -1,27 +1,26 @@
-"""How fast cold reads may go while there is live traffic: they get what it leaves. Pure: time is
-given.
+"""Rate limit of cold reads beside live traffic. Pure: callers pass the time.
 
-    live    records are produced, which consumers at the end of the log wait for
-    cold    answers from the archive, and the downloads for them
+    live    produce requests, whose records consumers at the end of the log wait for
+    cold    answers from the archive, and their downloads
 
-While something was live within LIVE_S, cold answers go in turns of TURN_BYTES, and no faster than a
-limit; downloads begin no faster than that either. The limit follows the lateness of a clock's ticks
-(`storage/system/timer.py`), which is what a live request waited for that came at the same moment,
-for the loop or for a core:
+After a produce request, cold answers go in turns of TURN_BYTES for LIVE_S, and no faster than a
+limit; downloads begin no faster than that either. The limit follows the lateness of timer ticks
+(`storage/system/timer.py`): a live request of the same moment waited as long for the loop or a
+core.
 
     the tick was late    limit x DECREASE, once in CUT_S
     it was not           limit x INCREASE, if the limit is what cold waits for
 
-These are in balance when one tick in a hundred is late: what is bounded is the 99th percentile of
-the wait. It never falls below a floor, so a rewind always advances.
+These balance when one tick in a hundred is late, so they bound the 99th percentile of the wait.
+The limit never falls below a floor, so a rewind always advances.
 
-How late is late? Later than the setting, or, where the machine has much else to do, than RATIO
-times what it is without cold. That is looked at now and then, with cold standing still:
+A tick is late if it is later than the setting or, on a busy machine, than RATIO times its lateness
+without cold reads. Regular pauses of cold reads measure the latter:
 
     cold ..........| draining | looking |..................... QUIET_PART times as long ........|
                    no turn, no download begins; ticks count once no download is under way
 
-Without anything live there is no limit, no tick, and no turn but those that everybody has.
+Without live traffic there is no limit and no tick, and cold answers have the turns of all answers.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ TURN_BYTES = 64 * 1024
 # millisecond, or every ten: in step, all of them would come beside a request or none of them would.
 # At the default floor about a turn falls due with each tick; more ticks would bring only work.
 TICK_S = 0.015629
-# What was not used up for so many ticks is not caught up on.
+# Unused allowance expires after so many ticks.
 BURST_TICKS = 2
 # log(1 / DECREASE) is a hundred times log(INCREASE).
 DECREASE = 0.7
@@ -74,7 +73,7 @@ IDLE_S = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaceConfig:
-    """How cold reads make way for live traffic."""
+    """Settings of the pace of cold reads."""
 
     lateness_s_max: float = key(
         "strandline.remote.fetch.yield.ms",
@@ -101,7 +100,7 @@ class PaceConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaceStatistics:
-    """The limit, 0 if there is none now; what counts as late; the time in which cold waited."""
+    """The limit (0: none now), the lateness that counts as late, and the time cold reads waited."""
 
     limit_bytes_per_s: float
     lateness_s_max: float
@@ -111,7 +110,7 @@ class PaceStatistics:
 
 
 class _UsualLateness:
-    """The 99th percentile of the lateness without cold, as far as it is known."""
+    """Running estimate of the 99th percentile of tick lateness without cold reads."""
 
     __slots__ = ("_lateness_s",)
 
@@ -123,7 +122,7 @@ class _UsualLateness:
         return max(setting_s, min(RATIO * self._lateness_s, LATE_S_MAX))
 
     def saw(self, lateness_s: float, setting_s: float) -> None:
-        """So late was a tick without cold."""
+        """Records the lateness of a tick without cold reads."""
         least_s = setting_s / RATIO
         known_s = max(self._lateness_s, least_s)
         if lateness_s > known_s:
@@ -133,12 +132,12 @@ class _UsualLateness:
 
 
 class ColdPace:
-    """See the top of this file. Used on the event loop only."""
+    """Rate limiter of cold answers and downloads. Used on the event loop only."""
 
     def __init__(self, settings: Callable[[], PaceConfig]) -> None:
         """`settings` are asked for at every use: they may be altered."""
         self._settings = settings
-        # Answers that wait for a turn; whoever gives the turns keeps it.
+        # Answers that wait for a turn; the scheduler of the turns maintains it.
         self.waiting_count = 0
         self._live_s = -LIVE_S
         self._cold_s = -IDLE_S
@@ -163,20 +162,20 @@ class ColdPace:
     # --- what happens ------------------------------------------------------------------------
 
     def saw_live(self, now_s: float) -> None:
-        """A producer sent something."""
+        """Notes a produce request."""
         self._live_s = now_s
 
     def is_held(self, now_s: float) -> bool:
-        """Whether cold has a limit and small turns now."""
+        """Whether cold reads have a limit and small turns now."""
         return now_s - self._live_s < LIVE_S and self._settings().lateness_s_max > 0
 
     @property
     def stands_still(self) -> bool:
-        """Whether cold pauses, to be compared with."""
+        """Whether cold reads pause for a measurement."""
         return self._pause_began_s is not None
 
     def ticked(self, lateness_s: float, now_s: float) -> None:
-        """A tick came `lateness_s` after its time, while cold answers were on their way."""
+        """Adjusts the limit after a tick that came `lateness_s` after its time."""
         settings = self._settings()
         if self._pause_began_s is not None:
             self._measure_quiet(lateness_s, now_s, settings.lateness_s_max)
@@ -194,7 +193,7 @@ class ColdPace:
             self._pause_began_s = now_s
 
     def _measure_quiet(self, lateness_s: float, now_s: float, setting_s: float) -> None:
-        """Cold stands still: how late are ticks without it?"""
+        """Measures the lateness of ticks during a pause of cold reads."""
         assert self._pause_began_s is not None
         paused_s = now_s - self._pause_began_s
         if self._measuring_began_s is None:
@@ -228,7 +227,7 @@ class ColdPace:
     # --- answers -----------------------------------------------------------------------------
 
     def turn_bytes(self, now_s: float) -> int:
-        """What somebody who waits may send now; 0 if nobody may."""
+        """Bytes that a waiting cold answer may send now; 0 if none may."""
         burst_bytes = self._limit * BURST_TICKS * TICK_S
         allowed_bytes = self._answers.tokens(now_s, per_s=self._limit, burst=burst_bytes)
         if allowed_bytes > 0 and not self.stands_still:
@@ -243,11 +242,11 @@ class ColdPace:
         return 0
 
     def sent(self, size_bytes: int) -> None:
-        """So many bytes went in a turn."""
+        """Counts the bytes of a turn."""
         self._answers.take(size_bytes)
 
     def answer_bytes_max(self, now_s: float) -> int | None:
-        """How large a cold answer should be, beside those that wait; None: as it likes."""
+        """Size limit of a cold answer beside the waiting ones; None without a limit."""
         if not self.is_held(now_s):
             return None
         share = self._limit * ANSWER_S / (self.waiting_count + 1)

@@ -1,13 +1,12 @@
-"""What each client has taken lately, and how long it has to be left alone for it.
+"""Client quotas: measures each client's rates and computes throttle times.
 
-Each method records and says for how many ms the client is to be throttled; 0 for most. What is
-done with that is the caller's: the answer goes out at once with `throttle_time_ms`, and its
-connection is not read until that time is over (KIP-219).
+Each method records usage and returns the throttle time in ms, 0 for most clients. The caller sends
+the answer at once with `throttle_time_ms` and mutes the connection for that time (KIP-219).
 
-Without quotas `is_active` is False, and nothing here is called: no cost where nothing is limited.
+Without quotas `is_active` is False and no caller asks, so unlimited brokers pay no cost.
 
-Kafka takes rates by the wall clock. Here time is monotonic: a clock that is put back by an hour
-must not hold clients up until it has caught up with itself.
+Kafka measures rates by the wall clock. Here time is monotonic: a clock that is set back by an hour
+must not throttle clients for an hour.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ class _Gauges(Generic[GaugeT]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaWindows:
-    """Over which time the rates of clients are taken: all full windows but the current one."""
+    """The time windows of rate measurements: all full windows but the current one."""
 
     count: int = key(
         "quota.window.num",
@@ -83,7 +82,7 @@ class QuotaWindows:
 
     @property
     def full_ms(self) -> int:
-        """What is surely behind us when a rate is said to be known."""
+        """The length of all full windows, which a known rate covers."""
         return (self.count - 1) * self.length_ms
 
     @property
@@ -159,7 +158,7 @@ class ClientQuotas:
         self.is_active = False
 
     def follow(self, image: MetadataImage) -> None:
-        """Takes over what is stored; what clients have taken lately stays known."""
+        """Adopts the stored quotas; measured rates of clients stay."""
         self._table = QuotaTable(image.client_quotas)
         self.is_active = self._table.has_clients
 
@@ -168,37 +167,37 @@ class ClientQuotas:
         return self._table
 
     def produced(self, user: str, client_id: str, size_bytes: int) -> int:
-        """producer_byte_rate: a produce request of that size came."""
+        """producer_byte_rate: records a produce request of that size."""
         return self._record(
             self._produced, QuotaKey.PRODUCER_BYTE_RATE, user, client_id, size_bytes
         )
 
     def fetched(self, user: str, client_id: str, size_bytes: int) -> int:
-        """consumer_byte_rate: an answer of that size is about to go."""
+        """consumer_byte_rate: records an answer of that size before it is sent."""
         return self._record(self._fetched, QuotaKey.CONSUMER_BYTE_RATE, user, client_id, size_bytes)
 
     def fetch_bytes_max(self, user: str, client_id: str) -> float:
-        """The largest answer that a client can get without being throttled for ever."""
+        """The largest answer that does not throttle the client for ever."""
         limit = self._table.find(QuotaKey.CONSUMER_BYTE_RATE, user, client_id)
         if limit is None:
             return float("inf")
         return limit.bound * self._windows.full_ms / 1000
 
     def unfetched(self, user: str, client_id: str, size_bytes: int) -> None:
-        """The answer did not go after all: an empty one takes its place."""
+        """Reverts `fetched` for an answer that was replaced with an empty one."""
         limit = self._table.find(QuotaKey.CONSUMER_BYTE_RATE, user, client_id)
         if limit is not None:
             self._fetched.of(limit.sharers).record(-size_bytes, _monotonic_ms(self._clock))
 
     def requested(self, user: str, client_id: str, busy_s: float) -> int:
-        """request_percentage: a request kept the broker busy for so long."""
+        """request_percentage: records the processing time of a request."""
         throttle_ms = self._record(
             self._requested, QuotaKey.REQUEST_PERCENTAGE, user, client_id, 100 * busy_s
         )
         return min(throttle_ms, REQUEST_WINDOWS_MAX * self._windows.length_ms)
 
     def connected(self, address: str) -> int:
-        """connection_creation_rate: somebody connects. What is not let in does not count."""
+        """connection_creation_rate: records a connection; refused connections do not count."""
         if not self._table.has_addresses:
             return 0
         bound = self._table.find_address(address)
@@ -213,9 +212,9 @@ class ClientQuotas:
         return throttle_ms
 
     def accepted(self, listener: str, rates: ConnectionRates) -> int:
-        """max.connection.creation.rate: somebody was accepted, and is to wait so long.
+        """max.connection.creation.rate: records an accepted connection and returns its delay.
 
-        It counts all the same, as it is let in then. No wait is longer than a window, as in Kafka.
+        A delayed connection counts too. No delay is longer than a window, as in Kafka.
         """
         now_ms = _monotonic_ms(self._clock)
         wait_ms = 0

@@ -1,12 +1,12 @@
-"""Whose quota a request counts against: the precedence of KIP-55, decided on the stored quotas.
+"""Lookup of the quota that applies to a request: the precedence of KIP-55 on the stored quotas.
 
     1  user + client id            4  default user + client id            7  client id
     2  user + default client id    5  default user + default client id    8  default client id
     3  user                        6  default user
 
-The first row that has a value for the key wins. It also says who shares it: rows with both share
-one allowance per pair, rows 3 and 6 one per user, whatever its clients call themselves, rows 7 and
-8 one per client id, whoever it belongs to.
+The first row that has a value for the key wins. It also decides how the allowance is shared: rows
+with both names have one per pair, rows 3 and 6 one per user across client ids, rows 7 and 8 one per
+client id across users.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DEFAULT_NAME = ""
 
 
 class EntityType(StrEnum):
-    """What a quota can be for."""
+    """The type of an entity that has quotas."""
 
     USER = "user"
     CLIENT_ID = "client-id"
@@ -30,7 +30,7 @@ class EntityType(StrEnum):
 
 
 class QuotaKey(StrEnum):
-    """What can be limited."""
+    """A quota key; the values are Kafka's names."""
 
     PRODUCER_BYTE_RATE = "producer_byte_rate"
     CONSUMER_BYTE_RATE = "consumer_byte_rate"
@@ -54,14 +54,14 @@ Sharers: TypeAlias = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A bound, and who shares it."""
+    """A bound, and the key of the clients that share it."""
 
     bound: float
     sharers: Sharers
 
 
 class QuotaTable:
-    """The stored quotas, ready to be asked. Immutable."""
+    """Immutable lookup table of the stored quotas."""
 
     __slots__ = ("_quotas", "has_addresses", "has_clients")
 
