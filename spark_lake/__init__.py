@@ -1,4 +1,4 @@
-"""The archive without a broker: a data source for Spark, and the same scan for everything Arrow.
+"""Reads the archive without a broker: a data source for Spark, and a scan that returns Arrow.
 
     from strandline.spark_lake import register
     register(spark)

@@ -1,12 +1,12 @@
-"""What an archive holds: its cluster, its topics, the manifests of their partitions.
+"""Catalog of an archive: its cluster, its topics, the manifests of their partitions.
 
     cluster.json -> LIST topics/ (folder names only) -> topic.json of the wanted topics
                  -> manifest.json of the wanted partitions -> sealed pages, as far as needed
                                                            -> pieces of the open segment
 
-A partition without a manifest has no rows, a folder without `topic.json` is no topic. Neither is
-believed on a 404 alone: both objects are written before what they describe and deleted after it, so
-a LIST of the topic's folder must show nothing that needs them (docs/decisions, 23).
+A partition without a manifest has no rows, a folder without `topic.json` is no topic. A 404 alone
+proves neither: both objects are written before the objects they describe and deleted after them, so
+a LIST of the topic's folder must show no object that needs them (docs/decisions, 23).
 
 Nothing here lists data. Each object is loaded by `storage.remote.manifest`, as in the broker.
 """
@@ -65,7 +65,7 @@ R = TypeVar("R")
 PARALLEL_READS = 16
 # Pieces of open segments are read as a whole where there are transactions, 16 MiB each.
 PARALLEL_PIECES = 4
-# How often a manifest is looked at whose pieces go while they are read.
+# Attempts to read a manifest whose pieces are deleted meanwhile.
 LOOKS_MAX = 3
 # How many topic names an error message shows.
 NAMES_SHOWN = 10
@@ -151,7 +151,7 @@ class Catalog:
         offsets: OffsetRange,
         isolation: Isolation,
     ) -> tuple[SegmentEntry, ...]:
-        """What holds these offsets now, pieces of the open segment included; () if not all are.
+        """The entries that hold these offsets now, open-segment pieces included; () if incomplete.
 
         Raises what `load_partitions` raises.
         """
@@ -168,7 +168,7 @@ class Catalog:
         return tuple(entries) if entries[0].base_offset <= offsets.start_offset else ()
 
     def _with_open_segment(self, archived: LakePartition, *, isolation: Isolation) -> LakePartition:
-        """A piece may go while it is looked at; then a newer manifest says what holds its records.
+        """The manifest with its pieces; reloads it if a piece is deleted meanwhile.
 
         Raises what `with_open_segment` raises.
         """
@@ -190,7 +190,7 @@ class Catalog:
     def _proven(
         self, topic: TopicInfo, missing: Sequence[TopicIdPartition]
     ) -> dict[TopicIdPartition, Manifest | None]:
-        """Of partitions whose manifest was not found: it after all, or None for an empty one.
+        """Rechecks partitions without a manifest: the manifest, or None for an empty partition.
 
         Raises ObjectNotFound for a topic that is just being deleted, and for a manifest that must
         be there.
@@ -259,7 +259,7 @@ class Catalog:
         gone: Collection[str],
         others: Collection[str],
     ) -> None:
-        """`gone`: topics that were deleted, as far as anybody looked; `others`: what there is."""
+        """`gone`: topics that were found deleted; `others`: the existing ones."""
         names = sorted(others)
         shown = ", ".join(names[:NAMES_SHOWN]) + (", ..." if len(names) > NAMES_SHOWN else "")
         has = f"it has {shown}" if names else "it has no topics yet"
@@ -293,7 +293,7 @@ class Catalog:
             return load_topic_info(self._reader, folder.topic, folder.topic_id)
 
     def _unless_purged(self, folder: TopicFolder) -> TopicInfo | None:
-        """Of a folder whose `topic.json` was not found: it after all, or None where a purge ended.
+        """Rechecks a folder without `topic.json`: the description, or None after a purge.
 
         Such a folder may hold uploads that came late, but no manifest. Raises ObjectNotFound for a
         description that must be there.
@@ -328,7 +328,7 @@ class Catalog:
 
     @contextmanager
     def _naming_objects(self) -> Iterator[None]:
-        """Damaged objects and those of later releases are told with the archive they lie in."""
+        """Adds the archive's URL to errors about damaged objects and later formats."""
         with naming_later_formats(self._reader.url):
             try:
                 yield

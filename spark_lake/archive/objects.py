@@ -1,12 +1,12 @@
-"""The bucket as the lake reads it: whole small objects, exact ranges, one level of folders.
+"""Reader of objects in the bucket: whole small objects, exact ranges, one level of folders.
 
 fsspec is in front (s3fs for `s3://`), because that is what Spark users have installed and know how
 to configure. This class adds what the lake needs on top: exactly the bytes asked for or an error,
 the four kinds of error of `storage.errors`, few and bounded retries, and a count of what was read.
 
-Forks: Spark forks its Python workers, and s3fs must be made after the fork. So nothing is opened
-before the first read, what was opened is opened anew behind a fork (the connections are those of
-the other process), and pickling (driver to executor) carries only the way to open it.
+Forks: Spark forks its Python workers, and s3fs must be created after the fork. So the first read
+opens the file system, a read after a fork opens it again (the connections belong to the other
+process), and pickling (driver to executor) carries only the parameters to open it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _regions: dict[tuple[str | None, str], str | None] = {}
 # Only signing needs a region on servers that have none; it is the one S3 began with.
 DEFAULT_REGION = "us-east-1"
 
-# What readers say to do; the reader inside the JVM is handed the same words (`jvm/plan.py`).
+# Advice in error messages; `jvm/plan.py` passes the same texts to the reader inside the JVM.
 RETENTION_HINT = (
     "if retention or a topic deletion removed it while the query ran, run the query again"
     " (strandline.remote.delete.grace.ms is how long removed objects stay readable)"
@@ -68,7 +68,7 @@ DENIED_HINT = (
 
 @contextmanager
 def naming_later_formats(url: str) -> Iterator[None]:
-    """What a later release wrote is told with the archive it lies in, and what to do about it."""
+    """Adds the archive's URL and the remedy to errors about formats of later releases."""
     try:
         yield
     except UnsupportedFormat as error:
@@ -89,7 +89,7 @@ class FileSystem(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadStatistics:
-    """What was asked of the bucket so far."""
+    """Counts of requests and bytes read from the bucket so far."""
 
     request_count: int
     bytes_read: int
@@ -161,7 +161,7 @@ class ObjectReader:
         return found
 
     def addresses(self, keys: Iterable[str], valid_s: int) -> dict[str, str]:
-        """What reads each object without this package: the path of a file, or a signed URL.
+        """The addresses of objects for readers outside this package: file paths, or signed URLs.
 
         Raises a TierError if they cannot be signed.
         """
@@ -197,9 +197,9 @@ class ObjectReader:
             return self._file_system
 
     def _signing(self) -> FileSystem:
-        """What signs for the region that the bucket is in: nobody follows a signature elsewhere.
+        """The file system that signs for the bucket's region: signed URLs are not redirected.
 
-        Requests of s3fs itself are led there by botocore.
+        botocore redirects the requests of s3fs itself.
         """
         file_system = self._open()
         with self._lock:
@@ -258,7 +258,7 @@ _CREDENTIAL_ERRORS = (
     "UnauthorizedSSOTokenError",
 )
 
-# What no second try mends: a profile, a region, a bucket's name that cannot be.
+# Errors that no retry cures: an invalid profile, region or bucket name.
 _SETTING_ERRORS = (
     "ConfigNotFound",
     "ConfigParseError",
@@ -300,7 +300,7 @@ def _open_file_system(url: str, s3: S3Options) -> FileSystem:
 
 
 def _region_of(file_system: Any, bucket: str, endpoint_url: str | None) -> str | None:
-    """Where a bucket is, which S3 also tells those whom it refuses; None if nothing is told.
+    """The region of a bucket, which S3 tells even with a refusal; None if the server tells none.
 
     Each process asks once: a bucket stays where it is.
     """

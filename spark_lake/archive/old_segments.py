@@ -1,4 +1,4 @@
-"""Which partitions have segments of messages from before Kafka 0.11 (v0 and v1).
+"""Detects partitions with segments of messages from before Kafka 0.11 (v0 and v1).
 
 An old Kafka's folder may hold them, and its segments are archived as they are. They lie at the
 begin of a log and know no leader epoch, so that the manifest has epoch 0 for them, which segments
@@ -34,9 +34,9 @@ def may_be_old(piece: SegmentSlice) -> bool:
 def old_partitions(splits: Iterable[Split], reader: ObjectReader) -> frozenset[TopicPartition]:
     """The partitions whose first planned segment begins with an old message.
 
-    A segment that is gone counts as new: the task that reads it tells what became of it, if one
-    ever does. What an object begins with is asked for once in a process, because objects are never
-    written again. Raises as `ObjectReader.get` does for all else.
+    A deleted segment counts as new: a task that reads it reports the deletion. Each process reads
+    the beginning of an object once, because objects are never rewritten. Raises as
+    `ObjectReader.get` does for all else.
     """
     first: dict[TopicPartition, SegmentSlice] = {}
     for split in splits:

@@ -1,4 +1,4 @@
-"""The pieces of the open segment as the end of the archive: records of the last hour, not week.
+"""Reads the pieces of the open segment as the archive's end, for records of the last hour.
 
     segments   [ archived ][ archived ]
     pieces                             [ piece ][piece][p]      manifest, written by the broker
@@ -133,7 +133,7 @@ def _before(
 
 
 class _What(Enum):
-    """What a batch says about its producer's transaction."""
+    """The state of its producer's transaction that a batch shows."""
 
     WROTE = "wrote"
     COMMITTED = "committed"
@@ -151,7 +151,7 @@ class _Event(NamedTuple):
 
 
 class _Transactions:
-    """Which were aborted, and where the first begins that has no marker yet."""
+    """The aborted transactions, and the first offset of the first undecided one."""
 
     def __init__(self) -> None:
         self._open: dict[int, Offset] = {}
@@ -169,7 +169,7 @@ class _Transactions:
 
     @property
     def stable_end(self) -> Offset:
-        """Everything below is decided."""
+        """The first undecided offset: every transaction below it has ended."""
         return min(self._open.values(), default=INT64_MAX)
 
 
@@ -178,7 +178,7 @@ class _Transactions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Scan:
-    """What the batches of one piece say."""
+    """The transaction events in the batches of one piece."""
 
     record_count: int
     has_transactions: bool
@@ -242,7 +242,7 @@ def _events(content: bytes) -> Iterator[_Event]:
 
 
 def _ended(content: bytes, batch: Batch) -> _What | None:
-    """What the marker in a control batch says; None for control records of other kinds, or gone.
+    """The outcome in a control batch's marker; None for other control records, or without records.
 
     As the broker reads it. Raises CorruptRecords if it is no control record at all.
     """

@@ -1,4 +1,4 @@
-"""One archived segment as the lake reads it: its `.meta` sections, and its log in checked windows.
+"""Reads one archived segment: its `.meta` sections, and its log in checked windows.
 
     .meta    tail -> directory -> STATISTICS (which chunks), TXN_INDEX (what was aborted)
     .log     ranges of chunks, each read in windows:
@@ -52,7 +52,7 @@ CORRUPT_REMEDY = (
 
 
 def offsets_of(entry: SegmentEntry) -> str:
-    """What an error says of a segment, whose name has the first offset alone."""
+    """The segment's offsets for an error text; its name has only the first."""
     return f"it has the offsets {entry.base_offset} to {entry.end_offset - 1}"
 
 
@@ -72,13 +72,13 @@ class _SegmentObjects:
             raise type(error)(error.key, error.operation, detail) from error
 
     def corrupt(self, key: str, detail: str) -> ObjectCorrupt:
-        """What to raise of an object that is not what was archived."""
+        """The error for an object that differs from the archived one."""
         detail = f"{detail}; {CORRUPT_REMEDY}; {self._offsets}"
         return ObjectCorrupt(f"{self._reader.url}/{key}", "read", detail)
 
     @contextmanager
     def naming_damage(self, key: str) -> Iterator[None]:
-        """What decoding an object raises, as errors of that object."""
+        """Converts decoding errors to errors that name the object."""
         try:
             with naming_later_formats(self._reader.url):
                 yield
@@ -110,7 +110,7 @@ class SegmentMeta:
         )
 
     def statistics(self) -> SegmentStatistics:
-        """They must be there, and fit the manifest."""
+        """The statistics, which must exist and agree with the manifest."""
         entry = self._entry
         with self._objects.naming_damage(entry.meta_key):
             content = self._meta.section(Section.STATISTICS)
@@ -209,14 +209,14 @@ class LogReader:
         ahead: ThreadPoolExecutor | None,
         window_bytes: int = WINDOW_BYTES,
     ) -> None:
-        """`ahead` fetches the next window while the caller works; without it nothing is ahead."""
+        """`ahead` prefetches the next window while the caller works; None disables prefetch."""
         self._entry = entry
         self._objects = _SegmentObjects(reader, entry)
         self._ahead = ahead
         self._window_bytes = window_bytes
 
     def first_window(self, part: ChunkRange) -> Future[bytes] | None:
-        """Has the first window of a range fetched ahead, for `blocks`."""
+        """Prefetches the first window of a range, for `blocks`."""
         if self._ahead is None:
             return None
         end = min(part.start_position + self._window_bytes, part.end_position)
@@ -300,7 +300,7 @@ class LogReader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Expected:
-    """Where the next block begins, and what it must not reach beyond."""
+    """The start and the limits that the next block must respect."""
 
     position: Position
     end_position: Position
@@ -316,14 +316,14 @@ class _Expected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _WrongSum:
-    """Bytes that are not those that were archived."""
+    """Bytes whose checksum differs from the archived one."""
 
     start_position: Position
     detail: str
 
 
 class _Checksums:
-    """What the bytes of a range must sum up to, chunk by chunk, or all of it.
+    """Verifies the checksums of a range, chunk by chunk or as a whole.
 
     Every batch may be right in itself and another's: that of a segment of the same shape, or one
     whose offsets were changed, which lie outside its CRC.

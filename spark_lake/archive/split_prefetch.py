@@ -1,4 +1,4 @@
-"""The ranges of a split, one after the other, without a pause between them.
+"""Prefetches the ranges of a split across segments.
 
     range    [window 1][window 2]   [window 1]   [window 1][window 2]
     fetched  ----------=========----==========---=========              in a thread
@@ -23,7 +23,7 @@ from strandline.storage.remote.manifest.entries import SegmentEntry
 
 @dataclass(slots=True, kw_only=True)
 class LogRange:
-    """Bytes of one log that are to be read, and what has to be known of it."""
+    """A range of one log to read, with the facts that reading needs."""
 
     entry: SegmentEntry
     log: LogReader
@@ -35,7 +35,7 @@ class LogRange:
 
 
 class SplitPrefetch:
-    """Gives the ranges in order; what goes wrong with one is raised when it is its turn."""
+    """Returns the ranges in order, with prefetch; raises an error of a range at its turn."""
 
     def __init__(self, ranges: Iterator[LogRange]) -> None:
         self._ranges = ranges

@@ -1,1 +1,1 @@
-"""The reader inside Spark's JVM, and how it is given a plan."""
+"""The reader inside Spark's JVM: engine choice, jar and plan format."""

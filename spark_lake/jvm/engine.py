@@ -1,11 +1,11 @@
-"""Which reader a frame gets: the one inside the JVM where it can be had, else the one in Python.
+"""Chooses the reader of a frame: the one inside the JVM where available, else the one in Python.
 
-    engine=auto      the JVM's if nothing speaks against it, else Python's with a line that says why
-    engine=jvm       the JVM's, or an error that says why not
+    engine=auto      the JVM's if possible, else Python's with a log line that has the reason
+    engine=jvm       the JVM's, or an error with the reason
     engine=python    Python's
 
-The JVM's reader takes a plan (`plan`) and gives the same rows. It spares the way of every row
-from a Python process through a socket, which costs more than decoding (docs/decisions, 22).
+The JVM's reader takes a plan (`plan`) and returns the same rows. No row passes a socket from a
+Python process, which costs more than decoding (docs/decisions, 22).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Choice:
 def choose_engine(
     query: Query, plan: ScanPlan, *, spark: SparkSession | None = None, reason: str = ""
 ) -> Choice:
-    """The choice; a session that has no jar yet is given it if the JVM reads.
+    """The choice; adds the jar to a session that lacks it if the JVM reads.
 
     `reason` is one more to read in Python. Raises InvalidConfig if the JVM's reader was asked for
     and cannot be had.
@@ -82,7 +82,7 @@ def choose_engine(
 
 
 def ruled_out(options: LakeOptions) -> str:
-    """Why these options leave only the reader in Python; empty if they do not."""
+    """The reason why these options need the reader in Python; empty if they do not."""
     if options.values.format is not ValueFormat.RAW and "value" in options.columns:
         return _DECODED
     if options.scan_report is not None:
@@ -183,7 +183,7 @@ def divided(plan: ScanPlan, reader: ObjectReader) -> tuple[list[Split], list[Spl
 
 
 def planned(query: Query, plan: ScanPlan, reader: ObjectReader) -> tuple[str, Sequence[Split]]:
-    """What the JVM is told of a plan for `format("strandline")`, and the splits that Python reads.
+    """The JVM's part of a plan for `format("strandline")`, and the splits that Python reads.
 
     Logs the line of the query. Raises InvalidConfig if the JVM's reader was asked for and cannot
     read this, and what `divided` does.

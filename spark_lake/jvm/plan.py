@@ -1,4 +1,4 @@
-"""A plan as the reader inside the JVM takes it: JSON, compressed, in one option of its source.
+"""Encodes a plan for the reader inside the JVM: JSON, compressed, in one option of its source.
 
     plan     -> columns, settings and texts, once; for each split its limits and slices
     slice    -> log and meta as [key, address, size], offsets, records, checksum, wanted chunks
@@ -51,7 +51,7 @@ def encode_plan(
     columns: Sequence[str],
     signed_until_ms: int = 0,
 ) -> str:
-    """What the option `plan` of the JVM's source is, for some splits of a plan.
+    """The value of the option `plan` of the JVM's source, for some splits of a plan.
 
     `signed_until_ms` 0 means for ever.
     """

@@ -1,4 +1,4 @@
-"""Where a query begins and ends, as its options say: edges, offsets, times, for each partition.
+"""Options for the start and end of a query: edges, offsets or times, for each partition.
 
     startingTimestamp > startingOffsetsByTimestamp > startingOffsets        (the first one given)
     endingTimestamp   > endingOffsetsByTimestamp   > endingOffsets
@@ -25,7 +25,7 @@ _EXAMPLE = '{"topic": {"0": 23, "1": 42}}'
 
 
 class Edge(Enum):
-    """An end of what a partition has; the values are Kafka's numbers in JSON options."""
+    """Earliest or latest offset of a partition; the values are Kafka's numbers in JSON options."""
 
     LATEST = -1
     EARLIEST = -2

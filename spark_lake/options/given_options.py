@@ -1,4 +1,4 @@
-"""The options of a query as they come: texts by names, each read as what it must be.
+"""The raw options of a query: texts by name, each parsed to its type.
 
 Names are taken in any case, as everywhere in Spark; one that does not exist is refused with the
 nearest that does. What the options mean together is in `options`. Pure.
@@ -68,7 +68,7 @@ _OF_BROKERS = (
     "fetchOffset.retryIntervalMs",
     "groupIdPrefix",
 )
-# What people write who mean another option, which letters do not tell.
+# Common wrong names of options that spelling does not suggest.
 _MEANT = {"topic": "subscribe", "topics": "subscribe", "url": "path", "bucket": "path"}
 # What Spark's catalog adds to the options of CREATE TABLE, besides others.
 _CATALOGS = frozenset({"owner", "provider"})
@@ -93,7 +93,7 @@ def option_text(value: object) -> str:
 
 
 class GivenOptions:
-    """The options as they came; names in any case, as everywhere in Spark."""
+    """The raw options; names are case-insensitive, as everywhere in Spark."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         if _CATALOGS.issubset(name.lower() for name in options):

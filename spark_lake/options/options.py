@@ -93,7 +93,7 @@ class TriggerLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LakeOptions:
-    """Everything a read was asked for."""
+    """The parsed options of one read."""
 
     url: str
     selection: Selection
@@ -108,7 +108,7 @@ class LakeOptions:
     isolation: Isolation = Isolation.READ_COMMITTED
     # Whether the pieces of open segments are read, which are in the bucket after an hour at most.
     include_open_segment: bool = True
-    # None: what suits the tasks that run at once, or SPLIT_BYTES where nobody knows how many.
+    # None: sized for the tasks that run at once, or SPLIT_BYTES where their number is unknown.
     split_bytes: int | None = None
     splits_min: int = 1
     records_max: int | None = None

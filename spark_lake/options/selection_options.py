@@ -1,4 +1,4 @@
-"""What a query reads: topics by name, topics by pattern, or single partitions.
+"""Options for the selection: topics by name, topics by pattern, or single partitions.
 
 Exactly one of subscribe, subscribePattern and assign says so, as in Spark's Kafka source. Pure.
 """
@@ -62,9 +62,9 @@ def parse_selection(given: GivenOptions) -> Selection:
 
 
 def _pattern(text: str) -> str:
-    """Raises InvalidConfig for what is none, and for what Java would take for something else.
+    """Compiles the pattern. Raises InvalidConfig if it is invalid, or differs in Java.
 
-    Of a class within a class Python warns, and takes its signs for letters.
+    Python warns of a nested character class, and takes its brackets for literals.
     """
     try:
         with warnings.catch_warnings():

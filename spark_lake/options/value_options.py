@@ -1,6 +1,6 @@
-"""How values become columns, as options say: their format, its schema, what does not parse.
+"""Options for decoded values: format, schema, policy for unparsable values.
 
-What is done with them is in `values/plan.py`. Pure.
+`values/decoding_plan.py` applies them. Pure.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class ValueFormat(Enum):
 
 
 class ValueErrors(Enum):
-    """What becomes of a value that does not parse."""
+    """Policy for a value that does not parse."""
 
     FAIL = "fail"
     NULL = "null"
@@ -33,7 +33,7 @@ class ValueErrors(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueOptions:
-    """How values become columns; see `values/plan.py` for what goes with which format."""
+    """Options of value decoding; `values/decoding_plan.py` has the combinations per format."""
 
     format: ValueFormat = ValueFormat.RAW
     errors: ValueErrors = ValueErrors.FAIL

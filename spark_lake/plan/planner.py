@@ -1,4 +1,4 @@
-"""From manifests to a plan: which segments a query has to read, and why not the others. Pure.
+"""Plans a query from manifests: the segments to read, and the reason for each skipped one. Pure.
 
     partition   [log start ........................................ archive end)
     bounds              [start offset ................ end offset)                options
@@ -38,7 +38,7 @@ from strandline.storage.records.columns.columns import RowLimits
 from strandline.storage.remote.manifest.entries import PageRef, SegmentEntry
 from strandline.storage.remote.manifest.manifest import Manifest
 
-# What STATISTICS cuts a log into; chunks of segments whose statistics nobody read are reckoned.
+# Chunk size of STATISTICS; estimates the chunks of segments whose statistics were not read.
 CHUNK_BYTES = 1024 * 1024
 
 
@@ -54,7 +54,7 @@ class OffsetRange:
 
 
 class Skip(Enum):
-    """Why bytes of the selected topics are not read; the values are what a user reads."""
+    """The reason why bytes of the selected topics are skipped; the values are shown to users."""
 
     PARTITION = "a filter on topic or partition"
     BOUNDS = "outside the starting and ending offsets"
@@ -96,7 +96,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """What is left of one partition, and what was left out why."""
+    """The selected segments of one partition, and the skipped ones by reason."""
 
     manifest: Manifest
     limits: RowLimits
@@ -114,7 +114,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionPlan:
-    """How much of a partition is read."""
+    """The amounts that are read of a partition."""
 
     topic_partition: TopicPartition
     segments_planned: int
@@ -347,7 +347,7 @@ def _entries(scan: PartitionScan) -> Iterator[SegmentEntry]:
 
 
 def _reason(part: PageRef | SegmentEntry, offsets: OffsetRange, limits: RowLimits) -> Skip | None:
-    """Why nothing of this is wanted; None if something may be."""
+    """The reason to skip the segment; None if it may hold wanted rows."""
     start_offset = max(offsets.start_offset, part.base_offset)
     end_offset = min(offsets.end_offset, part.end_offset)
     if start_offset >= end_offset:

@@ -1,10 +1,10 @@
-"""What a query wants of the rows, as plain comparisons, and what the planner makes of them.
+"""The predicate of a query: plain comparisons, and the limits that the planner derives from them.
 
     topic, partition    evaluated while planning: a partition is read or it is not
     offset, timestamp   ranges, which prune segments and chunks and are exact for every row
     key = k, key in ks  the keys that a row may have; segments without any of them can be left out,
                         and `residual` drops the other rows
-    everything else     is not taken; whoever asked has to evaluate it (Spark, or `residual`)
+    everything else     is not taken; the caller has to evaluate it (Spark, or `residual`)
 
 Times are milliseconds here and microseconds in the comparisons: `timestamp > t` means
 `ms >= floor(t / 1000) + 1`. Pure.
@@ -54,7 +54,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predicate:
-    """All of what was taken. `limits` is exact; `keys` None means that any key will do."""
+    """The conjunction of all taken comparisons. `limits` is exact; `keys` None allows any key."""
 
     limits: RowLimits = field(default_factory=RowLimits)
     partitions: tuple[Comparison, ...] = ()

@@ -1,4 +1,4 @@
-"""Selected segments cut into splits, each of them one Spark task. Pure and deterministic.
+"""Cuts selected segments into splits, one per Spark task. Pure and deterministic.
 
     segments  |--------|--------|--|--|--|-----------------------------|     selected, in order
     splits    [ 0 ][ 1 ][ 2 ][ 3 ][  4   ][ 5 ][ 6 ][ 7 ][ 8 ][ 9 ][ 10]     by bytes
@@ -107,7 +107,7 @@ class SegmentSlice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """What one task reads; rows outside `limits` are left out by the task."""
+    """The part of a plan that one task reads; the task drops rows outside `limits`."""
 
     index: int
     topic_partition: TopicPartition
@@ -144,7 +144,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitSizes:
-    """How large a split may be."""
+    """Size limits of splits."""
 
     split_bytes: int
     records_max: int | None = None

@@ -1,4 +1,4 @@
-"""The archive as Arrow, without Spark and without a JVM: for DuckDB, Polars, pandas, a laptop.
+"""Scans the archive into Arrow without Spark or a JVM: for DuckDB, Polars and pandas.
 
     reader = scan("s3://bucket/prefix", "flights", columns=["key", "timestamp"],
                   filters=[("timestamp", ">=", datetime(2024, 2, 1, tzinfo=UTC))])
@@ -87,8 +87,8 @@ def scan(
     `filters` are `(column, operator, value)`, joined by "and", as pyarrow and pandas write them.
     `options` are those of the Spark source (docs/lake.md), `topics` stands for `subscribe`.
 
-    Raises InvalidConfig for what is asked wrongly, a TierError for what the bucket answers; the
-    reader raises what `Query.read` raises.
+    Raises InvalidConfig for invalid arguments, a TierError for errors of the bucket; the reader
+    raises the errors of `Query.read`.
     """
     try:
         import pyarrow as pa

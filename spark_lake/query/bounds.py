@@ -1,4 +1,4 @@
-"""Where a query begins and ends in each partition, as offsets.
+"""Resolves the bounds of a query to offsets per partition.
 
 Explicit bounds need nothing but the manifest. A timestamp means the offset of the first record at
 or after it, as in Kafka; the manifest names the segment, its statistics the chunk (about 1 MiB),
@@ -33,7 +33,7 @@ from strandline.storage.remote.manifest.manifest import Manifest
 
 
 class BoundsResolver:
-    """Answers for one query; reads only for bounds that are timestamps."""
+    """Resolves the bounds of one query; reads objects only for timestamps."""
 
     def __init__(self, reader: ObjectReader, catalog: Catalog, options: LakeOptions) -> None:
         self._reader = reader

@@ -1,4 +1,4 @@
-"""How many rows a query has, from what the archive knows already.
+"""Counts the rows of a query, from manifests and statistics where possible.
 
     whole segment, no transactions      the manifest's record count             no request
     whole chunks, no transactions       the statistics in `.meta`               one small request

@@ -1,4 +1,4 @@
-"""Errors as a user of Spark should meet them: what is wrong first, not thirty frames before it.
+"""Trims errors for users of Spark: the message first, not thirty stack frames before it.
 
 Spark shows the traceback of a Python source as text, the message at its end. What we raise on
 purpose names the object and the remedy by itself: neither the frames inside the lake nor the errors

@@ -1,4 +1,4 @@
-"""What the `.meta` of a segment lets us leave out: chunks by statistics, all of it by its keys.
+"""Prunes segments by their `.meta`: chunks by the statistics, whole segments by the key filter.
 
     nothing to gain             the whole segment, and no request
     keys wanted, none in it     nothing
@@ -34,7 +34,7 @@ Keys: TypeAlias = Collection[bytes] | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pruned:
-    """What is left of a segment, or of a slice; `skip` says why if it is nothing."""
+    """The wanted ranges of a segment or slice; `skip` is the reason if there are none."""
 
     ranges: tuple[ChunkRange, ...]
     chunks_skipped: int = 0

@@ -1,4 +1,4 @@
-"""One query over the archive: planned once, read split by split. What Spark and `scan` share.
+"""One query over the archive, planned once and read split by split; Spark and `scan` share it.
 
     Query(options, columns, predicate, residual)      picklable, holds nothing open
       .plan()        manifests -> ScanPlan             in the driver
@@ -62,7 +62,7 @@ def _uncollected() -> Iterator[None]:
 
 
 class Query:
-    """See the top of this file."""
+    """A picklable query over one archive; it holds no open connection."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class Query:
     def tell_plan(
         self, made: ScanPlan, reader: ObjectReader, more: Mapping[str, str] | None = None
     ) -> None:
-        """The line of a query whose end nobody sees; `reader` is what planned it."""
+        """Logs the line of a query whose end the driver cannot see; `reader` planned it."""
         fields = plan_fields(made, reader.statistics())
         tell("scan planned", {"scan": self._scan_id, **fields, **(more or {})})
 

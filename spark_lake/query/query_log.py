@@ -1,4 +1,4 @@
-"""The line that each query logs, where a user of Spark can find it.
+"""Logs one line per query, where a user of Spark can find it.
 
     scan planned    Spark: what its tasks will read, of how much, when the plan is made; a
                     micro-batch of a stream is a query, too
@@ -9,10 +9,10 @@
 Spark's driver never hears what a Python source's tasks read. But plans are deterministic, and what
 tasks read is the plan, except what a LIMIT spares and tasks prune by themselves.
 
-The fields stand in the text too: whoever asks an archive has the logging of a notebook or of a job,
-which prints messages and knows nothing of fields.
+The fields stand in the text too: the logging of a notebook or a job prints messages and ignores
+fields.
 
-A Python source is planned and read in Spark's Python workers, whose logging nobody sets up, at
+A Python source is planned and read in Spark's Python workers, whose logging has no setup and is at
 level WARNING. With `spark.sql.pyspark.worker.logging.enabled` Spark collects what workers log into
 `spark.tvf.python_worker_logs()`, with the fields of a line in its column `context`.
 """

@@ -1,4 +1,4 @@
-"""What a query planned and what its tasks really read, for those who asked with `scanReport`.
+"""Report files of option `scanReport`: the plan of a query, and the reads of its tasks.
 
     <folder>/<scan id>.plan.json             written when the query is planned
     <folder>/<scan id>.task-<split>.json     written by each task when it ends, early ends included
@@ -26,7 +26,7 @@ _PLAN_SUFFIX = ".plan.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanReport:
-    """What was to be read, of how much."""
+    """The planned amounts of a query, and the totals."""
 
     planned_ms: int
     plan: str
@@ -44,7 +44,7 @@ class PlanReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskReport:
-    """What one task read, `.meta` objects included.
+    """The amounts that one task read, `.meta` objects included.
 
     Segments are named, because a large one is read by several tasks and is still one.
     """

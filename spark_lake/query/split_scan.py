@@ -1,4 +1,4 @@
-"""What a task does: a split becomes Arrow record batches.
+"""Reads one split into Arrow record batches; each task runs one.
 
     for each slice   statistics, if limits or the cut ask for them -> wanted chunks
                      aborted transactions, if the segment has any
@@ -58,7 +58,7 @@ DECODE_HINT = (
 
 @dataclass(slots=True, kw_only=True)
 class ScanCounts:
-    """What a task did so far; its owner reads it when the task ends."""
+    """Counters of a running task; its owner reads them when the task ends."""
 
     rows: int = 0
     segments_read: list[str] = field(default_factory=list)

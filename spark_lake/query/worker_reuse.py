@@ -1,4 +1,4 @@
-"""What a Python worker of Spark has loaded is left out of its collections of garbage.
+"""Freezes the loaded libraries of a Spark Python worker out of its garbage collections.
 
 Spark keeps workers, and its daemon collects all of a worker's garbage behind each answer. What is
 there is nearly all libraries, a quarter of a million objects of botocore, pandas and PySpark: a

@@ -1,4 +1,4 @@
-"""The archive as a DataFrame that is planned here and read the short way.
+"""`load`: a DataFrame over the archive, planned in the driver and read without a Python source.
 
     driver    options, filters -> plan, at once
     splits    of segments       the reader inside the JVM (`engine`), where it can be had

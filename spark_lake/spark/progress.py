@@ -1,4 +1,4 @@
-"""How far a stream has come, and how far one micro-batch may go. Pure.
+"""Offsets of a stream, and the limits of one micro-batch. Pure.
 
     offsets in the checkpoint   {"offsets": {"orders": {"0": 17}}, "topic_ids": {"orders": "..."}}
 
@@ -89,7 +89,7 @@ def _by_topic(offsets: Mapping[TopicPartition, Offset]) -> dict[str, dict[str, i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataLoss:
-    """Rows that the stream should have given out and cannot."""
+    """Rows that the stream should have returned and cannot."""
 
     partition: TopicPartition
     detail: str
@@ -100,7 +100,7 @@ class DataLoss:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """Where the stream stands against the archive."""
+    """The position of a stream relative to the archive."""
 
     position: StreamOffsets
     # Partitions with something to read: from where the stream stands to the archive's end.

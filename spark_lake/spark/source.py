@@ -1,4 +1,4 @@
-"""The data source itself: what Spark calls, and where.
+"""The Python data sources of `format("strandline")`, by the process in which Spark calls them.
 
     driver    StrandlineDataSource(options)   options are checked: a wrong one fails in `load()`
     planner   reader(schema).pushFilters(...).partitions()     reads manifests, makes the splits
@@ -212,7 +212,7 @@ class StrandlineDataSource(DataSource):
 
 
 class PlannedDataSource(StrandlineDataSource):
-    """What plans each query over the jar's `format("strandline")`: takes filters, and streams."""
+    """Plans each query over the jar's `format("strandline")`; takes filters, and streams."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         slots = [text for name, text in options.items() if name.lower() == SLOTS_OPTION]
@@ -260,7 +260,7 @@ class PlannedReader(StrandlineReader):
     """A scan with the filters of one query, that the JVM reads where it can."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802  # Spark's name
-        """Takes the filters that prune; gives back those that Spark has to evaluate."""
+        """Takes the filters that prune; returns those that Spark has to evaluate."""
         # The JVM's reader compares no keys.
         left = ("key",) if self._query.options.engine is Engine.JVM else ()
         pushdown = push_down(filters, left_to_spark=left)

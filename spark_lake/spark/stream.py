@@ -101,7 +101,7 @@ class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     @plainly
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Whatever is archived after this moment is for the next run."""
+        """Fixes the end of this run; records archived later are for the next run."""
         _, archived = self._load(self._query.open())
         nowhere = compare(StreamOffsets(), archived)
         ends = {
@@ -189,7 +189,7 @@ class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return [InputPartition(split) for split in plan.splits]
 
     def commit(self, end: Json) -> None:
-        """Nothing to let go: the archive does not know its readers."""
+        """Does nothing: the archive keeps no state of its readers."""
 
     # --- the executors -----------------------------------------------------------------------
 

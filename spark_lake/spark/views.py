@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-# What each view has of its own.
+# Options that differ between views.
 _OF_A_VIEW = ("path", "subscribe", "subscribepattern", "assign")
 
 

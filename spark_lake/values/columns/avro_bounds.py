@@ -1,4 +1,4 @@
-"""Schemas with which a few bytes are more than a task can read. Pure; schemas are parsed ones.
+"""Detects schemas with which a few bytes overload a task. Pure; takes parsed schemas.
 
     a type within itself     each level of a value is a call: 100 KB end a process
     a list of nothing        items that take no byte: six bytes are any number of them

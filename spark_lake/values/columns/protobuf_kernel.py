@@ -132,7 +132,7 @@ def _timestamp(content: Bytes, position: int, end: int) -> tuple[int, bool]:
     last = 0
     while position < end:
         tag = int(content[position])
-        # Seconds, then nanoseconds, each once: what everybody writes.
+        # Seconds, then nanoseconds, each once: the order that all serializers write.
         if tag <= last or tag not in (0x08, 0x10):
             return 0, False
         last = tag

@@ -24,7 +24,7 @@ OPS_MAX = 4096
 
 
 class NotHere(Exception):
-    """Something that the compiled loops do not know, or do not judge."""
+    """A schema or value that the compiled loops leave to the row-by-row reader."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class Node:
 
 @dataclass(slots=True, kw_only=True)
 class Layout:
-    """Grows while a schema is compiled."""
+    """The ops and columns of a schema while it is compiled."""
 
     ops: list[list[int]] = field(default_factory=list)
     # Of each column: whether lists may give it more rows than there are values, and has bytes.
@@ -64,7 +64,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """The memory of one batch of values, and of what they become."""
+    """The buffers of one batch of values, and the Arrow arrays made from them."""
 
     content: Any
     ends: Any
@@ -221,6 +221,6 @@ def _check_keys(ends: Any, keys: Any) -> None:
 
 
 def _check_range(numbers: Any, least: int, most: int) -> None:
-    """Raises NotHere: who reads row by row knows what to say."""
+    """Raises NotHere for a value out of range: the row-by-row reader has the error text."""
     if len(numbers) and (int(numbers.min()) < least or int(numbers.max()) > most):
         raise NotHere

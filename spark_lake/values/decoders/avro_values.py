@@ -173,7 +173,7 @@ class AvroValues:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Writer:
-    """A parsed schema that values were written with, and what reads them."""
+    """The parsed writer's schema of values, and their reader."""
 
     schema: Any
     read: Callable[[io.BytesIO, Any, Any], Any]

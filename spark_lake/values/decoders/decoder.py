@@ -1,4 +1,4 @@
-"""Values of a record batch as one column of another type, and what becomes of those that do not.
+"""Decodes the values of a record batch into one typed column, with a policy for unparsable values.
 
     binary column  --ValueDecoder.decode-->  typed column        the usual case: all rows at once
                    --Unparsable-->  halves, halves of halves     until the rows that do not parse
@@ -111,7 +111,7 @@ def _only(raw: Any, rows: Sequence[int]) -> Any:
 
 
 def _framed_hint(value: bytes) -> str:
-    """For who has values of a registry's serializers and does not say so."""
+    """A hint for values of a registry's serializers that are read without the registry."""
     if len(value) <= FRAME_BYTES or value[0] != 0:
         return ""
     schema_id = int.from_bytes(value[1:FRAME_BYTES], "big")
