@@ -2,7 +2,7 @@ package strandline.spark
 
 import java.io.IOException
 
-/** What a task or the planner ran into; the messages are those of the Python reader.
+/** Errors of tasks and of the planner; the messages are those of the Python reader.
   *
   * The kinds of `strandline.storage.errors`: 404, 403, an outage and wrong bytes stay four
   * classes. Spark's driver cannot load classes of a session's jar when it hears of a failed task,
@@ -44,6 +44,6 @@ final class ObjectCorrupt(
 final class WrongPlan(message: String, cause: Throwable = null)
     extends ArchiveException(message, cause)
 
-/** Bytes that are no record batch. Whoever knows the object turns it into an ObjectCorrupt. */
+/** Bytes that are no record batch. A caller that knows the object raises an ObjectCorrupt. */
 final class CorruptRecords(message: String, cause: Throwable = null)
     extends Exception(message, cause)

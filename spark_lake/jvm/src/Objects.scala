@@ -16,7 +16,7 @@ import java.nio.file.{
   *
   * A GET may ask for more than a read wants (`upTo`): its rest is for the reads that go on where it
   * ended, and stays in the sockets until then. So a log costs few requests, and the bucket sends
-  * while a window is looked at. A rest that nobody wants, or that broke, is dropped.
+  * while a window is looked at. A rest that is not wanted, or that broke, is dropped.
   *
   * One thread at a time reads; `close` may come from another one and ends a read.
   */
@@ -107,7 +107,7 @@ final class ObjectReader(settings: Settings) extends AutoCloseable {
         take(end, target, at, deadline)
         true
       } catch {
-        // Nobody read from it for as long as the rows took, and no bucket waits for ever. What is
+        // The connection idled for as long as the rows took, and no bucket waits for ever. What is
         // wrong with it beyond that is seen when the same bytes are asked for.
         case _: IOException => false
       }

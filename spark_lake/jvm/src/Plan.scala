@@ -8,7 +8,7 @@ import com.fasterxml.jackson.databind.{JsonNode, ObjectMapper}
 import org.apache.spark.sql.connector.read.InputPartition
 import scala.jdk.CollectionConverters._
 
-/** What Python planned, as it comes: JSON, compressed, in an option of the source.
+/** The plan that Python made: JSON, compressed, in an option of the source.
   *
   * `strandline/spark_lake/jvm/plan.py` writes it and describes it. Nothing is decided here: which
   * objects and chunks are read, and within which limits, is the planner's.
@@ -21,7 +21,7 @@ final case class Plan(
     splits: Seq[Split]
 )
 
-/** The same for each split: how objects are read, and what is said when they cannot be. */
+/** Settings of all splits: how objects are read, and the texts of errors. */
 final case class Settings(
     url: String,
     readUncommitted: Boolean,
@@ -33,7 +33,7 @@ final case class Settings(
     texts: Map[String, String]
 )
 
-/** What one task reads. */
+/** The part of a plan that one task reads. */
 final case class Split(
     topic: String,
     partition: Int,
@@ -43,7 +43,7 @@ final case class Split(
 
 /** An object: its key for people, its address for the reader, its size as the manifest says.
   *
-  * `offsets` is what an error says of its segment.
+  * `offsets` are those of its segment, for error texts.
   */
 final case class ObjectAddress(key: String, address: String, sizeBytes: Long, offsets: String)
 
@@ -73,7 +73,7 @@ final case class ChunkRange(
     checksums: Vector[ChunkChecksum] = Vector.empty
 )
 
-/** Of a chunk's bytes, which end there in the log. */
+/** The checksum of a chunk's bytes, which end at this position of the log. */
 final case class ChunkChecksum(end: Long, crc32c: Int)
 
 object ChunkChecksum {

@@ -11,7 +11,7 @@ import org.apache.spark.sql.types._
 import org.apache.spark.sql.util.CaseInsensitiveStringMap
 import org.apache.spark.sql.vectorized.{ColumnVector, ColumnarBatch}
 
-/** The archive as a source inside the JVM: what Python planned, read by columns.
+/** The source inside the JVM: executes a plan made in Python, and returns columns.
   *
   * {{{
   *   option plan   what `strandline.spark_lake.load` planned; see `Plan`
@@ -67,7 +67,7 @@ final class ArchiveScan(kind: StructType, plan: Plan)
   override def estimateStatistics: Statistics = Size(Some(plan.bytes))
 }
 
-/** Bytes of the archive; where nobody told them, Spark takes it for large. */
+/** Bytes of the archive; if they are unknown, Spark takes it for large. */
 final case class Size(bytes: Option[Long]) extends Statistics {
   override def sizeInBytes: OptionalLong =
     bytes.fold(OptionalLong.empty)(OptionalLong.of(_))

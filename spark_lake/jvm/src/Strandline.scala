@@ -119,7 +119,7 @@ final class StrandlineScan(python: Scan)
   override def estimateStatistics: Statistics = if (isStream) Size(None) else planned.size
 }
 
-/** Who reads what of a query, and how much that is. */
+/** The splits of a query by reader, and their size. */
 final case class Planned(batch: Batch, description: String, size: Statistics)
 
 object Planned {

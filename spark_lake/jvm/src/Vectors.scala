@@ -14,7 +14,7 @@ import org.apache.spark.unsafe.types.UTF8String
   *   lengths        3                   14                       -1 for null
   * }}}
   *
-  * Spark copies a value once, when it asks for it (`getBinary`); a column nobody asks for costs
+  * Spark copies a value once, when it asks for it (`getBinary`); an unused column costs
   * nothing. As with each columnar source, a batch is good until the next one is asked for.
   *
   * Only public, stable parts of Spark (`ColumnVector`) are used, none of `execution.vectorized`.

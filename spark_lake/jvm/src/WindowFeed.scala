@@ -140,7 +140,7 @@ final class WindowBuffers(windowBytes: Int) {
     arrays(turn)
   }
 
-  /** For the next task. Nobody may read or write the arrays any more. */
+  /** Returns the arrays for the next task. The caller must not use them any more. */
   def giveBack(): Unit =
     for (at <- arrays.indices if arrays(at) != null) {
       IdleWindows.give(arrays(at))
@@ -161,7 +161,7 @@ object IdleWindows {
   private val IdleMax = 2 * Runtime.getRuntime.availableProcessors
   private val idle = new ArrayDeque[SoftReference[Array[Byte]]]
 
-  /** An array of this length. What is in it is anybody's. */
+  /** An array of this length with arbitrary content. */
   def take(length: Int): Array[Byte] = {
     var found: Array[Byte] = null
     idle.synchronized {
