@@ -90,7 +90,7 @@ def _entries(
             leader_epochs=(),
             size_bytes=part.size_bytes,
             record_count=scan.record_count if scan is not None else part.record_count or 0,
-            # Nobody knows: headers tell the latest, not the earliest.
+            # Unknown: headers tell the latest, not the earliest.
             min_timestamp_ms=INT64_MIN,
             max_timestamp_ms=INT64_MAX,
             log_key=part.key,

@@ -83,7 +83,7 @@ class Skipped:
 
     segment_count: int = 0
     size_bytes: int = 0
-    # Chunks that the statistics told of; those of segments whose `.meta` nobody read are not in it.
+    # Chunks that the statistics told of, without those of segments whose `.meta` was not read.
     chunk_count: int = 0
 
     def plus(self, other: Skipped) -> Skipped:

@@ -6,11 +6,11 @@
 
 The plan, the pruning and the decoding are those of the Spark source. Rows come in order of topic,
 partition and offset. Splits are read by a few threads at once, which holds because decompression
-and the compiled loops let go of the interpreter:
+and the compiled loops release the GIL:
 
     threads   [split 0][split 3]      each into a queue of its own of QUEUE_BATCHES_MAX batches
               [split 1][split 4]
-    reader    0, then 1, then 2 ...   the order of the splits, whoever is ready first
+    reader    0, then 1, then 2 ...   in the order of the splits
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 
 # Two threads keep the network and a core busy; more than four wait for each other's interpreter.
 THREADS_MAX = 4
-# Batches (about 2 MiB each) that a split may be ahead of whoever reads.
+# Batches (about 2 MiB each) that a split may be ahead of its reader.
 QUEUE_BATCHES_MAX = 4
-# How often a thread that waits for room looks whether anybody still reads.
+# Interval at which a thread that waits for room checks for a closed reader.
 LOOK_S = 0.2
 
 OptionValue: TypeAlias = str | int | bool | Mapping[str, object] | None
@@ -240,7 +240,7 @@ class _SplitThreads:
                 if not self._put(into, batch):
                     return
             self._put(into, _END)
-        except BaseException as error:  # handed to whoever reads, whatever it is
+        except BaseException as error:  # any error is raised in the reader
             self._put(into, error)
 
     def _put(self, into: queue.Queue[Any], item: object) -> bool:

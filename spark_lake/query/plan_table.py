@@ -77,7 +77,7 @@ def _splits(query: Query, plan: ScanPlan) -> str:
     count = counted(len(plan.splits), "split")
     if query.sizes_are_given:
         return f"{count}, each a task of Spark"
-    # Here nobody knows how many tasks will run at once.
+    # The number of tasks that will run at once is unknown here.
     return f"{count} of up to {readable_size(SPLIT_BYTES)}, unless Spark cuts for its cores"
 
 

@@ -2,12 +2,12 @@
 
     offsets in the checkpoint   {"offsets": {"orders": {"0": 17}}, "topic_ids": {"orders": "..."}}
 
-Everything below an offset was given out, nothing from it on. The topic's id tells a topic that was
-deleted and made anew from one that went on. What is not in the offsets was not seen yet: it enters
-with the offset where its archive begins, and gives rows from the next micro-batch on. So the rows
+All records below an offset were returned, none from it on. The topic's id tells a topic that was
+deleted and recreated from one that continued. A partition without an offset is new: it enters
+with the offset where its archive begins, and has rows from the next micro-batch on. So the rows
 of each micro-batch lie between two written offsets, and one that Spark repeats is the same.
 
-Spark's log has where batches end, and asks for the beginning of the first one anew when it is
+Spark's log has where batches end, and asks for the beginning of the first one again when it is
 repeated: by then `latest` is later, and `earliest` may have been deleted. So the end of the first
 batch says where it began:
 

@@ -181,7 +181,7 @@ class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             partition: replace(one, start_offset=min(one.end_offset, offset))
             for partition, one in ranges.items()
             if (offset := standing.position.offsets.get(partition)) is not None
-            # A topic that was made anew has other records there: they enter with the next batch.
+            # A recreated topic has other records there: they enter with the next batch.
             and standing.position.topic_ids[partition.topic] == last.topic_ids[partition.topic]
         }
         plan = self._query.plan_ranges(reader, archived, readable)

@@ -41,8 +41,8 @@ def register_views(
 
     A text names topics with commas between them, as for `load` and the option `subscribe`.
     `options` are those of the source, for every view; those that name partitions name them for all
-    topics, and each view has its own. A view is planned anew for each query: it
-    shows what is archived then, and filters prune.
+    topics, and each view has its own. Each query plans its view again: it
+    sees the records archived by then, and filters prune.
     Raises InvalidConfig, for a topic that the archive does not have too, and what the bucket
     answers; then no view was made.
     """

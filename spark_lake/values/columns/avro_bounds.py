@@ -33,7 +33,7 @@ def lists_nothing(schema: Any, sizes: dict[str, bool]) -> bool:
         return False
     match schema["type"]:
         case "record":
-            # While it is looked into it takes a byte, or nobody could write one.
+            # While it is looked into it takes a byte, or no producer could write one.
             sizes[schema["name"]] = False
             found = any(lists_nothing(one["type"], sizes) for one in schema["fields"])
             sizes[schema["name"]] = all(_is_nothing(one["type"], sizes) for one in schema["fields"])

@@ -33,7 +33,7 @@ class JsonValues:
 
         self._type = kind
         self._framed = framed
-        # Arrow's JSON reader takes days since 1970 for a date, where everybody writes a text.
+        # Arrow's JSON reader takes days since 1970 for a date, where producers write a text.
         self._parsed_type = _parsed(kind)
         self._schema = pa.schema(list(self._parsed_type))
         self._with_texts = pa.schema(list(_parsed(kind, times=pa.string())))

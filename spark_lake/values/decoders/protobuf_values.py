@@ -25,7 +25,7 @@ from strandline.storage.errors import InvalidConfig
 from strandline.storage.extras import how_to_install
 
 _TIMESTAMP = "google.protobuf.Timestamp"
-# Files that come with Protobuf: nobody has to give them, and a registry has them as no references.
+# Files that come with Protobuf: users need not pass them, and a registry has no references to them.
 _COMES_ALONG = tuple(
     f"google/protobuf/{name}.proto"
     for name in (
