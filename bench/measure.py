@@ -1,4 +1,4 @@
-"""What a benchmark reads off the system: CPU seconds and memory of a process and its children."""
+"""CPU seconds and memory of a process and its children."""
 
 from __future__ import annotations
 

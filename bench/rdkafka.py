@@ -88,7 +88,7 @@ def record_pool(record_bytes: int, *, seed: int = 1) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProduceLoad:
-    """What producers send."""
+    """The records that producers send."""
 
     topic: str
     count: int
@@ -189,7 +189,7 @@ class Producers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumeLoad:
-    """What one consumer reads: `count` records of all partitions together."""
+    """The load of one consumer: `count` records of all partitions together."""
 
     topic: str
     count: int

@@ -1,4 +1,4 @@
-"""When a broker serves: a bare client that asks until every partition has acknowledged a record.
+"""Measures start time with a bare client: until every partition has acknowledged a record.
 
     connect ──> Metadata until every partition has a leader ──> Produce to all of them at once
        └────────────── again, on a new connection, when the broker closes it ──────────────┘

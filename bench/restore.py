@@ -1,4 +1,4 @@
-"""How long a restore takes: 100 partitions with 1,000 archived segments each, over the null S3.
+"""Time of a restore of 100 partitions with 1,000 archived segments each, over the null S3.
 
     python -m bench.restore [--partitions 100] [--segments 1000] [--first-byte-ms 0 30 150]
 
@@ -44,7 +44,7 @@ URL = "s3://bench/archive"
 
 
 class NoProgress:
-    """Nobody looks."""
+    """Progress output that is discarded."""
 
     def begin(self, what: str, total: int) -> None:
         """A step begins."""

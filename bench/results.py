@@ -3,7 +3,7 @@
     <folder>/<row>.json   {"measured": "…", "figures": {"Kafka": [{metric: figure}, …], …}}
 
 `measured` says what: the row without its words and goals, the size of the run, and the way in which
-rows are measured. Figures of anything else are not read, and the row is begun anew.
+rows are measured. Figures of anything else are ignored, and the row starts again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Spread:
 
 
 class Results:
-    """What was measured, in memory and in its files."""
+    """The figures of all rows, in memory and in files."""
 
     def __init__(self, folder: Path, rows: Sequence[Row], *, size: float) -> None:
         self._folder = folder

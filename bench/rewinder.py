@@ -2,9 +2,9 @@
 
     python -m bench.rewinder BOOTSTRAP COUNT [--aside] ──► one line when it reads; ends when killed
 
-It shares the machine with the hot clients and nothing else. As a thread beside them it would share
-their memory, too: an answer's worth of it, mapped and given back, stops whoever of the process is
-on the other core. No two consumers in life are one process.
+It shares only the machine with the hot clients. As a thread it would share their memory too: an
+answer's buffer, mapped and unmapped, stops the process's threads on the other core. Real consumers
+are separate processes.
 """
 
 from __future__ import annotations

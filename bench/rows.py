@@ -1,4 +1,4 @@
-"""The rows of the comparison: what is measured, on which brokers, and what it should be.
+"""The rows of the comparison: workload, brokers and goals.
 
 Each row is a line of data; `bench/workloads.py` has one function for each kind. A row varies one
 thing against BASE: records of 1 KB in batches of 16 KB, not compressed, acks=1, one partition, one
@@ -23,7 +23,7 @@ REWIND_MB = 2000
 
 
 class Brokers(Enum):
-    """Which brokers a row runs against."""
+    """The brokers that a row runs against."""
 
     HOT = "both brokers up, data on the local disk"
     TIERED = "both brokers up, with a second tier in a local folder"

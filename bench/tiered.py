@@ -1,4 +1,4 @@
-"""What the parts of `bench.tiers` share: the store, a tiered broker, topics, what is archived.
+"""Shared rig of `bench.tiers`: the store, a tiered broker, topics and archived segments.
 
 Sizes are in bytes, MB are 10^6 of them. The store is the null S3, near or as far as asked for.
 """

@@ -1,4 +1,4 @@
-"""What the remote tier costs, each figure beside something measured in the same run.
+"""Benchmark of the remote tier, each figure beside a reference from the same run.
 
     upload      a backlog of closed segments against raw PUTs of the same bytes, as many at a time
     rewind      cold sequential consumption against raw parallel ranged GETs, from stores 0, 30 and
