@@ -1,8 +1,8 @@
 """Runs moto's server, one request at a time.
 
 It has a thread for each connection, and looks at the condition of a PUT before it writes, without
-anything that keeps another thread from doing so in between: of two who swap an object both win,
-now and then. S3 does not do that.
+a lock against another thread in between: of two clients that swap an object both win now and then.
+S3 does not do that.
 """
 
 from __future__ import annotations

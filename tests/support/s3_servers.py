@@ -1,4 +1,4 @@
-"""S3 servers that others wrote, as processes on loopback, each over a folder of its own.
+"""Third-party S3 servers as processes on loopback, each over a folder of its own.
 
 `make test-stores` builds them from the versions in requirements/s3-servers.txt, and says in
 $STRANDLINE_TEST_S3_SERVERS where they are. Without that nothing is tested over them.

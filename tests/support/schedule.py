@@ -1,4 +1,4 @@
-"""Which worker of a parallel run gets which file, and when: `--dist loadfile`, with the long first.
+"""Schedules test files on parallel workers: `--dist loadfile`, with the longest first.
 
 xdist gives a whole file to a worker, since a file's tests share brokers and buckets, and begins
 with the files that hold most tests. Those that hold few and take minutes would come at the end,
