@@ -14,7 +14,7 @@ from strandline.storage.records.batch.record import Record
 from strandline.storage.records.columns.vectorised import INT64_MAX, INT64_MIN
 from strandline.storage.remote.segment import meta as segment_meta
 from strandline.storage.remote.segment.meta import Section, SegmentStatistics
-from tests.unit.spark_lake.archive.test_swapped_logs import RECORDS, swapped
+from tests.unit.spark_lake.archive.swapped_logs import RECORDS, swapped
 from tests.unit.spark_lake.archive_builder import ArchiveBuilder, make_batches
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

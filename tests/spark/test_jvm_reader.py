@@ -29,7 +29,7 @@ from strandline.storage.records.compression import Codec, compress
 from strandline.storage.remote.segment.meta import TAIL_BYTES
 from strandline.storage.tiering.copy.segment_walk import plain_walk
 from tests.support.old_formats import CODECS
-from tests.unit.spark_lake.archive.test_old_messages import (
+from tests.unit.spark_lake.archive.old_archive import (
     RECORDS,
     archive_as_the_copier_does,
     old_and_new,

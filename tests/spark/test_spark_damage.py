@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from strandline.storage.errors import StrandlineError
 from strandline.storage.tiering.copy import inspection
-from tests.spark.test_spark_questions import as_set, by_load, by_source, rows_of
+from tests.spark.asked import as_set, by_load, by_source, rows_of
 from tests.unit.spark_lake.random_damage import Vandal
 from tests.unit.spark_lake.random_questions import (
     Question,

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import random
-from collections.abc import Mapping, Sequence
-from functools import reduce
 from pathlib import Path
-from typing import Any
 
 import pytest
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql.functions import col, lit, unix_millis
+from pyspark.sql import SparkSession
 
-from strandline.spark_lake import load
-from strandline.spark_lake.options.given_options import option_text
-from tests.unit.spark_lake.archive_builder import ArchiveBuilder
+from tests.spark.asked import as_set, by_load, by_source, rows_of
 from tests.unit.spark_lake.random_questions import (
-    Question,
     Questions,
     RandomArchive,
     described,
@@ -25,69 +17,7 @@ from tests.unit.spark_lake.random_questions import (
 )
 
 QUESTIONS = 8
-
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
-
-_COMPARED: Mapping[str, Any] = {
-    "==": Column.__eq__,
-    "!=": Column.__ne__,
-    "<": Column.__lt__,
-    "<=": Column.__le__,
-    ">": Column.__gt__,
-    ">=": Column.__ge__,
-}
-
-
-def condition(column: str, symbol: str, wanted: Any) -> Column:
-    """A filter of `scan` as Spark's user writes it."""
-    if symbol in ("in", "not in"):
-        found = col(column).isin([lit(bytearray(v) if isinstance(v, bytes) else v) for v in wanted])
-        return found if symbol == "in" else ~found & col(column).isNotNull()
-    if column == "timestamp" and isinstance(wanted, int):
-        wanted = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(milliseconds=wanted)
-    value = lit(bytearray(wanted) if isinstance(wanted, bytes) else wanted)
-    made: Column = _COMPARED[symbol](col(column), value)
-    return made
-
-
-def by_source(
-    spark: SparkSession, archive: ArchiveBuilder, question: Question, engine: str = "auto"
-) -> DataFrame:
-    texts = {name: option_text(value) for name, value in question.options.items()}
-    texts["engine"] = engine
-    if question.columns and "headers" in question.columns:
-        texts["includeHeaders"] = "true"
-    frame = spark.read.format("strandline").options(**texts).load(archive.url)
-    if question.filters:
-        frame = frame.where(reduce(Column.__and__, [condition(*one) for one in question.filters]))
-    return frame.select(*question.columns) if question.columns else frame
-
-
-def by_load(
-    spark: SparkSession, archive: ArchiveBuilder, question: Question, engine: str
-) -> DataFrame:
-    return load(
-        spark,
-        archive.url,
-        columns=question.columns,
-        filters=question.filters,
-        options={**question.options, "engine": engine},
-    )
-
-
-def rows_of(frame: DataFrame) -> list[dict[str, Any]]:
-    if "timestamp" in frame.columns:
-        frame = frame.withColumn("timestamp", unix_millis("timestamp"))
-    return [in_order(row.asDict(recursive=True)) for row in frame.collect()]
-
-
-def in_order(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: bytes(v) if isinstance(v, bytearray) else v for name, v in row.items()}
-
-
-def as_set(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Spark promises no order of a union."""
-    return sorted(map(repr, rows))
 
 
 @pytest.mark.parametrize("seed", [1, 2])

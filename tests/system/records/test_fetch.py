@@ -149,7 +149,7 @@ def test_a_client_that_cannot_unpack_zstd_is_told_so_by_a_topic_of_zstd(
 
 
 def test_a_leader_epoch_that_is_too_new_is_refused(client: WireClient, topic: str) -> None:
-    """Too old ones need a broker that has restarted: test_restart_crash.py."""
+    """Too old ones need a broker that has restarted: test_crash.py."""
     append(client, topic, batch())
     ours = describe_topic(client, topic).partitions[0].leader_epoch
     assert fetch(client, topic, current_leader_epoch=ours).error_code == 0

@@ -497,3 +497,13 @@ def described(question: Question) -> str:
     """For whoever reads a failure."""
     options = json.dumps(dict(question.options))
     return f"columns={question.columns} filters={question.filters} options={options}"
+
+
+def rows_of(table: Any) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = table.to_pylist()
+    for row in rows:
+        if "timestamp" in row:
+            row["timestamp"] = round(row["timestamp"].timestamp() * 1000)
+        if row.get("headers") is not None:
+            row["headers"] = [dict(one) for one in row["headers"]]
+    return rows

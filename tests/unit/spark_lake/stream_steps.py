@@ -1,9 +1,8 @@
-"""A stream as Spark calls it: an archive to read, a reader of it, and one micro-batch."""
+"""A stream as Spark calls it: a reader of an archive, and one micro-batch."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 from pyspark.sql.streaming.datasource import (
@@ -15,15 +14,6 @@ from strandline.spark_lake.spark.stream import StrandlineStreamReader
 from tests.unit.spark_lake.archive_builder import ArchiveBuilder, make_batches, make_records
 
 Json = dict[str, Any]
-
-
-def streamed_archive(folder: Path) -> ArchiveBuilder:
-    """Topic `t` with 100 records in partition 0 and 20 in partition 1."""
-    archive = ArchiveBuilder(folder)
-    archive.add_topic("t", partitions=3)
-    add(archive, 0, 100)
-    add(archive, 0, 20, partition=1)
-    return archive
 
 
 def add(archive: ArchiveBuilder, start: int, count: int, *, partition: int = 0) -> None:

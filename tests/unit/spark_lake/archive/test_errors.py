@@ -2,185 +2,33 @@
 
 from __future__ import annotations
 
-import json
-import traceback
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from strandline.spark_lake import count, scan
 from strandline.spark_lake.archive import objects
-from strandline.spark_lake.archive.catalog import Catalog
-from strandline.spark_lake.archive.objects import ObjectReader
-from strandline.spark_lake.options.options import S3Options
-from strandline.spark_lake.options.selection_options import Subscribe
-from strandline.spark_lake.query.report import read_scan_reports
 from strandline.spark_lake.spark.source import StrandlineDataSource
 from strandline.storage.errors import (
-    AccessDenied,
-    CorruptFile,
-    InvalidConfig,
-    ObjectArchived,
     ObjectCorrupt,
     ObjectNotFound,
     StrandlineError,
-    TierUnavailable,
-    UnsupportedFormat,
 )
 from strandline.storage.records.batch.batch import HEADER_BYTES
 from strandline.storage.records.batch.record import Record, encode_batch, with_crc
 from strandline.storage.records.compression import Codec
-from strandline.storage.remote import keys
 from strandline.storage.remote.manifest.entries import SegmentEntry
-from strandline.storage.remote.manifest.json_document import encode_document
 from strandline.storage.remote.segment.meta import TAIL_BYTES
 from strandline.storage.system import crc32c
+from tests.unit.spark_lake.archive.damaged import damage, read, refused
 from tests.unit.spark_lake.archive_builder import (
     START_MS,
     ArchiveBuilder,
     make_batches,
     make_records,
 )
-
-
-@pytest.fixture
-def archive(tmp_path: Path) -> ArchiveBuilder:
-    return ArchiveBuilder(tmp_path)
-
-
-def read(archive: ArchiveBuilder, **options: str) -> int:
-    """How many rows a query over topic `t` gives."""
-    source = StrandlineDataSource({"path": archive.url, "subscribe": "t", **options})
-    reader = source.reader(source.schema())
-    return sum(batch.num_rows for one in reader.partitions() for batch in reader.read(one))
-
-
-def refused(archive: ArchiveBuilder, kind: type[StrandlineError], **options: str) -> str:
-    with pytest.raises(kind) as caught:
-        read(archive, **options)
-    return str(caught.value)
-
-
-@pytest.fixture
-def segment(archive: ArchiveBuilder) -> SegmentEntry:
-    """The middle one of three."""
-    archive.add_topic("t")
-    entries = [
-        archive.add_segment("t", make_batches(make_records(40, base_offset=start, value_bytes=200)))
-        for start in (0, 40, 80)
-    ]
-    return entries[1]
-
-
-def damage(archive: ArchiveBuilder, key: str, change: Callable[[bytearray], object]) -> None:
-    path = archive.object_path(key)
-    content = bytearray(path.read_bytes())
-    change(content)
-    path.write_bytes(content)
-
-
-# --- the archive -----------------------------------------------------------------------------
-
-
-def test_a_folder_without_a_cluster_is_no_archive(tmp_path: Path) -> None:
-    source = StrandlineDataSource({"path": str(tmp_path), "subscribe": "t"})
-    with pytest.raises(ObjectNotFound, match=r"cluster\.json.*no strandline archive.*remote\.url"):
-        source.reader(source.schema()).partitions()
-
-
-def test_a_newer_archive_is_refused_by_version(archive: ArchiveBuilder) -> None:
-    newer = encode_document("strandline-cluster", 99, {"cluster_id": "a" * 22})
-    archive.object_path(keys.CLUSTER_KEY).write_bytes(newer)
-    assert "cluster.json: strandline-cluster version 99" in refused(archive, UnsupportedFormat)
-
-
-def test_an_unknown_topic_is_answered_with_the_nearest_or_the_first_names(
-    archive: ArchiveBuilder,
-) -> None:
-    assert "has no topic t; it has no topics yet" in refused(archive, InvalidConfig)
-    archive.add_topic("flights")
-    assert "the nearest is flights" in refused(archive, InvalidConfig, subscribe="flihgts")
-    assert "it has flights" in refused(archive, InvalidConfig)
-
-
-def test_a_topic_that_is_being_deleted_does_not_exist(archive: ArchiveBuilder) -> None:
-    archive.add_topic("t", deleted_ms=1)
-    assert "has no topic t any more: it was deleted" in refused(archive, InvalidConfig)
-    archive.add_topic("u")
-    # Its folder is still there, and no name to choose.
-    told = refused(archive, InvalidConfig, subscribe="v")
-    # It may be one that was just created.
-    assert "has no topic v; it has t, u. A topic comes into the archive with the first" in told
-    with pytest.raises(InvalidConfig, match=r"matches no topic of .*; it has u$"):
-        scan(archive.url, options={"subscribePattern": "t"})
-
-
-def test_a_pattern_without_a_match_and_a_partition_too_many_are_refused(
-    archive: ArchiveBuilder,
-) -> None:
-    archive.add_topic("t", partitions=2)
-    options = {"path": archive.url, "subscribePattern": "x.*"}
-    source = StrandlineDataSource(options)
-    with pytest.raises(InvalidConfig, match="matches no topic"):
-        source.reader(source.schema()).partitions()
-    source = StrandlineDataSource({"path": archive.url, "assign": '{"t": [1, 2]}'})
-    with pytest.raises(InvalidConfig, match="partitions 0 to 1, not 2"):
-        source.reader(source.schema()).partitions()
-
-
-def test_two_living_topics_of_one_name_are_refused(archive: ArchiveBuilder) -> None:
-    archive.add_topic("t")
-    archive.add_topic("t")
-    assert "two live topics named t" in refused(archive, CorruptFile)
-
-
-def test_a_damaged_topic_description_is_refused(
-    archive: ArchiveBuilder, segment: SegmentEntry
-) -> None:
-    key = archive.topics["t"].info.key
-    damage(archive, key, lambda content: content.reverse())
-    assert f"{archive.url}/{key}" in refused(archive, CorruptFile)
-
-
-# --- manifests -------------------------------------------------------------------------------
-
-
-def test_a_damaged_manifest_is_refused(archive: ArchiveBuilder, segment: SegmentEntry) -> None:
-    key = keys.manifest_key(archive.partition_id("t"))
-    content = json.loads(archive.object_path(key).read_bytes())
-    content["segments"][1]["record_count"] += 1
-    archive.object_path(key).write_text(json.dumps(content))
-    message = refused(archive, CorruptFile)
-    assert key in message
-    assert "checksum" in message
-
-
-def test_a_newer_manifest_is_refused_by_version(
-    archive: ArchiveBuilder, segment: SegmentEntry
-) -> None:
-    key = keys.manifest_key(archive.partition_id("t"))
-    archive.object_path(key).write_bytes(encode_document("strandline-manifest", 7, {}))
-    assert "strandline-manifest version 7" in refused(archive, UnsupportedFormat)
-
-
-def test_another_partitions_manifest_is_refused(
-    archive: ArchiveBuilder, segment: SegmentEntry
-) -> None:
-    archive.add_topic("u")
-    key = keys.manifest_key(archive.partition_id("t"))
-    archive.object_path(key).write_bytes(archive.manifest("u").encode())
-    assert "is the manifest of" in refused(archive, CorruptFile)
-
-
-def test_a_damaged_page_is_refused(archive: ArchiveBuilder, segment: SegmentEntry) -> None:
-    archive.seal_page("t", 2)
-    (page,) = archive.manifest("t").pages
-    damage(archive, page.key, lambda content: content.append(0x20))
-    assert page.key in refused(archive, CorruptFile)
-
 
 # --- segments --------------------------------------------------------------------------------
 
@@ -333,38 +181,6 @@ def test_a_timestamp_that_spark_cannot_hold_is_an_error_not_another_time(
     assert read(archive, endingOffsets='{"t": {"0": 1}}') == 1
 
 
-# --- what a user of Spark sees --------------------------------------------------------------
-
-
-def test_errors_come_without_the_frames_and_causes_below_the_lake(
-    archive: ArchiveBuilder, segment: SegmentEntry
-) -> None:
-    """Spark shows the traceback of a Python source: thirty frames, the message behind them."""
-    given = {"path": archive.url, "subscribe": "t", "startingOffsets": "earliest"}
-    source = StrandlineDataSource(given)
-    planned = source.reader(source.schema()).partitions()
-    stream = source.streamReader(source.schema())
-    at = stream.initialOffset()
-    archive.object_path(segment.log_key).unlink()
-    archive.object_path(keys.CLUSTER_KEY).unlink()
-
-    def stopped(call: Callable[[], object], says: str) -> None:
-        with pytest.raises(StrandlineError) as caught:
-            call()
-        shown = "".join(traceback.format_exception(caught.value))
-        assert says in shown.splitlines()[-1]
-        assert "Traceback" in shown.splitlines()[0]
-        assert shown.count("Traceback") == 1  # no causes
-        assert shown.count("  File ") <= 5  # three of them this test's
-
-    stopped(lambda: [*source.reader(source.schema()).read(planned[0])], segment.log_key)
-    stopped(lambda: source.reader(source.schema()).partitions(), "no strandline archive at")
-    stopped(lambda: scan(archive.url, "t"), "no strandline archive at")
-    stopped(source.streamReader(source.schema()).initialOffset, "no strandline archive at")
-    stopped(lambda: stream.partitions(at, at | {"offsets": {"t": {"0": 9}}}), "no strandline")
-    stopped(lambda: StrandlineDataSource({**given, "x": "1"}).schema(), "option x is unknown")
-
-
 # --- meta ------------------------------------------------------------------------------------
 
 
@@ -469,79 +285,3 @@ def test_a_meta_that_is_whole_and_of_another_segment_is_refused(
         with pytest.raises(ObjectCorrupt, match="checksum of the whole object") as caught:
             ask(archive.url, **how)
         assert ours.meta_key in str(caught.value)
-
-
-def test_a_description_of_another_topic_is_refused(archive: ArchiveBuilder) -> None:
-    for topic in ("t", "u"):
-        archive.add_topic(topic)
-        archive.add_segment(topic, make_batches(make_records(10)))
-    key = archive.topics["t"].info.key
-    archive.object_path(key).write_bytes(archive.topics["u"].info.encode())
-    said = refused(archive, CorruptFile)
-    assert f"{archive.url}/{key} describes topic u" in said
-    assert "put the right one back" in said
-    # A pattern for the one gave the rows of the other.
-    with pytest.raises(CorruptFile, match="describes topic u"):
-        scan(archive.url, options={"subscribePattern": "^t$"})
-
-
-# --- the store -------------------------------------------------------------------------------
-
-
-class S3Failure(Exception):
-    """As botocore raises it: the code lies in the response."""
-
-    def __init__(self, code: str) -> None:
-        super().__init__(code)
-        self.response = {"Error": {"Code": code}}
-
-
-class NoCredentialsError(Exception):
-    """Named as botocore's."""
-
-
-def caused(error: Exception, cause: Exception) -> Exception:
-    error.__cause__ = cause
-    return error
-
-
-@pytest.mark.parametrize(
-    ("raised", "kind", "says"),
-    [
-        (FileNotFoundError("key"), ObjectNotFound, "does not exist"),
-        (PermissionError("Forbidden"), AccessDenied, "s3.key and s3.secret"),
-        (NoCredentialsError("none"), AccessDenied, "s3.key and s3.secret"),
-        (caused(PermissionError("x"), S3Failure("InvalidObjectState")), ObjectArchived, "restored"),
-        (caused(OSError("x"), S3Failure("InvalidRange")), ObjectCorrupt, "shorter"),
-        (OSError("connection refused"), TierUnavailable, "connection refused"),
-        (TimeoutError("slow"), TierUnavailable, "TimeoutError: slow"),
-    ],
-)
-def test_the_four_kinds_of_store_errors_stay_apart(
-    raised: Exception, kind: type[StrandlineError], says: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Broken:
-        def cat_file(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
-            raise raised
-
-        def ls(self, path: str, detail: bool = True, **options: Any) -> list[str]:
-            raise raised
-
-    monkeypatch.setattr(objects, "_open_file_system", lambda url, s3: Broken())
-    reader = ObjectReader("s3://bucket/prefix", S3Options())
-    with pytest.raises(kind, match=r"s3://bucket/prefix/cluster\.json") as caught:
-        reader.get("cluster.json")
-    assert says in str(caught.value)
-    if kind is TierUnavailable:
-        with pytest.raises(TierUnavailable):
-            Catalog(reader).load_partitions(Subscribe(("t",)))
-
-
-def test_a_report_folder_must_be_local_and_a_report_must_be_one(
-    archive: ArchiveBuilder, tmp_path: Path
-) -> None:
-    for folder in ("s3://bucket/x", "reports"):
-        assert "option scanReport" in refused(archive, InvalidConfig, scanReport=folder)
-    (tmp_path / "x.plan.json").write_text("{")
-    with pytest.raises(CorruptFile, match=r"x\.plan\.json"):
-        read_scan_reports(tmp_path)

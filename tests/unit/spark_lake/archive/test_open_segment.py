@@ -32,9 +32,8 @@ Json = dict[str, Any]
 
 
 @pytest.fixture
-def archive(tmp_path: Path) -> ArchiveBuilder:
+def archive(archive: ArchiveBuilder) -> ArchiveBuilder:
     """Topic `t`: 100 archived records, and pieces with 30 and 10 more."""
-    archive = ArchiveBuilder(tmp_path)
     archive.add_topic("t")
     archive.add_segment("t", plain(0, 100))
     archive.add_piece("t", plain(100, 30))

@@ -39,9 +39,8 @@ MADE = make_records(600, headers=True)
 
 
 @pytest.fixture
-def archive(tmp_path: Path) -> ArchiveBuilder:
+def archive(archive: ArchiveBuilder) -> ArchiveBuilder:
     """Topic `t`: a segment per codec in partition 0, another in partition 1."""
-    archive = ArchiveBuilder(tmp_path)
     archive.add_topic("t", partitions=2)
     for number, codec in enumerate(Codec):
         archive.add_segment("t", make_batches(MADE[number * 100 : number * 100 + 100], codec=codec))

@@ -25,8 +25,7 @@ from tests.unit.spark_lake.archive_builder import (
 
 
 @pytest.fixture
-def archive(tmp_path: Path) -> ArchiveBuilder:
-    archive = ArchiveBuilder(tmp_path)
+def archive(archive: ArchiveBuilder) -> ArchiveBuilder:
     archive.add_topic("t", partitions=2)
     for start in (0, 400, 800):
         records = make_records(400, base_offset=start, value_bytes=10 * 1024)

@@ -13,21 +13,16 @@ from strandline.spark_lake.options.options import COLUMNS
 from strandline.spark_lake.plan import planner
 from strandline.spark_lake.query import pruning
 from strandline.storage.tiering.copy import inspection
-from tests.unit.spark_lake.random_questions import Questions, RandomArchive, described, told
+from tests.unit.spark_lake.random_questions import (
+    Questions,
+    RandomArchive,
+    described,
+    rows_of,
+    told,
+)
 
 QUESTIONS = 40
-
 pytestmark = pytest.mark.slow
-
-
-def rows_of(table: Any) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = table.to_pylist()
-    for row in rows:
-        if "timestamp" in row:
-            row["timestamp"] = round(row["timestamp"].timestamp() * 1000)
-        if row.get("headers") is not None:
-            row["headers"] = [dict(one) for one in row["headers"]]
-    return rows
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -15,13 +15,13 @@ from strandline.spark_lake.plan import planner
 from strandline.spark_lake.query import pruning
 from strandline.storage.errors import StrandlineError
 from strandline.storage.tiering.copy import inspection
-from tests.unit.spark_lake.query.test_questions import rows_of
 from tests.unit.spark_lake.random_damage import Vandal
 from tests.unit.spark_lake.random_questions import (
     Question,
     Questions,
     RandomArchive,
     described,
+    rows_of,
     told,
 )
 

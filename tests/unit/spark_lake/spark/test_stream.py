@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 from pyspark.sql.streaming.datasource import (
@@ -21,14 +20,8 @@ from tests.unit.spark_lake.stream_steps import (
     opened,
     rows,
     step,
-    streamed_archive,
     through_json,
 )
-
-
-@pytest.fixture
-def archive(tmp_path: Path) -> ArchiveBuilder:
-    return streamed_archive(tmp_path)
 
 
 def test_a_stream_follows_the_archive_as_it_grows(archive: ArchiveBuilder) -> None:

@@ -7,6 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from strandline.storage.local.segment import segment as segment_module
+from strandline.storage.local.segment.open_files import OpenSegments
+
 
 @pytest.fixture(scope="module", autouse=True)
 def _no_fsync() -> Iterator[None]:
@@ -17,3 +20,10 @@ def _no_fsync() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _descriptor: None)
         yield
+
+
+@pytest.fixture
+def two_at_most(monkeypatch: pytest.MonkeyPatch) -> OpenSegments:
+    bound = OpenSegments(2)
+    monkeypatch.setattr(segment_module, "OPEN_SEALED", bound)
+    return bound

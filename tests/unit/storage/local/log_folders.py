@@ -9,7 +9,11 @@ from strandline.storage.config.log_config import LogConfig
 from strandline.storage.local.log.log import LocalLog
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
 from strandline.storage.model import TopicPartition
-from tests.unit.storage.local.builders import NOW_MS
+from tests.unit.storage.local.builders import (
+    NOW_MS,
+    TOPIC_ID,
+    fill,
+)
 
 CONFIG = LogConfig(segment_bytes=4000)
 T0, T1, T2 = (TopicPartition("t", partition) for partition in range(3))
@@ -34,3 +38,11 @@ def kill(dirs: LogDirs) -> None:
     """What the kernel does for a process that died."""
     for directory in dirs.directories:
         directory.unlock()
+
+
+def two_filled_folders(parent: Path) -> LogDirs:
+    """Folders `a` and `b` below `parent`: T0 is in the one, T1 in the other, 50 records each."""
+    dirs = open_dirs(parent / "a", parent / "b")
+    for key in (T0, T1):
+        fill(dirs.create_log(key, TOPIC_ID, CONFIG), 5)
+    return dirs

@@ -9,7 +9,9 @@ from strandline.storage.config.log_config import LogConfig
 from strandline.storage.local.log.log import LocalLog
 from tests.unit.storage.local.builders import (
     NOW_MS,
+    append,
     assert_dense,
+    batch,
     fill,
     open_log,
     read_bytes,
@@ -54,3 +56,11 @@ def goes_on(log: LocalLog) -> None:
     assert again.end_offset == end_offset
     assert read_bytes(again) == content
     again.close()
+
+
+def with_producers(directory: Path) -> LocalLog:
+    log = open_log(directory, config=CONFIG)
+    for i in range(40):
+        append(log, batch(10, producer_id=i % 3, producer_epoch=0, base_sequence=i // 3 * 10))
+    assert len(log.segments) >= 3
+    return log

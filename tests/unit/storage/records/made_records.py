@@ -6,7 +6,14 @@ from hypothesis import strategies as st
 
 from strandline.storage.records.batch import batch as batch_format
 from strandline.storage.records.batch.batch import BatchHeader, read_header
-from strandline.storage.records.batch.record import Header, Record
+from strandline.storage.records.batch.record import (
+    Header,
+    Record,
+    encode_batch,
+)
+from strandline.storage.records.columns.key_filter import KeyFilterBuilder
+from strandline.storage.records.columns.survey import SurveyedRecords, survey
+from strandline.storage.records.compression import decompress
 
 HEADERS = st.builds(Header, st.text(max_size=8), st.one_of(st.none(), st.binary(max_size=8)))
 RECORD_PARTS = st.tuples(
@@ -91,3 +98,30 @@ MALFORMED = {
     "negative offset delta": record_bytes(b"\x00", 0, -1, -1, -1, 0),
     "huge offset delta": record_bytes(b"\x00", 0, 2**62, -1, -1, 0),
 }
+
+
+def bounds_of(encoded: bytes) -> tuple[int, int] | None:
+    """What the compiled loop says of the records of one batch."""
+    header = read_header(encoded)
+    payload = decompress(header.codec, encoded[batch_format.HEADER_BYTES :])
+    records = SurveyedRecords(0, len(payload), header.base_timestamp_ms, header.record_count)
+    (bounds,) = survey(b"xx" + bytes(payload), [shifted(records, 2)], KeyFilterBuilder())
+    return bounds
+
+
+def shifted(records: SurveyedRecords, by: int) -> SurveyedRecords:
+    return records._replace(start=records.start + by, end=records.end + by)
+
+
+def encoded(count: int = 3, base_offset: int = 40) -> bytes:
+    return encode_batch(
+        [
+            Record(offset=base_offset + n, timestamp_ms=1000 + n, key=b"k", value=b"v" * n)
+            for n in range(count)
+        ],
+        producer_id=9,
+        producer_epoch=2,
+        base_sequence=7,
+        leader_epoch=5,
+        transactional=True,
+    )

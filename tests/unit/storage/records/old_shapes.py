@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
+from strandline.storage.records.batch import any_batch
 from strandline.storage.records.batch.record import Record
 from tests.support.old_formats import CODECS
 
@@ -20,3 +21,11 @@ def some_records(magic: int, *, first: int = 40, count: int = 5) -> list[Record]
         )
         for i in range(count)
     ]
+
+
+def read_back(content: bytes) -> list[Record]:
+    found = []
+    for batch in any_batch.walk(content):
+        any_batch.check_crc(content, batch.header, batch.position)
+        found += any_batch.iter_records(content, batch.header, batch.position)
+    return found

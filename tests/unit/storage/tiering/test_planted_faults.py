@@ -24,7 +24,7 @@ from strandline.storage.tiering.partition.manifest_owner import ManifestOwner
 from strandline.storage.tiering.policy.archive_state import ArchiveState
 from strandline.storage.tiering.policy.lifecycle import PartitionView
 from strandline.storage.tiering.rewrite import merging
-from tests.unit.storage.tiering.test_state_machine import TieredPartition
+from tests.unit.storage.tiering.state_machine import TieredPartition
 
 pytestmark = pytest.mark.slow
 

@@ -14,17 +14,8 @@ from tests.unit.storage.local.builders import (
     batch,
     log_files,
     open_log,
-    read_bytes,
 )
-from tests.unit.storage.local.restarts import CONFIG, filled, killed, reopen
-
-
-def with_producers(directory: Path) -> LocalLog:
-    log = open_log(directory, config=CONFIG)
-    for i in range(40):
-        append(log, batch(10, producer_id=i % 3, producer_epoch=0, base_sequence=i // 3 * 10))
-    assert len(log.segments) >= 3
-    return log
+from tests.unit.storage.local.restarts import CONFIG, filled, killed, reopen, with_producers
 
 
 def producers_of(log: LocalLog) -> bytes:
@@ -87,22 +78,6 @@ def test_producers_of_records_that_were_cut_never_come_back(tmp_path: Path) -> N
     assert sequences == {5: 2, 6: 4}
 
 
-def test_snapshots_at_segment_borders_are_kept_and_others_removed(tmp_path: Path) -> None:
-    log = with_producers(tmp_path)
-    log.close()
-    (tmp_path / f"{15:020d}.snapshot").write_bytes(b"stray")
-    again = reopen(tmp_path, clean=True)
-    borders = {segment.base_offset for segment in again.segments[1:]} | {again.end_offset}
-    assert {int(path.stem) for path in tmp_path.glob("*.snapshot")} == borders
-
-
-def test_a_segment_knows_the_producers_at_its_end(tmp_path: Path) -> None:
-    log = with_producers(tmp_path / "log")
-    again = reopen(killed(log, tmp_path / "killed"))
-    for before, after in zip(log.segments[:-1], again.segments[:-1], strict=True):
-        assert after.snapshot_path.read_bytes() == before.snapshot_path.read_bytes()
-
-
 @pytest.mark.parametrize("damage", ["deleted", "corrupt", "emptied"])
 @pytest.mark.parametrize("clean", [True, False])
 def test_leader_epochs_are_read_from_the_batches_if_their_file_is_not_usable(
@@ -121,42 +96,6 @@ def test_leader_epochs_are_read_from_the_batches_if_their_file_is_not_usable(
         path.write_text("0\n7\n1 2\n" if damage == "corrupt" else "")
     again = reopen(tmp_path, clean=clean)
     assert again.leader_epochs.starts == starts
-
-
-def test_half_done_work_of_others_is_tidied_and_strange_files_stay(tmp_path: Path) -> None:
-    log = filled(tmp_path)
-    log.close()
-    base = f"{0:020d}"
-    for name in (f"{base}.log.deleted", f"{base}.log.cleaned", "x.tmp", f"{7:020d}.index"):
-        (tmp_path / name).write_bytes(b"x")
-    (tmp_path / "notes.txt").write_text("mine")
-    (tmp_path / "folder.log").mkdir()
-    (tmp_path / "12.log").write_text("mine too")
-    again = reopen(tmp_path, clean=True)
-    assert again.end_offset == 400
-    names = {path.name for path in tmp_path.iterdir()}
-    assert {"notes.txt", "folder.log", "12.log"} <= names
-    assert not [name for name in names if name.endswith((".deleted", ".cleaned", ".tmp"))]
-    assert f"{7:020d}.index" not in names
-    assert again.recovery_report.files_removed == 4
-
-
-def test_a_finished_compaction_of_kafkas_takes_over(tmp_path: Path) -> None:
-    log = filled(tmp_path)
-    log.close()
-    first, second = log.segments[:2]
-    merged = first.log_path.read_bytes() + second.log_path.read_bytes()
-    (tmp_path / f"{first.log_path.name}.swap").write_bytes(merged)
-    content = read_bytes_of(tmp_path)
-    again = reopen(tmp_path, clean=True)
-    assert not second.log_path.exists()
-    assert again.segments[1].base_offset == log.segments[2].base_offset
-    assert read_bytes(again) == content
-    assert not list(tmp_path.glob("*.swap"))
-
-
-def read_bytes_of(directory: Path) -> bytes:
-    return b"".join(path.read_bytes() for path in log_files(directory))
 
 
 def test_the_age_of_a_segment_survives_restarts(tmp_path: Path) -> None:

@@ -189,24 +189,6 @@ def test_rolling_an_empty_segment_changes_nothing(tmp_path: Path) -> None:
     assert len(log.segments) == 1
 
 
-def test_rolling_does_not_move_the_recovery_point_and_flushing_does(tmp_path: Path) -> None:
-    log = open_log(tmp_path)
-    fill(log, 3)
-    log.roll()
-    assert log.recovery_point == 0
-    assert not log.segments[0].is_durable
-    log.flush()
-    assert log.recovery_point == 30
-    assert log.segments[0].is_durable
-    # Sealed after its data were synced: its index files still need the next flush.
-    fill(log, 1)
-    log.flush()
-    log.roll()
-    assert not log.segments[1].is_durable
-    log.flush()
-    assert log.segments[1].is_durable
-
-
 def test_flush_is_due_after_so_many_records_or_so_long(tmp_path: Path) -> None:
     clock = ManualClock(NOW_MS)
     log = open_log(tmp_path, config=LogConfig(flush_messages=20, flush_ms=1000), clock=clock)

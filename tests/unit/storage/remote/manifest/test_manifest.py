@@ -13,59 +13,20 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from strandline.storage.errors import CorruptFile, UnsupportedFormat
-from strandline.storage.model import EpochStart
 from strandline.storage.remote.manifest.entries import DeletedEntry, SegmentEntry
 from strandline.storage.remote.manifest.json_document import encode_document
 from strandline.storage.remote.manifest.manifest import FORMAT_NAME, Manifest
-from strandline.storage.remote.manifest.open_segment import TailPart
 from strandline.storage.remote.manifest.page import decode_page, encode_page, page_ref
-
-TOPIC_ID = uuid.UUID("00000000-0000-4000-8000-00000000002a")
-EMPTY = Manifest(topic="orders", topic_id=TOPIC_ID, partition=0)
-FOLDER = f"topics/orders-{TOPIC_ID}/0/"
-PAGE = f"{FOLDER}manifest/page.json"
-
-
-def entry(base_offset: int, end_offset: int, *, time_ms: int = 0) -> SegmentEntry:
-    return SegmentEntry(
-        base_offset=base_offset,
-        end_offset=end_offset,
-        leader_epochs=(EpochStart(1, 0), EpochStart(4, base_offset)),
-        size_bytes=100,
-        record_count=end_offset - base_offset,
-        min_timestamp_ms=time_ms,
-        max_timestamp_ms=time_ms + 9,
-        log_key=f"{FOLDER}{base_offset}.log",
-        meta_key=f"{FOLDER}{base_offset}.meta",
-        log_crc32c=0xDEADBEEF,
-        meta_size_bytes=10,
-        meta_crc32c=1,
-        has_transactions=False,
-        uploaded_ms=7,
-    )
-
-
-def part(base_offset: int, end_offset: int) -> TailPart:
-    return TailPart(
-        base_offset=base_offset,
-        end_offset=end_offset,
-        position=0,
-        size_bytes=5,
-        key=f"{FOLDER}t.tail",
-        crc32c=1,
-        uploaded_ms=1,
-    )
-
-
-def keys_of(base_offset: int) -> tuple[str, str]:
-    return f"{FOLDER}{base_offset}.log", f"{FOLDER}{base_offset}.meta"
-
-
-def with_segments(*ranges: tuple[int, int], log_start: int = 0) -> Manifest:
-    manifest = EMPTY.with_log_start(log_start)
-    for base_offset, end_offset in ranges:
-        manifest = manifest.with_segment(entry(base_offset, end_offset, time_ms=base_offset))
-    return manifest
+from tests.unit.storage.remote.manifests import (
+    EMPTY,
+    FOLDER,
+    PAGE,
+    TOPIC_ID,
+    entry,
+    keys_of,
+    part,
+    with_segments,
+)
 
 
 def test_an_empty_manifest_ends_where_the_log_starts() -> None:
@@ -160,54 +121,6 @@ def test_marks_are_dropped_once_their_objects_are_gone() -> None:
     assert left.without_deleting(manifest.deleting).deleting == ()
 
 
-def test_a_sealed_page_takes_the_oldest_entries_and_gives_them_back() -> None:
-    manifest = with_segments((0, 10), (10, 20), (20, 30), (30, 40))
-    sealed = manifest.segments[:2]
-    content = encode_page(manifest.topic_id_partition, sealed)
-    page = page_ref(PAGE, sealed, crc32c=5)
-    paged = manifest.with_sealed_page(page)
-    assert decode_page(content, page) == sealed
-    assert (paged.first_offset, paged.end_offset) == (0, 40)
-    assert (paged.size_bytes, paged.segment_count) == (400, 4)
-    assert paged.find(15) is None
-    assert paged.find_page(15) == page
-    assert paged.find_page(20) is None
-    assert (page.min_timestamp_ms, page.max_timestamp_ms) == (0, 19)
-
-
-def test_a_page_outlives_its_first_entries_and_goes_with_its_last() -> None:
-    manifest = with_segments((0, 10), (10, 20), (20, 30), (30, 40))
-    sealed = manifest.segments[:2]
-    content = encode_page(manifest.topic_id_partition, sealed)
-    paged = manifest.with_sealed_page(page_ref(PAGE, sealed, crc32c=5)).with_log_start(30)
-    once = paged.with_deleting(sealed[:1], marked_ms=1)
-    assert decode_page(content, once.pages[0]) == sealed[1:]
-    assert (once.first_offset, once.size_bytes, once.segment_count) == (10, 300, 3)
-    twice = once.with_deleting([sealed[1], manifest.segments[2]], marked_ms=2)
-    assert twice.pages == ()
-    assert [mark.keys for mark in twice.deleting] == [
-        keys_of(0),
-        keys_of(10),
-        (PAGE,),
-        keys_of(20),
-    ]
-
-
-def test_a_page_of_other_entries_is_corrupt() -> None:
-    manifest = with_segments((0, 10), (10, 20), (20, 30))
-    page = page_ref(PAGE, manifest.segments[:2], crc32c=5)
-    for wrong in (manifest.segments[1:], manifest.segments[:1], manifest.segments):
-        with pytest.raises(CorruptFile, match="page"):
-            decode_page(encode_page(manifest.topic_id_partition, wrong), page)
-
-
-def test_a_page_without_entries_is_corrupt() -> None:
-    manifest = with_segments((0, 10), (10, 20))
-    page = replace(page_ref(PAGE, manifest.segments, crc32c=5), segment_count=0, dropped_count=2)
-    with pytest.raises(CorruptFile, match="page"):
-        decode_page(encode_page(manifest.topic_id_partition, manifest.segments), page)
-
-
 @pytest.mark.parametrize("field", ["size_bytes", "record_count", "meta_size_bytes", "end_offset"])
 def test_numbers_that_nothing_can_have_make_a_manifest_corrupt(field: str) -> None:
     impossible = replace(entry(0, 10), **{field: 2**63 if field == "end_offset" else -1})
@@ -239,25 +152,6 @@ def test_a_segment_without_bytes_is_damage() -> None:
     page = page_ref(PAGE, good.segments, crc32c=5)
     with pytest.raises(CorruptFile, match="one of them is empty"):
         decode_page(encode_page(EMPTY.topic_id_partition, changed.segments), page)
-
-
-def test_a_page_whose_entries_leave_a_gap_is_damage() -> None:
-    good = with_segments((0, 10), (10, 20), (20, 30)).segments
-    page = page_ref(PAGE, good, crc32c=5)
-    for middle in (entry(11, 20), entry(10, 19), entry(5, 20), entry(10, 10)):
-        content = encode_page(EMPTY.topic_id_partition, (good[0], middle, good[2]))
-        with pytest.raises(CorruptFile, match="leave gaps"):
-            decode_page(content, page)
-
-
-def test_an_open_segment_below_the_end_of_the_archive_is_damage() -> None:
-    """One of both is wrong: records would come twice, or not at all."""
-    manifest = with_segments((0, 10), (10, 20)).with_tail([part(20, 25)], marked_ms=1)
-    assert Manifest.decode(manifest.encode()) == manifest
-    for base_offset in (19, 10, 0):
-        changed = replace(manifest, tail=(part(base_offset, 25),))
-        with pytest.raises(CorruptFile, match=f"begins at {base_offset}, and what is archived"):
-            Manifest.decode(changed.encode())
 
 
 def test_a_manifest_of_a_later_release_is_refused() -> None:

@@ -222,49 +222,6 @@ def test_a_denied_meta_is_denied_and_not_worked_around(
         run(make_reader(store, executor).read(segment.entry, 0, bytes_max=500))
 
 
-# --- times -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
-def test_a_time_is_found_to_the_record(
-    store: MemoryStore, executor: ThreadPoolExecutor, codec: Codec
-) -> None:
-    segment = archive(store, base_offset=100, codec=codec, leader_epoch=3)
-    reader = make_reader(store, executor)
-    for offset in (100, 101, 178, 259):
-        found = run(reader.find_timestamp(segment.entry, BASE_TIMESTAMP_MS + offset))
-        assert found == TimestampOffset(BASE_TIMESTAMP_MS + offset, offset, 3)
-    first = run(reader.find_timestamp(segment.entry, 0))
-    assert first is not None
-    assert first.offset == 100
-    assert run(reader.find_timestamp(segment.entry, BASE_TIMESTAMP_MS + 260)) is None
-
-
-def test_a_time_is_not_found_below_the_start_offset(
-    store: MemoryStore, executor: ThreadPoolExecutor
-) -> None:
-    segment = archive(store)
-    found = run(
-        make_reader(store, executor).find_timestamp(
-            segment.entry, BASE_TIMESTAMP_MS, start_offset=42
-        )
-    )
-    assert found is not None
-    assert found.offset == 42
-
-
-def test_a_time_costs_one_small_request(store: MemoryStore, executor: ThreadPoolExecutor) -> None:
-    segment = archive(store, batch_count=100)
-    reader = make_reader(store, executor)
-    run(reader.find_timestamp(segment.entry, BASE_TIMESTAMP_MS + 300))
-    (request,) = [r for r in store.requests if r.operation == "get" and r.key.endswith(".log")]
-    assert request.end - request.start <= 3 * len(segment.log) // 100
-    run(reader.read(segment.entry, 300, bytes_max=500))
-    store.requests.clear()
-    run(reader.find_timestamp(segment.entry, BASE_TIMESTAMP_MS + 301))
-    assert store.requests == []
-
-
 # --- transactions ----------------------------------------------------------------------------
 
 

@@ -4,30 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import os
-import struct
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from strandline.storage.clock import ManualClock
-from strandline.storage.errors import AccessDenied, CorruptRecords, ObjectCorrupt, ObjectNotFound
+from strandline.storage.errors import AccessDenied, ObjectCorrupt, ObjectNotFound
 from strandline.storage.files import FileRange
 from strandline.storage.model import TimestampOffset
-from strandline.storage.records.batch.record import Record, encode_batch
 from strandline.storage.remote.object_store.local_directory import LocalDirectoryStore
 from strandline.storage.remote.object_store.memory import MemoryStore
 from strandline.storage.remote.object_store.read_only import ReadOnlyStore
-from strandline.storage.remote.reader import file_check, file_chunks
+from strandline.storage.remote.reader import file_chunks
 from strandline.storage.remote.reader.chunk_cache import Chunk
 from strandline.storage.remote.reader.cold_reader import ColdRead, ColdReader
-from strandline.storage.remote.reader.file_check import check_file
 from strandline.storage.remote.reader.file_chunks import CHECKED_S, IDLE_S, FileChunks, FileFetch
-from strandline.storage.remote.segment.batch_index import BatchWalk, index_batches
+from strandline.storage.remote.segment.batch_index import index_batches
 from strandline.storage.remote.segment.index import ChunkKey
 from tests.support.archived_segments import (
     BASE_TIMESTAMP_MS,
@@ -35,8 +30,6 @@ from tests.support.archived_segments import (
     archive_segment,
     make_log,
 )
-from tests.support.old_formats import message_set
-from tests.unit.storage.records.old_shapes import SHAPES, some_records
 from tests.unit.storage.remote.cold_reading import (
     ALL_BYTES,
     PARTITION,
@@ -361,106 +354,3 @@ def test_checked_chunks_stay_within_the_bound(folder: Folder) -> None:
 
     on_loop(consume)
     assert reader.statistics().evicted_chunks > 0
-
-
-# --- the check itself ------------------------------------------------------------------------
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    cuts=st.lists(st.integers(1, 4000), min_size=1, max_size=30),
-    records_per_batch=st.integers(1, 6),
-)
-def test_windows_of_any_size_find_the_same_batches(cuts: list[int], records_per_batch: int) -> None:
-    log = make_log(batch_count=12, records_per_batch=records_per_batch)
-    walk = BatchWalk(len(log), 0)
-    sizes = iter(cuts * 1000)
-    while not walk.is_done:
-        size = max(next(sizes), walk.missing_bytes)
-        walk.add(memoryview(log)[walk.position : walk.position + size])
-    assert walk.index == index_batches(memoryview(log), 0)
-
-
-@settings(max_examples=60, deadline=None)
-@given(cuts=st.lists(st.integers(1, 600), min_size=1, max_size=30))
-def test_windows_cut_old_messages_as_well(cuts: list[int]) -> None:
-    parts = []
-    for number, (magic, codec) in enumerate(SHAPES):
-        records = some_records(magic, first=5 * number)
-        parts.append(message_set(records, magic=magic, codec=codec))
-    parts.append(encode_batch(some_records(1, first=5 * len(SHAPES))))
-    # An old message may be shorter than a batch's header, at the end too.
-    parts.append(message_set(some_records(0, first=5 * len(SHAPES) + 5, count=1), magic=0))
-    log = b"".join(parts)
-    expected = index_batches(memoryview(log), 0)
-    assert expected.positions[-1] == len(log)
-    walk, sizes = BatchWalk(len(log), 0), iter(cuts * 1000)
-    while not walk.is_done:
-        size = max(next(sizes), walk.missing_bytes)
-        walk.add(memoryview(log)[walk.position : walk.position + size])
-    assert walk.index == expected
-
-
-@pytest.mark.parametrize("window_bytes", [61, 100, 700, 100_000])
-def test_a_range_of_a_file_is_checked_whatever_the_window(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, window_bytes: int
-) -> None:
-    monkeypatch.setattr(file_check, "WINDOW_BYTES", window_bytes)
-    log = make_log(batch_count=20)
-    path = tmp_path / "a"
-    path.write_bytes(b"before" + log + b"behind")
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        expected = index_batches(memoryview(log), 0)
-        assert check_file(descriptor, 6, len(log), base_offset=0) == expected
-        with pytest.raises(CorruptRecords):
-            check_file(descriptor, 6, len(log) + 6, base_offset=0)
-        with pytest.raises(CorruptRecords, match="too early"):
-            check_file(descriptor, 6, len(log) + 100, base_offset=0)
-        with pytest.raises(CorruptRecords, match="begins with"):
-            check_file(descriptor, 6, len(log), base_offset=1)
-    finally:
-        os.close(descriptor)
-
-
-@pytest.mark.parametrize("window_bytes", [100, 100_000])
-def test_no_flipped_bit_of_a_file_is_let_pass(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, window_bytes: int
-) -> None:
-    monkeypatch.setattr(file_check, "WINDOW_BYTES", window_bytes)
-    log = make_log(batch_count=4)
-    path = tmp_path / "a"
-    path.write_bytes(log)
-    good = index_batches(memoryview(log), 0)
-    with open(path, "r+b") as file:
-        for place in range(len(log)):
-            file.seek(place)
-            file.write(bytes([log[place] ^ 1]))
-            file.flush()
-            try:
-                found = check_file(file.fileno(), 0, len(log), base_offset=0)
-            except CorruptRecords:
-                pass
-            else:
-                # The CRC covers neither the base offset nor the leader epoch before it.
-                assert 12 <= (place - _start_of(good, place)) < 16 or found != good
-            file.seek(place)
-            file.write(log[place : place + 1])
-            file.flush()
-
-
-def _start_of(index: Any, place: int) -> int:
-    return max(start for start in index.positions if start <= place)
-
-
-def test_an_offset_that_no_log_has_is_damage() -> None:
-    """It lies outside the checksum of its batch."""
-    records = [Record(offset=n, timestamp_ms=1, key=None, value=b"v") for n in range(2)]
-    batches = [encode_batch([record], base_offset=record.offset) for record in records]
-    whole = b"".join(batches)
-    assert len(index_batches(memoryview(whole), 0).base_offsets) == 2
-    for wrong in (2**63 - 1, -1):
-        damaged = bytearray(whole)
-        struct.pack_into(">q", damaged, len(batches[0]), wrong)
-        with pytest.raises(CorruptRecords, match=str(wrong)):
-            index_batches(memoryview(damaged), 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import crc32c
@@ -97,3 +98,43 @@ def test_a_file_that_changed_is_found_out_while_it_is_sent(
     body.path.write_bytes(changed)
     with pytest.raises(ObjectCorrupt, match="changed"), reader(body, clock) as opened:
         read_all(opened)
+
+
+# --- bodies ----------------------------------------------------------------------------------
+
+
+def test_a_body_reader_is_a_window_that_can_be_rewound(tmp_path: Path) -> None:
+    content = os.urandom(1000)
+    path = tmp_path / "f"
+    path.write_bytes(content)
+    body = FileBody(path=path, size_bytes=1000, crc32c=crc32c.crc32c(content))
+    part = BodyPart(position=100, size_bytes=300, crc32c=crc32c.crc32c(content[100:400]))
+    for source in (body, content, memoryview(content)):
+        with BodyReader(
+            "f", source, part, clock=ManualClock(), deadline_s=10, progress_s=10
+        ) as reader:
+            assert reader.read(50) == content[100:150]
+            assert reader.tell() == 50
+            assert reader.read() == content[150:400]
+            assert reader.read(1) == b""
+            reader.seek(-10, os.SEEK_END)
+            assert reader.read(100) == content[390:400]
+            reader.seek(0)
+            assert reader.read() == content[100:400]
+
+
+def test_parts_cover_the_body_and_know_their_checksums(tmp_path: Path) -> None:
+    content = os.urandom(1000)
+    path = tmp_path / "f"
+    path.write_bytes(content)
+    body = FileBody(path=path, size_bytes=1000, crc32c=crc32c.crc32c(content))
+    parts = measure_body("k", body, part_bytes=300)
+    assert [(part.position, part.size_bytes) for part in parts] == [
+        (0, 300),
+        (300, 300),
+        (600, 300),
+        (900, 100),
+    ]
+    for part in parts:
+        window = content[part.position : part.position + part.size_bytes]
+        assert part.crc32c == crc32c.crc32c(window)

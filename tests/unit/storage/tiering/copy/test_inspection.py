@@ -2,76 +2,24 @@
 
 from __future__ import annotations
 
-import random
-import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import crc32c
 import pytest
 
-from strandline.storage.clock import ManualClock
 from strandline.storage.errors import CorruptRecords, DiskError
 from strandline.storage.model import EpochStart, TimestampType
 from strandline.storage.records.batch import batch as batch_format
-from strandline.storage.records.batch.any_batch import walk
-from strandline.storage.records.batch.record import Record, encode_batch, iter_records, with_crc
+from strandline.storage.records.batch.record import with_crc
 from strandline.storage.records.compression import Codec
-from strandline.storage.tiering.copy import inspector as inspector_module
 from strandline.storage.tiering.copy.inspection import (
-    SegmentFacts,
     chunk_bytes,
     inspect_segment,
 )
-from strandline.storage.tiering.copy.inspector import (
-    IDLE_S,
-    InspectionFailed,
-    InspectionRequest,
-    SegmentInspector,
-)
 from strandline.storage.tiering.copy.segment_walk import AdaptiveWalk, Walk, plain_walk
+from tests.unit.storage.tiering.copy.inspected import BASE_MS, batch, inspect
 
-# Of a child on a loaded machine, which starts in a second on another one.
-PATIENCE_S = 120.0
-BASE_MS = 1_700_000_000_000
 MIB = 1024 * 1024
-
-
-def batch(
-    base_offset: int,
-    timestamps_ms: list[int],
-    *,
-    codec: Codec = Codec.NONE,
-    leader_epoch: int = 0,
-    value_bytes: int = 10,
-    timestamp_type: TimestampType = TimestampType.CREATE_TIME,
-    control: bool = False,
-) -> bytes:
-    return encode_batch(
-        [
-            Record(
-                offset=base_offset + index,
-                timestamp_ms=timestamp_ms,
-                key=None,
-                value=random.Random(base_offset + index).randbytes(value_bytes),
-            )
-            for index, timestamp_ms in enumerate(timestamps_ms)
-        ],
-        codec=codec,
-        leader_epoch=leader_epoch,
-        timestamp_type=timestamp_type,
-        control=control,
-    )
-
-
-def inspect(path: Path, content: bytes, base_offset: int, end_offset: int) -> SegmentFacts:
-    path.write_bytes(content)
-    return inspect_segment(path, base_offset=base_offset, end_offset=end_offset)
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "00000000000000000000.log"
 
 
 @pytest.mark.parametrize("codec", list(Codec))
@@ -84,60 +32,6 @@ def test_the_smallest_timestamp_is_found_inside_compressed_batches(
     assert (facts.record_count, facts.batch_count) == (3, 1)
     assert facts.crc32c == crc32c.crc32c(content)
     assert facts.size_bytes == len(content)
-
-
-@pytest.mark.parametrize("codec", list(Codec))
-@pytest.mark.parametrize("seed", range(3))
-def test_both_walks_agree_with_reading_every_record(path: Path, codec: Codec, seed: int) -> None:
-    choice = random.Random(seed)
-    content, offset = b"", 0
-    for _ in range(20):
-        timestamps_ms = [choice.randrange(2**42) for _ in range(choice.randrange(1, 30))]
-        content += batch(offset, timestamps_ms, codec=codec, value_bytes=choice.randrange(200))
-        offset += len(timestamps_ms)
-    facts = inspect(path, content, 0, offset)
-    timestamps_ms = [
-        record.timestamp_ms
-        for found in walk(content)
-        for record in iter_records(content, found.header, found.position)
-    ]
-    assert facts.bounds == (min(timestamps_ms), max(timestamps_ms))
-    assert facts.record_count == len(timestamps_ms)
-
-
-@pytest.mark.slow
-def test_the_kernel_finds_the_same_facts_as_the_plain_walk(path: Path) -> None:
-    content = batch(0, [BASE_MS + 5, BASE_MS - 700], codec=Codec.ZSTD)
-    content += batch(2, [BASE_MS + 1], timestamp_type=TimestampType.LOG_APPEND_TIME)
-    plain = inspect(path, content, 0, 3)
-    kernel = inspect_segment(
-        path, base_offset=0, end_offset=3, walk=AdaptiveWalk(plain_records_max=0)
-    )
-    assert plain == kernel
-
-
-def test_the_keys_of_a_segment_are_found_with_and_without_the_kernel(path: Path) -> None:
-    records = [
-        Record(offset=n, timestamp_ms=BASE_MS, key=None if n % 3 else b"key-%d" % n, value=b"v")
-        for n in range(300)
-    ]
-    batches = [
-        encode_batch(records[start : start + 50], codec=codec)
-        for start, codec in zip(range(0, 300, 50), [*Codec, Codec.NONE], strict=True)
-    ]
-    path.write_bytes(b"".join(batches))
-    plain = inspect_segment(path, base_offset=0, end_offset=300)
-    compiled = inspect_segment(
-        path, base_offset=0, end_offset=300, walk=AdaptiveWalk(plain_records_max=0)
-    )
-    both = inspect_segment(
-        path, base_offset=0, end_offset=300, walk=AdaptiveWalk(plain_records_max=120)
-    )
-    assert plain == compiled == both
-    assert plain.key_filter is not None
-    assert plain.key_filter.record_count == 100
-    assert all(plain.key_filter.may_have(b"key-%d" % n) for n in range(0, 300, 3))
-    assert not plain.key_filter.may_have(b"key-1")
 
 
 def test_log_append_time_counts_for_every_record(path: Path) -> None:
@@ -250,126 +144,3 @@ def test_an_empty_or_missing_file_is_refused(path: Path) -> None:
     path.unlink()
     with pytest.raises(DiskError):
         inspect_segment(path, base_offset=0, end_offset=1)
-
-
-# --- the child process ------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_the_child_process_answers_facts_and_errors_and_ends_when_idle(path: Path) -> None:
-    clock = ManualClock()
-    inspector = SegmentInspector(clock)
-    try:
-        content = batch(0, [BASE_MS], codec=Codec.GZIP)
-        path.write_bytes(content)
-        request = InspectionRequest(path=path, base_offset=0, end_offset=1)
-        expected = inspect_segment(path, base_offset=0, end_offset=1)
-        assert inspector.inspect(request, timeout_s=PATIENCE_S) == expected
-        path.write_bytes(content[:-1])
-        with pytest.raises(CorruptRecords):
-            inspector.inspect(request, timeout_s=PATIENCE_S)
-        path.write_bytes(content)
-        assert inspector.inspect(request, timeout_s=PATIENCE_S) == expected
-        inspector.close_if_idle()
-        assert "pid" in repr(inspector)
-        clock.advance_ms(int(IDLE_S * 1000))
-        inspector.close_if_idle()
-        assert "pid" not in repr(inspector)
-    finally:
-        inspector.close()
-
-
-@pytest.mark.slow
-def test_a_child_that_is_too_slow_is_killed_and_replaced(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    inspector = SegmentInspector(ManualClock())
-    path.write_bytes(batch(0, [BASE_MS]))
-    request = InspectionRequest(path=path, base_offset=0, end_offset=1)
-    try:
-        with pytest.raises(InspectionFailed, match="longer than 0 s"):
-            inspector.inspect(request, timeout_s=0)
-        assert inspector.inspect(request, timeout_s=PATIENCE_S).record_count == 1
-    finally:
-        inspector.close()
-
-
-@pytest.mark.slow
-def test_a_child_that_dies_is_replaced(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    inspector = SegmentInspector(ManualClock())
-    path.write_bytes(batch(0, [BASE_MS]))
-    request = InspectionRequest(path=path, base_offset=0, end_offset=1)
-    try:
-        monkeypatch.setattr(sys, "executable", "/bin/false")
-        with pytest.raises(InspectionFailed, match="died with status 1"):
-            inspector.inspect(request, timeout_s=PATIENCE_S)
-        monkeypatch.setattr(sys, "executable", "/nowhere/python")
-        with pytest.raises(InspectionFailed, match="cannot start"):
-            inspector.inspect(request, timeout_s=PATIENCE_S)
-        monkeypatch.undo()
-        assert inspector.inspect(request, timeout_s=PATIENCE_S).record_count == 1
-    finally:
-        inspector.close()
-
-
-@pytest.mark.slow
-def test_closing_does_not_wait_for_an_inspection(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    inspector = SegmentInspector(ManualClock())
-    path.write_bytes(batch(0, [BASE_MS]))
-    request = InspectionRequest(path=path, base_offset=0, end_offset=1)
-    # A child that never answers.
-    monkeypatch.setattr(
-        inspector_module, "CHILD_PROGRAM", f"import time; time.sleep({2 * PATIENCE_S})"
-    )
-    with ThreadPoolExecutor(1) as executor:
-        running = executor.submit(inspector.inspect, request, timeout_s=PATIENCE_S)
-        while "pid" not in repr(inspector):
-            assert not running.done(), running.exception()
-        inspector.close()
-        with pytest.raises(InspectionFailed, match="ended by SIGKILL"):
-            running.result(timeout=PATIENCE_S)
-    with pytest.raises(InspectionFailed, match="stops"):
-        inspector.inspect(request, timeout_s=PATIENCE_S)
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_the_compiled_walk_finds_what_the_plain_one_does_whatever_the_batches_are(
-    path: Path, seed: int
-) -> None:
-    """Codecs, old messages, control batches, LogAppendTime and nonsense in one segment."""
-    choice = random.Random(seed)
-    content, offset = b"", 0
-    for _ in range(60):
-        count = choice.randrange(1, 40)
-        made = encode_batch(
-            [
-                Record(
-                    offset=offset + index,
-                    timestamp_ms=choice.randrange(2**42),
-                    key=choice.choice([None, b"", b"key-%d" % choice.randrange(1000)]),
-                    value=choice.randbytes(choice.choice([0, 3, 70, 300])),
-                )
-                for index in range(count)
-            ],
-            codec=choice.choice([Codec.NONE, Codec.NONE, *Codec]),
-            leader_epoch=offset // 500,
-            timestamp_type=choice.choice(list(TimestampType)),
-        )
-        if seed % 2 and choice.random() < 0.1:
-            # A true CRC over records that cannot be read.
-            made = bytes(with_crc(bytearray(made[:-4] + b"\xff\xff\xff\xff")))
-        content += made
-        offset += count
-    path.write_bytes(content)
-    found = [
-        inspect_segment(path, base_offset=0, end_offset=offset, walk=walk)
-        for walk in (
-            plain_walk,
-            AdaptiveWalk(plain_records_max=0),
-            AdaptiveWalk(plain_records_max=300),
-        )
-    ]
-    assert found[0] == found[1] == found[2]
-    assert (found[0].key_filter is None) == bool(found[0].unreadable_batch_count)

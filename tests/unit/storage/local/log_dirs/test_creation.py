@@ -1,0 +1,48 @@
+"""Where a new partition's log is created."""
+
+from __future__ import annotations
+
+import os
+import resource
+from pathlib import Path
+
+from strandline.storage.errors import DiskError
+from strandline.storage.model import TopicPartition
+from tests.unit.storage.local.builders import TOPIC_ID
+from tests.unit.storage.local.log_folders import CONFIG, load_all, open_dirs
+
+# --- logs ----------------------------------------------------------------------------------------
+
+
+def test_new_partitions_go_where_there_are_fewest(tmp_path: Path) -> None:
+    dirs = open_dirs(tmp_path / "a", tmp_path / "b", tmp_path / "c")
+    for partition in range(7):
+        dirs.create_log(TopicPartition("t", partition), TOPIC_ID, CONFIG)
+    counts = [len(list((tmp_path / name).glob("t-*"))) for name in "abc"]
+    assert sorted(counts) == [2, 2, 3]
+    assert len(dirs.logs) == 7
+    dirs.close()
+
+
+def test_new_partitions_leave_descriptors_for_clients_and_checkpoints(tmp_path: Path) -> None:
+    dirs = open_dirs(tmp_path)
+    load_all(dirs)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # At least half of them are free when the first partition comes.
+    limit = 2 * max(160, *(int(entry.name) + 1 for entry in Path("/proc/self/fd").iterdir()))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limits[1]))
+    try:
+        keys = [TopicPartition("t", number) for number in range(limit)]
+        created = dirs.create_logs(keys, TOPIC_ID, CONFIG)
+        left = [os.dup(0) for _ in range(limit // 32)]
+        assert dirs.write_checkpoints({}, {}) == frozenset()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    for descriptor in left:
+        os.close(descriptor)
+    refused = [found for found in created if isinstance(found, DiskError)]
+    assert 0 < len(refused) < limit
+    assert all(error.is_out_of_descriptors for error in refused)
+    assert not dirs.has_failed
+    assert len(list(tmp_path.glob("t-*"))) == limit - len(refused)
+    dirs.close()

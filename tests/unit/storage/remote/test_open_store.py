@@ -1,0 +1,74 @@
+"""A URL names a store, which is opened without a request."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from strandline.storage.errors import (
+    InvalidConfig,
+)
+from strandline.storage.remote.object_store.local_directory import LocalDirectoryStore
+from strandline.storage.remote.open_store import open_store
+from strandline.storage.remote.s3.store import S3Store
+
+# --- open_store ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "kind", "canonical"),
+    [
+        ("s3://bucket/a/prefix", S3Store, "s3://bucket/a/prefix"),
+        ("s3://bucket/prefix/", S3Store, "s3://bucket/prefix"),
+        ("s3://bucket", S3Store, "s3://bucket"),
+        ("file:///var/lib/my%20archive", LocalDirectoryStore, "file:///var/lib/my%20archive"),
+    ],
+)
+def test_a_url_opens_its_store_without_contacting_it(url: str, kind: type, canonical: str) -> None:
+    store = open_store(url)
+    assert isinstance(store, kind)
+    assert store.url == canonical
+
+
+def test_a_folder_with_a_relative_path_has_an_absolute_url(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Log folders may be relative (`log.dirs=./data`), and the first one is such a store."""
+    monkeypatch.chdir(tmp_path)
+    assert LocalDirectoryStore(Path("data")).url == (tmp_path / "data").as_uri()
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "bucket", "s3://", "s3:///prefix", "http://host/x", "file://host/x", "file://", "file:///",
+     "s3://bucket/x?versionId=1"],
+)  # fmt: skip
+def test_a_wrong_url_is_refused_with_its_text(url: str) -> None:
+    with pytest.raises(InvalidConfig, match="object store URL"):
+        open_store(url)
+
+
+@pytest.mark.slow
+def test_neither_importing_nor_opening_loads_the_sdk() -> None:
+    """A broker without a remote tier, or one that has not used it yet, must stay small."""
+    code = (
+        "import sys\n"
+        "from strandline.storage.remote.open_store import open_store\n"
+        "import strandline.storage.remote.reader.cold_reader\n"
+        "open_store('s3://bucket/x')\n"
+        "print(sorted({'boto3', 'botocore', 's3transfer'} & set(sys.modules)))\n"
+    )
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout.strip() == "[]"
