@@ -15,11 +15,13 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from strandline.storage.errors import StorageError
+from strandline.storage.clock import Clock
+from strandline.storage.errors import StorageError, StrandlineError
 from strandline.storage.system.socket_timeouts import timeval
 
 if TYPE_CHECKING:
@@ -29,6 +31,13 @@ if TYPE_CHECKING:
 # up is waited for no longer.
 GOODBYE_S = 2.0
 NICENESS = 10
+# Long enough to serve a burst of requests with one child, short enough to give the memory back.
+IDLE_S = 60.0
+# How soon a caller that waits for the child sees that it was abandoned.
+POLL_S = 0.5
+# A child that did nothing at all for so long was stopped, or hangs with its disk: however
+# much there is to do, and however slow the disk or the limit on its reads, it moves now and then.
+STILL_S_MAX = 300.0
 
 
 class ChildFailed(StorageError):
@@ -51,11 +60,8 @@ _WHAT_SIGNALS_MEAN: Mapping[int, str] = {
 class ChildProcess:
     """One process and our end of the socket to it. Every method may be called from any thread."""
 
-    def __init__(self, program: str, *, descriptors: Sequence[int] = ()) -> None:
-        """Starts a `program_of` some module. Raises ChildFailed.
-
-        The child inherits `descriptors`; their numbers follow that of its socket as arguments.
-        """
+    def __init__(self, program: str) -> None:
+        """Starts a `program_of` some module. Raises ChildFailed."""
         try:
             # Imported when there is a child: most brokers start none for hours.
             from multiprocessing.connection import Pipe
@@ -68,8 +74,8 @@ class ChildProcess:
         environment = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, sys.path)))
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", program, *map(str, (theirs.fileno(), *descriptors))],
-                pass_fds=[theirs.fileno(), *descriptors],
+                [sys.executable, "-P", "-c", program, str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -114,16 +120,7 @@ class ChildProcess:
         self._process.kill()
 
     def kill(self) -> None:
-        """Kills it, and waits until it is gone: it writes no more to shared memory then.
-
-        Blocks as long as the system delays its end.
-        """
-        self.connection.close()
-        self._process.kill()
-        self._process.wait()
-
-    def give_up(self) -> None:
-        """Kills it, and waits a moment; if it hangs in the system, it ends later."""
+        """Ends it, and waits for a moment; if it hangs in the system, it ends after that."""
         self.connection.close()
         self._process.kill()
         with suppress(subprocess.TimeoutExpired):
@@ -148,6 +145,105 @@ class ChildProcess:
 
     def __repr__(self) -> str:
         return f"pid {self._process.pid}"
+
+
+class ChildOwner:
+    """Has a child that runs `main` of a module, from its first message until it is idle for IDLE_S.
+
+    One exchange at a time, in a worker: the methods block. `abandon` and `close` do not, and may be
+    called meanwhile from another thread.
+    """
+
+    def __init__(self, module: str, clock: Clock) -> None:
+        self._program = program_of(module)
+        self._clock = clock
+        self._child: ChildProcess | None = None
+        self._used_s = clock.monotonic_s()
+        self._closed = threading.Event()
+
+    def send(self, message: object) -> None:
+        """Starts a child if there is none. Raises ChildFailed."""
+        if self._closed.is_set():
+            raise ChildFailed("the broker stops")
+        child = self._child or self._start()
+        try:
+            child.connection.send(message)
+        except BlockingIOError as error:
+            self.stop()
+            raise ChildFailed(f"the child process took nothing for {STILL_S_MAX:g} s") from error
+        except OSError as error:
+            raise self._buried(child) from error
+
+    def receive(self, *, timeout_s: float = float("inf"), work: str = "it") -> object:
+        """Waits for the next message.
+
+        Raises the error that the child answered, and ChildFailed: it died, did not move for
+        STILL_S_MAX, the broker stops, or `work` took longer than `timeout_s`. It has ended then.
+        """
+        child = self._child
+        assert child is not None, "nothing was sent"
+        try:
+            self._await_message(child, timeout_s, work)
+            answer = child.connection.recv()
+        except (EOFError, OSError) as error:
+            raise self._buried(child) from error
+        self._used_s = self._clock.monotonic_s()
+        if isinstance(answer, StrandlineError):
+            raise answer
+        return answer
+
+    def _start(self) -> ChildProcess:
+        child = self._child = ChildProcess(self._program)
+        child.bound_sends(STILL_S_MAX)
+        return child
+
+    def _await_message(self, child: ChildProcess, timeout_s: float, work: str) -> None:
+        began_s = since_s = self._clock.monotonic_s()
+        activity = child.activity()
+        while not child.connection.poll(min(POLL_S, timeout_s)):
+            if self._closed.is_set():
+                raise ChildFailed("the broker stops")
+            seen, now_s = child.activity(), self._clock.monotonic_s()
+            if seen is None or seen != activity:
+                since_s, activity = now_s, seen
+            if now_s - since_s >= STILL_S_MAX:
+                self.stop()
+                raise ChildFailed(f"the child process did not move for {STILL_S_MAX:g} s")
+            if now_s - began_s >= timeout_s:
+                self.stop()
+                raise ChildFailed(f"{work} took longer than {timeout_s:g} s")
+
+    def _buried(self, child: ChildProcess) -> ChildFailed:
+        self._child = None
+        died = child.died()
+        child.kill()
+        return died
+
+    def stop(self) -> None:
+        """Ends the child in the middle of its work; the next message starts another."""
+        child, self._child = self._child, None
+        if child is not None:
+            child.kill()
+
+    def abandon(self) -> None:
+        """Like `stop`, while another thread is waiting in `receive`, which then raises."""
+        child = self._child
+        if child is not None:
+            child.abandon()
+
+    def end_if_idle(self) -> None:
+        """Ends the child if it was idle for `IDLE_S`."""
+        if self._child is not None and self._clock.monotonic_s() - self._used_s >= IDLE_S:
+            child, self._child = self._child, None
+            child.end()
+
+    def close(self) -> None:
+        """Ends the child for good; what waits for it fails at once."""
+        self._closed.set()
+        self.abandon()
+
+    def __repr__(self) -> str:
+        return f"<ChildOwner child={self._child}>"
 
 
 def _cause_of_death(status: int | None) -> str:

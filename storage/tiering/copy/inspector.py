@@ -3,10 +3,8 @@
     broker   --- InspectionRequest --->  child
              <-- SegmentFacts, or the error ---
 
-There is one child, started with the first request and ended after `IDLE_S` without one, so an idle
-broker is small. A request that takes too long, or a child that dies (out of memory, SIGBUS from a
-file that shrank), ends in InspectionFailed and the next request starts a new child. The child ends
-by itself when the broker does, however that happens: its end of the socket closes.
+There is one child (`ChildOwner`). A request that takes too long, or a child that dies (out of
+memory, SIGBUS from a file that shrank), ends in InspectionFailed; the next one starts a new child.
 """
 
 from __future__ import annotations
@@ -17,14 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from strandline.storage.clock import Clock
-from strandline.storage.errors import StorageError, StrandlineError
+from strandline.storage.errors import StrandlineError
 from strandline.storage.model import Offset
-from strandline.storage.system.child_process import (
-    ChildFailed,
-    ChildProcess,
-    connect_to_parent,
-    program_of,
-)
+from strandline.storage.system.child_process import ChildFailed, ChildOwner, connect_to_parent
 from strandline.storage.tiering.copy.inspection import Offsets, SegmentFacts, inspect_segment
 from strandline.storage.tiering.copy.recompression import Recompression, recompress_segment
 from strandline.storage.tiering.copy.segment_walk import AdaptiveWalk, Walk, plain_walk
@@ -32,12 +25,8 @@ from strandline.storage.tiering.copy.segment_walk import AdaptiveWalk, Walk, pla
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-# Long enough to serve a burst of segments with one child, short enough to give the memory back.
-IDLE_S = 60.0
-CHILD_PROGRAM = program_of(__name__)
 
-
-class InspectionFailed(StorageError):
+class InspectionFailed(ChildFailed):
     """The pass did not end in time, or its process died; says nothing about the segment."""
 
 
@@ -55,15 +44,12 @@ class InspectionRequest:
     recompression: Recompression | None = None
 
 
-class SegmentInspector:
-    """Owner of the child process. Thread-safe; one inspection at a time."""
+class SegmentInspector(ChildOwner):
+    """The child that inspects. Thread-safe; one inspection at a time."""
 
     def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+        super().__init__(__name__, clock)
         self._lock = threading.Lock()
-        self._child: ChildProcess | None = None
-        self._used_s = clock.monotonic_s()
-        self._closed = False
 
     def inspect(self, request: InspectionRequest, *, timeout_s: float) -> SegmentFacts:
         """Blocks until the facts are there.
@@ -71,67 +57,27 @@ class SegmentInspector:
         Raises CorruptRecords or DiskError about the segment, InspectionFailed about the pass.
         """
         with self._lock:
-            if self._closed:
-                raise InspectionFailed("the broker stops")
-            child = self._child = self._child or _start()
             try:
-                answer = _ask(child, request, timeout_s=timeout_s)
-            except InspectionFailed:
-                self._child = None
-                child.kill()
-                raise
-            self._used_s = self._clock.monotonic_s()
-        if isinstance(answer, SegmentFacts):
-            return answer
-        raise answer
+                self.send(request)
+                facts = self.receive(timeout_s=timeout_s, work=str(request.path))
+            except ChildFailed as error:
+                raise InspectionFailed(str(error)) from error
+        assert isinstance(facts, SegmentFacts), facts
+        return facts
 
-    def close_if_idle(self) -> None:
-        """Ends the child if nobody needed it for a while; never waits for an inspection."""
-        if self._child is not None and self._lock.acquire(blocking=False):
+    def end_if_idle(self) -> None:
+        """Never waits for an inspection."""
+        if self._lock.acquire(blocking=False):
             try:
-                if self._clock.monotonic_s() - self._used_s >= IDLE_S:
-                    self._end_child()
+                super().end_if_idle()
             finally:
                 self._lock.release()
 
     def close(self) -> None:
         """Ends the child for good; an inspection that is running fails at once."""
-        self._closed = True
-        child = self._child
-        if child is not None:
-            child.abandon()
+        super().close()
         with self._lock:
-            self._end_child()
-
-    def _end_child(self) -> None:
-        child, self._child = self._child, None
-        if child is not None:
-            child.end()
-
-    def __repr__(self) -> str:
-        return f"<SegmentInspector child={self._child}>"
-
-
-def _start() -> ChildProcess:
-    try:
-        return ChildProcess(CHILD_PROGRAM)
-    except ChildFailed as error:
-        raise InspectionFailed(str(error)) from error
-
-
-def _ask(
-    child: ChildProcess, request: InspectionRequest, *, timeout_s: float
-) -> SegmentFacts | StrandlineError:
-    """Raises InspectionFailed."""
-    try:
-        child.connection.send(request)
-        if not child.connection.poll(timeout_s):
-            raise InspectionFailed(f"{request.path} took longer than {timeout_s:g} s")
-        answer = child.connection.recv()
-    except (EOFError, OSError) as error:
-        raise InspectionFailed(str(child.died())) from error
-    assert isinstance(answer, SegmentFacts | StrandlineError), answer
-    return answer
+            self.stop()
 
 
 def carry_out(request: InspectionRequest, walk: Walk = plain_walk) -> SegmentFacts:

@@ -457,7 +457,7 @@ class TieringManager:
         self._workers.compactor.close()
 
     def _end_idle(self) -> None:
-        self._inspector.close_if_idle()
+        self._inspector.end_if_idle()
         self._workers.compactor.end_if_idle()
 
     # --- what an operator sees ---------------------------------------------------------------

@@ -152,7 +152,7 @@ class _ThreadChild(ChildProcess):
 
     def abandon(self) -> None: ...
 
-    def give_up(self) -> None:
+    def kill(self) -> None:
         self.connection.close()
 
     def activity(self) -> None:

@@ -10,9 +10,9 @@ import pytest
 
 from strandline.storage.clock import ManualClock
 from strandline.storage.config.log_config import LogConfig
-from strandline.storage.local.cleaner import process as cleaner_process
 from strandline.storage.local.cleaner.messages import CleaningRequest, ProducerTail
 from strandline.storage.local.cleaner.process import CleanerProcess
+from strandline.storage.system import child_process
 from strandline.storage.system.child_process import ChildFailed, ChildProcess
 
 
@@ -53,8 +53,8 @@ def test_a_compacting_child_that_takes_no_request_is_given_up(
             super().__init__("import time; time.sleep(3600)")
             pids.append(self.pid)
 
-    monkeypatch.setattr(cleaner_process, "ChildProcess", DeafChild)
-    monkeypatch.setattr(cleaner_process, "STILL_S_MAX", 0.05)
+    monkeypatch.setattr(child_process, "ChildProcess", DeafChild)
+    monkeypatch.setattr(child_process, "STILL_S_MAX", 0.05)
     process = CleanerProcess(ManualClock())
     with pytest.raises(ChildFailed, match="took nothing"):
         process.begin(_request(tmp_path, producer_count=100_000))
@@ -67,7 +67,7 @@ def test_a_compacting_child_that_does_not_move_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As one that hangs in the system: its thread, and the log, would be lost to the broker."""
-    monkeypatch.setattr("strandline.storage.local.cleaner.process.POLL_S", 0.01)
+    monkeypatch.setattr(child_process, "POLL_S", 0.01)
     pids: list[int] = []
 
     class StoppedChild(ChildProcess):
@@ -76,7 +76,7 @@ def test_a_compacting_child_that_does_not_move_is_given_up(
             pids.append(self.pid)
             os.kill(self.pid, signal.SIGSTOP)
 
-    monkeypatch.setattr("strandline.storage.local.cleaner.process.ChildProcess", StoppedChild)
+    monkeypatch.setattr(child_process, "ChildProcess", StoppedChild)
     process = CleanerProcess(HurriedClock())
     process.begin(_request(tmp_path))
     with pytest.raises(ChildFailed, match="did not move"):

@@ -11,12 +11,12 @@ import pytest
 from strandline.storage.clock import ManualClock
 from strandline.storage.errors import CorruptRecords
 from strandline.storage.records.compression import Codec
-from strandline.storage.tiering.copy import inspector as inspector_module
+from strandline.storage.system import child_process
+from strandline.storage.system.child_process import IDLE_S
 from strandline.storage.tiering.copy.inspection import (
     inspect_segment,
 )
 from strandline.storage.tiering.copy.inspector import (
-    IDLE_S,
     InspectionFailed,
     InspectionRequest,
     SegmentInspector,
@@ -44,10 +44,10 @@ def test_the_child_process_answers_facts_and_errors_and_ends_when_idle(path: Pat
             inspector.inspect(request, timeout_s=PATIENCE_S)
         path.write_bytes(content)
         assert inspector.inspect(request, timeout_s=PATIENCE_S) == expected
-        inspector.close_if_idle()
+        inspector.end_if_idle()
         assert "pid" in repr(inspector)
         clock.advance_ms(int(IDLE_S * 1000))
-        inspector.close_if_idle()
+        inspector.end_if_idle()
         assert "pid" not in repr(inspector)
     finally:
         inspector.close()
@@ -90,13 +90,13 @@ def test_a_child_that_dies_is_replaced(path: Path, monkeypatch: pytest.MonkeyPat
 def test_closing_does_not_wait_for_an_inspection(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # A child that never answers.
+    monkeypatch.setattr(
+        child_process, "program_of", lambda _module: f"import time; time.sleep({2 * PATIENCE_S})"
+    )
     inspector = SegmentInspector(ManualClock())
     path.write_bytes(batch(0, [BASE_MS]))
     request = InspectionRequest(path=path, base_offset=0, end_offset=1)
-    # A child that never answers.
-    monkeypatch.setattr(
-        inspector_module, "CHILD_PROGRAM", f"import time; time.sleep({2 * PATIENCE_S})"
-    )
     with ThreadPoolExecutor(1) as executor:
         running = executor.submit(inspector.inspect, request, timeout_s=PATIENCE_S)
         while "pid" not in repr(inspector):
