@@ -14,6 +14,9 @@ in a SimpleQueue, because that needs no memory.
 its first frame never says so, and the event loop, which submits, would stand still for good. So a
 thread of its own calls `start`, and `submit` waits for the worker's word for BEGIN_TURNS at most.
 A worker that begins later than that is abandoned, and ends.
+
+A ThreadPoolExecutor of the largest size with a semaphore does not do: it keeps a job that it was
+refused the thread for, and its `submit` waits for a thread that never says that it has begun.
 """
 
 from __future__ import annotations
@@ -41,55 +44,6 @@ BEGIN_TURNS = 10
 BEGIN_TURN_S = 0.3
 
 
-class _Job:
-    __slots__ = ("call", "future")
-
-    def __init__(self, call: Callable[[], Any]) -> None:
-        self.call = call
-        self.future: Future[Any] = Future()
-
-    def run(self) -> None:
-        if not self.future.set_running_or_notify_cancel():
-            return
-        try:
-            result = self.call()
-        except BaseException as error:
-            self.future.set_exception(error)
-        else:
-            self.future.set_result(result)
-
-
-class _Start:
-    """The start of one worker, which the pool waits for."""
-
-    __slots__ = ("_told", "is_given_up")
-
-    def __init__(self) -> None:
-        self.is_given_up = False
-        # Empty once it has begun, else why it has not. No exception, which would keep its frames.
-        self._told: SimpleQueue[str | None] = SimpleQueue()
-
-    def begun(self) -> None:
-        self._told.put(None)
-
-    def start(self, worker: threading.Thread) -> str | None:
-        """Starts the worker; why the system has no thread for it, or None: the worker has begun."""
-        try:
-            start_new_thread(self._start, (worker,))
-        except (RuntimeError, MemoryError) as error:
-            return str(error)
-        for _ in range(BEGIN_TURNS):
-            with suppress(Empty):
-                return self._told.get(timeout=BEGIN_TURN_S)
-        return "can't start new thread: it finds no memory"
-
-    def _start(self, worker: threading.Thread) -> None:
-        try:
-            worker.start()
-        except (RuntimeError, MemoryError) as error:
-            self._told.put(str(error))
-
-
 class ResizablePool(Executor):
     """An executor whose number of threads may change. Thread-safe."""
 
@@ -97,14 +51,12 @@ class ResizablePool(Executor):
         assert 1 <= size <= SIZE_MAX, size
         self._name = name
         self._size = size
-        self._workers = 0
+        self._workers: set[threading.Thread] = set()
         self._running = 0
-        self._waiting: deque[_Job] = deque()
+        self._waiting: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._tokens: SimpleQueue[None] = SimpleQueue()
         self._is_closed = False
         self._lock = threading.Lock()
-        # Called for each worker that ends.
-        self._ended = threading.Condition(self._lock)
 
     @property
     def size(self) -> int:
@@ -126,7 +78,7 @@ class ResizablePool(Executor):
         assert 1 <= size <= SIZE_MAX, size
         with self._lock:
             self._size = size
-            for _ in range(self._workers - size):
+            for _ in range(len(self._workers) - size):
                 self._tokens.put(None)
             # Queued jobs have a worker already: they only run later.
             with suppress(OutOfResources):
@@ -136,84 +88,108 @@ class ResizablePool(Executor):
         """As `Executor.submit`. Raises RuntimeError after `shutdown`, OutOfResources where there is
         no thread for it.
         """
-        job = _Job(partial(fn, *arguments, **named))
+        future: Future[T] = Future()
         with self._lock:
             if self._is_closed:
                 raise RuntimeError("cannot schedule new futures after shutdown")
-            self._waiting.append(job)
+            self._waiting.append((future, partial(fn, *arguments, **named)))
             try:
                 self._start_workers()
             except OutOfResources:
-                if self._workers == 0:
+                if not self._workers:
                     self._waiting.pop()
                     raise
             self._tokens.put(None)
-        return job.future
+        return future
 
     def _start_workers(self) -> None:
         """With the lock held: one for each job without a free worker. Raises OutOfResources."""
         wanted = min(self._size, self._running + len(self._waiting))
-        while self._workers < wanted:
-            start = _Start()
-            worker = threading.Thread(
-                target=self._work, args=(start,), name=f"{self._name}_{self._workers}", daemon=True
-            )
-            if (reason := start.start(worker)) is not None:
-                start.is_given_up = True
+        while len(self._workers) < wanted:
+            # What the worker says: nothing once it has begun, else why it has not.
+            told: SimpleQueue[str | None] = SimpleQueue()
+            name = f"{self._name}_{len(self._workers)}"
+            worker = threading.Thread(target=self._work, args=(told,), name=name, daemon=True)
+            if (reason := _begin(worker, told)) is not None:
                 raise OutOfResources(f"cannot begin another thread: {reason}")
-            self._workers += 1
+            self._workers.add(worker)
 
-    def _work(self, start: _Start) -> None:
-        start.begun()
+    def _work(self, told: SimpleQueue[str | None]) -> None:
+        told.put(None)
         with self._lock:
-            if start.is_given_up:
-                return
-        while self._take_turn():
+            is_given_up = threading.current_thread() not in self._workers
+        while not is_given_up and self._take_turn():
             pass
 
     def _take_turn(self) -> bool:
         """Whether this worker stays in the pool."""
         self._tokens.get()
         with self._lock:
-            if self._workers > self._size or (self._is_closed and not self._waiting):
-                self._end_worker()
+            if len(self._workers) > self._size or (self._is_closed and not self._waiting):
+                self._workers.remove(threading.current_thread())
+                if self._waiting:
+                    # The token that this worker took may have been that of a job.
+                    self._tokens.put(None)
                 return False
             if not self._waiting:
                 return True
-            job = self._waiting.popleft()
+            future, call = self._waiting.popleft()
             self._running += 1
         try:
-            job.run()
+            _run(future, call)
         finally:
             with self._lock:
                 self._running -= 1
         return True
 
-    def _end_worker(self) -> None:
-        """With the lock held."""
-        self._workers -= 1
-        if self._waiting:
-            # The token that this worker took may have been meant for a job.
-            self._tokens.put(None)
-        self._ended.notify_all()
-
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """As `Executor.shutdown`."""
         with self._lock:
             self._is_closed = True
+            workers = list(self._workers)
             cancelled = list(self._waiting) if cancel_futures else []
             if cancel_futures:
                 self._waiting.clear()
-            for _ in range(self._workers):
+            for _ in workers:
                 self._tokens.put(None)
-        for job in cancelled:
-            job.future.cancel()
-        if wait:
-            with self._ended:
-                self._ended.wait_for(lambda: self._workers == 0)
+        for future, _ in cancelled:
+            future.cancel()
+        for worker in workers if wait else ():
+            worker.join()
 
     def __repr__(self) -> str:
         return f"<ResizablePool {self._running} of {self._size} run, {len(self._waiting)} wait>"
+
+
+def _begin(worker: threading.Thread, told: SimpleQueue[str | None]) -> str | None:
+    """Why the system has no thread for it, or None: the worker has begun."""
+
+    def start() -> None:
+        try:
+            worker.start()
+        except (RuntimeError, MemoryError) as error:
+            # No exception, which would keep its frames.
+            told.put(str(error))
+
+    try:
+        start_new_thread(start, ())
+    except (RuntimeError, MemoryError) as error:
+        return str(error)
+    for _ in range(BEGIN_TURNS):
+        with suppress(Empty):
+            return told.get(timeout=BEGIN_TURN_S)
+    return "can't start new thread: it finds no memory"
+
+
+def _run(future: Future[Any], call: Callable[[], Any]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        result = call()
+    except BaseException as error:
+        future.set_exception(error)
+    else:
+        future.set_result(result)
 
 
 class DefaultPool(ThreadPoolExecutor):
