@@ -1,4 +1,4 @@
-"""What reading and writing S3 share: the client, the names, and how answers are understood."""
+"""Access to one bucket, shared by reads and writes: client, key names, and response parsing."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
         ObjectTypeDef,
     )
 
-# A segment is smaller, and so are all objects beside it. An answer gets room for what it claims.
+# Every object is smaller. A reader allocates the Content-Length that a response states.
 OBJECT_BYTES_MAX = 4 * 1024 * 1024 * 1024
 
-# Fields of every object's metadata that we write.
+# User metadata fields that the broker writes with every object.
 WRITE_ID_FIELD = "strandline-write-id"
 CRC32C_FIELD = "strandline-crc32c"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Access:
-    """One bucket with a key prefix. `client` makes the SDK's client when it is first called."""
+    """One bucket with a key prefix. The first call of `client` creates the SDK's client."""
 
     bucket: str
     prefix: str
@@ -43,26 +43,26 @@ class S3Access:
     clock: Clock
 
     def full_key(self, key: str) -> str:
-        """The key in the bucket."""
+        """The object key in the bucket, prefix included."""
         return self.prefix + key
 
     def own_key(self, full_key: str) -> str:
-        """The key as our callers know it."""
+        """The key relative to the prefix, as callers of the store use it."""
         return full_key[len(self.prefix) :]
 
     def listed_key(self, full_key: str, *, below: str) -> str:
-        """`own_key` of a listing. Raises TierUnavailable unless it begins as was asked for.
+        """`own_key` of a listed key. Raises TierUnavailable unless the key begins with `below`.
 
-        What is listed may be deleted next: a name of somebody else's must not become one of ours.
+        A caller may delete the keys it lists: a foreign key must never be mapped to one of ours.
         """
         if not full_key.startswith(self.prefix + below):
             raise TierUnavailable(below, "list", f"{full_key!r} is listed and is not below it")
         return self.own_key(full_key)
 
     def listed_info(self, found: ObjectTypeDef, *, below: str) -> ObjectInfo:
-        """What a listing says of one object; not every server names an etag or a time in it.
+        """Parses one object of a listing; some servers omit the etag or the modification time.
 
-        Raises TierUnavailable for one without a name or a size: nothing can be said of it.
+        Raises TierUnavailable if the entry lacks a key or a size.
         """
         check_listed(found, "Key", "Size", operation="list", prefix=below)
         modified = found.get("LastModified")
@@ -74,7 +74,7 @@ class S3Access:
         )
 
     def head(self, key: str) -> HeadObjectOutputTypeDef:
-        """One attempt at a HEAD, with whatever the SDK raises."""
+        """Sends one HEAD request without retries. Raises the SDK's exceptions."""
         return self.client().head_object(
             Bucket=self.bucket, Key=self.full_key(key), ChecksumMode="ENABLED"
         )
@@ -83,7 +83,7 @@ class S3Access:
 def check_listed(
     found: Mapping[str, object], *names: str, operation: str, prefix: str = ""
 ) -> None:
-    """Raises TierUnavailable if a listing leaves out of something what it is about."""
+    """Raises TierUnavailable if an entry of a listing lacks one of the fields `names`."""
     missing = [name for name in names if name not in found]
     if missing:
         raise TierUnavailable(
@@ -92,7 +92,7 @@ def check_listed(
 
 
 def info_of(key: str, answer: HeadObjectOutputTypeDef | GetObjectOutputTypeDef) -> ObjectInfo:
-    """What an answer to HEAD or GET says about the object. Raises TierUnavailable if too little."""
+    """Parses the headers of a HEAD or GET response. Raises TierUnavailable if one is missing."""
     try:
         return ObjectInfo(
             key=key,
@@ -103,12 +103,12 @@ def info_of(key: str, answer: HeadObjectOutputTypeDef | GetObjectOutputTypeDef) 
             modified_ms=int(answer["LastModified"].timestamp() * 1000),
         )
     except (KeyError, ValueError) as error:
-        # Of a proxy's own, perhaps: no S3 leaves these out.
+        # Every S3 server sends these headers, so a proxy may have answered instead.
         raise TierUnavailable(key, "read", f"no answer of an S3: without a good {error}") from error
 
 
 def info_of_body(key: str, answer: GetObjectOutputTypeDef) -> ObjectInfo:
-    """`info_of` for who reads the body next. Raises ObjectCorrupt if that claims too much, too."""
+    """`info_of`, or closes the body; raises ObjectCorrupt if the stated size is over the limit."""
     try:
         info = info_of(key, answer)
         if info.size_bytes > OBJECT_BYTES_MAX:
@@ -120,7 +120,7 @@ def info_of_body(key: str, answer: GetObjectOutputTypeDef) -> ObjectInfo:
 
 
 def date_of(answer: HeadBucketOutputTypeDef) -> TimestampMs | None:
-    """When the server gave the answer, by its own clock; None if it does not say."""
+    """The server's time of the response, from its Date header; None without a valid one."""
     stated = answer["ResponseMetadata"]["HTTPHeaders"].get("date", "")
     try:
         return int(parsedate_to_datetime(stated).timestamp() * 1000)
@@ -129,10 +129,10 @@ def date_of(answer: HeadBucketOutputTypeDef) -> TimestampMs | None:
 
 
 def crc_of(answer: HeadObjectOutputTypeDef | GetObjectOutputTypeDef) -> int | None:
-    """The server's own CRC-32C of the whole object; None if it keeps none."""
+    """The CRC-32C of the whole object that the server reports; None if it reports none."""
     encoded = answer.get("ChecksumCRC32C", "")
-    # That of an upload in parts is a checksum of their checksums, unless it says otherwise. Not
-    # every server marks it, but the etag of such an object ends in the number of parts everywhere.
+    # A multipart upload's checksum is one of the parts' checksums, unless its type says otherwise.
+    # Some servers omit the type, but the etag of such an object always ends in the part count.
     stated_type: str = answer.get("ChecksumType", "")
     is_whole = stated_type == "FULL_OBJECT" or (not stated_type and "-" not in answer["ETag"])
     if encoded and is_whole and "-" not in encoded:
@@ -141,7 +141,7 @@ def crc_of(answer: HeadObjectOutputTypeDef | GetObjectOutputTypeDef) -> int | No
 
 
 def noted_crc_of(answer: HeadObjectOutputTypeDef | GetObjectOutputTypeDef) -> int | None:
-    """The CRC-32C that we wrote beside the object."""
+    """The CRC-32C that the writer stored in the object's metadata."""
     recorded = answer["Metadata"].get(CRC32C_FIELD)
     try:
         return None if recorded is None else int(recorded, 16)

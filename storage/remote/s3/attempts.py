@@ -1,6 +1,6 @@
-"""Retries one request until it succeeds, fails for good, or runs out of time.
+"""Retries a request until it succeeds, fails permanently, or reaches its deadline.
 
-    attempt ─ok─► answer
+    attempt ─ok─► response
        └─fails─► classify ─► not worth repeating ──────────────────────► raise
                      └─► worth it ─► attempts and time left? ─no───────► raise
                                         └─yes─► pause (doubled, jittered) ─► attempt
@@ -33,11 +33,11 @@ TRANSFER_BYTES_PER_S_MIN = 1024 * 1024
 
 
 class DeadlineError(Exception):
-    """The time for a request is over; its caller gets TierUnavailable."""
+    """The deadline of a request has passed; its caller gets TierUnavailable."""
 
 
 class AgainError(Exception):
-    """An attempt failed in a way that may pass; `error` is raised if the retries fail too."""
+    """An attempt failed with a retriable error; `error` is raised if the retries fail too."""
 
     def __init__(self, error: TierError) -> None:
         super().__init__(str(error))
@@ -46,7 +46,7 @@ class AgainError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What to raise if an attempt is the last, and whether another may help."""
+    """The classified error of one attempt, and whether a retry may succeed."""
 
     error: TierError
     is_worth_repeating: bool = False
@@ -54,14 +54,14 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptStatistics:
-    """Requests are money, so every attempt is counted under its operation."""
+    """Attempts per operation: S3 bills each request, so retries are counted too."""
 
     requests: Mapping[str, int]
     failed_attempt_count: int
 
 
 class Attempts:
-    """Runs requests with retries; thread-safe. `classify` raises again what is our own mistake."""
+    """Runs requests with retries; thread-safe. `classify` re-raises programming errors."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Attempts:
             )
 
     def close(self) -> None:
-        """Ends all pauses; requests under way fail at their next attempt, new ones at once."""
+        """Ends all pauses; running requests fail at their next attempt, new ones immediately."""
         self._closing.set()
 
     def run(
@@ -98,14 +98,14 @@ class Attempts:
         give_up_s: float | None = None,
         attempts_max: int | None = None,
     ) -> T:
-        """Calls `attempt(deadline_s)`; the deadline is of the clock's monotonic time.
+        """Calls `attempt(deadline_s)`; the deadline is in the clock's monotonic time.
 
-        `size_bytes` of transfer lengthen the deadline; `give_up_s` is the latest it may be;
-        `attempts_max` replaces the store's own for what is not worth as many.
+        A transfer of `size_bytes` extends the deadline, at most to `give_up_s`;
+        `attempts_max` overrides the store's limit for requests that deserve fewer retries.
         Raises the TierError of the last failure.
         """
         if self._closing.is_set():
-            # Also the HEAD that follows a PUT of unknown outcome: a broker that stops while the
+            # This includes the HEAD after a PUT of unknown outcome: a broker that stops while the
             # store hangs waits for one timeout, not for two.
             raise TierUnavailable(key, operation, "the store is closed")
         time_s = self._deadlines.request_s + size_bytes / TRANSFER_BYTES_PER_S_MIN
@@ -142,7 +142,7 @@ class Attempts:
                 number += 1
 
     def _pause(self, attempt_number: int, deadline_s: float) -> bool:
-        """Waits before the next attempt; False if there is no time for one."""
+        """Waits before the next attempt; False if the deadline leaves no time for one."""
         pause_s = PAUSES.wait_s(attempt_number)
         if self._clock.monotonic_s() + pause_s >= deadline_s:
             return False

@@ -1,8 +1,8 @@
-"""What S3's error codes mean to us: one table, no I/O.
+"""Maps S3's error codes to the store's errors: one table, no I/O.
 
-The code counts before the status, because statuses lie: InvalidObjectState is a 403 and no
-question of rights, NoSuchUpload is a 404 and says nothing about the object. A HEAD has no body,
-so there the status is all there is.
+The code takes precedence over the status, because statuses mislead: InvalidObjectState is a 403
+but no permission problem, NoSuchUpload is a 404 but says nothing about the object. The response to
+a HEAD has no body, so only its status is available.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _DENIED_CODES = frozenset(
 )
 _PASSING_CODES = frozenset(
     {
-        # "Another conditional write is under way": neither won nor lost.
+        # Another conditional write is in progress: this one has neither won nor lost.
         "ConditionalRequestConflict",
         "IncompleteBody",
         "InternalError",
@@ -59,8 +59,8 @@ _PASSING_STATUSES = frozenset(
         HTTPStatus.GATEWAY_TIMEOUT,
     }
 )
-# The body that arrived is not what its checksum says: damaged on the way, so send it again. The
-# source itself was checked before.
+# The received body does not match its checksum: it was damaged in transit, so it is sent again.
+# The source itself was verified before.
 _DAMAGED_CODES = frozenset({"BadDigest", "InvalidDigest", "XAmzContentChecksumMismatch"})
 
 HOW_TO_THAW = (
@@ -70,12 +70,12 @@ HOW_TO_THAW = (
 HOW_TO_MEND_A_CLOCK = (
     "the clock of this machine and the store's are too far apart: put it right, and it goes on"
 )
-# What a file system takes; S3 itself has no such bound below the 1024 bytes of a key.
+# A file system's limit for one name; S3 only limits the whole key, to 1024 bytes.
 FILE_NAME_BYTES_MAX = 255
 
 
 def _hint_of_long_name(key: str, operation: str) -> str:
-    """Servers that keep objects as files say nothing that would help, or "internal error"."""
+    """A hint for servers that store objects as files and report long names as internal errors."""
     longest = max(len(name.encode()) for name in key.split("/"))
     if operation != "put" or longest <= FILE_NAME_BYTES_MAX:
         return ""
@@ -86,13 +86,13 @@ def _hint_of_long_name(key: str, operation: str) -> str:
 
 
 def failure_of_code(code: str, status: int, key: str, operation: str, detail: str) -> Failure:
-    """The failure that an error answer stands for; `status` is 0 where an answer lists codes."""
+    """Classifies an error response; `status` is 0 for a code listed inside a 200 response."""
     if code == "InvalidObjectState":
         return Failure(ObjectArchived(key, operation, f"{detail}; {HOW_TO_THAW}"))
     if code == "PreconditionFailed" or status == HTTPStatus.PRECONDITION_FAILED:
         return Failure(PreconditionFailed(key, operation, detail))
     if code == "NoSuchUpload":
-        # Aborted by somebody, or completed by our own attempt whose answer was lost.
+        # Another process aborted it, or our own attempt completed it and the response was lost.
         return Failure(TierUnavailable(key, operation, detail))
     if code in _DAMAGED_CODES:
         return Failure(ObjectCorrupt(key, operation, detail), is_worth_repeating=True)

@@ -1,11 +1,11 @@
-"""The one lifecycle rule that an archive wants: the bucket itself aborts unfinished uploads.
+"""The archive's one lifecycle rule: the bucket aborts incomplete multipart uploads.
 
-The broker aborts what it left behind, but only while it runs. Parts of an upload whose broker never
-came back are paid for until somebody aborts them, and no listing of objects shows them.
+A broker aborts its own incomplete uploads, but only while it runs. If it never restarts, S3 bills
+the parts until the upload is aborted, and no listing of objects shows them.
 
-A bucket's rules are replaced as a whole, so the others are read first and written back as they
-were, with what else belongs to the configuration. Rules are of two kinds, those with a `Filter` and
-the older ones with a `Prefix`, and S3 takes no mixture: ours is of the kind that is there.
+S3 replaces a bucket's lifecycle configuration as a whole, so the broker reads the other rules and
+settings and writes them back unchanged. A rule has either a `Filter` or the older `Prefix`, and S3
+rejects a mixture: the new rule takes the form of the existing ones.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 RULE_ID = "strandline-abort-unfinished-uploads"
-# Longer than any upload may take, and what S3 counts in.
+# Longer than any upload may take; S3 counts in days.
 DAYS_AFTER_BEGIN = 1
 
 
@@ -43,29 +43,29 @@ def abort_rule(prefix: str, *, is_old_kind: bool = False) -> LifecycleRuleTypeDe
 
 
 def rule_text(prefix: str) -> str:
-    """The configuration as `aws s3api put-bucket-lifecycle-configuration` takes it."""
+    """The configuration as JSON for `aws s3api put-bucket-lifecycle-configuration`."""
     return json.dumps({"Rules": [abort_rule(prefix)]}, indent=2)
 
 
 class _Others(TypedDict, total=False):
-    """What belongs to the configuration beside its rules."""
+    """The settings of a lifecycle configuration besides its rules."""
 
     TransitionDefaultMinimumObjectSize: TransitionDefaultMinimumObjectSizeType
 
 
 class S3Lifecycle:
-    """The rules of one bucket."""
+    """The lifecycle rules of one bucket."""
 
     def __init__(self, access: S3Access) -> None:
         self._access = access
 
     @property
     def text(self) -> str:
-        """What `apply` would add."""
+        """The rule that `apply` adds, as JSON."""
         return rule_text(self._access.prefix)
 
     def apply(self) -> bool:
-        """Adds the rule; False if it was there. Raises what a store raises."""
+        """Adds the rule; False if it already exists. Raises TierError."""
         access = self._access
         rules: list[LifecycleRuleTypeDef] = []
         others: _Others = {}
@@ -80,7 +80,7 @@ class S3Lifecycle:
             rules = cast("list[LifecycleRuleTypeDef]", list(found.get("Rules", [])))
             size = found.get("TransitionDefaultMinimumObjectSize")
             if size is not None:
-                # Left out, it would go back to its default.
+                # S3 resets this setting to its default if the request omits it.
                 others["TransitionDefaultMinimumObjectSize"] = size
         kept = [known for known in rules if known.get("ID") != RULE_ID]
         rule = abort_rule(access.prefix, is_old_kind=any("Prefix" in known for known in kept))
@@ -97,7 +97,7 @@ class S3Lifecycle:
         return True
 
     def _ask(self, permission: str, request: Callable[[], T]) -> T:
-        """One request. Raises what a store raises, with what to do about it."""
+        """Sends one request. Raises TierError with advice for the operator."""
         access = self._access
         try:
             return access.attempts.run("", "lifecycle", lambda _: request())

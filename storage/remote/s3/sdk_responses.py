@@ -1,8 +1,8 @@
-"""Answers whose body the SDK reads by itself: listings, deletions, errors. Read in bounded time.
+"""Bounds the time to read response bodies that the SDK parses: listings, deletions, errors.
 
 A socket's timeout bounds the wait for the next bytes, not for the last: a server that sends one
-byte a second keeps a thread for an hour. The SDK offers a place before it sends; there the request
-is sent as one whose body is left alone, and the body is read here, with a deadline.
+byte a second blocks a thread for an hour. A `before-send` handler of the SDK therefore sends the
+request as a streaming one and reads the body itself, with a deadline.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from urllib3.response import HTTPResponse
 
 BLOCK_BYTES = 64 * 1024
-# A listing of 1000 of the longest keys, each byte of them escaped, is a tenth of it.
+# A listing of 1000 keys of maximum length, each byte escaped, is a tenth of this.
 ANSWER_BYTES_MAX = 32 * 1024 * 1024
 
 
@@ -27,17 +27,17 @@ class _Request(Protocol):
 
 class _Answer(Protocol):
     raw: HTTPResponse
-    # What its `content` has read.
+    # The cached value behind `content`.
     _content: bytes
 
 
 def bound_answers(client: S3Client, *, seconds: float, clock: Clock) -> None:
-    """From now on no answer of `client` takes longer than `seconds` from its first byte on.
+    """Limits each response of `client` to `seconds` from its first byte and to ANSWER_BYTES_MAX.
 
-    Nor is one longer than ANSWER_BYTES_MAX. Raises DeadlineError out of the request. Bodies of
-    GetObject are read by their callers.
+    A request over the time limit raises DeadlineError. Callers of GetObject read its body
+    themselves.
     """
-    # It cannot be reached otherwise.
+    # The SDK has no public access to its HTTP session.
     session = client._endpoint.http_session  # type: ignore[attr-defined]  # noqa: SLF001
 
     def send(request: _Request, **_: object) -> _Answer | None:
@@ -49,7 +49,7 @@ def bound_answers(client: S3Client, *, seconds: float, clock: Clock) -> None:
         response._content = _read(response.raw, deadline_s, clock)  # noqa: SLF001
         return response
 
-    # The stubs know of no answer to this event.
+    # The stubs declare no return value for handlers of this event.
     client.meta.events.register("before-send.s3", send)  # type: ignore[arg-type]
 
 

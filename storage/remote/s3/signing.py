@@ -1,7 +1,7 @@
-"""Signed URLs of many objects of one bucket.
+"""Presigned URLs for many objects of one bucket.
 
-The SDK resolves the endpoint anew for each URL that it makes, which is seconds for ten thousand. So
-it makes the first, and its signer signs the others for the same host.
+The SDK resolves the endpoint again for each URL, which takes seconds for ten thousand. So the SDK
+creates the first URL, and its signer signs the others for the same host.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ def urls_like(
     *,
     valid_s: int,
 ) -> list[str] | None:
-    """URLs of `keys`, of which `first` is the SDK's of the first key.
+    """Presigned URLs of `keys`; `first` is the SDK's URL of the first key.
 
-    None if `first` was not signed with `credentials`: then the SDK has to make each.
+    None if `first` was not signed with `credentials`: then the SDK has to sign each URL.
     """
     from botocore.auth import S3SigV4QueryAuth
     from botocore.awsrequest import AWSRequest

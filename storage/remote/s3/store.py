@@ -1,20 +1,20 @@
-"""S3 and everything that speaks its protocol; the only module that knows boto3.
+"""The object store on S3 and compatible servers, through boto3.
 
 The SDK's own retries are off. It cannot know that a 412 on the second attempt of a conditional PUT
-is our own first attempt whose answer was lost, it does not repeat a GET whose body broke off, and
-it has no deadline over its attempts. So each request is tried here:
+is our own first attempt whose response was lost, it does not retry a GET whose body broke off, and
+it has no deadline over its attempts. So this module retries each request:
 
     attempt ──ok──► done
        │ 404, 403, archived, 412 ──────────────► that error
        │ timeout, reset, 5xx, 409, broken body ► pause, next attempt
        ▼ out of attempts or time ──────────────► TierUnavailable
 
-What a `put` does with 412 and with an unknown outcome is in `s3_uploads`.
+`uploads` describes how a `put` handles 412 and an unknown outcome.
 
-Whole objects are checked against their CRC-32C when they are read. Ranges carry no checksum in S3:
-the readers of ranges check batch CRCs or section checksums.
+Reads of whole objects verify their CRC-32C. S3 has no checksum for a range: readers of ranges
+verify batch CRCs or section checksums.
 
-The client is made with the first request: loading the SDK costs half a second and 26 MB.
+The first request creates the client: loading the SDK costs half a second and 26 MB.
 """
 
 from __future__ import annotations
@@ -72,23 +72,23 @@ if TYPE_CHECKING:
     from urllib3.response import HTTPResponse
 
 DEFAULT_REGION = "us-east-1"
-# The SDK says only that it found none.
+# The SDK's error only says that it found no credentials.
 WHERE_CREDENTIALS_ARE = (
     "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile in ~/.aws (AWS_PROFILE), or give"
     " this machine a role"
 )
 
-# At most this much is received at once; the deadline is looked at in between.
+# The size of one receive; the deadline is checked between two.
 RECEIVE_BYTES = 1024 * 1024
 # S3 returns and deletes at most this many keys per request.
 PAGE_KEYS_MAX = 1000
-# More threads than this waiting for one store are a mistake elsewhere.
+# More threads than this that wait for one store indicate a bug elsewhere.
 CONNECTIONS_MAX = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Statistics:
-    """What this store has asked for so far: requests are money, so they are counted by kind."""
+    """Request counts of this store by operation, because S3 bills each request."""
 
     requests: Mapping[str, int]
     failed_attempt_count: int
@@ -97,7 +97,7 @@ class S3Statistics:
 
 
 class S3Store:
-    """See the top of this file. Thread-safe; one client and its connections for all threads."""
+    """An object store in an S3 bucket. Thread-safe; all threads share one client."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class S3Store:
 
     @property
     def endpoint_url(self) -> str | None:
-        """Where the server is; None for AWS itself."""
+        """The URL of the S3 endpoint; None for AWS."""
         return self._endpoint_url
 
     def statistics(self) -> S3Statistics:
@@ -228,16 +228,16 @@ class S3Store:
     def _receive(
         self, key: str, response: GetObjectOutputTypeDef, target: memoryview, deadline_s: float
     ) -> None:
-        """Reads the body into all of `target`, watching the time.
+        """Fills `target` from the body, within the deadline.
 
-        The SDK's own `read` and `readinto` return when the whole block is there, however slowly it
-        trickles in; `read1` returns after one `recv`, whose time is bounded.
+        The SDK's own `read` and `readinto` return once the whole block has arrived, however slowly;
+        `read1` returns after one `recv`, whose time is bounded.
         """
         done = 0
         body = response["Body"]
         try:
             with body as entered:
-                # The stubs say StreamingBody; what it hands out is the response below it.
+                # The stubs declare StreamingBody, but entering it returns the wrapped response.
                 stream = cast("HTTPResponse", entered)
                 while done < len(target):
                     if self._clock.monotonic_s() > deadline_s:
@@ -248,7 +248,7 @@ class S3Store:
                         raise AgainError(TierUnavailable(key, "get", detail))
                     target[done : done + len(block)] = block
                     done += len(block)
-                # The end of the body must be seen for the connection to be used again.
+                # The connection is reusable only after the end of the body was read.
                 stream.read1(1)
         finally:
             body.close()
@@ -259,7 +259,7 @@ class S3Store:
         try:
             return info_of(key, self._attempts.run(key, "head", lambda _: self._access.head(key)))
         except ObjectNotFound:
-            # A HEAD has no body to say what is missing, and a lost bucket is no lost object.
+            # A 404 to a HEAD has no body that tells a missing bucket from a missing object.
             with contextlib.suppress(AccessDenied):
                 self.check()
             raise
@@ -307,7 +307,7 @@ class S3Store:
             try:
                 return self._client().list_objects_v2(**request)
             except ValueError as error:
-                # What the SDK makes of a time that is none.
+                # The SDK's error for an invalid timestamp.
                 detail = f"no listing of an S3: {error}"
                 raise AgainError(TierUnavailable(prefix, "list", detail)) from error
 
@@ -353,12 +353,12 @@ class S3Store:
 
     @property
     def lifecycle(self) -> S3Lifecycle:
-        """The bucket's own rules."""
+        """The bucket's lifecycle rules."""
         return S3Lifecycle(self._access)
 
     @property
     def usage(self) -> S3Usage:
-        """What lies in the bucket and is paid for."""
+        """The versions and unfinished uploads that the bucket stores and bills."""
         return S3Usage(
             self._access,
             pages=lambda: self._pages(""),
@@ -368,7 +368,7 @@ class S3Store:
     # --- one request -------------------------------------------------------------------------
 
     def _failure(self, error: Exception, key: str, operation: str) -> Failure:
-        """What an exception of an attempt means. Raises it again if it is our own mistake."""
+        """Classifies the exception of an attempt. Re-raises programming errors."""
         from botocore import exceptions
         from urllib3.exceptions import HTTPError
 
@@ -384,7 +384,7 @@ class S3Store:
             case exceptions.ParamValidationError():
                 raise error
             case exceptions.BotoCoreError() | HTTPError() | OSError():
-                # Refused, reset, timed out, broken off, unreadable: all of these may pass.
+                # Refused, reset, timed out, truncated or unparsable: all of these are transient.
                 return Failure(TierUnavailable(key, operation, str(error)), is_worth_repeating=True)
             case _:
                 raise error
@@ -402,12 +402,12 @@ class S3Store:
             )
             return Failure(BucketMissing(key, operation, text))
         if operation in ("check", "clock") and status == HTTPStatus.FORBIDDEN:
-            # The answer to a HEAD has no body that says which.
+            # The response to a HEAD has no body that says which of them.
             text = f"{status} {message}: credentials, policy, or a clock that is wrong"
             return failure_of_code(
                 "AccessDenied", status, f"bucket {self._bucket}", operation, text
             )
-        # Where an answer has no body, the SDK takes the status for the code.
+        # The SDK uses the status as the code of a response without a body.
         name = f"{status}" if code in ("", str(status)) else f"{status} {code}"
         return failure_of_code(code, status, key, operation, f"{name}: {message}")
 
@@ -431,12 +431,12 @@ class S3Store:
             retries={"total_max_attempts": 1},
             max_pool_connections=CONNECTIONS_MAX,
             tcp_keepalive=True,
-            # Of presigned URLs too: newer regions refuse the older way.
+            # Presigned URLs too: newer regions reject signature version 2.
             signature_version="s3v4",
-            # Other servers than AWS's are rarely reached as bucket.host.
+            # Servers other than AWS rarely support bucket.host names.
             s3={
                 "addressing_style": "path" if self._endpoint_url else "auto",
-                # Every body goes with its CRC-32C, which the server checks; see s3_uploads.
+                # Every body is sent with its CRC-32C, which the server verifies; see `uploads`.
                 "payload_signing_enabled": False,
             },
             request_checksum_calculation="when_required",
