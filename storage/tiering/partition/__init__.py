@@ -1,1 +1,1 @@
-"""The steps by which the archive of one partition is kept: copy, expire, merge, compact."""
+"""The archive of one partition: its manifest, expiration, local restart and divergence."""

@@ -1,4 +1,4 @@
-"""Configuration of the remote tier's work: times, sizes, threads."""
+"""Settings of tiering: times, sizes, threads, and the executors."""
 
 from __future__ import annotations
 
@@ -92,16 +92,16 @@ class TieringConfig:
         minimum=-1,
     )
 
-    # The archive is another broker's: its manifests are read again and again, and nothing written.
+    # Another broker writes the archive: this one keeps reading its manifests, and writes nothing.
     follows: bool = False
-    # How long start-up waits for the remote tier before the broker goes on without it.
+    # How long start-up waits for the remote tier before the broker continues without it.
     start_timeout_ms: int = 10_000
-    # Where segments lie while they are merged or compacted; emptied at the start. None: the
-    # system's place for temporary files.
+    # Folder for segments that are being merged or compacted; emptied at the start. None: the
+    # system's folder for temporary files.
     scratch: Path | None = None
     # Memory for keys while the archive of a compacted topic is compacted, one at a time.
     compaction_key_bytes_max: int = 128 * MIB
-    # Remote reads under way or waiting; further ones are refused for the moment.
+    # Remote reads running or waiting; further ones are refused with a retriable error.
     reads_max: int = 110
 
 
@@ -109,9 +109,9 @@ class TieringConfig:
 class TieringExecutors:
     """Threads for blocking calls. `copies` has one per parallel copy; `metadata` a few.
 
-    They are apart so that a manifest is never behind a long upload, nor behind deletes that are
-    many; without `deletes`, `metadata` does those. `changes` writes what nobody waits for: one
-    thread; without, `metadata` does that, too.
+    They are separate so that a manifest never waits for a long upload or for many deletes; without
+    `deletes`, `metadata` runs those. `changes` runs background writes in one thread; without it,
+    `metadata` runs those, too.
     """
 
     copies: Executor

@@ -1,32 +1,32 @@
 """Re-appends acknowledged records whose offsets diverged from the archive behind the archive.
 
-A broker starts without its store, and takes records. If its disk is an older image of itself, or
-lost its end with the power, the archive ends above where the disk did, and both have records of the
-same offsets:
+A broker may start while its store is unreachable, and accept records. If its disk is an older
+image, or lost its end in a power failure, the archive ends above the end of the disk, and both have
+records under the same offsets:
 
     archive   [ before ............ archived )
     disk      [ before )[ own .......... )          own: acknowledged since, and of any length
     then      [ before ............ archived )[ own .......... )
 
-The lineage tells: a manifest that was last written under epoch e names records of epochs up to e
-alone, and a start raises the epoch. So `own` begins where the disk's first epoch above e begins,
-and there was another past if the archive ends above that.
+The leader epochs tell: a manifest last written under epoch e names only records of epochs up to e,
+and each start raises the epoch. So `own` begins where the disk's first epoch above e begins, and
+the logs have diverged if the archive ends above that.
 
-    1 set aside what is own, durably                   give-back.after-note     diverged_records.py
-    2 cut it off the log                               give-back.after-cut
-    3 claim the manifest, begin the log anew behind it,
-      with what the bucket has of the open segment     give-back.after-restart  local_restart.py
-    4 note where the first one comes                   give-back.after-target
+    1 set the diverged records aside, durably          give-back.after-note     diverged_records.py
+    2 truncate the log to where they began             give-back.after-cut
+    3 claim the manifest, restart the log behind it,
+      with the archived parts of the open segment      give-back.after-restart  local_restart.py
+    4 note the offset at which they will be appended   give-back.after-target
     5 append, with new offsets, under today's epoch    give-back.after-piece
     6 flush                                            give-back.after-append
-    7 remove what was set aside
+    7 remove the set-aside files
 
-From 1 to 7 nobody else appends, over crashes too, unless the topic leaves the archive; then 2 is
-not done any more, and 1 is done again when it is tiered again. After a crash in 5 the log is
-compared with what was to come at that place, batch by batch, and goes on with the first that is
-not there.
-Keys, values, times, producers and sequences stay as they were sent: a producer that goes on is
-answered as if nothing had been. Sequences are not checked: these batches were accepted once.
+From 1 to 7 the partition takes no other appends, across crashes too, unless the topic leaves the
+archive; then step 2 is skipped, and step 1 is repeated when the topic is tiered again. After a
+crash in 5 the log is compared, batch by batch, with the records that were to be appended there, and
+step 5 continues with the first missing batch.
+Keys, values, timestamps, producer ids and sequences stay as the producer sent them, so it may
+continue unaware. Sequences are not checked: these batches were accepted once.
 """
 
 from __future__ import annotations
@@ -57,17 +57,17 @@ from strandline.storage.tiering.policy.metadata_threads import MetadataThreads
 
 log = logging.getLogger(__name__)
 
-# What is appended at a time; the loop serves others in between.
+# Bytes appended at a time; the event loop serves other work in between.
 PIECE_BYTES = 1024 * 1024
 
 
 def bucket_end(manifest: Manifest) -> Offset:
-    """Where what the bucket knows of the log ends, the open segment included."""
+    """The end of the log as the bucket knows it, the open segment included."""
     return max(manifest.tail_end_offset, manifest.log_start_offset, manifest.end_offset)
 
 
 def own_start(local: LocalLog, manifest: Manifest) -> EpochStart | None:
-    """Where this disk's own records begin, if the archive has others under the same offsets."""
+    """Start of the records that this disk has under offsets of other archived records, or None."""
     above = (one for one in local.leader_epochs.starts if one.epoch > manifest.leader_epoch)
     first = next(above, None)
     if first is None:
@@ -85,16 +85,16 @@ async def take_away_own(
     threads: MetadataThreads,
     life: ArchiveLife,
 ) -> None:
-    """Steps 1 and 2, unless they were done before a crash. Nobody else may append meanwhile.
+    """Steps 1 and 2, unless they were done before a crash. No other append may run meanwhile.
 
-    Raises StorageError, to be tried again.
+    Raises StorageError; the caller retries.
     """
     local = unified_log.local
     note = await threads.run(partial(diverged_records.read_note, local))
     if note is None:
         own = None if manifest is None else own_start(local, manifest)
     elif note.target_offset == NOT_KNOWN and _is_uncut(local, note):
-        # 1 is done again: a log that was not tiered for a while has taken more since.
+        # Step 1 is repeated: the log accepted more records while it was not tiered.
         own = EpochStart(note.leader_epoch, note.start_offset)
     else:
         return
@@ -108,7 +108,7 @@ async def take_away_own(
     await threads.run(partial(diverged_records.set_aside, local, note, segments))  # 1
     crash_point(GIVE_BACK_AFTER_NOTE)
     if life.is_detached():
-        # Others append from now on, and would be cut off.
+        # The log takes appends again from here on, and a truncation would lose them.
         return
     _cut(local, note.start_offset)  # 2
     crash_point(GIVE_BACK_AFTER_CUT)
@@ -135,7 +135,7 @@ def _is_uncut(local: LocalLog, note: SetAside) -> bool:
 def _cut(local: LocalLog, offset: Offset) -> None:
     local.truncate_to(offset)
     if local.end_offset > offset:
-        # Compaction left no batch at this place, and the log cannot end in front of the next one.
+        # Compaction left no batch here, and the log cannot end in front of the next batch.
         local.reset_to(local.start_offset)
 
 
@@ -146,9 +146,9 @@ async def re_append(
     threads: MetadataThreads,
     life: ArchiveLife,
 ) -> None:
-    """Steps 4 to 7, if something is set aside. Nobody else may append meanwhile.
+    """Steps 4 to 7, if records are set aside. No other append may run meanwhile.
 
-    Raises StorageError, to be begun again.
+    Raises StorageError; the caller starts over.
     """
     local = unified_log.local
     note = await threads.run(partial(diverged_records.read_note, local))
@@ -188,17 +188,17 @@ def _next(pieces: Iterator[bytearray]) -> bytearray | None:
 
 
 class _Appender:
-    """Appends what is not there yet from where the first one comes."""
+    """Appends the set-aside batches, skipping those that an earlier attempt appended."""
 
     def __init__(self, local: LocalLog, target_offset: Offset, leader_epoch: Epoch) -> None:
         self._local = local
         self._next_offset = target_offset
         self._leader_epoch = leader_epoch
-        # An earlier attempt may have appended the first ones.
+        # An earlier attempt may have appended the first batches.
         self._may_be_there = True
 
     def append(self, piece: bytearray) -> None:
-        """On the loop. Raises CorruptRecords, DiskError."""
+        """Called on the event loop. Raises CorruptRecords, DiskError."""
         local, view, begin = self._local, memoryview(piece), len(piece)
         end_offset = local.end_offset
         for batch in walk(piece):
@@ -214,12 +214,12 @@ class _Appender:
             local.append(view[begin:], leader_epoch=NO_EPOCH, origin=AppendOrigin.REPLICATION)
 
     def _is_there(self, header: BatchHeader) -> bool:
-        """The CRC covers neither offset nor epoch, so it is that of the batch as it was sent."""
+        """Compares CRCs, which cover neither offset nor epoch and so survive the re-append."""
         local, offset = self._local, self._next_offset
         if offset >= local.end_offset:
             return False
         if offset < local.start_offset:
-            # Retention was faster: what lies behind it came after it.
+            # Retention deleted this offset since; the records behind it were appended after it.
             return True
         found = local.read(offset, bytes_max=1).range
         if found is None:

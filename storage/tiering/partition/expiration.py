@@ -1,17 +1,17 @@
-"""Expiration: archived segments below the log start leave the manifest, and later the bucket.
+"""Expiration: archived segments below the log start leave the manifest, later the bucket.
 
     1 mark the entries below the log start           crash point delete.after-mark
       ... grace time: readers with an older manifest finish ...
     2 delete the objects of marks that are due       crash point delete.after-objects
     3 drop these marks
 
-A page of the manifest that is lost, or damaged, names nothing that could be marked. Once the log
-start is beyond all of it, it is let go by itself, and keeps the segments behind it no longer; what
-it named is nobody's then, and goes as every orphan does (orphans.py).
+A lost or damaged manifest page names no segments that could be marked. Once the log start is beyond
+the whole page, the manifest drops it, so that it no longer blocks the segments behind it. Its
+segments are then orphans, and are deleted as such (orphans.py).
 
 The log start is durable in the manifest before 1 (`manifest_owner.py`). After 1 no reader finds the
-entry. A crash between 2 and 3 deletes absent objects once more, which is fine. What was merged or
-compacted away comes to 2 by its marks. Kafka has RemoteLogManager.RLMExpirationTask for this.
+entry. A crash between 2 and 3 deletes absent objects once more, which is harmless. Segments that a
+merge or compaction replaced reach 2 by their marks. Kafka: RemoteLogManager.RLMExpirationTask.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ from strandline.storage.tiering.policy.grace_times import GraceTimes
 
 log = logging.getLogger(__name__)
 
-# What a page answers that will not come back. No single such answer costs anything but a way to
-# find orphans: nobody may read below the log start.
+# Errors of a page that is lost for good. A wrong one costs nothing but a search for orphans:
+# readers may not read below the log start.
 _LOST = (CorruptFile, ObjectCorrupt, ObjectNotFound)
 
-# One commit marks, and one request deletes, at most this many segments: 1000 keys is what S3 takes.
+# One commit marks, and one request deletes, at most this many segments: S3 takes 1000 keys.
 SEGMENTS_PER_DELETE_MAX = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentExpirer:
-    """Deletes the objects of segments that no manifest names any more, of any partition."""
+    """Deletes the objects of segments that no manifest names any more, for all partitions."""
 
     store: ObjectStore
     executor: Executor
     grace_ms: int
 
     async def delete(self, keys: list[str]) -> None:
-        """Returns when they are gone. Raises TierError."""
+        """Returns when the objects are deleted. Raises TierError."""
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self.executor, self.store.delete, keys)
 
@@ -74,7 +74,7 @@ class ExpirationSteps:
         )
 
     async def step(self) -> bool:
-        """Marks, and deletes what was marked long enough ago; True if there is more to mark.
+        """Marks segments, deletes those past their grace time; True if more are to be marked.
 
         Raises StorageError.
         """
@@ -83,7 +83,7 @@ class ExpirationSteps:
         try:
             more = await self._mark_below_log_start()  # 1
         except (*_LOST, UnsupportedFormat):
-            # A page cannot be read: what it holds cannot be named, and what is marked can.
+            # The segments of an unreadable page cannot be marked, but marked ones can be deleted.
             if self._owner.life.may_commit:
                 await self._delete_marked()
             raise
@@ -91,9 +91,9 @@ class ExpirationSteps:
         return more
 
     async def _mark_below_log_start(self) -> bool:
-        """Takes entries that nobody may read any more out of the manifest.
+        """Takes the entries below the log start out of the manifest.
 
-        As many as there is room for: the others are no burden to a commit where they are.
+        Takes as many as the marks have room for; the remaining entries do not slow down a commit.
         """
         manifest = self._owner.remote.manifest
         assert manifest is not None
@@ -111,7 +111,7 @@ class ExpirationSteps:
             if not entries:
                 await self._let_go_of_page(manifest, error)
                 return True
-            # What lies before the page goes first, then it is the first one itself.
+            # Entries before the page are taken out first; then the page is the first entry.
             count_max = len(entries)
         if entries:
             now_ms = self._owner.clock.now_ms()
@@ -130,7 +130,7 @@ class ExpirationSteps:
         return len(entries) == count_max
 
     async def _let_go_of_page(self, manifest: Manifest, error: StorageError) -> None:
-        """Takes out the first page, which cannot be read. Raises `error` if it may be needed."""
+        """Removes the first page, which is unreadable. Raises `error` if a reader may need it."""
         if not manifest.pages or manifest.pages[0].end_offset > manifest.log_start_offset:
             raise error
         page = manifest.pages[0]
@@ -151,7 +151,7 @@ class ExpirationSteps:
         )
 
     async def _delete_marked(self) -> None:
-        """Deletes the objects whose grace time is over, and then their marks."""
+        """Deletes the objects whose grace time is over, then their marks."""
         manifest = self._owner.remote.manifest
         assert manifest is not None
         waiting = ((mark, mark.marked_ms) for mark in manifest.deleting)

@@ -1,13 +1,13 @@
 """Restarts the local log behind the archive, for a disk that lost records the archive has.
 
-    archive   [ segment ][ segment ] part part        part: what the bucket has of the open segment
+    archive   [ segment ][ segment ] part part        part: archived bytes of the open segment
     disk      (ends below the archive)
-    then                             [ empty log, begun here, with producers and lineage as they
-                                       were ][ and the parts, as they were sent ]
+    then                             [ empty log, starting here, with the archived producer state
+                                       and leader epochs ][ and the parts, unchanged ]
 
-Otherwise offsets that the archive knows would be given to other records. A disk that has a
-beginning of the parts, as an older image of it may, goes on with the rest of them. A read-only
-replica's logs grow this way too.
+Otherwise the log would assign archived offsets to new records. A disk that holds the first parts,
+as an older image of it may, appends the remaining ones. A read-only replica's logs grow this way
+too.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ async def restart_behind(
     *,
     threads: MetadataThreads,
 ) -> None:
-    """Begins the local log anew if it ends below the archive, and gives it what it lacks of the
+    """Restarts the local log if it ends below the archive, and appends the missing parts of the
     open segment.
 
-    Raises StorageError; then it is to be begun again, and until then nobody may append.
+    Raises StorageError; the caller starts over, and the log takes no appends until then.
     """
     await _begin_anew(unified_log, remote, manifest, threads=threads)
     await _append_tail(unified_log, remote, manifest, threads=threads)
@@ -67,7 +67,7 @@ async def _begin_anew(
     if local.end_offset >= offset:
         return
     log.log(
-        # Of a followed archive nothing is ever local: this is how it grows.
+        # A replica's log always ends below the archive: this is how it grows.
         logging.DEBUG if remote.is_followed else logging.WARNING,
         "local log ends below the archive, it is begun anew behind it",
         extra={
@@ -90,7 +90,7 @@ async def _begin_anew(
 async def _append_tail(
     unified_log: UnifiedLog, remote: RemoteLog, manifest: Manifest, *, threads: MetadataThreads
 ) -> None:
-    """What the bucket has of the open segment, for a disk that has less of it, or nothing."""
+    """Appends the archived parts of the open segment that this disk lacks."""
     local = unified_log.local
     tail = usable_tail(manifest)
     if not tail or remote.life.is_detached() or local.end_offset < tail[0].base_offset:
@@ -109,13 +109,13 @@ async def _append_tail(
                 _warn_of_another_past(unified_log, tail[-1].end_offset)
                 return
             if local.size_bytes and local.end_offset == tail[0].base_offset:
-                # The origin began a segment here: what is before can go when it is archived.
+                # The origin rolled a segment here: the one before is freed once it is archived.
                 local.roll()
             append_part(local, content)
 
 
 def _begins_like(local: LocalLog, tail: Sequence[TailPart]) -> bool:
-    """Whether the parts that this disk has whole are the same here; blocks."""
+    """Whether the parts that this disk has in full are equal to the archive's; blocks."""
     segment = local.active_segment
     if local.end_offset == tail[0].base_offset:
         return True
@@ -126,7 +126,7 @@ def _begins_like(local: LocalLog, tail: Sequence[TailPart]) -> bool:
 
 
 def _has_head_of(local: LocalLog, part: TailPart, content: bytearray) -> bool:
-    """Whether this disk ends with the beginning of a part."""
+    """Whether this disk ends with the beginning of `part`."""
     segment = local.active_segment
     head_bytes = segment.size_bytes - part.position
     if not 0 < head_bytes < len(content):
@@ -150,7 +150,7 @@ def _warn_of_another_past(unified_log: UnifiedLog, end_offset: Offset) -> None:
 def _read_state_at_end(
     store: ObjectStore, entry: SegmentEntry
 ) -> tuple[bytes | None, tuple[EpochStart, ...]]:
-    """Producers and lineage as they were at the end of an archived segment; blocks."""
+    """Producer state and leader epochs at the end of an archived segment; blocks."""
     reader = segment_meta.MetaReader(store, entry.meta_key, entry.meta_size_bytes)
     epochs = reader.read(Section.LEADER_EPOCHS)
     return (

@@ -1,20 +1,20 @@
-"""Signs that a manifest is an older one: put back by hand, or copied before the newest was.
+"""Detects an older manifest: restored by hand, or backed up before the newest was written.
 
     named by the manifest    [ 0, 10) [10, 20)
     lies in the folder       [ 0, 10) [10, 20) [20, 30) [30, 40) ...    a newer manifest named them
     and later                [ 0, 10) [10, 20) [20,      35) [35, ...   others have their offsets
 
-Two segments beyond the end may be copies that were under way when their broker died. More are the
-sign of an older manifest, and so is a list of changes that tells of a later one.
+Two segments beyond the end may be copies that were in flight when their broker died. More of them
+show that the manifest is an older one, as does a list of changes that names a later one.
 
-Once the archive has gone on, and new records have the offsets, leader epochs tell the histories
-apart: records of one offset and one epoch are the same record. The name of an object has the epoch
-of who wrote it, and no record in it is of a higher one. So where the archive has a higher epoch
-than the name, within the object's offsets, the object holds other records than the archive. What
-merges, compactions and failed copies leave holds the archive's own records, so it passes this test.
-A restore goes on above every epoch that a name in the folder has, which keeps the test true.
+Once the archive has grown, and new records have the offsets, leader epochs tell the histories
+apart: records of one offset and one epoch are the same record. An object's name has the epoch of
+its writer, and no record in it has a higher one. So where the archive has a higher epoch than the
+name, within the object's offsets, the object holds other records than the archive. Leftovers of
+merges, compactions and failed copies hold the archive's own records, and so pass this test.
+A restore continues above every epoch in the folder's names, which keeps the test true.
 
-Where the name alone does not tell how far an object goes, its last batches are read.
+Where the name alone does not tell the object's end offset, its last batches are read.
 """
 
 from __future__ import annotations
@@ -52,31 +52,31 @@ from strandline.storage.remote.segment.meta import Section, SegmentStatistics, r
 from strandline.storage.tiering.policy.lifecycle import COPIES_PER_PARTITION
 
 # Objects of one partition whose last batches are read, two requests for each. The others stay, and
-# the next look reads on where this one has deleted.
+# the next search continues where this one has deleted.
 READ_MAX = 1000
 
 
-# Names with higher ones are nobody's: clients know epochs of 32 bits, and the next start adds one.
+# Higher ones are ignored: Kafka clients know epochs of 32 bits, and the next start adds one.
 EPOCH_MAX = 2**31 - 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FolderState:
-    """What the names in a partition's folder say beside its manifest."""
+    """Facts that the object names in a partition's folder add to its manifest."""
 
-    # Where segments begin that lie beyond its end; no more than copies under way may leave.
+    # Base offsets of the segments beyond its end; no more than copies in flight may leave.
     beyond: frozenset[Offset]
-    # The highest that a name has.
+    # The highest leader epoch in a name.
     leader_epoch: Epoch
 
 
 def compare_folder(
     store: ObjectStore, manifest: Manifest, *, newest: ManifestOrder | None = None
 ) -> FolderState:
-    """Lists what lies from the root's first segment on; blocks.
+    """Lists the objects from the root's first segment on; blocks.
 
-    `newest` is the order of the partition's last manifest that anybody was told of. Raises
-    CorruptFile if the manifest is an older one, and as the store does.
+    `newest` is the order of the last manifest announced for the partition. Raises CorruptFile if
+    the manifest is an older one, and the store's errors.
     """
     first_offset = manifest.segments[0].base_offset if manifest.segments else manifest.end_offset
     folder = partition_folder(manifest.topic_id_partition)
@@ -107,7 +107,7 @@ def _order_text(order: ManifestOrder) -> str:
 
 
 def _replaced_segment(store: ObjectStore, manifest: Manifest, listed: set[str]) -> str:
-    """A segment that is gone although named, as a merge leaves it: another one begins there."""
+    """A named segment that is missing because another begins there, as a merge leaves it."""
     gone = {entry.base_offset: entry.log_key for entry in manifest.segments}
     gone = {base: key for base, key in gone.items() if key not in listed}
     if not gone:
@@ -126,7 +126,7 @@ def _replaced_segment(store: ObjectStore, manifest: Manifest, listed: set[str]) 
 
 
 class ArchivedEpochs:
-    """The leader epoch that the archive has each offset of, as its entries say."""
+    """The archive's leader epoch at each offset, from its entries."""
 
     def __init__(self, entries: Iterable[SegmentEntry] = ()) -> None:
         self._offsets: list[Offset] = []
@@ -135,20 +135,20 @@ class ArchivedEpochs:
             self.add(entry)
 
     def add(self, entry: SegmentEntry) -> None:
-        """Entries come in offset order."""
+        """Adds an entry; entries come in offset order."""
         for index, (epoch, start_offset) in enumerate(entry.leader_epochs):
             if not self._epochs or epoch != self._epochs[-1]:
-                # Compaction may have taken the first records of a segment, and their offsets not.
+                # Compaction may have removed a segment's first records, but not their offsets.
                 self._offsets.append(start_offset if index else entry.base_offset)
                 self._epochs.append(epoch)
 
     def at(self, offset: Offset) -> Epoch:
-        """NO_EPOCH for offsets before the archive."""
+        """The epoch at `offset`; NO_EPOCH for offsets before the archive."""
         index = bisect.bisect_right(self._offsets, offset)
         return self._epochs[index - 1] if index else NO_EPOCH
 
     def first_above(self, epoch: Epoch, offset: Offset) -> Offset | None:
-        """The first offset from `offset` on that the archive has under a higher epoch."""
+        """The first offset from `offset` on that has a higher epoch in the archive."""
         if self.at(offset) > epoch:
             return offset
         later = range(bisect.bisect_right(self._offsets, offset), len(self._offsets))
@@ -156,7 +156,7 @@ class ArchivedEpochs:
 
 
 def is_beyond(key: str, manifest: Manifest) -> bool:
-    """Whether the object holds records that `manifest` cannot know: they come after its end."""
+    """Whether the object's records lie beyond the end of `manifest`, which cannot know them."""
     found = parse_partition_object(key)
     if found is None:
         return False
@@ -167,7 +167,7 @@ def is_beyond(key: str, manifest: Manifest) -> bool:
 
 
 def segments_beyond(keys: Iterable[str], manifest: Manifest) -> frozenset[Offset]:
-    """Where the segments begin that lie beyond the end of the archive."""
+    """Base offsets of the segments beyond the end of the archive."""
     found = (parse_partition_object(key) for key in keys if is_beyond(key, manifest))
     return frozenset(o.base_offset for o in found if o is not None and o.kind is ObjectKind.LOG)
 
@@ -175,10 +175,10 @@ def segments_beyond(keys: Iterable[str], manifest: Manifest) -> frozenset[Offset
 def segments_of_others(
     keys: Iterable[str], manifest: Manifest, epochs: ArchivedEpochs
 ) -> frozenset[Offset]:
-    """Where segments below the end begin whose names say that they hold other records.
+    """Base offsets of segments below the end whose names show that they hold other records.
 
-    Of the leader epoch that has most of them: each machine that was lost while it uploaded may have
-    left some under its own.
+    Counts the leader epoch with the most of them: each machine that was lost during an upload may
+    have left some under its own.
     """
     bases: defaultdict[Epoch, set[Offset]] = defaultdict(set)
     for key in keys:
@@ -193,10 +193,10 @@ def segments_of_others(
 def with_other_records(
     store: ObjectStore, spare: Sequence[ObjectInfo], manifest: Manifest, epochs: ArchivedEpochs
 ) -> frozenset[str]:
-    """Keys of objects that hold, or tell of, other records than the archive; blocks.
+    """Keys of objects that hold, or describe, other records than the archive; blocks.
 
-    `spare` is what nothing refers to, and nothing of it lies beyond the end. Raises as the store
-    does if it is away.
+    `spare` are unreferenced objects, none of them beyond the end. Raises the store's errors if it
+    is unreachable.
     """
     infos = {info.key: info for info in spare}
     other: set[str] = set()
@@ -221,22 +221,22 @@ def with_other_records(
 def _first_foreign_offset(
     found: PartitionObject, manifest: Manifest, epochs: ArchivedEpochs
 ) -> Offset | None:
-    """From where on an object would hold other records than the archive; None: from nowhere."""
+    """The first offset at which the object would differ from the archive; None if nowhere."""
     if found.leader_epoch >= manifest.leader_epoch:
         return None
     if found.base_offset >= manifest.end_offset:
-        # Beside the pieces of the open segment, which say nothing of epochs until it is closed.
+        # It overlaps the parts of the open segment, which have no epochs until it is closed.
         return found.base_offset
     first = epochs.first_above(found.leader_epoch, found.base_offset)
     return manifest.end_offset if first is None else first
 
 
 def _reaches(store: ObjectStore, infos: Mapping[str, ObjectInfo], key: str, offset: Offset) -> bool:
-    """Whether the object holds `offset`, or later ones; what cannot be read may."""
+    """Whether the object holds `offset` or later ones; True if it is unreadable."""
     try:
         return _end_offset(store, infos, key) > offset
     except ObjectNotFound:
-        # No manifest names a segment before its `.meta` is there.
+        # A segment gets into a manifest only after its `.meta` is written.
         return False
     except (CorruptFile, CorruptRecords, ObjectArchived, ObjectCorrupt, UnsupportedFormat):
         return True
@@ -263,7 +263,7 @@ def _meta_of(key: str) -> str:
 
 
 def _pages_over(bases: Sequence[Offset], infos: Iterable[str]) -> set[str]:
-    """Pages of a manifest that may name segments which begin at `bases`."""
+    """Pages of a manifest that may name segments with base offsets in `bases`."""
     pages = ((key, parse_partition_object(key)) for key in infos)
     return {
         key

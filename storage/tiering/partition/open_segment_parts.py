@@ -1,4 +1,4 @@
-"""The parts of the open segment that the bucket has: compared, read, checked and appended."""
+"""Archived parts of the open segment: comparing, reading, checking and appending them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from strandline.storage.remote.object_store.interface import ObjectStore, checks
 
 
 def is_prefix_of(tail: Sequence[TailPart], local: LocalLog) -> bool:
-    """Whether the open segment begins as the parts do; reads what they hold. Blocks."""
+    """Whether the open segment begins with the bytes of the parts; reads its file. Blocks."""
     segment = local.active_segment
     if not tail:
         return True
@@ -26,7 +26,7 @@ def is_prefix_of(tail: Sequence[TailPart], local: LocalLog) -> bool:
 
 
 def read_part(store: ObjectStore, part: TailPart) -> bytearray:
-    """The batches of a part. Raises ObjectCorrupt, and what the store raises."""
+    """The batches of a part. Raises ObjectCorrupt, and the store's errors."""
     content = store.get(part.key)
     if len(content) != part.size_bytes or checksum(content) != part.crc32c:
         raise ObjectCorrupt(part.key, "get", "is not what the manifest says")
@@ -34,10 +34,10 @@ def read_part(store: ObjectStore, part: TailPart) -> bytearray:
 
 
 def fault_of_part(store: ObjectStore, part: TailPart) -> str:
-    """What a HEAD tells that is wrong with a part; "" if nothing is. Raises what the store raises.
+    """The fault of a part that a HEAD shows; "" if there is none. Raises the store's errors.
 
-    A part is read where the store keeps no checksum of it. What was damaged where it lies, and is
-    still said to be what it was, only reading finds.
+    The part is read where the store keeps no checksum of it. Only reading finds damage in the store
+    that leaves the stated checksum unchanged.
     """
     try:
         info = store.head(part.key)
@@ -53,7 +53,7 @@ def fault_of_part(store: ObjectStore, part: TailPart) -> str:
 
 
 def append_part(local: LocalLog, content: bytearray) -> None:
-    """Appends what the log lacks of a part, with the offsets and epochs it has.
+    """Appends the batches of a part that the log lacks, with their offsets and epochs.
 
     Raises CorruptRecords, DiskError.
     """
@@ -65,9 +65,9 @@ def append_part(local: LocalLog, content: bytearray) -> None:
 
 
 def usable_tail(manifest: Manifest) -> tuple[TailPart, ...]:
-    """The parts that a log which begins behind the archive goes on with."""
+    """The parts with which a log continues that restarts behind the archive."""
     tail = manifest.tail
     is_needed = bool(tail) and tail[-1].end_offset > manifest.log_start_offset
-    # Where nothing is archived yet, the log start may lie inside the open segment.
+    # While no segment is archived, the log start may lie inside the open segment.
     archive_end = 0 if manifest.is_empty else manifest.end_offset
     return tail if is_needed and tail[0].base_offset >= archive_end else ()

@@ -1,7 +1,7 @@
-"""Keeps `topic.json` in the bucket as the broker knows the topic.
+"""Keeps `topic.json` in the bucket equal to the broker's description of the topic.
 
 It is written before the first object of the topic, so that a folder with objects but without it is
-always what is left of a purge, never a topic; and again whenever partitions or properties change.
+always the remains of a purge, never a topic; and again when partitions or properties change.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from strandline.storage.remote.object_store.interface import ObjectStore
 
 
 class TopicDeletedError(StorageError):
-    """The bucket says that this very topic (by id) was deleted: nothing may be added to it."""
+    """The bucket says that this very topic (by id) was deleted: it takes no more objects."""
 
 
 class TopicRegistration:
-    """One topic, shared by its partitions. Used on the event loop only."""
+    """Description of one topic, shared by its partitions. Used on the event loop only."""
 
     def __init__(self, info: TopicInfo, *, store: ObjectStore, executor: Executor) -> None:
         self.info = info
@@ -67,21 +67,21 @@ class TopicRegistrations:
 
     def __init__(self) -> None:
         self._by_id: dict[TopicId, TopicRegistration] = {}
-        # A topic that was deleted and made again is there twice for a while. There may be ten
-        # thousand of others, so that nobody looks for a name among them.
+        # A topic that was deleted and recreated is here twice for a while. Of ten thousand
+        # topics a name is counted, not searched for.
         self._counts: Counter[str] = Counter()
 
     def get(self, topic_id: TopicId) -> TopicRegistration | None:
         return self._by_id.get(topic_id)
 
     def add(self, registration: TopicRegistration) -> None:
-        """One of a topic that is not known yet."""
+        """Adds the registration of a topic that is not registered yet."""
         assert registration.info.topic_id not in self._by_id, registration
         self._by_id[registration.info.topic_id] = registration
         self._counts[registration.info.topic] += 1
 
     def remove(self, topic_id: TopicId) -> bool:
-        """Whether it was known."""
+        """Removes the topic; True if it was registered."""
         registration = self._by_id.pop(topic_id, None)
         if registration is None:
             return False
@@ -92,5 +92,5 @@ class TopicRegistrations:
         return True
 
     def has_name(self, topic: str) -> bool:
-        """Whether a topic of this name is known, under whatever id."""
+        """Whether a topic of this name is registered, under any id."""
         return topic in self._counts
