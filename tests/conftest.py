@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import logging
 import os
 import uuid
 from collections.abc import Callable, Iterator
@@ -96,6 +97,17 @@ def s3_credentials() -> Iterator[None]:
         for name, value in TEST_ENVIRONMENT.items():
             patch.setenv(name, value)
         yield
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """Restores log levels and handlers: a command that a test runs in this process sets them."""
+    root, ours = logging.getLogger(), logging.getLogger("strandline")
+    before = list(root.handlers), root.level, ours.level
+    yield
+    root.handlers[:] = before[0]
+    root.setLevel(before[1])
+    ours.setLevel(before[2])
 
 
 @pytest.fixture(scope="session")

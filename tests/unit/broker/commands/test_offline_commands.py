@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -13,17 +11,6 @@ from strandline.broker.cli import main
 from strandline.storage.records.batch.record import Record, encode_batch
 from strandline.storage.remote.manifest.cluster_info import ClusterInfo, create_cluster_info
 from strandline.storage.remote.open_store import open_store
-
-
-@pytest.fixture(autouse=True)
-def logging_as_before() -> Iterator[None]:
-    """A restore sets logging up for the whole process, which here is that of all tests."""
-    root, ours = logging.getLogger(), logging.getLogger("strandline")
-    before = list(root.handlers), root.level, ours.level
-    yield
-    root.handlers[:], root.level, ours.level = before
-    for logger in (root, ours):
-        logger.setLevel(logger.level)
 
 
 @pytest.mark.parametrize(
