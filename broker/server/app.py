@@ -28,7 +28,7 @@ from strandline.broker.cluster.metadata import controller
 from strandline.broker.cluster.metadata.image import MetadataImage, TopicImage
 from strandline.broker.cluster.metadata.metadata import Metadata
 from strandline.broker.cluster.metadata.metadata_log import MetadataLog
-from strandline.broker.cluster.metadata.tiers import BothTiers, LocalTier, Tiers, is_tiered
+from strandline.broker.cluster.metadata.tiers import BothTiers, LocalTier, is_tiered
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.cluster.replicas.replica_moves import ReplicaMoves
 from strandline.broker.config.broker_config import BrokerConfig
@@ -278,16 +278,12 @@ class Broker:
             self._remote.follow(self._running.current)
         await self._replicas.follow(image)
 
-    def _make_tiers(self) -> Tiers:
-        local = LocalTier(
-            self._log_dirs.log_start_offsets,
-            lookups=self._workers.lookups,
-            on_purged=self._purges.add,
-        )
+    def _make_tiers(self) -> LocalTier:
+        starts, lookups = self._log_dirs.log_start_offsets, self._workers.lookups
         if self._store is None:
-            return local
+            return LocalTier(starts, lookups=lookups, on_purged=self._purges.add)
         self._remote = self._make_remote(self._store, self._config.tiering)
-        return BothTiers(local, self._remote.manager)
+        return BothTiers(self._remote.manager, starts, lookups=lookups, on_purged=self._purges.add)
 
     def _make_remote(self, store: ObjectStore, tiering: TieringConfig) -> RemoteTier:
         from strandline.broker.server.remote_tier import RemoteTier

@@ -23,7 +23,6 @@ from strandline.broker.cluster.metadata.controller_messages import (
     NewPartitions,
     NewProperties,
     NewTopic,
-    ProducerIdDecision,
     Refusal,
     TopicDefaults,
     TopicReference,
@@ -33,6 +32,7 @@ from strandline.broker.cluster.metadata.image import MetadataImage, TopicImage
 from strandline.broker.cluster.metadata.placement import check_assignments, place
 from strandline.broker.cluster.metadata.records import (
     BrokerStarted,
+    MetadataRecord,
     NodeId,
     PartitionsAdded,
     ProducerIdsAllocated,
@@ -57,6 +57,8 @@ from strandline.storage.model import ZERO_TOPIC_ID, TopicId
 PARTITIONS_PER_REQUEST_MAX = 10_000
 # Producers of one broker share a block; at 1000 per entry the metadata log stays short.
 PRODUCER_IDS_PER_BLOCK = 1000
+REMOTE_ENABLED = "remote.storage.enable"
+DELETE_ON_DISABLE = "remote.log.delete.on.disable"
 
 
 # --- create ----------------------------------------------------------------------------------
@@ -73,27 +75,18 @@ def create_topics(
 ) -> Decision[TopicResult]:
     """Returns one result per name, in order. `node_ids` are the brokers that can hold replicas."""
     creator = _Creator(image, node_ids, defaults, new_topic_id)
-    name_counts = Counter(topic.name for topic in topics)
-    results: list[TopicResult] = []
-    for topic in _first_of_each_name(topics):
-        try:
-            if name_counts[topic.name] > 1:
-                raise Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-            record = creator.create(topic)
-        except Refusal as refusal:
-            results.append(_refused_topic(topic.name, refusal))
-            continue
-        results.append(
-            TopicResult(
-                name=topic.name,
-                topic_id=record.topic_id if intent is Intent.APPLY else ZERO_TOPIC_ID,
-                partition_count=len(record.replicas),
-                replication_factor=len(record.replicas[0]),
-                properties=record.properties,
-            )
+
+    def create(topic: NewTopic) -> tuple[TopicCreated, TopicResult]:
+        record = creator.create(topic)
+        return record, TopicResult(
+            name=topic.name,
+            topic_id=record.topic_id if intent is Intent.APPLY else ZERO_TOPIC_ID,
+            partition_count=len(record.replicas),
+            replication_factor=len(record.replicas[0]),
+            properties=record.properties,
         )
-    records = tuple(creator.records) if intent is Intent.APPLY else ()
-    return Decision(records=records, results=tuple(results))
+
+    return _decide_each(topics, create, intent)
 
 
 class _Creator:
@@ -106,7 +99,6 @@ class _Creator:
         defaults: TopicDefaults,
         new_topic_id: Callable[[], TopicId],
     ) -> None:
-        self.records: list[TopicCreated] = []
         self._image = image
         self._node_ids = node_ids
         self._defaults = defaults
@@ -129,7 +121,6 @@ class _Creator:
         )
         self._partition_count += len(replicas)
         self._collisions[collision_key(topic.name)] = topic.name
-        self.records.append(record)
         return record
 
     def _check_name(self, name: str) -> None:
@@ -186,7 +177,7 @@ class _Creator:
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 "partitions should be a consecutive 0-based integer sequence",
             )
-        self._check_total(len(replicas))
+        _check_partition_count(self._partition_count + len(replicas))
         return tuple(replicas[partition] for partition in range(len(replicas)))
 
     def _placed(self, topic: NewTopic) -> tuple[Replicas, ...]:
@@ -204,16 +195,8 @@ class _Creator:
             )
         count = self._defaults.partition_count if count == USE_DEFAULT else count
         factor = self._defaults.replication_factor if factor == USE_DEFAULT else factor
-        self._check_total(count)
+        _check_partition_count(self._partition_count + count)
         return place(0, count, factor, self._node_ids)
-
-    def _check_total(self, partition_count: int) -> None:
-        if self._partition_count + partition_count > PARTITIONS_PER_REQUEST_MAX:
-            raise Refusal(
-                ErrorCode.POLICY_VIOLATION,
-                "Excessively large number of partitions per request:"
-                f" more than {PARTITIONS_PER_REQUEST_MAX}.",
-            )
 
     def _unused_id(self) -> TopicId:
         topic_id = self._new_topic_id()
@@ -316,27 +299,17 @@ def create_partitions(
     intent: Intent = Intent.APPLY,
 ) -> Decision[TopicResult]:
     """Returns one result per name, in order; `partition_count` of a result is the new total."""
-    name_counts = Counter(topic.name for topic in topics)
-    records: list[PartitionsAdded] = []
-    results: list[TopicResult] = []
     added_count = 0
-    for topic in _first_of_each_name(topics):
-        try:
-            if name_counts[topic.name] > 1:
-                raise Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-            record = _add_partitions(image, topic, node_ids, added_count)
-        except Refusal as refusal:
-            results.append(_refused_topic(topic.name, refusal))
-            continue
+
+    def add(topic: NewPartitions) -> tuple[PartitionsAdded, TopicResult]:
+        nonlocal added_count
+        record = _add_partitions(image, topic, node_ids, added_count)
         added_count += len(record.replicas)
-        records.append(record)
-        results.append(
-            TopicResult(
-                name=topic.name, topic_id=record.topic_id, partition_count=topic.partition_count
-            )
+        return record, TopicResult(
+            name=topic.name, topic_id=record.topic_id, partition_count=topic.partition_count
         )
-    applied = tuple(records) if intent is Intent.APPLY else ()
-    return Decision(records=applied, results=tuple(results))
+
+    return _decide_each(topics, add, intent)
 
 
 def _add_partitions(
@@ -358,12 +331,7 @@ def _add_partitions(
             " an increase.",
         )
     additional = wanted - present
-    if added_count + additional > PARTITIONS_PER_REQUEST_MAX:
-        raise Refusal(
-            ErrorCode.POLICY_VIOLATION,
-            "Excessively large number of partitions per request:"
-            f" more than {PARTITIONS_PER_REQUEST_MAX}.",
-        )
+    _check_partition_count(added_count + additional)
     if asked.assignments is None:
         replicas = place(present, additional, topic.replication_factor, node_ids)
     else:
@@ -378,6 +346,15 @@ def _add_partitions(
     return PartitionsAdded(topic_id=topic.topic_id, first_partition=present, replicas=replicas)
 
 
+def _check_partition_count(count: int) -> None:
+    if count > PARTITIONS_PER_REQUEST_MAX:
+        raise Refusal(
+            ErrorCode.POLICY_VIOLATION,
+            "Excessively large number of partitions per request:"
+            f" more than {PARTITIONS_PER_REQUEST_MAX}.",
+        )
+
+
 def set_topic_properties(
     image: MetadataImage,
     changes: Sequence[NewProperties],
@@ -386,36 +363,25 @@ def set_topic_properties(
     intent: Intent = Intent.APPLY,
 ) -> Decision[TopicResult]:
     """Returns one result per name, in order; unchanged properties need no record."""
-    name_counts = Counter(change.name for change in changes)
-    records: list[TopicConfigsSet] = []
-    results: list[TopicResult] = []
-    for change in _first_of_each_name(changes):
+
+    def set_properties(change: NewProperties) -> tuple[TopicConfigsSet | None, TopicResult]:
         topic = image.topics.get(change.name)
-        try:
-            if name_counts[change.name] > 1:
-                raise Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-            if topic is None:
-                raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            _check_topic_config(change.properties, defaults)
-            _check_tiering_change(topic, change.properties)
-        except Refusal as refusal:
-            results.append(_refused_topic(change.name, refusal))
-            continue
-        if dict(topic.properties) != dict(change.properties):
-            records.append(
-                TopicConfigsSet(topic_id=topic.topic_id, properties=dict(change.properties))
-            )
-        results.append(
-            TopicResult(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partition_count=topic.partition_count,
-                replication_factor=topic.replication_factor,
-                properties=change.properties,
-            )
+        if topic is None:
+            raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        _check_topic_config(change.properties, defaults)
+        _check_tiering_change(topic, change.properties)
+        wanted = dict(change.properties)
+        is_changed = dict(topic.properties) != wanted
+        record = TopicConfigsSet(topic_id=topic.topic_id, properties=wanted) if is_changed else None
+        return record, TopicResult(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            partition_count=topic.partition_count,
+            replication_factor=topic.replication_factor,
+            properties=change.properties,
         )
-    applied = tuple(records) if intent is Intent.APPLY else ()
-    return Decision(records=applied, results=tuple(results))
+
+    return _decide_each(changes, set_properties, intent)
 
 
 def _check_topic_config(properties: Mapping[str, str], defaults: TopicDefaults) -> None:
@@ -435,9 +401,8 @@ def _check_topic_config(properties: Mapping[str, str], defaults: TopicDefaults) 
 
 
 def _check_tiering_change(topic: TopicImage, properties: Mapping[str, str]) -> None:
-    was_tiered = _is_true(topic.properties, "remote.storage.enable")
-    is_tiered = _is_true(properties, "remote.storage.enable")
-    deletes = _is_true(properties, "remote.log.delete.on.disable")
+    was_tiered, is_tiered = (is_true(p, REMOTE_ENABLED) for p in (topic.properties, properties))
+    deletes = is_true(properties, DELETE_ON_DISABLE)
     if was_tiered and not is_tiered and not deletes:
         raise Refusal(
             ErrorCode.INVALID_CONFIG,
@@ -447,7 +412,7 @@ def _check_tiering_change(topic: TopicImage, properties: Mapping[str, str]) -> N
         )
 
 
-def _is_true(properties: Mapping[str, str], name: str) -> bool:
+def is_true(properties: Mapping[str, str], name: str) -> bool:
     """Parses a boolean as the configuration does: blanks and case do not matter."""
     return properties.get(name, "").strip().lower() == "true"
 
@@ -463,16 +428,13 @@ def start_broker(image: MetadataImage, node_id: NodeId) -> Decision[None]:
 
 def allocate_producer_ids(
     image: MetadataImage, count: int = PRODUCER_IDS_PER_BLOCK
-) -> ProducerIdDecision:
-    """Allocates a block of unused ids. Raises StorageError if all 2^63 ids are used up."""
+) -> Decision[range]:
+    """Allocates one block of unused ids. Raises StorageError if all 2^63 ids are used up."""
     first = image.next_producer_id
     if first > LONG_MAX - count:
         raise StorageError(f"all producer ids up to {first} are given away")
-    return ProducerIdDecision(
-        records=(ProducerIdsAllocated(next_producer_id=first + count),),
-        first_producer_id=first,
-        count=count,
-    )
+    record = ProducerIdsAllocated(next_producer_id=first + count)
+    return Decision(records=(record,), results=(range(first, first + count),))
 
 
 class _Named(Protocol):
@@ -483,13 +445,30 @@ class _Named(Protocol):
 NamedT = TypeVar("NamedT", bound=_Named)
 
 
-def _first_of_each_name(asked: Sequence[NamedT]) -> list[NamedT]:
-    """Drops duplicates: Kafka, too, answers an item that a client names twice only once."""
-    firsts: dict[str, NamedT] = {}
-    for one in asked:
-        firsts.setdefault(one.name, one)
-    return list(firsts.values())
+def _decide_each(
+    items: Sequence[NamedT],
+    decide: Callable[[NamedT], tuple[MetadataRecord | None, TopicResult]],
+    intent: Intent,
+) -> Decision[TopicResult]:
+    """Decides on each item; a refusal is its result.
 
-
-def _refused_topic(name: str, refusal: Refusal) -> TopicResult:
-    return TopicResult(name=name, error_code=refusal.error_code, error_message=refusal.message)
+    Kafka, too, answers an item that a client names twice only once.
+    """
+    records: list[MetadataRecord] = []
+    results: list[TopicResult] = []
+    counts = Counter(item.name for item in items)
+    for item in {item.name: item for item in items}.values():
+        try:
+            if counts[item.name] > 1:
+                raise Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+            record, result = decide(item)
+        except Refusal as refusal:
+            result = TopicResult(
+                name=item.name, error_code=refusal.error_code, error_message=refusal.message
+            )
+        else:
+            records += [record] if record is not None else []
+        results.append(result)
+    return Decision(
+        records=tuple(records) if intent is Intent.APPLY else (), results=tuple(results)
+    )

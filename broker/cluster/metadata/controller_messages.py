@@ -141,15 +141,6 @@ class NewProperties:
     properties: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerIdDecision:
-    """An allocated block of producer ids: `[first_producer_id, first_producer_id + count)`."""
-
-    records: tuple[MetadataRecord, ...]
-    first_producer_id: int
-    count: int
-
-
 class Refusal(Exception):
     """The request for one topic is refused; the controller turns this into a result."""
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from strandline.broker.cluster.metadata.records import (
     BrokerConfigsSet,
@@ -40,6 +40,11 @@ from strandline.storage.errors import CorruptFile
 from strandline.storage.model import Epoch, TopicId, TopicPartition
 
 NO_LEADER: NodeId = -1
+
+
+def _empty() -> Mapping[Any, Any]:
+    return MappingProxyType({})
+
 
 KeyT = TypeVar("KeyT")
 ValueT = TypeVar("ValueT")
@@ -90,26 +95,16 @@ class MetadataImage:
 
     version: int = 0
     cluster_id: str = ""
-    topics: Mapping[str, TopicImage] = field(default_factory=lambda: MappingProxyType({}))
-    topics_by_id: Mapping[TopicId, TopicImage] = field(default_factory=lambda: MappingProxyType({}))
-    pending_purges: Mapping[TopicId, DeletedTopic] = field(
-        default_factory=lambda: MappingProxyType({})
-    )
+    topics: Mapping[str, TopicImage] = field(default_factory=_empty)
+    topics_by_id: Mapping[TopicId, TopicImage] = field(default_factory=_empty)
+    pending_purges: Mapping[TopicId, DeletedTopic] = field(default_factory=_empty)
     next_producer_id: int = 0
     # Dynamic keys by node; None has the cluster-wide ones.
-    broker_properties: Mapping[NodeId | None, Mapping[str, str]] = field(
-        default_factory=lambda: MappingProxyType({})
-    )
-    client_quotas: Mapping[QuotaEntity, Mapping[str, float]] = field(
-        default_factory=lambda: MappingProxyType({})
-    )
+    broker_properties: Mapping[NodeId | None, Mapping[str, str]] = field(default_factory=_empty)
+    client_quotas: Mapping[QuotaEntity, Mapping[str, float]] = field(default_factory=_empty)
     # Properties by group, SCRAM credentials by user.
-    group_properties: Mapping[str, Mapping[str, str]] = field(
-        default_factory=lambda: MappingProxyType({})
-    )
-    scram_credentials: Mapping[str, Mapping[str, str]] = field(
-        default_factory=lambda: MappingProxyType({})
-    )
+    group_properties: Mapping[str, Mapping[str, str]] = field(default_factory=_empty)
+    scram_credentials: Mapping[str, Mapping[str, str]] = field(default_factory=_empty)
 
     def partition(self, topic_partition: TopicPartition) -> PartitionImage | None:
         """Returns the partition, or None if there is no such topic or number."""

@@ -171,7 +171,10 @@ def _numbered(store: ObjectStore, loaded: Loaded, cluster_id: str, version: int)
     if not version:
         return loaded
     image = replace(loaded.image, version=version, cluster_id=cluster_id)
-    return replace(loaded, image=image, head_checksum=readable_checksum_at(store, version))
+    head_checksum = ""
+    with contextlib.suppress(CorruptFile, ObjectCorrupt):
+        head_checksum = checksum_at(store, version)
+    return replace(loaded, image=image, head_checksum=head_checksum)
 
 
 def _newest(store: ObjectStore) -> int:
@@ -271,13 +274,6 @@ def checksum_at(store: ObjectStore, version: int) -> str:
     key = metadata_snapshot_key(version)
     with contextlib.suppress(ObjectNotFound):
         return decode_snapshot(store.get(key), key=key, index=version).head_checksum
-    return ""
-
-
-def readable_checksum_at(store: ObjectStore, version: int) -> str:
-    """As `checksum_at`; empty also if the object with the checksum is damaged."""
-    with contextlib.suppress(CorruptFile, ObjectCorrupt):
-        return checksum_at(store, version)
     return ""
 
 

@@ -10,30 +10,21 @@ Changes are serialised; readers use `image` without waiting.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from strandline.broker.cluster.metadata import controller
+from strandline.broker.cluster.metadata.controller_messages import Decision, ResultT
 from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.cluster.metadata.metadata_log import MetadataLog, MetadataRaced
-from strandline.broker.cluster.metadata.records import MetadataRecord, NodeId
+from strandline.broker.cluster.metadata.records import NodeId
 from strandline.storage.errors import StorageError
 from strandline.storage.model import TopicId
 
 # Losing the race this often in a row means that another writer appends in a loop.
 RACES_MAX = 10
-
-
-class _Decision(Protocol):
-    """The result of a controller function: records to append, and results for the caller."""
-
-    @property
-    def records(self) -> Sequence[MetadataRecord]: ...
-
-
-DecisionT = TypeVar("DecisionT", bound=_Decision)
 
 
 class ImageFollower(Protocol):
@@ -71,7 +62,9 @@ class Metadata:
         topic = None if topic_id is None else self._image.topics_by_id.get(topic_id)
         return None if topic is None else topic.name
 
-    async def change(self, decide: Callable[[MetadataImage], DecisionT]) -> DecisionT:
+    async def change(
+        self, decide: Callable[[MetadataImage], Decision[ResultT]]
+    ) -> Decision[ResultT]:
         """Decides on the newest image and carries the decision out.
 
         Raises StorageError if the metadata log cannot be written. The outcome of the append is then

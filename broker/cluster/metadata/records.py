@@ -173,13 +173,9 @@ MetadataRecord: TypeAlias = (
 
 def encode_record(record: MetadataRecord) -> dict[str, Json]:
     """Encodes the record as a JSON object."""
-    return {"type": _NAMES[type(record)], **encode_fields(record)}
-
-
-def encode_fields(record: MetadataRecord) -> dict[str, Json]:
-    """Encodes the fields of the record, without its type."""
-    fields = _FIELDS[_NAMES[type(record)]][1]
-    return {name: field.encode(record, name) for name, field in fields.items()}
+    name = _NAMES[type(record)]
+    fields = {key: field.encode(record, key) for key, field in _FIELDS[name][1].items()}
+    return {"type": name, **fields}
 
 
 def decode_record(fields: Fields) -> MetadataRecord:

@@ -1,7 +1,8 @@
 """The tiers of a partition, and how metadata changes reach the remote one.
 
-    LocalTier    no object store: logs live on disk alone
-    BothTiers    topics with remote.storage.enable are attached to the tiering manager
+    LocalTier        logs live on disk alone
+    BothTiers        topics with remote.storage.enable are attached to the tiering manager
+    FollowedTiers    logs of a read-only replica (read_only_replica.py)
 
 A deleted topic stays in the image as a pending purge until all its data is purged. The remote tier
 reports that; a topic that was never tiered is purged at once.
@@ -9,11 +10,15 @@ reports that; a topic that was never tiered is purged at once.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
+from strandline.broker.cluster.metadata.controller import (
+    DELETE_ON_DISABLE,
+    REMOTE_ENABLED,
+    is_true,
+)
 from strandline.broker.cluster.metadata.image import (
     DeletedTopic,
     MetadataImage,
@@ -28,46 +33,9 @@ from strandline.storage.tiering.log.unified_log import UnifiedLog
 if TYPE_CHECKING:
     from strandline.storage.tiering.manager.manager import TieringManager
 
-log = logging.getLogger(__name__)
-
-REMOTE_ENABLED = "remote.storage.enable"
-DELETE_ON_DISABLE = "remote.log.delete.on.disable"
-
-
-class Tiers(Protocol):
-    """The tiers, as the replica manager uses them."""
-
-    def join(
-        self, local: LocalLog, topic: TopicImage, partition: PartitionImage, *, is_new: bool
-    ) -> UnifiedLog:
-        """Builds the partition's log over its tiers. `is_new`: the partition was just created."""
-        ...
-
-    def lead(self, unified_log: UnifiedLog, leader_epoch: Epoch) -> None:
-        """This broker leads the partition under a new epoch."""
-        ...
-
-    def leave(self, unified_log: UnifiedLog) -> None:
-        """The partition was removed from this broker."""
-        ...
-
-    def change(self, topic: TopicImage, served: Sequence[tuple[UnifiedLog, Epoch]]) -> bool:
-        """Applies changed properties; returns True if a log start moved, which must be made durable
-        before `changed` is called.
-        """
-        ...
-
-    def changed(self, topic: TopicImage) -> None:
-        """Called when the log starts that `change` moved are durable."""
-        ...
-
-    def follow(self, image: MetadataImage) -> None:
-        """Applies created, changed and deleted topics."""
-        ...
-
 
 class LocalTier:
-    """The local tier alone: logs on disk, no object store."""
+    """The local tier alone; subclasses add the remote one."""
 
     def __init__(
         self,
@@ -86,41 +54,55 @@ class LocalTier:
     def join(
         self, local: LocalLog, topic: TopicImage, partition: PartitionImage, *, is_new: bool
     ) -> UnifiedLog:
-        del topic, partition
+        """Builds the partition's log over its tiers. `is_new`: the partition was just created."""
+        return self._make(UnifiedLog, local, is_new=is_new)
+
+    def _make(self, kind: type[UnifiedLog], local: LocalLog, *, is_new: bool) -> UnifiedLog:
         start = None if is_new else self._log_starts.get(local.topic_partition)
-        return UnifiedLog(local, log_start_offset=start, executor=self._lookups)
+        return kind(local, log_start_offset=start, executor=self._lookups)
 
     def lead(self, unified_log: UnifiedLog, leader_epoch: Epoch) -> None:
-        """Does nothing: there is no remote tier."""
+        """Called when this broker leads the partition under a new epoch."""
 
     def leave(self, unified_log: UnifiedLog) -> None:
-        """Does nothing: there is no remote tier."""
+        """Called when the partition was removed from this broker."""
 
     def change(self, topic: TopicImage, served: Sequence[tuple[UnifiedLog, Epoch]]) -> bool:
-        """Does nothing: there is one tier, whatever the topic's properties are."""
+        """Applies changed properties; returns True if a log start moved, which must be made durable
+        before `changed` is called.
+        """
         return False
 
     def changed(self, topic: TopicImage) -> None:
-        """Does nothing."""
+        """Called when the log starts that `change` moved are durable."""
 
     def follow(self, image: MetadataImage) -> None:
+        """Applies created, changed and deleted topics."""
         for topic_id, deleted in image.pending_purges.items():
             if not may_be_archived(deleted):
                 self._on_purged(topic_id)
 
 
-class BothTiers:
+class BothTiers(LocalTier):
     """Both tiers: logs on disk, those of tiered topics attached to the tiering manager."""
 
-    def __init__(self, local: LocalTier, manager: TieringManager) -> None:
-        self._local = local
+    def __init__(
+        self,
+        manager: TieringManager,
+        log_starts: Mapping[TopicPartition, Offset],
+        *,
+        lookups: Executor,
+        on_purged: Callable[[TopicId], None],
+    ) -> None:
+        super().__init__(log_starts, lookups=lookups, on_purged=on_purged)
         self._manager = manager
-        self._told: dict[TopicId, TopicInfo] = {}
+        # The facts of each tiered topic that the manager was last given.
+        self._passed_on: dict[TopicId, TopicInfo] = {}
 
     def join(
         self, local: LocalLog, topic: TopicImage, partition: PartitionImage, *, is_new: bool
     ) -> UnifiedLog:
-        unified_log = self._local.join(local, topic, partition, is_new=is_new)
+        unified_log = super().join(local, topic, partition, is_new=is_new)
         if is_tiered(topic):
             self._manager.attach(
                 unified_log, describe(topic), leader_epoch=partition.leader_epoch, is_new=is_new
@@ -151,34 +133,33 @@ class BothTiers:
         return bool(moved)
 
     def changed(self, topic: TopicImage) -> None:
-        self._told.pop(topic.topic_id, None)
+        self._passed_on.pop(topic.topic_id, None)
         self._manager.disable_topic(describe(topic))
 
     def follow(self, image: MetadataImage) -> None:
         for topic in image.topics.values():
             info = describe(topic)
-            if is_tiered(topic) and self._told.get(topic.topic_id) != info:
-                self._told[topic.topic_id] = info
+            if is_tiered(topic) and self._passed_on.get(topic.topic_id) != info:
+                self._passed_on[topic.topic_id] = info
                 self._manager.update_topic(info)
         self._manager.disable_topics(
             topic.topic_id for topic in image.topics.values() if not is_tiered(topic)
         )
         for deleted in image.pending_purges.values():
             if may_be_archived(deleted):
-                self._told.pop(deleted.topic_id, None)
+                self._passed_on.pop(deleted.topic_id, None)
                 self._manager.delete_topic(describe(deleted))
-        self._local.follow(image)
+        super().follow(image)
 
 
 def is_tiered(topic: TopicImage | DeletedTopic) -> bool:
     """Whether the topic is or was tiered, so that the remote tier may hold segments of it."""
-    return topic.properties.get(REMOTE_ENABLED, "").strip().lower() == "true"
+    return is_true(topic.properties, REMOTE_ENABLED)
 
 
 def may_be_archived(deleted: DeletedTopic) -> bool:
     """Whether the bucket may hold data of it: it was tiered, or had tiering disabled before."""
-    disabled = deleted.properties.get(DELETE_ON_DISABLE, "").strip().lower() == "true"
-    return disabled or is_tiered(deleted)
+    return is_true(deleted.properties, DELETE_ON_DISABLE) or is_tiered(deleted)
 
 
 def describe(topic: TopicImage | DeletedTopic) -> TopicInfo:

@@ -13,27 +13,27 @@ changes to groups only: others are refused with POLICY_VIOLATION, which no clien
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import fields, replace
 from typing import Any
 
-from strandline.broker.cluster.metadata.controller_messages import Decision
+from strandline.broker.cluster.metadata.controller_messages import Decision, ResultT
 from strandline.broker.cluster.metadata.image import (
     MetadataImage,
     PartitionImage,
     TopicImage,
     image_of,
 )
-from strandline.broker.cluster.metadata.metadata import DecisionT, ImageFollower, Metadata
+from strandline.broker.cluster.metadata.metadata import ImageFollower, Metadata
 from strandline.broker.cluster.metadata.metadata_log import MetadataLog
 from strandline.broker.cluster.metadata.records import MetadataRecord, NodeId, TopicCreated
-from strandline.broker.cluster.metadata.tiers import describe, is_tiered
+from strandline.broker.cluster.metadata.tiers import LocalTier, describe, is_tiered
 from strandline.broker.cluster.metadata.topic_names import INTERNAL_TOPICS
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.errors import ReadOnlyReplica, StorageError
 from strandline.storage.local.log.log import AppendInfo, AppendOrigin, LocalLog
-from strandline.storage.model import Epoch, Offset, TopicPartition
+from strandline.storage.model import Offset, TopicPartition
 from strandline.storage.tiering.log.unified_log import UnifiedLog
 from strandline.storage.tiering.manager.manager import TieringManager
 
@@ -67,8 +67,11 @@ class FollowedLog(UnifiedLog):
         raise ReadOnlyReplica(REFUSAL)
 
 
-class FollowedTiers:
-    """The tiers of a replica: followed logs attached to a read-only tiering manager."""
+class FollowedTiers(LocalTier):
+    """The tiers of a replica: followed logs attached to a read-only tiering manager.
+
+    Epochs and the archive are the origin's; a topic without tiering is not in the image.
+    """
 
     def __init__(
         self,
@@ -77,35 +80,20 @@ class FollowedTiers:
         log_starts: Mapping[TopicPartition, Offset],
         lookups: Executor,
     ) -> None:
+        super().__init__(log_starts, lookups=lookups, on_purged=lambda _: None)
         self._manager = manager
-        self._log_starts = log_starts
-        self._lookups = lookups
 
     def join(
         self, local: LocalLog, topic: TopicImage, partition: PartitionImage, *, is_new: bool
     ) -> UnifiedLog:
-        start = None if is_new else self._log_starts.get(local.topic_partition)
         if not is_tiered(topic):
-            return UnifiedLog(local, log_start_offset=start, executor=self._lookups)
-        followed = FollowedLog(local, log_start_offset=start, executor=self._lookups)
+            return super().join(local, topic, partition, is_new=is_new)
+        followed = self._make(FollowedLog, local, is_new=is_new)
         self._manager.attach(followed, describe(topic), leader_epoch=partition.leader_epoch)
         return followed
 
-    def lead(self, unified_log: UnifiedLog, leader_epoch: Epoch) -> None:
-        """Does nothing: the leader is the origin broker, although clients are sent here."""
-
     def leave(self, unified_log: UnifiedLog) -> None:
         self._manager.detach(unified_log.topic_partition)
-
-    def change(self, topic: TopicImage, served: Sequence[tuple[UnifiedLog, Epoch]]) -> bool:
-        """Does nothing: a topic without tiering is not in the image."""
-        return False
-
-    def changed(self, topic: TopicImage) -> None:
-        """Does nothing."""
-
-    def follow(self, image: MetadataImage) -> None:
-        """Does nothing: the archive belongs to the origin."""
 
 
 class FollowingMetadata(Metadata):
@@ -136,7 +124,9 @@ class FollowingMetadata(Metadata):
         """The last entry of the origin's metadata that was read from its mirror."""
         return self._origin.image.version
 
-    async def change(self, decide: Callable[[MetadataImage], DecisionT]) -> DecisionT:
+    async def change(
+        self, decide: Callable[[MetadataImage], Decision[ResultT]]
+    ) -> Decision[ResultT]:
         """Carries out changes to internal topics and refuses all others.
 
         Raises StorageError if the log of this broker cannot be written.
@@ -201,16 +191,16 @@ def _is_internal(record: MetadataRecord) -> bool:
     return isinstance(record, TopicCreated) and record.topic in INTERNAL_TOPICS
 
 
-def _refused(decision: DecisionT) -> DecisionT:
+def _refused(decision: Decision[ResultT]) -> Decision[ResultT]:
     """Returns the decision without records, with every successful result turned into a refusal."""
-    if not isinstance(decision, Decision):
-        raise ReplicaRefuses(REFUSAL)
     refused = tuple(_refused_result(result) for result in decision.results)
     return replace(decision, records=(), results=refused)
 
 
 # The results of different decisions share two fields but no class.
 def _refused_result(result: Any) -> Any:
+    if isinstance(result, range):  # A block of producer ids.
+        raise ReplicaRefuses(REFUSAL)
     names = {field.name for field in fields(result)}
     if "error_code" not in names or result.error_code is not ErrorCode.NONE:
         return result

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from strandline.broker.cluster.metadata.image import MetadataImage, PartitionImage, TopicImage
-from strandline.broker.cluster.metadata.tiers import Tiers
+from strandline.broker.cluster.metadata.tiers import LocalTier
 from strandline.broker.cluster.replicas.partition import Partition
 from strandline.broker.cluster.replicas.traffic import TopicTraffic
 from strandline.broker.protocol.schema.errors import ErrorCode
@@ -45,7 +45,7 @@ class ReplicaManager:
     def __init__(
         self,
         log_dirs: LogDirs,
-        tiers: Tiers,
+        tiers: LocalTier,
         *,
         topic_defaults: Callable[[], Mapping[str, str]],
         disk: Executor,

@@ -52,12 +52,10 @@ class ProducerIdHandler:
         while self._next == self._block_end:
             before = self._block_end
             decision = await self._metadata.change(controller.allocate_producer_ids)
-            if decision.count == 0:
-                raise StorageError("the producer ids of this cluster are used up")
+            (block,) = decision.results
             # Another request may have fetched a block meanwhile, which must not be lost.
             if self._block_end == before:
-                self._next = decision.first_producer_id
-                self._block_end = decision.first_producer_id + decision.count
+                self._next, self._block_end = block.start, block.stop
         taken = self._next
         self._next += 1
         return taken

@@ -361,7 +361,7 @@ def test_producer_ids_are_never_given_away_twice() -> None:
     image, seen = MetadataImage(), set[int]()
     for _ in range(3):
         decision = controller.allocate_producer_ids(image, 10)
-        block = range(decision.first_producer_id, decision.first_producer_id + decision.count)
+        (block,) = decision.results
         assert seen.isdisjoint(block)
         seen.update(block)
         image = image.apply_entry(decision.records)
