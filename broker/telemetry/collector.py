@@ -12,19 +12,19 @@ their names, and `strandline_metrics_left_out` counts those left out. Totals inc
 
 from __future__ import annotations
 
+import gc
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from strandline import __version__
 from strandline.broker.cluster.replicas.partition import Partition
-from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.cluster.replicas.traffic import TopicTraffic
 from strandline.broker.coordination.classic.group import Group
 from strandline.broker.coordination.consumer.consumer_group import ConsumerGroup
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault
-from strandline.broker.coordination.runtime.group_coordinator import GroupCoordinator
 from strandline.broker.network.server import Server
 from strandline.broker.protocol.schema.api import api_name
 from strandline.broker.protocol.schema.errors import ErrorCode
@@ -43,11 +43,7 @@ from strandline.broker.telemetry.families import (
     row_of,
     single,
 )
-from strandline.broker.telemetry.process import (
-    collections_by_generation,
-    process_figures,
-    release,
-)
+from strandline.broker.telemetry.process import process_figures
 from strandline.broker.telemetry.requests import QUANTILES, Durations, RequestTraffic
 from strandline.broker.telemetry.sources import Sources
 from strandline.broker.telemetry.tier_rows import tier_rows
@@ -102,11 +98,9 @@ class _Page:
 
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
-        self._left_out: Counter[str] = Counter()
-        image = sources.metadata.image
-        self._topics = sorted(image.topics)
-        self._left_out["topics"] = max(0, len(self._topics) - TOPICS_MAX)
-        self._topics = self._topics[:TOPICS_MAX]
+        topics = sorted(sources.metadata.image.topics)
+        self._topics = topics[:TOPICS_MAX]
+        self._left_out = Counter({"topics": max(0, len(topics) - TOPICS_MAX)})
         self._all_partitions: list[Partition] = []
         # The partitions shown, each with its labels: the same texts in every family.
         self._placed: list[tuple[Partition, tuple[str, str]]] = []
@@ -126,19 +120,17 @@ class _Page:
         self._left_out["partitions"] = len(self._all_partitions) - len(self._placed)
 
     def families(self) -> Iterator[Step]:
-        for rows in (
-            self._look_up,
-            lambda: _request_rows(self._sources.requests),
-            lambda: _connection_rows(self._sources.server),
-            self._traffic,
-            self._tiers,
-            self._logs,
-            self._cleaner,
-            self._replicas,
-            self._groups,
-            self._process,
-        ):
-            yield from rows()
+        sources, left_out = self._sources, self._left_out
+        yield from self._look_up()
+        yield from _request_rows(sources.requests)
+        yield from _connection_rows(sources.server)
+        yield from self._traffic()
+        yield from tier_rows(sources, self._all_partitions, topics=self._topics, left_out=left_out)
+        yield from self._logs()
+        yield from self._cleaner()
+        yield from self._replicas()
+        yield from _group_rows(sources, left_out)
+        yield from self._process()
 
     # --- topics and partitions -----------------------------------------------------------------
 
@@ -239,22 +231,6 @@ class _Page:
         yield single("strandline_metadata_version", image.version)
         yield row_of("strandline_log_directory_free_bytes", _free_space(sources.log_dirs))
 
-    def _tiers(self) -> Iterator[Step]:
-        return tier_rows(
-            self._sources,
-            self._all_partitions,
-            topics=self._topics,
-            left_out=self._left_out,
-        )
-
-    def _groups(self) -> Iterator[Step]:
-        return _group_rows(
-            self._sources.groups,
-            self._sources.replicas,
-            shown_max=self._sources.partitions_max,
-            left_out=self._left_out,
-        )
-
     # --- the process ---------------------------------------------------------------------------
 
     def _process(self) -> Iterator[Row]:
@@ -263,11 +239,11 @@ class _Page:
         yield row_of(
             "python_gc_collections_total",
             [
-                Sample(count, (str(generation),))
-                for generation, count in enumerate(collections_by_generation())
+                Sample(found["collections"], (str(generation),))
+                for generation, found in enumerate(gc.get_stats())
             ],
         )
-        yield row_of("strandline_build_info", [Sample(1, (release(),))])
+        yield row_of("strandline_build_info", [Sample(1, (__version__,))])
         yield row_of(
             "strandline_metrics_left_out",
             [Sample(count, (what,)) for what, count in sorted(self._left_out.items())],
@@ -409,14 +385,9 @@ class _Committed:
     lag: int | None
 
 
-def _group_rows(
-    groups: GroupCoordinator,
-    replicas: ReplicaManager,
-    *,
-    shown_max: int,
-    left_out: Counter[str],
-) -> Iterator[Step]:
-    """Yields the families of groups; rows above `shown_max` are counted in `left_out`."""
+def _group_rows(sources: Sources, left_out: Counter[str]) -> Iterator[Step]:
+    """Yields the families of groups; counts rows above `partitions_max` in `left_out`."""
+    groups, shown_max = sources.groups, sources.partitions_max
     found = groups.statistics()
     prefix = "kafka_coordinator_group_groupmetadatamanager_"
     yield row_of(
@@ -435,9 +406,7 @@ def _group_rows(
         (Sample(group.member_count, (group.group_id,)) for group in shown),
     )
     offsets: list[_Committed] = []
-    for number, offset in enumerate(
-        _committed(groups, replicas, shown, shown_max=shown_max, left_out=left_out)
-    ):
+    for number, offset in enumerate(_committed(sources, shown, left_out)):
         offsets.append(offset)
         if number % LOOKED_UP_PER_STEP == 0:
             yield None
@@ -452,17 +421,12 @@ def _group_rows(
 
 
 def _committed(
-    coordinator: GroupCoordinator,
-    replicas: ReplicaManager,
-    groups: Sequence[Group | ConsumerGroup],
-    *,
-    shown_max: int,
-    left_out: Counter[str],
+    sources: Sources, groups: Sequence[Group | ConsumerGroup], left_out: Counter[str]
 ) -> Iterator[_Committed]:
-    left = shown_max
+    left = sources.partitions_max
     for group in groups:
         try:
-            offsets = coordinator.offsets_of(group.group_id)
+            offsets = sources.groups.offsets_of(group.group_id)
         except CoordinatorFault:
             continue
         for topic, partition, committed in offsets or ():
@@ -470,7 +434,7 @@ def _committed(
                 left_out["offsets"] += 1
                 continue
             left -= 1
-            served = replicas.partition(topic, partition)
+            served = sources.replicas.partition(topic, partition)
             yield _Committed(
                 place=(group.group_id, topic, str(partition)),
                 committed=committed.offset,

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import resource
 from collections.abc import Mapping
 from pathlib import Path
-
-from strandline import __version__
 
 _PROC = Path("/proc/self")
 # Fields of /proc/self/stat behind the name, which may hold spaces and brackets.
@@ -54,13 +51,3 @@ def _boot_time_s() -> int | None:
         if line.startswith("btime "):
             return int(line.split()[1])
     return None
-
-
-def collections_by_generation() -> list[int]:
-    """Runs of the garbage collector since the start, youngest generation first."""
-    return [generation["collections"] for generation in gc.get_stats()]
-
-
-def release() -> str:
-    """Returns the version of strandline, as `strandline --version` prints it."""
-    return __version__
