@@ -47,6 +47,7 @@ LATE_IMPORTS = {
     r"strandline\.broker\.commands\..*": "40 to 130 ms; a command loads itself alone",
     r"strandline\.broker\.tools\..*": "80 ms, with rich; `serve` needs none of it",
     r"strandline\.storage\.(crash_points|local\.inspect|tiering\.audit)(\..*)?": "see commands",
+    r"strandline\.storage\.remote\.open_store": "see commands",
     r"strandline\.storage\.records\.kernels(\..*)?": "0.3 s, with numba",
     r"strandline\.storage\.records\.batch(\..*)?": "old messages: hardly any log has them",
     r"strandline\.storage\.remote\.s3\.store": "6 ms; only S3 needs it",

@@ -20,12 +20,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from strandline.broker.cluster.metadata.log_reader import cluster_id_or_damage, salvage_history
-from strandline.broker.commands.archive_tables import WHERE_IT_IS, make_table
+from strandline.broker.commands.archive_tables import WHERE_IT_IS
 from strandline.broker.commands.progress import BarProgress
 from strandline.broker.commands.row_printer import Column, RowPrinter, widest
 from strandline.broker.coordination.runtime.group_archive import read_group_state
 from strandline.broker.tools.client.confirmation import confirm
-from strandline.broker.tools.client.printing import console, human_bytes, plain
+from strandline.broker.tools.client.printing import human_bytes, print_table
 from strandline.storage import files
 from strandline.storage.clock import SystemClock
 from strandline.storage.concurrency.maps import map_ahead
@@ -56,7 +56,6 @@ from strandline.storage.remote.manifest import store as manifest_store
 from strandline.storage.remote.manifest.json_document import decode_document, encode_document
 from strandline.storage.remote.manifest.topic_info import DamagedTopic, list_topics, load_topic_info
 from strandline.storage.remote.object_store.interface import ObjectStore
-from strandline.storage.remote.open_store import open_store
 from strandline.storage.remote.s3.store import S3Store
 from strandline.storage.tiering.audit.findings import Damage, Finding, PartitionReport
 from strandline.storage.tiering.audit.repair import drop_pieces, repair_meta
@@ -288,12 +287,10 @@ def _tell(
     return len(findings) + len(troubles) + len(unread) - repaired - dropped
 
 
-_FINDING_COLUMNS = ("partition", "offsets", "what", "object", "detail", "what to do")
-
-
 def _print_findings(findings: Sequence[Finding]) -> None:
     """Prints a table whose cells wrap on a terminal; plain rows into a pipe, and for many."""
     title = "what is wrong, and what to do"
+    names = ("partition", "offsets", "what", "object", "detail", "what to do")
     rows = [
         (
             str(finding.partition),
@@ -306,17 +303,10 @@ def _print_findings(findings: Sequence[Finding]) -> None:
         for finding in findings
     ]
     if sys.stdout.isatty() and len(rows) <= TABLE_ROWS_MAX:
-        table = make_table(title)
-        for name in _FINDING_COLUMNS:
-            table.add_column(name, overflow="fold")
-        for row in rows:
-            table.add_row(*map(plain, row))
-        console().print(table)
+        print_table(title, names, rows)
         return
     widths = [min(widest(column), CELL_WIDTH_MAX) for column in zip(*rows, strict=True)]
-    columns = [
-        Column(name=name, width=width) for name, width in zip(_FINDING_COLUMNS, widths, strict=True)
-    ]
+    columns = [Column(name=name, width=width) for name, width in zip(names, widths, strict=True)]
     printer = RowPrinter(title, columns, columns_max=None)
     for row in rows:
         printer.row(row)
@@ -449,8 +439,3 @@ def lifecycle(store: ObjectStore, *, apply: bool) -> int:
     else:
         print(f"{store.url} has the rule already")
     return 0
-
-
-def open_remote(url: str, endpoint_url: str | None, region: str | None) -> ObjectStore:
-    """Opens the object store of the command line's options."""
-    return open_store(url, endpoint_url=endpoint_url, region=region)

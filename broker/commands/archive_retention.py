@@ -20,8 +20,6 @@ from strandline.storage.remote.manifest.topic_info import TopicInfo, list_topics
 from strandline.storage.remote.object_store.interface import ObjectStore
 from strandline.storage.tiering.audit.listing import list_partitions, list_segments
 
-NOTHING_FOUND = 1
-
 
 def print_retention(
     store: ObjectStore,

@@ -11,9 +11,6 @@ import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
-from rich import box
-from rich.table import Table
-
 from strandline.broker.commands.progress import working
 from strandline.broker.commands.row_printer import (
     Column,
@@ -27,7 +24,6 @@ from strandline.storage.model import TimestampMs
 from strandline.storage.plurals import counted
 from strandline.storage.remote.manifest.cluster_info import load_cluster_info
 from strandline.storage.remote.object_store.interface import ObjectStore
-from strandline.storage.remote.open_store import open_store
 from strandline.storage.tiering.audit.listing import (
     ArchivedPartition,
     ArchivedSegment,
@@ -42,16 +38,8 @@ TIME_WIDTH = len("2013-01-01 10:00:00")
 KEY_WIDTH = 100
 
 
-def print_partitions(
-    url: str,
-    *,
-    endpoint_url: str | None,
-    region: str | None,
-    topic: str | None,
-    as_json: bool = False,
-) -> int:
+def print_partitions(store: ObjectStore, *, topic: str | None, as_json: bool = False) -> int:
     """Prints one row per partition; returns the exit code. Raises StrandlineError."""
-    store = open_store(url, endpoint_url=endpoint_url, region=region)
     with working("reading manifests"):
         rows = list_partitions(store, topic=topic)
     if not rows:
@@ -60,7 +48,7 @@ def print_partitions(
     if as_json:
         _print_json_rows(_partition_json(row) for row in rows)
         return code
-    print_rows(f"archive {url}", _PARTITION_COLUMNS, [_partition_cells(row) for row in rows])
+    print_rows(f"archive {store.url}", _PARTITION_COLUMNS, [_partition_cells(row) for row in rows])
     total_bytes = sum(row.size_bytes for row in rows)
     segments = sum(row.segment_count for row in rows)
     print(
@@ -116,16 +104,9 @@ def _partition_json(row: ArchivedPartition) -> Json:
 
 
 def print_segments(
-    url: str,
-    *,
-    endpoint_url: str | None,
-    region: str | None,
-    topic: str | None,
-    partition: int | None = None,
-    as_json: bool = False,
+    store: ObjectStore, *, topic: str | None, partition: int | None = None, as_json: bool = False
 ) -> int:
     """Prints each segment as it is read; returns the exit code. Raises StrandlineError."""
-    store = open_store(url, endpoint_url=endpoint_url, region=region)
     with working("reading manifests"):
         partitions = [
             row
@@ -141,7 +122,7 @@ def print_segments(
     offset_digits = widest(row.end_offset for row in partitions)
     name_width = widest(row.partition for row in partitions)
     printer = RowPrinter(
-        f"segments {url}",
+        f"segments {store.url}",
         [
             Column(name="partition", width=name_width),
             Column(name="base offset", width=offset_digits, is_right=True),
@@ -233,11 +214,6 @@ def _nothing(store: ObjectStore, topic: str | None) -> int:
         what = f"nothing is archived at {store.url}: {why}"
     print(f"strandline: {what}", file=sys.stderr)
     return NOTHING_FOUND
-
-
-def make_table(title: str) -> Table:
-    """Returns an empty table in strandline's style."""
-    return Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
 
 
 def human_time(timestamp_ms: TimestampMs | None) -> str:

@@ -339,28 +339,23 @@ COMMANDS: Mapping[str, Callable[[Commands], None]] = {
 }
 
 
+def _bucket(options: argparse.Namespace) -> ObjectStore:
+    from strandline.storage.remote.open_store import open_store
+
+    return open_store(options.remote, endpoint_url=options.endpoint_url, region=options.region)
+
+
 def _archive_ls(options: argparse.Namespace) -> int:
     from strandline.broker.commands.archive_tables import print_partitions
 
-    return print_partitions(
-        options.remote,
-        endpoint_url=options.endpoint_url,
-        region=options.region,
-        topic=options.topic,
-        as_json=options.json,
-    )
+    return print_partitions(_bucket(options), topic=options.topic, as_json=options.json)
 
 
 def _archive_show(options: argparse.Namespace) -> int:
     from strandline.broker.commands.archive_tables import print_segments
 
     return print_segments(
-        options.remote,
-        endpoint_url=options.endpoint_url,
-        region=options.region,
-        topic=options.topic,
-        partition=options.partition,
-        as_json=options.json,
+        _bucket(options), topic=options.topic, partition=options.partition, as_json=options.json
     )
 
 
@@ -373,12 +368,6 @@ def _lake_plan(options: argparse.Namespace) -> int:
     if options.region:
         given.append(f"s3.region={options.region}")
     return print_plan(options.remote, topics=options.topic, where=options.where, options=given)
-
-
-def _bucket(options: argparse.Namespace) -> ObjectStore:
-    from strandline.broker.commands.archive_commands import open_remote
-
-    return open_remote(options.remote, options.endpoint_url, options.region)
 
 
 def _archive_verify(options: argparse.Namespace) -> int:

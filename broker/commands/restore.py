@@ -23,7 +23,6 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.cluster.metadata.log_reader import (
@@ -38,6 +37,7 @@ from strandline.broker.cluster.metadata.restore_plan import (
     correct_topics,
     foreign_nodes,
 )
+from strandline.broker.commands.progress import BarProgress
 from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.coordination.runtime.group_archive import (
     LiveRecords,
@@ -97,14 +97,6 @@ MARK_VERSIONS = range(1, 2)
 PARALLEL_READS_MAX = 16
 
 
-class Progress(Protocol):
-    """Receives the progress: steps begin with a total, and advance."""
-
-    def begin(self, what: str, total: int) -> None: ...
-
-    def advance(self, count: int = 1) -> None: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoredPartition:
     """One partition in the summary."""
@@ -150,7 +142,7 @@ class Restore:
         store: ObjectStore,
         *,
         clock: Clock,
-        progress: Progress,
+        progress: BarProgress,
         skip_damaged: bool = False,
     ) -> None:
         """With `skip_damaged` damaged parts are left out, and the rest restored: partitions with a

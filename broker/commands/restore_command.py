@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from strandline.broker.commands.archive_tables import make_table
+from rich import box
+from rich.table import Table
+
 from strandline.broker.commands.progress import BarProgress
 from strandline.broker.commands.restore import Restore, RestoreSummary
 from strandline.broker.config.broker_config import BrokerConfig
@@ -44,7 +46,8 @@ def restore(config: BrokerConfig, *, skip_damaged: bool) -> int:
 
 
 def _print(summary: RestoreSummary, config: BrokerConfig) -> None:
-    table = make_table(f"restored cluster {summary.cluster_id}")
+    title = f"restored cluster {summary.cluster_id}"
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
     for name in ("topic", "partition", "segments", "size", "log start", "end"):
         table.add_column(name, justify="left" if name == "topic" else "right")
     table.add_column("note")

@@ -75,9 +75,21 @@ def sasl_listeners(config: BrokerConfig) -> Sequence[str]:
 
 
 def check_sasl(config: BrokerConfig) -> None:
-    """Raises InvalidConfig for a SASL listener that nobody could come in by, or anybody."""
+    """Raises InvalidConfig for a SASL listener without known mechanisms, or PLAIN without users."""
     for listener in sasl_listeners(config):
-        check_mechanisms(config, listener)
+        mechanisms = enabled_mechanisms(config, listener)
+        unknown = [name for name in mechanisms if name not in MECHANISMS]
+        if unknown or not mechanisms:
+            raise InvalidConfig(
+                f"listener {listener} is SASL_PLAINTEXT: sasl.enabled.mechanisms="
+                f"{','.join(mechanisms)!r}: expected some of {', '.join(MECHANISMS)}"
+            )
+        users = of_listener(config.given, listener, PLAIN_USERS)
+        if PLAIN in mechanisms and users is None:
+            raise InvalidConfig(
+                f"listener {listener} allows PLAIN: expected its users in"
+                f" listener.name.{listener.lower()}.{PLAIN_USERS}"
+            )
 
 
 def settings_of(config: BrokerConfig, metadata: Metadata, listener: str) -> SaslSettings:
@@ -110,24 +122,7 @@ def _credential(metadata: Metadata, mechanism: str, user: str) -> ScramCredentia
 
 
 def enabled_mechanisms(config: BrokerConfig, listener: str) -> tuple[str, ...]:
-    """How clients of this listener may log in."""
+    """The mechanisms by which clients of this listener may log in."""
     own = of_listener(config.given, listener, "sasl.enabled.mechanisms")
     names = own.split(",") if own else (config.sasl.mechanisms or ())
     return tuple(dict.fromkeys(name.strip() for name in names if name.strip()))
-
-
-def check_mechanisms(config: BrokerConfig, listener: str) -> None:
-    """Raises InvalidConfig for a SASL listener that nobody could come in by, or anybody."""
-    mechanisms = enabled_mechanisms(config, listener)
-    unknown = [name for name in mechanisms if name not in MECHANISMS]
-    if unknown or not mechanisms:
-        raise InvalidConfig(
-            f"listener {listener} is SASL_PLAINTEXT: sasl.enabled.mechanisms="
-            f"{','.join(mechanisms)!r}: expected some of {', '.join(MECHANISMS)}"
-        )
-    users = of_listener(config.given, listener, PLAIN_USERS)
-    if PLAIN in mechanisms and users is None:
-        raise InvalidConfig(
-            f"listener {listener} allows PLAIN: expected its users in"
-            f" listener.name.{listener.lower()}.{PLAIN_USERS}"
-        )

@@ -21,8 +21,7 @@ refused.
 
 from __future__ import annotations
 
-from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from strandline.broker.config.broker_config import BrokerConfig
 from strandline.storage.concurrency.resizable_pool import DefaultPool, ResizablePool
@@ -42,22 +41,22 @@ RECORD_THREADS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workers:
-    """All thread pools of the broker."""
+    """All thread pools of the broker, in the order in which they are stopped."""
 
-    disk: ResizablePool
-    syncs: ResizablePool
-    metadata: ResizablePool
-    copier: ResizablePool
+    decoding: ResizablePool
+    reader: ResizablePool
     lookups: ResizablePool
     records: ResizablePool
-    manifests: ResizablePool
-    changes: ResizablePool
-    reader: ResizablePool
+    copier: ResizablePool
     expiration: ResizablePool
     cleaner: ResizablePool
-    decoding: ResizablePool
+    manifests: ResizablePool
+    changes: ResizablePool
     moves: ResizablePool
     default: DefaultPool
+    metadata: ResizablePool
+    syncs: ResizablePool
+    disk: ResizablePool
 
     @classmethod
     def start(cls, config: BrokerConfig) -> Workers:
@@ -91,21 +90,5 @@ class Workers:
 
     def stop(self) -> None:
         """Ends the threads without waiting for running work."""
-        pools: tuple[Executor, ...] = (
-            self.decoding,
-            self.reader,
-            self.lookups,
-            self.records,
-            self.copier,
-            self.expiration,
-            self.cleaner,
-            self.manifests,
-            self.changes,
-            self.moves,
-            self.default,
-            self.metadata,
-            self.syncs,
-            self.disk,
-        )
-        for pool in pools:
-            pool.shutdown(wait=False, cancel_futures=True)
+        for pool in fields(self):
+            getattr(self, pool.name).shutdown(wait=False, cancel_futures=True)

@@ -65,6 +65,6 @@ def test_very_many_findings_are_not_made_a_table(
 ) -> None:
     """It would take a minute and a half for 200,000 of them, and fill the memory before."""
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    monkeypatch.setattr(archive_commands, "make_table", lambda _title: pytest.fail("a table"))
+    monkeypatch.setattr(archive_commands, "print_table", lambda *_: pytest.fail("a table"))
     archive_commands._print_findings(findings(archive_commands.TABLE_ROWS_MAX + 1))
     assert len(capsys.readouterr().out.splitlines()) == archive_commands.TABLE_ROWS_MAX + 4

@@ -99,13 +99,11 @@ def documents(store: MemoryStore, *topics: str) -> set[str]:
 
 
 def test_showing_every_segment_asks_for_each_topic_twice_however_many_there_are(
-    store: MemoryStore, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    store: MemoryStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Once for the widths of the columns, once for the rows."""
     wanted = documents(store, *TOPICS)
-    monkeypatch.setattr(archive_tables, "open_store", lambda _url, **_options: store)
-    code = archive_tables.print_segments("memory", endpoint_url=None, region=None, topic=None)
-    assert code == 0
+    assert archive_tables.print_segments(store, topic=None) == 0
     rows = [line for line in capsys.readouterr().out.splitlines() if ".log" in line]
     assert [row.split()[0] for row in rows] == [
         f"{topic}-{number}" for topic in TOPICS for number in range(PARTITIONS)
@@ -113,12 +111,9 @@ def test_showing_every_segment_asks_for_each_topic_twice_however_many_there_are(
     assert reads(store) == dict.fromkeys(wanted, 2)
 
 
-def test_of_one_topic_no_other_is_asked_for(
-    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_one_topic_no_other_is_asked_for(store: MemoryStore) -> None:
     wanted = documents(store, "topic-c")
-    monkeypatch.setattr(archive_tables, "open_store", lambda _url, **_options: store)
-    archive_tables.print_segments("memory", endpoint_url=None, region=None, topic="topic-c")
+    archive_tables.print_segments(store, topic="topic-c")
     assert set(reads(store)) == wanted
     store.requests.clear()
     archive_retention.print_retention(
