@@ -19,6 +19,7 @@ higher leader epochs, and from then on the old one is fenced, if it still runs.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -98,23 +99,11 @@ PARALLEL_READS_MAX = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RestoredPartition:
-    """One partition in the summary."""
-
-    topic_partition: TopicPartition
-    log_start_offset: Offset
-    end_offset: Offset
-    segment_count: int
-    size_bytes: int
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreSummary:
     """The result of a restore."""
 
     cluster_id: str
-    partitions: tuple[RestoredPartition, ...]
+    partitions: Mapping[TopicPartition, ArchivedState]
     topic_count: int
     offset_count: int
     problems: tuple[str, ...]
@@ -175,7 +164,7 @@ class Restore:
             log_dirs.unlock()
         return RestoreSummary(
             cluster_id=archive.cluster_id,
-            partitions=tuple(_row(key, state) for key, state in sorted(archive.states.items())),
+            partitions=archive.states,
             topic_count=len(archive.image.topics),
             offset_count=offset_count,
             problems=archive.problems,
@@ -449,15 +438,3 @@ def find_topics(
     unseen = [topic for topic in image.topics.values() if topic.topic_id not in seen]
     loaded = executor.map(lambda t: load_topic_info(store, t.name, t.topic_id), unseen)
     return (*listed, *(info for info in loaded if info is not None)), damaged
-
-
-def _row(key: TopicPartition, state: ArchivedState) -> RestoredPartition:
-    manifest = state.manifest
-    return RestoredPartition(
-        topic_partition=key,
-        log_start_offset=state.log_start_offset,
-        end_offset=state.end_offset,
-        segment_count=0 if manifest is None else manifest.segment_count,
-        size_bytes=0 if manifest is None else manifest.size_bytes,
-        note=state.problem or ("" if manifest is not None else "nothing archived, begins empty"),
-    )

@@ -51,16 +51,17 @@ def _print(summary: RestoreSummary, config: BrokerConfig) -> None:
     for name in ("topic", "partition", "segments", "size", "log start", "end"):
         table.add_column(name, justify="left" if name == "topic" else "right")
     table.add_column("note")
-    for row in summary.partitions:
-        if row.topic_partition.topic != OFFSETS_TOPIC:
+    for key, state in sorted(summary.partitions.items()):
+        if key.topic != OFFSETS_TOPIC:
+            manifest = state.manifest
             table.add_row(
-                row.topic_partition.topic,
-                str(row.topic_partition.partition),
-                f"{row.segment_count:,}",
-                human_bytes(row.size_bytes),
-                str(row.log_start_offset),
-                str(row.end_offset),
-                plain(row.note),
+                key.topic,
+                str(key.partition),
+                "0" if manifest is None else f"{manifest.segment_count:,}",
+                human_bytes(0 if manifest is None else manifest.size_bytes),
+                str(state.log_start_offset),
+                str(state.end_offset),
+                plain(state.problem or ("" if manifest else "nothing archived, begins empty")),
             )
     shown = console()
     shown.print(table)

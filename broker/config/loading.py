@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -121,7 +121,7 @@ def _build(properties: Sequence[Property]) -> BrokerConfig:
     # Each check reads several keys, so none can say "line 3"; the keys are in its message.
     for check in _CHECKS:
         try:
-            config = check(config, given)
+            config = check(config, given) or config
         except InvalidConfig as error:
             faults.append(str(error))
     config = _settled(config, texts)
@@ -198,14 +198,13 @@ def _topic_defaults(given: Mapping[str, str]) -> dict[str, str]:
 _Given = Mapping[str, Property]
 
 
-def _check_identity(config: BrokerConfig, given: _Given) -> BrokerConfig:
+def _check_identity(config: BrokerConfig, given: _Given) -> None:
     identity = config.identity
     if "node.id" in given and identity.own_id != identity.node_id:
         raise InvalidConfig(
             f"broker.id={identity.older_id} and node.id={identity.own_id} name different brokers;"
             " expected one of them, or both the same"
         )
-    return config
 
 
 def _with_listeners(config: BrokerConfig, given: _Given) -> BrokerConfig:
@@ -226,12 +225,7 @@ def _with_listeners(config: BrokerConfig, given: _Given) -> BrokerConfig:
     )
 
 
-def _check_groups(config: BrokerConfig, _given: _Given) -> BrokerConfig:
-    config.groups.consumer.check()
-    return config
-
-
-def _check_folders(config: BrokerConfig, given: _Given) -> BrokerConfig:
+def _check_folders(config: BrokerConfig, given: _Given) -> None:
     if not config.logs.several_dirs and "log.dirs" in given:
         # Usually an unset variable of a script: the broker must not create a log elsewhere.
         raise InvalidConfig("log.dirs='': expected at least one folder")
@@ -244,10 +238,9 @@ def _check_folders(config: BrokerConfig, given: _Given) -> BrokerConfig:
         for other in folders[:position]:
             if folder.resolve() == other.resolve():
                 raise InvalidConfig(f"log.dirs: {folder} and {other} are one folder")
-    return config
 
 
-def _check_archive(config: BrokerConfig, _given: _Given) -> BrokerConfig:
+def _check_archive(config: BrokerConfig, _given: _Given) -> None:
     url, endpoint_url = config.archive.url, config.archive.endpoint_url
     if url is None and config.archive.is_enabled:
         raise InvalidConfig(
@@ -268,7 +261,6 @@ def _check_archive(config: BrokerConfig, _given: _Given) -> BrokerConfig:
             f"strandline.remote.s3.endpoint.url={endpoint_url!r}: expected http://host:port"
             " or https://host"
         )
-    return config
 
 
 def _is_store_url(url: str) -> bool:
@@ -277,27 +269,22 @@ def _is_store_url(url: str) -> bool:
     )
 
 
-def _check_cleaner(config: BrokerConfig, _given: _Given) -> BrokerConfig:
+def _check_cleaner(config: BrokerConfig, _given: _Given) -> None:
     threads, size = config.cleaner.threads, config.cleaner.dedupe_buffer_bytes
     if size < threads * MIB:
         raise InvalidConfig(
             f"log.cleaner.dedupe.buffer.size={size}: expected at least 1 MiB for each of the"
             f" {threads} threads of log.cleaner.threads"
         )
-    return config
 
 
-def _check_network(config: BrokerConfig, _given: _Given) -> BrokerConfig:
-    config.network.check()
-    return config
-
-
-_CHECKS = (
+# Each raises InvalidConfig, and may return the configuration with its result.
+_CHECKS: Sequence[Callable[[BrokerConfig, _Given], BrokerConfig | None]] = (
     _check_identity,
     _with_listeners,
-    _check_groups,
+    lambda config, _: config.groups.consumer.check(),
     _check_folders,
     _check_archive,
     _check_cleaner,
-    _check_network,
+    lambda config, _: config.network.check(),
 )

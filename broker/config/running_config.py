@@ -54,7 +54,7 @@ class RunningConfig:
     def __init__(self, static: BrokerConfig) -> None:
         self._static = static
         self._own: Mapping[str, str] = _NOTHING
-        self._everybodys: Mapping[str, str] = _NOTHING
+        self._cluster_wide: Mapping[str, str] = _NOTHING
         self._current = static
 
     @property
@@ -74,7 +74,7 @@ class RunningConfig:
     @property
     def cluster_wide(self) -> Mapping[str, str]:
         """The cluster-wide dynamic keys."""
-        return self._everybodys
+        return self._cluster_wide
 
     def bind(self, ports: Mapping[str, int]) -> None:
         """Sets the ports that the system assigned."""
@@ -90,18 +90,18 @@ class RunningConfig:
         """Applies the stored keys of this broker and of all brokers."""
         own = image.broker_properties.get(self._static.node_id, _NOTHING)
         cluster_wide = image.broker_properties.get(None, _NOTHING)
-        if own == self._own and cluster_wide == self._everybodys:
+        if own == self._own and cluster_wide == self._cluster_wide:
             return
-        self._own, self._everybodys = _usable(own), _usable(cluster_wide)
+        self._own, self._cluster_wide = _usable(own), _usable(cluster_wide)
         before = self._current
         self._apply()
         log.info("configuration altered", extra={"fields": _difference(before, self._current)})
 
     def _apply(self) -> None:
-        self._current = altered(self._static, {**self._everybodys, **self._own})
+        self._current = altered(self._static, {**self._cluster_wide, **self._own})
 
     def __repr__(self) -> str:
-        return f"<RunningConfig own={dict(self._own)} everybodys={dict(self._everybodys)}>"
+        return f"<RunningConfig own={dict(self._own)} cluster_wide={dict(self._cluster_wide)}>"
 
 
 def _usable(stored: Mapping[str, str]) -> Mapping[str, str]:

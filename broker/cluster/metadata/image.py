@@ -13,9 +13,9 @@ that the log is not what the controller wrote: CorruptFile, never a guess.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, MutableMapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from strandline.broker.cluster.metadata.records import (
     BrokerConfigsSet,
@@ -40,10 +40,6 @@ from strandline.storage.errors import CorruptFile
 from strandline.storage.model import Epoch, TopicId, TopicPartition
 
 NO_LEADER: NodeId = -1
-
-
-def _empty() -> Mapping[Any, Any]:
-    return MappingProxyType({})
 
 
 KeyT = TypeVar("KeyT")
@@ -95,16 +91,23 @@ class MetadataImage:
 
     version: int = 0
     cluster_id: str = ""
-    topics: Mapping[str, TopicImage] = field(default_factory=_empty)
-    topics_by_id: Mapping[TopicId, TopicImage] = field(default_factory=_empty)
-    pending_purges: Mapping[TopicId, DeletedTopic] = field(default_factory=_empty)
+    topics: Mapping[str, TopicImage] = field(default_factory=dict)
+    topics_by_id: Mapping[TopicId, TopicImage] = field(init=False, repr=False, compare=False)
+    pending_purges: Mapping[TopicId, DeletedTopic] = field(default_factory=dict)
     next_producer_id: int = 0
     # Dynamic keys by node; None has the cluster-wide ones.
-    broker_properties: Mapping[NodeId | None, Mapping[str, str]] = field(default_factory=_empty)
-    client_quotas: Mapping[QuotaEntity, Mapping[str, float]] = field(default_factory=_empty)
+    broker_properties: Mapping[NodeId | None, Mapping[str, str]] = field(default_factory=dict)
+    client_quotas: Mapping[QuotaEntity, Mapping[str, float]] = field(default_factory=dict)
     # Properties by group, SCRAM credentials by user.
-    group_properties: Mapping[str, Mapping[str, str]] = field(default_factory=_empty)
-    scram_credentials: Mapping[str, Mapping[str, str]] = field(default_factory=_empty)
+    group_properties: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    scram_credentials: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        by_id = {topic.topic_id: topic for topic in self.topics.values()}
+        object.__setattr__(self, "topics_by_id", by_id)
+        for one in fields(self):
+            if isinstance(value := getattr(self, one.name), dict):
+                object.__setattr__(self, one.name, MappingProxyType(value))
 
     def partition(self, topic_partition: TopicPartition) -> PartitionImage | None:
         """Returns the partition, or None if there is no such topic or number."""
@@ -123,37 +126,9 @@ class MetadataImage:
 
     def __repr__(self) -> str:
         return (
-            f"<MetadataImage {self.version} of {self.cluster_id or 'nobody'}:"
+            f"<MetadataImage {self.version} of {self.cluster_id or 'no cluster'}:"
             f" {len(self.topics)} topics, {len(self.pending_purges)} to purge>"
         )
-
-
-def image_of(
-    *,
-    version: int,
-    cluster_id: str,
-    topics: Iterable[TopicImage],
-    pending_purges: Iterable[DeletedTopic],
-    next_producer_id: int,
-    broker_properties: Mapping[NodeId | None, Mapping[str, str]],
-    client_quotas: Mapping[QuotaEntity, Mapping[str, float]],
-    group_properties: Mapping[str, Mapping[str, str]],
-    scram_credentials: Mapping[str, Mapping[str, str]],
-) -> MetadataImage:
-    """Builds an image from the parts that a snapshot holds."""
-    by_name = {topic.name: topic for topic in topics}
-    return MetadataImage(
-        version=version,
-        cluster_id=cluster_id,
-        topics=MappingProxyType(by_name),
-        topics_by_id=MappingProxyType({topic.topic_id: topic for topic in by_name.values()}),
-        pending_purges=MappingProxyType({topic.topic_id: topic for topic in pending_purges}),
-        next_producer_id=next_producer_id,
-        broker_properties=MappingProxyType(dict(broker_properties)),
-        client_quotas=MappingProxyType(dict(client_quotas)),
-        group_properties=MappingProxyType(dict(group_properties)),
-        scram_credentials=MappingProxyType(dict(scram_credentials)),
-    )
 
 
 def replay(image: MetadataImage, entries: Iterable[Iterable[MetadataRecord]]) -> MetadataImage:
@@ -182,11 +157,11 @@ class _Draft:
         self._scram_credentials = dict(image.scram_credentials)
 
     def finish(self) -> MetadataImage:
-        return image_of(
+        return MetadataImage(
             version=self.version,
             cluster_id=self._cluster_id,
-            topics=self._topics.values(),
-            pending_purges=self._purges.values(),
+            topics={topic.name: topic for topic in self._topics.values()},
+            pending_purges=self._purges,
             next_producer_id=self._next_producer_id,
             broker_properties=self._broker_properties,
             client_quotas=self._client_quotas,

@@ -15,7 +15,6 @@ from strandline.broker.cluster.metadata.image import (
     MetadataImage,
     PartitionImage,
     TopicImage,
-    image_of,
 )
 from strandline.broker.cluster.metadata.records import (
     MetadataRecord,
@@ -144,11 +143,12 @@ def decode_snapshot(content: bytes, *, key: str, index: int) -> Snapshot:
     for names in ({topic.name for topic in topics}, {topic.topic_id for topic in topics}):
         if len(names) != len(topics):
             raise CorruptFile(f"{key}: two topics of one name or id")
-    image = image_of(
+    purges = [_decode_purge(topic) for topic in fields.objects("pending_purges")]
+    image = MetadataImage(
         version=index,
         cluster_id=fields.text("cluster_id"),
-        topics=topics,
-        pending_purges=(_decode_purge(topic) for topic in fields.objects("pending_purges")),
+        topics={topic.name: topic for topic in topics},
+        pending_purges={topic.topic_id: topic for topic in purges},
         next_producer_id=fields.integer("next_producer_id"),
         broker_properties=_decode_broker_configs(fields),
         client_quotas=_decode_client_quotas(fields),

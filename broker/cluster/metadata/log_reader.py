@@ -65,13 +65,15 @@ class Loaded:
     snapshot_version: int
 
 
+NO_HISTORY = Loaded(MetadataImage(), NO_ENTRY_CHECKSUM, 0)
+
+
 def read_history(store: ObjectStore, *, cluster_id: str) -> Loaded:
     """Returns the newest image in `store`; version 0 if there is none.
 
     Raises CorruptFile (damaged, missing, or another cluster's), UnsupportedFormat, or TierError.
     """
-    start = _read_snapshot(store)
-    loaded = read_entries(store, start)
+    loaded = read_entries(store, _read_snapshot(store))
     _check_cluster(store, loaded.image, cluster_id)
     return loaded
 
@@ -156,7 +158,7 @@ def _has_any(store: ObjectStore, prefix: str) -> bool:
 
 
 def _before_damage(store: ObjectStore) -> Loaded:
-    found = Loaded(MetadataImage(), NO_ENTRY_CHECKSUM, 0)
+    found = NO_HISTORY
     with contextlib.suppress(CorruptFile, ObjectCorrupt, ObjectNotFound):
         found = _read_snapshot(store)
         for records, head_checksum in _entries_after(store, found):
@@ -218,7 +220,7 @@ def _read_snapshot(store: ObjectStore) -> Loaded:
     first = next(iter(indexes(store, METADATA_LOG_PREFIX, limit=1)), 1)
     if damage is not None and first != 1:
         raise damage
-    return Loaded(MetadataImage(), NO_ENTRY_CHECKSUM, 0)
+    return NO_HISTORY
 
 
 def read_entries(store: ObjectStore, start: Loaded) -> Loaded:

@@ -35,16 +35,16 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.cluster.metadata.log_format import (
-    NO_ENTRY_CHECKSUM,
     encode_entry,
     encode_snapshot,
     entry_checksum,
 )
 from strandline.broker.cluster.metadata.log_reader import (
+    NO_HISTORY,
     Loaded,
     is_empty,
     prune,
@@ -119,21 +119,19 @@ class MetadataLog:
         self._cluster_id = cluster_id
         self._snapshot_interval = snapshot_interval
         self._check_store = check_store
-        self._image = MetadataImage()
-        self._head_checksum = NO_ENTRY_CHECKSUM
-        self._snapshot_version = 0
+        self._loaded = NO_HISTORY
         # Serialises mirroring: a caller may have given up waiting for the previous one.
         self._mirroring = threading.Lock()
 
     @property
     def image(self) -> MetadataImage:
         """The newest image that this process has read or written."""
-        return self._image
+        return self._loaded.image
 
     def statistics(self) -> MetadataLogStatistics:
         return MetadataLogStatistics(
-            version=self._image.version,
-            snapshot_version=self._snapshot_version,
+            version=self.image.version,
+            snapshot_version=self._loaded.snapshot_version,
             mirror_version=-1 if self._mirror is None else self._mirror.version,
             mirror_deleted_count=0 if self._mirror is None else self._mirror.deleted_count,
         )
@@ -165,7 +163,7 @@ class MetadataLog:
             # A lost race is fine: `append` has then read the winner's entry.
             with contextlib.suppress(MetadataRaced):
                 self.append([ClusterCreated(cluster_id=self._cluster_id)])
-        return self._image
+        return self.image
 
     def restore(self, found: Loaded, url: str) -> None:
         """Restores the empty log from the history in its mirror at `url`, as one snapshot."""
@@ -184,25 +182,19 @@ class MetadataLog:
 
         Raises as `load` does.
         """
-        self._take_over(read_history(self._store, cluster_id=self._cluster_id))
-        return self._image
+        self._loaded = read_history(self._store, cluster_id=self._cluster_id)
+        return self.image
 
     def catch_up(self) -> MetadataImage:
         """As `refresh`, for a log with another writer: reads only new entries."""
-        if self._image.version == 0:
+        if self.image.version == 0:
             return self.refresh()
-        known = Loaded(self._image, self._head_checksum, self._snapshot_version)
         try:
-            self._take_over(read_entries(self._store, known))
+            self._loaded = read_entries(self._store, self._loaded)
         except CorruptFile:
             # The next entry was pruned, or is damaged: reading the whole log tells which.
             return self.refresh()
-        return self._image
-
-    def _take_over(self, loaded: Loaded) -> None:
-        self._image = loaded.image
-        self._head_checksum = loaded.head_checksum
-        self._snapshot_version = loaded.snapshot_version
+        return self.image
 
     def append(self, records: Sequence[MetadataRecord]) -> MetadataImage:
         """Writes the records durably as one entry, and returns the image after it.
@@ -214,12 +206,12 @@ class MetadataLog:
         assert records, "an entry holds at least one record"
         self._check_store()
         # Fails before the write if the records do not fit: that is a bug of ours.
-        image = self._image.apply_entry(records)
+        image = self.image.apply_entry(records)
         content = encode_entry(
             records,
             index=image.version,
             cluster_id=image.cluster_id,
-            previous=self._head_checksum,
+            previous=self._loaded.head_checksum,
             writer=new_write_id(),
         )
         try:
@@ -227,11 +219,12 @@ class MetadataLog:
         except PreconditionFailed as error:
             self.refresh()
             raise MetadataRaced(
-                f"metadata log entry {image.version} was written by somebody else"
+                f"metadata log entry {image.version} was written by another broker"
             ) from error
-        self._image = image  # 2
-        self._head_checksum = entry_checksum(content)
-        if image.version - self._snapshot_version >= self._snapshot_interval:
+        self._loaded = replace(  # 2
+            self._loaded, image=image, head_checksum=entry_checksum(content)
+        )
+        if image.version - self._loaded.snapshot_version >= self._snapshot_interval:
             self._make_snapshot()
         return image
 
@@ -247,10 +240,10 @@ class MetadataLog:
             return 0
         with self._mirroring:
             known = mirror.version, mirror.snapshot_version
-            if known != (self._image.version, self._snapshot_version):
+            if known != (self.image.version, self._loaded.snapshot_version):
                 self._bring(mirror)
             # An append may be durable, and mirrored, before its image is current.
-            return max(0, self._image.version - mirror.version)
+            return max(0, self.image.version - mirror.version)
 
     def repair_mirror(self) -> None:
         """Restores objects that were deleted in the mirror by a third party.
@@ -270,13 +263,13 @@ class MetadataLog:
         if mirror is None:
             return
         with self._mirroring:
-            if not mirror.claim(self._image.version, self._snapshot_version):
+            if not mirror.claim(self.image.version, self._loaded.snapshot_version):
                 self._bring(mirror)
 
     def _bring(self, mirror: MetadataMirror) -> None:
         for attempt in range(1, LISTING_ATTEMPTS_MAX + 1):
             try:
-                mirror.bring(self._image.version)
+                mirror.bring(self.image.version)
                 break
             except ObjectNotFound:
                 # A new snapshot has pruned some of the listed objects: list again.
@@ -286,15 +279,16 @@ class MetadataLog:
     # --- snapshots ------------------------------------------------------------------------
 
     def _make_snapshot(self) -> None:
-        version = self._image.version
-        content = encode_snapshot(self._image, head_checksum=self._head_checksum)
+        version = self.image.version
+        content = encode_snapshot(self.image, head_checksum=self._loaded.head_checksum)
+        written = replace(self._loaded, snapshot_version=version)
         try:
             self._store.put(metadata_snapshot_key(version), content, condition=IfAbsent())  # 3
-            self._snapshot_version = version
+            self._loaded = written
             prune(self._store)  # 4
         except PreconditionFailed:
             # Another broker was quicker: images of one version are equal.
-            self._snapshot_version = version
+            self._loaded = written
         except StorageError as error:
             log.warning(
                 "metadata snapshot not written, the log stays longer",

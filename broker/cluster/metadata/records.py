@@ -1,21 +1,7 @@
-"""The record types of the metadata log.
+"""The record types of the metadata log, and their form in JSON.
 
-    cluster-created          the first record of every log: whose metadata this is
-    broker-started           a broker came up: its partitions get a new leader epoch
-    topic-created            name, id, replicas of each partition, explicit properties
-    partitions-added         more partitions, numbered after the existing ones
-    topic-configs-set        all explicit properties, replacing the former ones
-    topic-deleted            the topic is gone for clients; its data waits for the purge
-    topic-purged             the data of a deleted topic is gone as well
-    producer-ids-allocated   ids below `next_producer_id` are never allocated again
-    leader-epochs-raised     a restore found higher epochs in the archive than in the metadata
-    broker-configs-set       all dynamic keys of one broker, or the cluster-wide ones
-    client-quotas-set        all quotas of one user, client id, pair of both, address or default
-    group-configs-set        all properties of one group
-    scram-credentials-set    all SCRAM credentials of one user, by mechanism
-
-A record is a fact, not a wish: the controller has checked it. `image.py` applies it. As JSON each
-is one object whose `type` is the name above. Replicas are pairs [partition, node] in order, the
+A record is a fact: the controller has checked it, and `image.py` applies it. As JSON each is one
+object whose `type` is its name in `_FIELDS`. Replicas are pairs [partition, node] in order, the
 preferred leader first:
 
     {"type": "partitions-added", "topic_id": "...", "first_partition": 2, "replicas": [[2,1],[3,1]]}
@@ -37,7 +23,7 @@ Replicas: TypeAlias = tuple[NodeId, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterCreated:
-    """The first record of a log; it holds the cluster id."""
+    """The first record of every log: the cluster that the metadata belongs to."""
 
     cluster_id: str
 
@@ -92,14 +78,14 @@ class TopicPurged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerIdsAllocated:
-    """Producer ids below `next_producer_id` are allocated."""
+    """Producer ids below `next_producer_id` are never allocated again."""
 
     next_producer_id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderEpochsRaised:
-    """Highest leader epochs in a topic's archive, by partition: the next ones must be above."""
+    """Leader epochs by partition that a restore found in the archive: the next ones are higher."""
 
     topic_id: TopicId
     leader_epochs: tuple[tuple[int, int], ...]
@@ -129,7 +115,7 @@ class QuotaEntity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientQuotasSet:
-    """The complete set of quotas of an entity; empty removes them."""
+    """The complete set of quotas of one entity; empty removes them."""
 
     entity: QuotaEntity
     quotas: Mapping[str, float]

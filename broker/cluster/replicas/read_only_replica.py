@@ -23,7 +23,6 @@ from strandline.broker.cluster.metadata.image import (
     MetadataImage,
     PartitionImage,
     TopicImage,
-    image_of,
 )
 from strandline.broker.cluster.metadata.metadata import ImageFollower, Metadata
 from strandline.broker.cluster.metadata.metadata_log import MetadataLog
@@ -174,12 +173,10 @@ def merged_image(origin: MetadataImage, own: MetadataImage, node_id: NodeId) -> 
         for topic in origin.topics.values()
         if is_tiered(topic) and topic.name not in INTERNAL_TOPICS
     ]
-    return image_of(
+    return MetadataImage(
         version=origin.version,
         cluster_id=origin.cluster_id,
-        topics=[*followed, *own.topics.values()],
-        pending_purges=(),
-        next_producer_id=0,
+        topics={topic.name: topic for topic in (*followed, *own.topics.values())},
         broker_properties=own.broker_properties,
         client_quotas=own.client_quotas,
         group_properties=own.group_properties,

@@ -113,11 +113,6 @@ class GroupView:
     coordinator: str
     members: tuple[MemberView, ...]
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether its offsets can be reset."""
-        return not self.members
-
 
 class Cluster:
     """A connected admin client."""

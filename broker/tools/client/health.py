@@ -7,7 +7,7 @@ trouble; docs/operations.md has the remedy under the same words.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from strandline.storage.plurals import counted
@@ -299,8 +299,5 @@ def _loop(page: Page) -> Check:
 
 
 def _by_topic(page: Page, name: str) -> dict[str, float]:
-    return dict(_topic_values(page.all(name)))
-
-
-def _topic_values(samples: Iterable[MetricSample]) -> Iterator[tuple[str, float]]:
-    return ((one.labels["topic"], one.value) for one in samples if one.labels.get("topic"))
+    samples = page.all(name)
+    return {one.labels["topic"]: one.value for one in samples if one.labels.get("topic")}

@@ -178,7 +178,7 @@ def _reset(options: argparse.Namespace) -> int:
         )
     cluster = Cluster(connection)
     group = cluster.group(name)
-    if not group.is_idle:
+    if group.members:
         raise ToolFailure(
             f"group {name!r} has {counted(len(group.members), 'member')}, who would commit over a"
             " reset",
@@ -298,10 +298,7 @@ def _document(group: GroupView, states: Sequence[PartitionState]) -> Json:
         "coordinator": group.coordinator,
         "members": [
             {
-                "member_id": member.member_id,
-                "instance_id": member.instance_id,
-                "client_id": member.client_id,
-                "host": member.host,
+                **asdict(member),
                 "partitions": [{"topic": t, "partition": p} for t, p in member.partitions],
             }
             for member in group.members

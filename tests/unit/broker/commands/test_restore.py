@@ -177,7 +177,7 @@ def test_what_is_damaged_beside_the_partitions_is_told_and_the_rest_may_be_had(
     (told,) = summary.problems
     assert problem in told
     assert (summary.topic_count, summary.offset_count) == kept
-    assert TOPIC in {row.topic_partition.topic for row in summary.partitions}
+    assert TOPIC in {key.topic for key in summary.partitions}
 
 
 def test_a_damaged_description_is_no_obstacle_to_other_topics(archive: Path) -> None:
@@ -261,7 +261,7 @@ def test_deleted_metadata_are_told_and_what_is_before_them_may_be_had(
     assert not (archive.parent / "data").exists()
     summary = restore(archive.parent, skip_damaged=True)
     assert f"restored as they were after entry {entry}" in summary.problems[0]
-    topics = {row.topic_partition.topic for row in summary.partitions}
+    topics = {key.topic for key in summary.partitions}
     assert topics >= {TOPIC, UNKNOWN.topic}
     has_groups = entry >= 2
     assert (OFFSETS_TOPIC in topics, summary.offset_count == 1) == (has_groups, has_groups)
@@ -385,7 +385,7 @@ def lost(tmp_path: Path) -> LostMachine:
 
 
 def restored(summary: RestoreSummary) -> set[TopicPartition]:
-    return {row.topic_partition for row in summary.partitions}
+    return set(summary.partitions)
 
 
 def test_a_restore_from_an_older_manifest_is_refused_or_does_without_the_partition(
@@ -459,8 +459,8 @@ def test_copies_that_were_under_way_hold_no_restore_up_and_are_told(lost: LostMa
     lost.store.put(MANIFEST, older)
     summary = lost.restore()
     assert summary.problems == ()
-    (row,) = [row for row in summary.partitions if row.topic_partition == PARTITION]
-    assert "2 segments from 20 on, beyond the end, that no manifest names" in row.note
+    problem = summary.partitions[PARTITION].problem
+    assert "2 segments from 20 on, beyond the end, that no manifest names" in problem
     # What is written now is told from them by its epoch.
     assert read_partition(lost.store, ID_PARTITION).leader_epoch == 2
 

@@ -88,7 +88,7 @@ def test_refreshing_settles_an_open_outcome() -> None:
 def test_of_two_brokers_one_wins_and_the_other_learns_what_was_written(store: ObjectStore) -> None:
     one, two = opened(store), opened(store)
     one.append([ProducerIdsAllocated(next_producer_id=1000)])
-    with pytest.raises(MetadataRaced, match="entry 2 was written by somebody else"):
+    with pytest.raises(MetadataRaced, match="entry 2 was written by another broker"):
         two.append([ProducerIdsAllocated(next_producer_id=1000)])
     assert two.image == one.image
     two.append([ProducerIdsAllocated(next_producer_id=2000)])
