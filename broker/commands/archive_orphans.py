@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from strandline.broker.commands.archive_commands import DAMAGED
 from strandline.broker.commands.archive_tables import WHERE_IT_IS
-from strandline.broker.commands.progress import Counting, working
+from strandline.broker.commands.progress import Working
 from strandline.broker.commands.row_printer import Column, RowPrinter, terminal_columns, widest
 from strandline.broker.tools.client.confirmation import confirm
 from strandline.broker.tools.client.printing import human_bytes
@@ -52,7 +52,7 @@ def orphans(
     grace_ms = int(grace_hours * 3_600_000)
     now_ms = time_of_both(store, SystemClock())
     with (
-        Counting("objects compared with their manifests") as counting,
+        Working("objects compared with their manifests") as counting,
         ThreadPoolExecutor(PARALLEL_MAX, "orphans") as executor,
     ):
         found = compare(
@@ -77,7 +77,7 @@ def orphans(
         confirm(
             f"{counted(len(chosen), 'object')} ({_total(chosen)}) to be deleted for good", yes=yes
         )
-    with working("deleting"):
+    with Working("deleting"):
         delete_orphans(store, chosen)
     print(
         f"older than {grace_hours:g} h and nobody's: {len(found.orphans):,} of"

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 
 from strandline.broker.commands.archive_tables import human_time
-from strandline.broker.commands.progress import working
+from strandline.broker.commands.progress import Working
 from strandline.broker.commands.row_printer import print_rows
 from strandline.broker.tools.client.failures import WrongUse
 from strandline.broker.tools.client.printing import human_bytes, print_json, say
@@ -35,7 +35,7 @@ def print_retention(
     if not infos:
         raise UnknownTopic(f"no topic {topic!r} is archived at {store.url}")
     limits = _limits(infos[0], retention_ms, retention_bytes)
-    with working("reading manifests"):
+    with Working("reading manifests"):
         rows = _forecasts(store, topic, limits)
     if as_json:
         print_json([_document(row) for row in rows])

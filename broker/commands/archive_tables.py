@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
-from strandline.broker.commands.progress import working
+from strandline.broker.commands.progress import Working
 from strandline.broker.commands.row_printer import (
     Column,
     RowPrinter,
@@ -40,7 +40,7 @@ KEY_WIDTH = 100
 
 def print_partitions(store: ObjectStore, *, topic: str | None, as_json: bool = False) -> int:
     """Prints one row per partition; returns the exit code. Raises StrandlineError."""
-    with working("reading manifests"):
+    with Working("reading manifests"):
         rows = list_partitions(store, topic=topic)
     if not rows:
         return _nothing(store, topic)
@@ -107,7 +107,7 @@ def print_segments(
     store: ObjectStore, *, topic: str | None, partition: int | None = None, as_json: bool = False
 ) -> int:
     """Prints each segment as it is read; returns the exit code. Raises StrandlineError."""
-    with working("reading manifests"):
+    with Working("reading manifests"):
         partitions = [
             row
             for row in list_partitions(store, topic=topic)

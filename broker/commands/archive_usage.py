@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from strandline.broker.commands.archive_tables import WHERE_IT_IS, human_time
-from strandline.broker.commands.progress import Counting
+from strandline.broker.commands.progress import Working
 from strandline.broker.commands.row_printer import Column, RowPrinter, terminal_columns, widest
 from strandline.broker.tools.client.failures import WrongUse
 from strandline.broker.tools.client.printing import Json, human_bytes, print_json, say
@@ -47,7 +47,7 @@ class _Looked:
 def print_usage(store: ObjectStore, *, prices: Mapping[str, float], as_json: bool) -> int:
     """The exit code. `prices`: per GiB and month, by storage class. Raises StrandlineError."""
     store.check()
-    with Counting("objects listed") as counting, ThreadPoolExecutor(PARALLEL_MAX) as executor:
+    with Working("objects listed") as counting, ThreadPoolExecutor(PARALLEL_MAX) as executor:
         looked = _look(store, executor, counting)
     if not looked.usage.current.object_count:
         raise InvalidConfig(f"nothing is archived at {store.url}: {WHERE_IT_IS}")
@@ -77,7 +77,7 @@ def price_of(text: str) -> tuple[str, float]:
 # --- reading ---------------------------------------------------------------------------------
 
 
-def _look(store: ObjectStore, executor: Executor, counting: Counting) -> _Looked:
+def _look(store: ObjectStore, executor: Executor, counting: Working) -> _Looked:
     unknown: dict[str, str] = {}
 
     def try_to(name: str, look: Callable[[], T]) -> T | None:
@@ -109,7 +109,7 @@ def _look(store: ObjectStore, executor: Executor, counting: Counting) -> _Looked
     return _Looked(usage=usage, uploads=uploads, comparison=comparison, unknown=unknown)
 
 
-def _counted_on(versions: Iterator[ObjectVersion], counting: Counting) -> Iterator[ObjectVersion]:
+def _counted_on(versions: Iterator[ObjectVersion], counting: Working) -> Iterator[ObjectVersion]:
     while page := list(itertools.islice(versions, COUNTED_AT_ONCE)):
         counting.advance(len(page))
         yield from page

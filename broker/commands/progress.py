@@ -6,12 +6,14 @@ In a file they would leave empty lines; standard output stays clean either way.
 from __future__ import annotations
 
 import sys
+from typing import Self
 
 from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     SpinnerColumn,
     TextColumn,
     TimeElapsedColumn,
@@ -19,27 +21,38 @@ from rich.progress import (
 )
 
 
-class BarProgress:
-    """One bar per step. Thread-safe, as rich's are."""
+class _Shown:
+    """A context in which a progress display is drawn. Thread-safe, as rich's displays are."""
 
-    def __init__(self) -> None:
+    def __init__(self, *columns: ProgressColumn, transient: bool) -> None:
         self._progress = Progress(
-            TextColumn("{task.description:<12}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
+            *columns,
             console=Console(stderr=True),
+            transient=transient,
             disable=not sys.stderr.isatty(),
         )
-        self._task = self._progress.add_task("", total=0, visible=False)
 
-    def __enter__(self) -> BarProgress:
+    def __enter__(self) -> Self:
         self._progress.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
+
+
+class BarProgress(_Shown):
+    """One bar per step."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            TextColumn("{task.description:<12}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            transient=False,
+        )
+        self._task = self._progress.add_task("", total=0, visible=False)
 
     def begin(self, what: str, total: int) -> None:
         """Starts a new bar below the others."""
@@ -49,33 +62,19 @@ class BarProgress:
         self._progress.advance(self._task, count)
 
 
-def working(what: str) -> Progress:
-    """A moving indicator for work of unknown length, such as listing a bucket."""
-    return Counting(what).progress
-
-
-class Counting:
-    """As `working`, with the number of items so far."""
+class Working(_Shown):
+    """A moving indicator for work of unknown length, with a count of items if there is one."""
 
     def __init__(self, what: str) -> None:
-        self._what = what
-        self._count = 0
-        self.progress = Progress(
+        super().__init__(
             SpinnerColumn(),
             TextColumn("{task.description}"),
             TimeElapsedColumn(),
-            console=Console(stderr=True),
             transient=True,
-            disable=not sys.stderr.isatty(),
         )
-        self._task = self.progress.add_task(what, total=None)
-
-    def __enter__(self) -> Counting:
-        self.progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.progress.stop()
+        self._what = what
+        self._count = 0
+        self._task = self._progress.add_task(what, total=None)
 
     def begin(self, what: str) -> None:
         """Starts the next step, with a new count."""
@@ -84,4 +83,4 @@ class Counting:
 
     def advance(self, count: int = 1) -> None:
         self._count += count
-        self.progress.update(self._task, description=f"{self._what}: {self._count:,}")
+        self._progress.update(self._task, description=f"{self._what}: {self._count:,}")

@@ -1,4 +1,4 @@
-"""The composition root: builds the broker, owns its tasks and threads, takes it down again.
+"""The composition root: builds the broker, owns its tasks and threads, and stops it.
 
     start   1 lock the log folders            5 load the logs (recovering after an unclean stop)
             2 open the object store           6 attach them to their tiers
@@ -6,12 +6,12 @@
             4 record this start (new epochs)  8 listen, print the ready line
 
     stop    1 stop accepting, drop connections   4 write the checkpoints, mark the stop as clean
-            2 end the tasks                      5 tell the bucket what changed (archive_upkeep.py)
+            2 end the tasks                      5 write the last changes to the bucket
             3 flush and close the logs           6 unlock the log folders
 
 Its threads are in `workers.py`, the loops beside the connections in `background.py` and
-`archive_upkeep.py`, the handlers in `handlers/wiring.py`; what opens the folders, the store and the
-logs is at the end of this file. `process.py` runs it.
+`archive_upkeep.py` (step 5 of a stop, too), the handlers in `handlers/wiring.py`. `process.py` runs
+the broker.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class Broker:
     # --- starting ----------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Everything up to the ready line. Raises StrandlineError."""
+        """Runs all steps before the ready line. Raises StrandlineError."""
         check_sasl(self._config)
         config, clock = self._config, self._clock
         disk, metadata = self._workers.disk, self._workers.metadata
@@ -201,7 +201,7 @@ class Broker:
         """Makes the services over replicas and metadata, and their loops."""
         config, clock = self._config, self._clock
         guard, note_time = self._guard, last_time.note
-        # Also of a run that ends before its first round.
+        # A run that ends before the first check of retention notes its time, too.
         await self._in(self._workers.disk, partial(note_time, guard.now_ms()))
         self._groups = GroupCoordinator(
             config.groups,
@@ -267,7 +267,7 @@ class Broker:
         return member_times(self._running.current, properties)
 
     def _retained_logs(self) -> Iterable[UnifiedLog]:
-        """The logs whose retention is this broker's."""
+        """Returns the logs to which this broker applies retention."""
         return (partition.log for partition in self._replicas.partitions())
 
     async def follow(self, image: MetadataImage) -> None:
@@ -311,7 +311,7 @@ class Broker:
                     self._listen(tasks.create_task)
                     await self._listen_for_monitoring()
                 except CannotListen as error:
-                    # The group would wrap it; the user is told in one line.
+                    # The group would wrap the error, which the user shall read in one line.
                     refused = error
                     raise _Stop from None
                 if self._claim is not None:
@@ -328,7 +328,7 @@ class Broker:
                 log.info("stopping")
                 self._phase = Phase.STOPPING
                 self._server.close()
-                # What came in just now begins, and is cancelled: what never began warns on stderr.
+                # A coroutine that is cancelled before its first step warns on stderr.
                 await asyncio.sleep(0)
                 raise _Stop
         except* _Stop:
@@ -406,7 +406,7 @@ class Broker:
         )
 
     async def _listen_for_monitoring(self) -> None:
-        """Serves /metrics where strandline.metrics.listener says. Raises CannotListen."""
+        """Serves /metrics at strandline.metrics.listener. Raises CannotListen."""
         listener = self._config.metrics.listener
         if listener is None:
             return
@@ -445,7 +445,7 @@ class Broker:
         )
 
     def _why_not_ready(self) -> str:
-        """Why clients cannot be served as they should; empty if they can."""
+        """Returns why clients cannot be served; empty if they can."""
         if self._phase is Phase.STOPPING:
             return "stopping"
         if all(directory.failure is not None for directory in self._log_dirs.directories):
@@ -455,7 +455,7 @@ class Broker:
     # --- stopping ----------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """Leaves the disk clean; logs in unreachable folders are left to recovery."""
+        """Stops cleanly; the next start recovers the logs of unreachable folders."""
         try:
             if self._phase is not Phase.STARTING:
                 self._cleaner.close()
@@ -465,7 +465,7 @@ class Broker:
                     {p.topic_partition: p.log.log_start_offset for p in partitions},
                     {p.topic_partition: p.high_watermark for p in partitions},
                 )
-                # A flush must not find its file closed: those that have begun end first.
+                # A running flush ends before its file is closed.
                 end_syncs = partial(self._workers.syncs.shutdown, wait=True, cancel_futures=True)
                 await self._in(self._workers.disk, end_syncs)
                 if self._archive is not None:
@@ -490,11 +490,11 @@ class _Stop(Exception):
     """Raised inside the task group to end it."""
 
 
-# --- what a start opens ----------------------------------------------------------------------
+# --- opening ---------------------------------------------------------------------------------
 
 
 def open_archive(config: BrokerConfig, clock: Clock) -> ObjectStore | None:
-    """The store of the remote tier; None if the tier is off. Asks the store nothing."""
+    """Opens the store of the remote tier, without a request; None if the tier is off."""
     if not config.archive.is_enabled or config.archive.url is None:
         return None
     return open_store(
@@ -506,29 +506,24 @@ def open_archive(config: BrokerConfig, clock: Clock) -> ObjectStore | None:
 
 
 def open_log_dirs(config: BrokerConfig, clock: Clock) -> LogDirs:
-    """The log folders, locked; blocks. Raises RestoreRefused, StorageError."""
+    """Opens and locks the log folders; blocks. Raises RestoreRefused, StorageError."""
     check_not_interrupted(config.logs.dirs)
     return LogDirs.open(config.logs.dirs, node_id=config.node_id, cluster_id=None, clock=clock)
 
 
 def archive_mark(config: BrokerConfig, log_dirs: LogDirs, store: ObjectStore) -> ArchiveMark | None:
-    """This disk's mark of the archive; None for a bucket, which cannot be unmounted."""
+    """Returns this disk's mark of the archive; None for a bucket, which cannot be unmounted."""
     if not isinstance(store, LocalDirectoryStore):
         return None
-    return ArchiveMark(
-        config.logs.dirs[0], store.url, check_present=_check_of_first_folder(config, log_dirs)
-    )
+    check_present = partial(_check_first_folder, config, log_dirs)
+    return ArchiveMark(config.logs.dirs[0], store.url, check_present=check_present)
 
 
-def _check_of_first_folder(config: BrokerConfig, log_dirs: LogDirs) -> Callable[[], None]:
-    """A check that raises DiskError if the first log folder has been replaced."""
-
-    def check_present() -> None:
-        folder = log_dirs.directory_at(config.logs.dirs[0])
-        if folder is not None:
-            folder.check_present()
-
-    return check_present
+def _check_first_folder(config: BrokerConfig, log_dirs: LogDirs) -> None:
+    """Raises DiskError if the first log folder has been replaced."""
+    folder = log_dirs.directory_at(config.logs.dirs[0])
+    if folder is not None:
+        folder.check_present()
 
 
 def make_metadata_log(
@@ -538,15 +533,15 @@ def make_metadata_log(
     *,
     mirror: ObjectStore | None = None,
 ) -> MetadataLog:
-    """The metadata log in the first log folder; it refuses appends if that folder was replaced.
+    """Makes the metadata log in the first log folder, without I/O.
 
-    Does no I/O.
+    It refuses appends if that folder was replaced.
     """
     return MetadataLog(
         LocalDirectoryStore(config.logs.dirs[0] / METADATA_FOLDER, clock=clock),
         mirror,
         cluster_id=log_dirs.cluster_id,
-        check_store=_check_of_first_folder(config, log_dirs),
+        check_store=partial(_check_first_folder, config, log_dirs),
     )
 
 
@@ -558,7 +553,7 @@ def load_metadata(
         metadata_log.load()
     except TierError as error:
         if mirror is None or not metadata_log.is_known_empty:
-            # It is the first log folder that failed.
+            # The first log folder failed, not the mirror.
             raise
         raise ArchiveUnknown(
             f"{config.logs.dirs[0]} is empty, and whether {config.archive.url} holds"
@@ -568,7 +563,7 @@ def load_metadata(
 
 
 def _config_of(topic: TopicImage, defaults: Mapping[str, str]) -> LogConfig:
-    """A topic's configuration, also where the current defaults would conflict with it."""
+    """Returns a topic's configuration, even if it conflicts with the current defaults."""
     config = LogConfig.resolve(topic.properties, defaults)
     try:
         config.check(topic.properties)
@@ -587,10 +582,10 @@ def load_logs(
     *,
     keep_empty_strays: bool = True,
 ) -> dict[TopicPartition, LocalLog]:
-    """The logs on the disk that `image` knows, recovered where needed; blocks.
+    """Loads the logs of the partitions in `image`, with recovery if needed; blocks.
 
-    The folder of a deleted topic, or of one recreated under another id, gets no log. It is kept;
-    with `keep_empty_strays` False only if it has records.
+    The folder of a deleted topic, or of one recreated under another id, is kept and not loaded;
+    with `keep_empty_strays` False it is kept only if it has records.
     """
     defaults = config.topics.properties
     configs = {topic.name: _config_of(topic, defaults) for topic in image.topics.values()}
@@ -611,7 +606,7 @@ def load_logs(
 
 
 def warn_of_unreachable_archive(image: MetadataImage) -> None:
-    """Warns and goes on: local records are served, where Kafka would not start."""
+    """Warns of tiered topics if there is no remote tier; only their local records are served."""
     tiered = sorted(topic.name for topic in image.topics.values() if is_tiered(topic))
     if tiered:
         log.warning(

@@ -1,12 +1,12 @@
-"""The ownership claim on the archive in the bucket, and the loops that keep it up to date.
+"""The claim of the archive in the bucket, and the loops that keep the archive up to date.
 
     claim     cluster.json names this cluster, or is written if there is none
-    then      mirror    the metadata log, after each change; if it goes on with another broker's
-                        entries, that one owns the archive, and this one changes nothing any more
+    then      mirror    the metadata log, after each change; if the mirror continues with entries
+                        of another broker, that broker owns the archive, and we stop writing
               groups    the groups' offsets, every strandline.remote.groups.upload.ms
               tiering   segments and manifests
-              look      every strandline.remote.check.interval.ms: deleted objects of
-                        cluster.json, the metadata and the groups are written again
+              look      every strandline.remote.check.interval.ms: cluster.json and the objects of
+                        the metadata and the groups, if deleted, are written again
 
     stop      1 read the groups' latest commits         2 close the logs and mark the stop clean
                                                           crash point stop.after-mark
@@ -18,10 +18,9 @@ and reads the groups again from their own log. 1 sends no request to the store; 
 deadline of STOP_S, and the next start also completes the writes that miss it. 4 needs 3, because a
 restore takes the topic from the mirror. 5 comes last, because it records the mirror's position.
 
-Nothing is written before the claim. A folder that is empty, and held this broker's archive before,
-is not claimed: its volume is not mounted, most likely (`folder_marks.py`). A bucket that cannot be
-asked at the start is asked again later, so that a broker starts, and serves what is on its disk,
-while the store is away.
+Nothing is written before the claim. An empty folder that held this broker's archive before is not
+claimed: its volume is probably not mounted (`folder_marks.py`). If the bucket is unreachable, the
+broker starts and serves its local records, and the claim is retried.
 
 A store that refuses writes (read-only rights, or no space) still shows the owner of its archive.
 Then archived segments are served, no segment is copied, and the claim retries until a write
@@ -78,14 +77,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Start-up waits this long for the store to say whose archive it holds, and goes on without it.
+# How long a start waits for the claim before it continues without.
 CLAIM_WAIT_S = 5.0
-# Before the store is asked again, then.
 CLAIM_RETRIES = Backoff(0.5, 5.0)
-# A stop gives the store so long to take what it is to know, and so long to be read for that.
+# How long a stop waits for its last writes to the store, and for the commits that it reads before.
 STOP_S = 3.0
 STOP_READ_S = 1.0
-# Costs no request while nothing has changed; what is not mirrored is lost with the machine.
+# Costs no request while nothing has changed; entries that are not mirrored are lost with the disk.
 MIRROR_CHECK_S = 0.5
 
 
@@ -107,7 +105,7 @@ class WrongArchive(StrandlineError):
 
 
 class ArchiveClaim:
-    """Claims the archive for this cluster and keeps the result."""
+    """The claim of the archive for this cluster, with its result."""
 
     def __init__(
         self,
@@ -117,21 +115,21 @@ class ArchiveClaim:
         cluster_id: str,
         mark: ArchiveMark | None = None,
     ) -> None:
-        """`mark` says whether an earlier start has seen the archive; None if it cannot vanish."""
+        """`mark` tells whether an earlier start saw the archive; None if it cannot vanish."""
         self._store = store
         self._mark = mark
         self._workers = workers
         self._ours = ClusterInfo(cluster_id=cluster_id)
         self._is_ours = False
-        # How often cluster.json was gone, though it had been there.
+        # How often cluster.json was found deleted.
         self.deleted_count = 0
-        # Why the store took no write when it was last asked to; None: it took it, or was not asked.
+        # The error of the last write if the store refused it.
         self.refusal: TierError | None = None
         # Known once the store has accepted writes.
         self.conditions: Conditions | None = None
         # The request in flight, which may outlive the attempt that sent it.
         self._asking: asyncio.Future[_Answer] | None = None
-        # What was logged last of a claim that is not whole.
+        # The last logged reason for an incomplete claim.
         self._noted = ""
 
     @property
@@ -140,25 +138,25 @@ class ArchiveClaim:
         return self._is_ours
 
     @property
-    def is_whole(self) -> bool:
-        """Whether the claim is complete."""
+    def is_complete(self) -> bool:
+        """Whether the archive is ours, in a store that accepts writes."""
         return self._is_ours and self.refusal is None
 
     async def attempt(self, *, wait_s: float | None = None) -> bool:
-        """Whether the archive is known to be ours; False if the store is unreachable.
+        """Returns whether the archive is known to be ours; False if the store is unreachable.
 
-        It waits at most `wait_s`; None waits as long as the store does. The request stays in
+        Waits at most `wait_s`, or as long as the store's timeouts allow. The request stays in
         flight, and the next attempt takes its answer instead of sending another.
 
-        Raises WrongArchive if it is another's: nothing may be written there. Raises InvalidConfig
-        if the store cannot keep manifests safe.
+        Raises WrongArchive if another cluster owns the archive: nothing may be written there.
+        Raises InvalidConfig if the store cannot keep manifests safe.
         """
         if self._asking is None:
             claim = partial(_claim, self._store, self._ours, self._mark)
-            # Not in the metadata thread: while the store hangs, topics can still be created.
+            # Not in the metadata thread: topics can be created while the store hangs.
             executor = self._workers.manifests
             self._asking = asyncio.get_running_loop().run_in_executor(executor, claim)
-            # A start that ends meanwhile leaves a request whose answer has no reader.
+            # If the start ends meanwhile, no caller reads the request's error.
             self._asking.add_done_callback(_note_failure)
         asking = self._asking
         try:
@@ -171,7 +169,7 @@ class ArchiveClaim:
             self._note(_UNREADABLE if isinstance(error, AccessDenied) else _AWAY, error)
             return self._is_ours
         finally:
-            # Whatever the answer was: the next attempt must not get an old one.
+            # The next attempt must not get an old answer.
             if asking.done():
                 self._asking = None
         if answer.info is not None:
@@ -181,9 +179,9 @@ class ArchiveClaim:
         return self._is_ours
 
     async def look(self) -> None:
-        """Whether it still is ours; a cluster.json that was deleted is written again.
+        """Checks that the archive is still ours; writes a deleted cluster.json again.
 
-        Raises WrongArchive if it is another's by now, and StorageError if that cannot be known.
+        Raises WrongArchive if another cluster owns it, and StorageError if the store fails.
         """
         run = partial(asyncio.get_running_loop().run_in_executor, self._workers.manifests)
         found = await run(load_cluster_info, self._store)
@@ -218,7 +216,7 @@ class ArchiveClaim:
             log.info("remote tier takes writes again", extra={"fields": {"url": self._store.url}})
 
     def _note(self, event: str, error: StorageError) -> None:
-        """Says why the archive is not used as it should, once per kind of reason."""
+        """Logs why the claim is incomplete, once per kind of reason."""
         noted = f"{event} {type(error).__name__}"
         # Other parts report a store that becomes unreachable after the claim.
         is_told = noted == self._noted or (event == _AWAY and self._is_ours)
@@ -232,8 +230,10 @@ class ArchiveClaim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Answer:
-    """A store's answer: the archive's owner (`info`, None without one), and why it refuses writes
-    (`refusal`, None: it accepted some, and honours `conditions`).
+    """A store's answer to a claim.
+
+    `info` is the archive's owner, None without one; `refusal` the error of a refused write. A store
+    that accepted the writes honours `conditions`.
     """
 
     info: ClusterInfo | None
@@ -247,15 +247,15 @@ def _note_failure(asking: asyncio.Future[_Answer]) -> None:
 
 
 def _claim(store: ObjectStore, ours: ClusterInfo, mark: ArchiveMark | None) -> _Answer:
-    """The owner of the archive, which becomes ours if it had none; blocks.
+    """Claims the archive if it has no owner, and returns its owner; blocks.
 
-        1 an archive that was there before is there   2 the store keeps conditions
-        3 cluster.json                                4 this disk remembers the archive
+        1 check that an archive seen before is there   2 check the store's conditional writes
+        3 find or write cluster.json                   4 mark the archive as seen on this disk
 
-    Before 1 nothing is written there: it may be the mount point of a volume that is not mounted. A
-    store that takes no writes cannot be asked 2; one that has a 3 was asked by who wrote that.
-    Raises InvalidConfig if the store cannot keep manifests safe, TierError if it cannot be asked,
-    DiskError if this disk cannot say what it remembers.
+    Nothing is written before 1: it may be the mount point of a volume that is not mounted. If the
+    store refuses the writes of 2, the writer of an existing cluster.json has checked it. Raises
+    InvalidConfig if the store cannot keep manifests safe, TierError if it fails, and DiskError if
+    the mark cannot be read.
     """
     if mark is not None and mark.is_set and not cluster_id_or_damage(store)[0]:  # 1
         raise TierUnavailable(
@@ -288,10 +288,10 @@ def _found_or_created(store: ObjectStore, ours: ClusterInfo) -> ClusterInfo:
 async def start_tiering(
     tiering: TieringManager, metadata_log: MetadataLog, workers: Workers
 ) -> None:
-    """Loads the partitions' manifests, and claims the archive meanwhile.
+    """Loads the partitions' manifests, and claims the archive at the same time.
 
-    Until then a partition that is behind its archive takes no records, and would seem to be empty;
-    and one that has nothing else is not safe from a late commit of its last broker.
+    Until then a partition that is behind its archive accepts no records and would seem to be empty,
+    and a partition without local records is not safe from a late commit of its last broker.
     """
     workers.manifests.resize(MANIFEST_THREADS_AT_START)
     try:
@@ -326,14 +326,14 @@ async def _tell(mirror: Callable[[], object], tiering: TieringManager, workers: 
     except TierUnavailable:
         raise
     except StorageError:
-        # Not allowed, or damaged: nothing that another broker would have done.
+        # Access denied, or damage: no sign of another broker.
         tiering.confirm()
         raise
     tiering.confirm()
 
 
 class ArchiveUpkeep:
-    """The loops that bring this broker's state to its archive."""
+    """The loops that write this broker's state to its archive."""
 
     def __init__(
         self,
@@ -349,10 +349,8 @@ class ArchiveUpkeep:
         check_interval_ms: int,
     ) -> None:
         self._claim = claim
-        self._store = store
         self._tiering = tiering
         self._metadata_log = metadata_log
-        self._replicas = replicas
         self._workers = workers
         self._clock = clock
         self._groups_interval_ms = groups_interval_ms
@@ -371,12 +369,12 @@ class ArchiveUpkeep:
     async def mirror_forever(self) -> None:
         """Mirrors each change of the metadata to the bucket.
 
-        Until the owner of the archive is known, only the claim is made: partitions may wait for it,
-        and the first `mirror_once` reads back the whole mirror, with a request for each entry.
+        Until the owner of the archive is known, it only claims: partitions may wait for that, and
+        the first `mirror_once` reads the whole mirror, with a request for each entry.
         """
         mirroring = RetryState("mirror", "metadata", policy=RetryPolicy(), clock=self._clock)
         while True:
-            # A broker that lost the archive does not take it back when its metadata are deleted.
+            # A broker that lost the archive must not claim it again if the metadata are deleted.
             is_lost = not (self._tiering.ownership.is_ours or self._tiering.ownership.is_unknown)
             if self._claim.is_ours and mirroring.may_try and not is_lost:
                 metadata_log = self._metadata_log
@@ -429,10 +427,10 @@ class ArchiveUpkeep:
 
     @property
     def _is_mirrored(self) -> bool:
-        """Whether the groups may be written.
+        """Whether the mirror is complete, so that the groups may be written.
 
-        A restore takes their topic from the mirror: its contents must not be there before it. And a
-        mirror that has another history shows that this broker is not the only one.
+        A restore takes their topic from the mirror, which must precede the topic's contents. A
+        mirror with another history shows that a second broker uses the archive.
         """
         return self._metadata_log.statistics().mirror_lag <= 0
 
@@ -450,7 +448,7 @@ class ArchiveUpkeep:
             _note_untold(error)
 
     async def tell_rest(self) -> None:
-        """Steps 3 to 5 of a stop: writes the final state for replicas and restores."""
+        """Steps 3 to 5 of a stop: writes the final state, for replicas and restores."""
         if not self._may_tell:
             return
         crash_point(STOP_AFTER_MARK)
@@ -475,10 +473,10 @@ class ArchiveUpkeep:
         if not self._claim.is_ours:
             await self._ask_until(lambda: self._claim.is_ours)
             await start_tiering(self._tiering, self._metadata_log, self._workers)
-        await side_by_side(self._tiering.run(), self._ask_until(lambda: self._claim.is_whole))
+        await side_by_side(self._tiering.run(), self._ask_until(lambda: self._claim.is_complete))
 
     async def _ask_until(self, is_enough: Callable[[], bool]) -> None:
-        """Claims the archive again and again. Raises WrongArchive, InvalidConfig."""
+        """Retries the claim. Raises WrongArchive, InvalidConfig."""
         attempts = 1
         while not is_enough():
             await asyncio.sleep(CLAIM_RETRIES.wait_s(attempts))
@@ -488,7 +486,7 @@ class ArchiveUpkeep:
 
 
 def _note_untold(error: Exception) -> None:
-    """Logs an incomplete stop: replicas and restores lag until the next start completes it."""
+    """Logs an incomplete stop: replicas and restores lag behind until the next start."""
     log.warning(
         "the archive was not told everything before the stop",
         extra={"fields": {"error": str(error) or "no answer in time"}},

@@ -37,14 +37,14 @@ log = logging.getLogger(__name__)
 
 # Pause before a failed loop restarts.
 RESTARTS = Backoff(1.0, 60.0)
-# Closed segments are synced at the next turn; flush.ms is kept to this precision.
+# Closed segments are synced at the next check; flush.ms is kept to this precision.
 FLUSH_CHECK_S = 1.0
 # Kafka's replica.high.watermark.checkpoint.interval.ms.
 CHECKPOINT_S = 5.0
 # An offline folder is probed with one small file, often enough that no operator has to restart.
 REVIVE_CHECK_S = 1.0
-# A partition whose folder could not be made, mostly for want of room, is a change of the metadata
-# each time it is tried: a file, and an object in the bucket.
+# Each attempt to create a missing folder (mostly the disk is full) changes the metadata: a file,
+# and an object in the bucket.
 UNCREATED_RETRY_S = 60.0
 PURGE_CHECK_S = 0.5
 # An entry of the metadata log stays small: some 20 bytes for each.
@@ -79,7 +79,7 @@ async def keep_running(name: str, begin: Callable[[], Awaitable[None]]) -> None:
 
 
 def delayed(delay_ms: int, begin: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
-    """The same loop, begun `delay_ms` later."""
+    """Returns the same loop, which starts `delay_ms` later."""
 
     async def wait_and_begin() -> None:
         await asyncio.sleep(delay_ms / 1000)
@@ -114,9 +114,8 @@ class LogUpkeep:
         self._believed_ms = believed_ms
 
     async def flush_forever(self) -> None:
-        """Syncs closed segments, and open ones whose flush.ms or flush.messages is due.
-
-        And writes the leader epochs that began since the last turn.
+        """Syncs closed segments, and open ones whose flush.ms or flush.messages is due; writes new
+        leader epochs.
         """
         loop = asyncio.get_running_loop()
         quiet_log = QuietLog(log, self._clock)
@@ -188,15 +187,7 @@ async def _flush(partition: Partition, quiet_log: QuietLog) -> None:
     try:
         await partition.flush()
     except DiskError as error:
-        if partition.is_gone:
-            return
-        where = partition.topic_partition
-        quiet_log.say(
-            logging.ERROR,
-            "flush failed",
-            where,
-            {"partition": str(where), "error": str(error)},
-        )
+        _report(quiet_log, "flush failed", partition, error)
 
 
 def _write_epochs(partitions: Sequence[Partition], quiet_log: QuietLog) -> None:
@@ -205,18 +196,18 @@ def _write_epochs(partitions: Sequence[Partition], quiet_log: QuietLog) -> None:
         try:
             partition.log.local.write_epochs()
         except DiskError as error:
-            if not partition.is_gone:
-                where = partition.topic_partition
-                quiet_log.say(
-                    logging.ERROR,
-                    "leader epochs not written",
-                    where,
-                    {"partition": str(where), "error": str(error)},
-                )
+            _report(quiet_log, "leader epochs not written", partition, error)
+
+
+def _report(quiet_log: QuietLog, event: str, partition: Partition, error: DiskError) -> None:
+    if not partition.is_gone:
+        where = partition.topic_partition
+        fields = {"partition": str(where), "error": str(error)}
+        quiet_log.say(logging.ERROR, event, where, fields)
 
 
 def _must_be_flushed(local: LocalLog, now_s: float) -> bool:
-    """Whether closed segments wait for their fsync, or flush.messages or flush.ms ask for one."""
+    """Whether closed segments wait for their fsync, or flush.messages or flush.ms is due."""
     if local.failure is not None:
         return False
     return local.recovery_point < local.active_segment.base_offset or local.flush_is_due(now_s)

@@ -1,7 +1,7 @@
-"""Mark files in log folders: which kind of broker may start on them, and with which archive.
+"""Mark files in log folders, which limit the brokers that may start on them.
 
-    .strandline-restore    `strandline restore` began here and did not come to its end
-    .strandline-replica    a read-only replica lives here
+    .strandline-restore    a restore into this folder has not finished
+    .strandline-replica    the folder belongs to a read-only replica
     .strandline-archive    the URL of the local folder that holds the archive; in the first one only
 
 An ordinary broker starts on folders with neither of the first two. `restore.py` and `replica.py`
@@ -31,11 +31,11 @@ class RestoreRefused(StrandlineError):
 
 
 class WrongFolder(StrandlineError):
-    """A replica's folder is no place for a broker, nor the other way round."""
+    """The folder belongs to the other kind of broker: a replica's, or an ordinary one's."""
 
 
 def check_not_interrupted(folders: Iterable[Path]) -> None:
-    """Raises RestoreRefused if a restore of these folders did not come to its end."""
+    """Raises RestoreRefused if a restore into these folders has not finished."""
     for folder in folders:
         if files.is_there(folder, RESTORE_MARK):
             raise RestoreRefused(
@@ -44,7 +44,7 @@ def check_not_interrupted(folders: Iterable[Path]) -> None:
 
 
 def check_no_replica(folders: Iterable[Path]) -> None:
-    """Raises WrongFolder if a read-only replica lives here."""
+    """Raises WrongFolder if a folder belongs to a read-only replica."""
     for folder in folders:
         if files.is_there(folder, REPLICA_MARK):
             raise WrongFolder(
@@ -69,11 +69,11 @@ class ArchiveMark:
 
     @property
     def is_set(self) -> bool:
-        """Whether the archive was seen by an earlier start of this broker. Raises DiskError."""
+        """Whether an earlier start of this broker saw the archive. Raises DiskError."""
         return files.read_if_there(self.path) == self._content
 
     def set(self) -> None:
-        """Notes that the archive was seen; a disk that refuses is asked again at the next start."""
+        """Marks the archive as seen; the next start retries after a disk error."""
         try:
             if not self.is_set:
                 self._check_present()

@@ -1,7 +1,7 @@
 """The process around a broker: its signals, descriptors, standard streams, garbage and end.
 
-The parent may have closed the standard streams, their reader may be gone, and the disk behind them
-may be full: the broker serves in all these cases.
+The broker also serves if its parent closed the standard streams, if their reader has ended, or if
+the disk behind them is full.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from strandline.storage.crash_points import check_environment
 log = logging.getLogger(__name__)
 
 STANDARD_DESCRIPTORS = range(3)
-# 30,000 objects are looked at in 3 ms.
+# A scan of 30,000 objects takes 3 ms.
 OLD_MAX = 30_000
-# Below this a complete look would not be rare: it is what a thousand partitions take.
+# With a lower bound complete scans would not be rare: a thousand partitions have as many objects.
 FROZEN_MAX = 500_000
 _FULL = 2
 
@@ -38,27 +38,25 @@ class Serves(Protocol):
 
 
 def run(make_broker: Callable[[], Serves]) -> int:
-    """`serve` in an event loop of its own."""
+    """Runs `serve` in a new event loop; returns the exit code."""
     with asyncio.Runner(loop_factory=_Loop) as runner:
         return runner.run(serve(make_broker))
 
 
 class _Loop(asyncio.SelectorEventLoop):
-    """asyncio's event loop, which ends without a new thread: the system may refuse one."""
+    """An event loop that ends without a new thread, which the system may refuse."""
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:
-        """`Broker.stop` ends it, with all other pools."""
+        """Does nothing: `Broker.stop` ends all pools."""
 
 
 async def serve(make_broker: Callable[[], Serves]) -> int:
-    """Runs the broker until SIGTERM, SIGINT or SIGHUP; the exit code.
+    """Runs the broker until SIGTERM, SIGINT or SIGHUP; returns the exit code.
 
-    SIGHUP as in Java: a terminal that is closed stops the broker, and `nohup` keeps it.
+    As in Java, a closed terminal stops the broker (SIGHUP), unless `nohup` started it.
 
     A signal aborts an unfinished start, also one that waits for a store or for log recovery. The
-    disk is then as after a kill, and the next start recovers it.
-
-    Raises StrandlineError if it cannot start.
+    disk is then as after a kill, and the next start recovers it. Raises StrandlineError.
     """
     check_environment()
     _raise_descriptor_limit()
@@ -92,7 +90,7 @@ class _Stopping:
             starting.cancel()
 
     async def unless_begun(self, start: Callable[[], Awaitable[None]]) -> bool:
-        """Whether `start` came to its end. Raises what it raises."""
+        """Returns whether `start` finished before a stop. Raises as `start`."""
         task = self._starting = asyncio.current_task()
         assert task is not None
         try:
@@ -118,22 +116,21 @@ def _raise_descriptor_limit() -> None:
 
 
 def occupy_closed() -> None:
-    """Opens the null device where one of the three is closed.
+    """Opens the null device in place of each closed standard stream.
 
-    Else a log or a connection gets its number, and what some library writes to standard error goes
-    into that; in a child process too.
+    Otherwise a log or a connection would get its number, also in a child process, and receive the
+    output that a library writes to standard error.
     """
     for number in STANDARD_DESCRIPTORS:
         try:
             os.fstat(number)
         except OSError:
-            # The system gives the lowest number that is free: this one. Child processes have it
-            # too, or the number would be free in them.
+            # The system assigns the lowest free number: this one. Child processes inherit it.
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
 
 
 def say(line: str) -> None:
-    """Writes a line to standard output; to the log if that cannot be written."""
+    """Writes a line to standard output, or to the log if that fails."""
     try:
         print(line, flush=True)  # noqa: T201
     except OSError as error:
@@ -141,7 +138,7 @@ def say(line: str) -> None:
             "standard output cannot be written",
             extra={"fields": {"line": line, "reason": str(error)}},
         )
-        # The line is still buffered, and the end of the process would try again.
+        # The line is still buffered, and Python would try again at its end.
         with suppress(OSError):
             null = os.open(os.devnull, os.O_WRONLY)
             os.dup2(null, sys.stdout.fileno())
@@ -149,9 +146,9 @@ def say(line: str) -> None:
 
 
 def flush() -> None:
-    """Writes what is buffered, as far as that is possible."""
+    """Flushes the standard streams, and ignores errors."""
     for stream in (sys.stdout, sys.stderr):
-        # None where it was closed from the beginning.
+        # None if it was closed from the beginning.
         if stream is not None:
             with suppress(OSError):
                 stream.flush()
@@ -167,9 +164,9 @@ class GarbageCollector:
     thousand partitions. Most of them live as long as the process. Frozen are the objects of the
     start, and the survivors of a large full collection:
 
-        young ──► old ──more than OLD_MAX outlive a full collection──► frozen, passed over
+        young ──► old ──more than OLD_MAX survive a full collection──► frozen, not scanned
          ▲                                                               │
-         └──────────as many were frozen as lived at the last time────────┘   one complete look
+         └────as many frozen as the last complete scan found alive───────┘   one complete scan
 
     A frozen object may become part of a garbage cycle. So when as many objects were frozen as the
     last complete scan found alive, there is another. That is rare, because the heap must double for
@@ -181,27 +178,25 @@ class GarbageCollector:
         self._old_max = old_max
         self._frozen_max = frozen_max
         self._loop = asyncio.get_running_loop()
-        # Frozen since the last complete look, and found alive by it.
+        # Frozen since the last complete scan, and found alive by it.
         self._frozen = 0
         self._alive = 0
         self._is_due = False
-        self.complete_looks = 0
+        self.complete_scans = 0
 
     def start(self) -> None:
-        """Freezes all live objects. There is no collection before, because a start leaves only a
-        thousand garbage objects.
-        """
+        """Freezes all live objects, without a collection: a start leaves little garbage."""
         gc.freeze()
         gc.callbacks.append(self._on_collection)
         gc.enable()
 
     def stop(self) -> None:
-        """Returns to Python's own collector."""
+        """Restores Python's own collector."""
         with suppress(ValueError):  # it never started
             gc.callbacks.remove(self._on_collection)
 
     def _on_collection(self, phase: str, info: Mapping[str, int]) -> None:
-        """As `gc.callbacks` has it; in whichever thread made the last object."""
+        """A callback of `gc.callbacks`; runs in the thread that allocated the last object."""
         if phase != "stop" or info["generation"] != _FULL or self._is_due:
             return
         survivors = len(gc.get_objects(generation=_FULL))
@@ -210,14 +205,14 @@ class GarbageCollector:
         gc.freeze()
         self._frozen += survivors
         if self._frozen > max(self._frozen_max, self._alive) and not self._loop.is_closed():
-            # A collection cannot be begun inside another one.
+            # A collection cannot start inside another one.
             self._is_due = True
-            self._loop.call_soon_threadsafe(self._look_at_all)
+            self._loop.call_soon_threadsafe(self._scan_all)
 
-    def _look_at_all(self) -> None:
+    def _scan_all(self) -> None:
         gc.unfreeze()
         gc.collect()
         gc.freeze()
         self._alive, self._frozen = gc.get_freeze_count(), 0
         self._is_due = False
-        self.complete_looks += 1
+        self.complete_scans += 1

@@ -1,4 +1,4 @@
-"""The remote tier of a broker that has one. Loaded if there is one: others start without it."""
+"""The remote tier of a broker; a broker without one does not load this module."""
 
 from __future__ import annotations
 
@@ -32,9 +32,7 @@ class RemoteTier:
         believed_ms: Callable[[], TimestampMs],
         on_topic_purged: Callable[[TopicId], None],
     ) -> None:
-        """`pace` says when the reader may download; `on_topic_purged` is told which topics are gone
-        for good.
-        """
+        """`pace` limits downloads; `on_topic_purged` is called with the id of each purged topic."""
         self._store = store
         self._workers = workers
         self.counters = MetricRegistry()
@@ -53,7 +51,7 @@ class RemoteTier:
             config=tiering,
             metrics=self.counters,
             on_topic_purged=lambda info: on_topic_purged(info.topic_id),
-            # A read-only replica changes no archive, whoever owns it.
+            # A read-only replica changes no archive, so it needs no claim.
             ownership=Ownership(OwnershipState.OURS if tiering.follows else OwnershipState.UNKNOWN),
         )
 

@@ -1,18 +1,18 @@
 """`strandline serve --read-only`: a broker on another broker's bucket, which it only reads.
 
-    start   1 look whose archive it is      3 what changed last; then
-            2 lock and mark the folders     4 the origin's metadata, from its mirror
-                                            5 the logs, ending where the archives end
+    start   1 read cluster.json             3 read the list of changes
+            2 lock and mark the folders     4 read the origin's metadata, from its mirror
+                                            5 load the logs, which end where the archives end
 
-    runs    every strandline.remote.replica.poll.ms        what changed last; and that, again
+    run     every strandline.remote.replica.poll.ms        the list, and the manifests that it names
             every strandline.remote.replica.full.poll.ms   the mirror and every manifest
 
 The list of changes is read before the manifests that it names, so a change in between is in the
 next list (storage/tiering/changes/change_reader.py).
 
-Its folders hold nothing of the origin but where each log ended, and the offsets of the replica's
-own groups. They are marked: an ordinary broker does not start on them, since it would take the
-archive over, and a replica does not start on an ordinary broker's.
+Its folders hold the end of each log of the origin, and the offsets of the replica's own groups.
+They are marked: an ordinary broker does not start on them, since it would take over the archive,
+and a replica does not start on an ordinary broker's.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class ReplicaBroker(Broker):
         self._following: FollowingMetadata
 
     async def start(self) -> None:
-        """Everything up to the ready line. Raises StrandlineError."""
+        """Runs all steps before the ready line. Raises StrandlineError."""
         config, clock = self._config, self._clock
         writable = open_archive(config, clock)
         assert writable is not None

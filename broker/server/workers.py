@@ -4,19 +4,19 @@
     syncs (8)      flushes of logs; those of different logs share the device
     metadata (1)   appends to the metadata log
     manifests (4)  manifests, the mirror of the metadata log; 16 while a start waits for them
-    changes (1)    the list of what changed in the archive, written or read
+    changes (1)    the archive's list of changes, written or read
     lookups (2)    offsets by time
-    records (2)    appends that need decompression or a look at each record
+    records (2)    appends that decompress batches or check each record
     copier (remote.log.manager.copier.thread.pool.size)  uploads
     reader (remote.log.reader.threads)  cold reads
     expiration (remote.log.manager.expiration.thread.pool.size)  deletes in the archive
-    cleaner (log.cleaner.threads)  talks to a compacting child process each
+    cleaner (log.cleaner.threads)  one compacting child process each
     decoding (1)   large requests
     moves (1)      copies of partitions for another log folder
-    default (2)    users of asyncio's default pool, which must be a plain one
+    default (2)    asyncio's default pool, which must be a ThreadPoolExecutor
 
-`app.py` alone makes the pools and passes them to their users. They survive a thread that the system
-refused.
+`app.py` alone makes the pools and passes them to their users. They survive if the system refuses a
+thread.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Workers:
 
     @classmethod
     def start(cls, config: BrokerConfig) -> Workers:
-        """Makes the pools, whose threads start with the first call of each. `stop` ends them."""
+        """Makes the pools; the first call of each starts its threads."""
         return cls(
             disk=ResizablePool(1, "disk"),
             syncs=ResizablePool(SYNC_THREADS, "syncs"),

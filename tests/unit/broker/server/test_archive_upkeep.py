@@ -111,16 +111,16 @@ def test_an_archive_that_takes_no_writes_is_claimed_by_who_began_it_and_asked_ag
             store.clear_faults()
             first = claim_of(store, thread)
             assert await first.attempt()
-            assert first.is_whole
+            assert first.is_complete
             store.add_fault(refused)
             again = claim_of(store, thread)
             for _ in range(2):
                 assert await again.attempt()
                 assert isinstance(again.refusal, error)
-                assert not again.is_whole
+                assert not again.is_complete
             store.clear_faults()
             assert await again.attempt()
-            assert again.is_whole
+            assert again.is_complete
             assert again.conditions is Conditions.AT_ONCE
 
     with caplog.at_level(logging.INFO):

@@ -38,7 +38,7 @@ def test_what_outlives_a_full_collection_is_passed_over_by_the_next() -> None:
             kept += [Node() for _ in range(500)]
             gc.collect()
             assert 500 <= len(gc.get_objects(generation=2)) <= 1000, "few are not worth it"
-            assert made.complete_looks == 0
+            assert made.complete_scans == 0
 
     asyncio.run(main())
 
@@ -53,7 +53,7 @@ def test_a_frozen_cycle_is_found_when_as_much_was_frozen_as_lives() -> None:
             del node
             gc.collect()
             assert gone() is not None, "it was not frozen, so this shows nothing"
-            while not made.complete_looks:
+            while not made.complete_scans:
                 kept += [Node() for _ in range(2000)]
                 gc.collect()
                 await asyncio.sleep(0)
@@ -65,6 +65,6 @@ def test_a_frozen_cycle_is_found_when_as_much_was_frozen_as_lives() -> None:
                 kept += [Node() for _ in range(2000)]
                 gc.collect()
                 await asyncio.sleep(0)
-            assert made.complete_looks == 1
+            assert made.complete_scans == 1
 
     asyncio.run(main())
