@@ -1,9 +1,8 @@
-"""The command line: serve and restore; what is done beside a broker is in `offline_commands.py`,
-and what is asked of any cluster in `broker/tools`.
+"""The command line: `serve` and `restore`.
 
-Every command says what it takes with `--help`. Mistakes of the user end with one line on standard
-error and exit code 2; failures of the world, and names of what is not there, with one line and exit
-code 1.
+The commands for buckets and log folders are in `offline_commands.py`, those for any cluster in
+`broker/tools`. Errors are printed as one line on standard error. The exit code is 2 for a wrong
+command line, and 1 for a failure or a name that does not exist.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from strandline.storage.errors import InvalidConfig, StrandlineError, UnknownTop
 
 USAGE_ERROR = 2
 FAILURE = 1
-# What a shell makes of a process that SIGINT ended.
+# A shell's exit code for a process that SIGINT ended.
 INTERRUPTED = 130
 
 _FIRST_STEPS = """
@@ -82,7 +81,7 @@ The log folders must be empty. The bucket is only read. If it is interrupted, ru
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command; the process's exit code."""
+    """Runs one command; returns the exit code of the process."""
     given = sys.argv[1:] if arguments is None else arguments
     options = _parser(given[0] if given else "").parse_args(given)
     try:
@@ -97,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _tell_interrupted(options)
         return getattr(error, "exit_code", INTERRUPTED)
     except BrokenPipeError:
-        # `strandline archive ls | head`: the reader has seen enough.
+        # The reader has ended: `strandline archive ls | head`.
         sys.stderr.close()
         return 0
     return code
@@ -112,25 +111,20 @@ def _run(options: argparse.Namespace, command: str) -> int:
 
 
 def _tell_interrupted(options: argparse.Namespace) -> None:
-    print(f"\nstrandline: interrupted{_how_to_go_on(options)}", file=sys.stderr)
-
-
-def _how_to_go_on(options: argparse.Namespace) -> str:
-    """What an interrupted command left, if it is more than nothing."""
+    state, hint = getattr(options, "state", None), ""
     if options.run is _restore:
-        return "; run the same command again before a broker starts on these folders"
-    state = getattr(options, "state", None)
-    if state is not None and state.exists():
-        return f"; what was done is in {state}: the same command goes on from there"
-    return ""
+        hint = "; run the same command again before a broker starts on these folders"
+    elif state is not None and state.exists():
+        hint = f"; what was done is in {state}: the same command goes on from there"
+    print(f"\nstrandline: interrupted{hint}", file=sys.stderr)
 
 
 class _CommandParser(argparse.ArgumentParser):
-    """Refuses what a command does not know with the usage of that command, not of the whole."""
+    """A parser whose errors show the usage of the given command, not of the whole program."""
 
     _given: Sequence[str] = ()
 
-    # Four overloads in typeshed, and all of them are passed on as they come.
+    # typeshed has four overloads, which all pass their arguments on.
     def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
         self._given = tuple(args or ())
         options, left = super().parse_known_args(args, namespace)
@@ -140,7 +134,7 @@ class _CommandParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         if self._subparsers is not None and not self._given:
-            # `strandline` or `strandline topic` alone is a question.
+            # `strandline` or `strandline topic` alone asks for help.
             self.print_help(sys.stderr)
             self.exit(USAGE_ERROR)
         hint = translate_flags(self._given, self._option_string_actions)
@@ -150,9 +144,9 @@ class _CommandParser(argparse.ArgumentParser):
 
 
 def _parser(command: str) -> argparse.ArgumentParser:
-    """A parser that knows `command` alone if it is one of COMMANDS, and otherwise everything.
+    """Makes a parser for `command` alone if it is one of COMMANDS, otherwise for all commands.
 
-    Making the parsers of all commands takes longer than a broker takes to open its log folders.
+    To make all parsers takes longer than a broker takes to open its log folders.
     """
     parser: argparse.ArgumentParser = _CommandParser(
         prog="strandline",
@@ -243,7 +237,7 @@ COMMANDS: Mapping[str, Callable[[Commands], None]] = {
 
 
 def _serve(options: argparse.Namespace) -> int:
-    # A start makes a great many objects and drops next to none. The broker turns it on again.
+    # A start makes many objects and hardly any garbage. The broker enables the collector again.
     gc.disable()
 
     from strandline.broker.config.loading import load_config
@@ -268,19 +262,18 @@ def _serve(options: argparse.Namespace) -> int:
     return code
 
 
-# Threads without work end at once; whoever is still there waits for a server that hangs.
+# Idle threads end at once; a thread that is alive after this time waits for a hanging server.
 LEAVE_WAIT_S = 0.5
 
 
 def _leave_if_hanging(code: int) -> None:
-    """Ends the process, whatever its threads wait for.
+    """Ends the process even if its threads wait; Python would wait for the requests' timeouts.
 
-    The logs are closed and marked clean by now, and an upload that was cut off is an orphan. Python
-    would wait until every request has run into its timeout.
+    The logs are closed and marked clean by now, and an interrupted upload leaves an orphan.
     """
     deadline_s = SystemClock().monotonic_s() + LEAVE_WAIT_S
     for thread in threading.enumerate():
-        # One that the system had no memory for never began, and cannot be waited for.
+        # A thread for which the system had no memory never started, and cannot be joined.
         if thread is not threading.current_thread() and thread.ident is not None:
             thread.join(max(0.0, deadline_s - SystemClock().monotonic_s()))
     if threading.active_count() > 1:

@@ -42,19 +42,11 @@ _GROUPS = "Consumer groups"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IgnoredKey:
-    """A key that was accepted without effect, and why it has none."""
-
-    key: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
     """The configuration of one broker: its sections, in the order of docs/configuration.md.
 
     `listeners` and `advertised_listeners` have the same names in the same order. `given` holds the
-    texts of the keys that were set; `ignored` those without effect.
+    texts of the keys that were set; `ignored` the keys without effect, with the reason.
     """
 
     identity: IdentityConfig = section(IdentityConfig, _NETWORK)
@@ -85,7 +77,7 @@ class BrokerConfig:
     listeners: tuple[Listener, ...] = ()
     advertised_listeners: tuple[Listener, ...] = ()
     given: Mapping[str, str] = field(default_factory=dict)
-    ignored: tuple[IgnoredKey, ...] = ()
+    ignored: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def node_id(self) -> int:

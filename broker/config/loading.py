@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
-from strandline.broker.config.broker_config import BrokerConfig, IgnoredKey
+from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.config.listener_keys import broker_config, of_listener
 from strandline.broker.config.listeners import (
     advertise,
@@ -45,10 +45,8 @@ def load_config(properties_file: Path | None = None, overrides: Sequence[str] = 
     properties = list(read_properties(properties_file)) if properties_file else []
     properties += [parse_override(text) for text in overrides]
     config = _build(properties)
-    for key in config.ignored:
-        log.warning(
-            "configuration key ignored", extra={"fields": {"key": key.key, "reason": key.reason}}
-        )
+    for key, reason in config.ignored.items():
+        log.warning("configuration key ignored", extra={"fields": {"key": key, "reason": reason}})
     return config
 
 
@@ -116,7 +114,7 @@ def _build(properties: Sequence[Property]) -> BrokerConfig:
                 faults.append(f"{source.origin}: {error}")
     if faults:
         raise _refusal(faults)
-    config = with_values(BrokerConfig(ignored=tuple(ignored)), parsed)
+    config = with_values(BrokerConfig(ignored=ignored), parsed)
     texts = {name: source.value for name, source in given.items() if name in parsed}
     # Each check reads several keys, so none can say "line 3"; the keys are in its message.
     for check in _CHECKS:
@@ -142,12 +140,10 @@ def _refusal(faults: Sequence[str]) -> InvalidConfig:
 
 def _sort_keys(
     properties: Sequence[Property],
-) -> tuple[dict[str, Property], list[IgnoredKey], list[str]]:
+) -> tuple[dict[str, Property], dict[str, str], list[str]]:
     """Returns the last value of each key, the keys without effect, and the faults of the others."""
-    given: dict[str, Property] = {}
-    for entry in properties:
-        given[entry.key] = entry
-    ignored: list[IgnoredKey] = []
+    given = {entry.key: entry for entry in properties}
+    ignored: dict[str, str] = {}
     faults: list[str] = []
     for key, entry in given.items():
         if broker_config(key) is not None:
@@ -160,9 +156,9 @@ def _sort_keys(
         elif fault is not None:
             faults.append(f"{entry.origin}: {fault}")
         elif refused is not None:
-            ignored.append(IgnoredKey(key=key, reason="this value changes nothing"))
+            ignored[key] = "this value changes nothing"
         elif harmless is not None:
-            ignored.append(IgnoredKey(key=key, reason=harmless.reason))
+            ignored[key] = harmless.reason
         else:
             faults.append(f"{entry.origin}: unknown key {key!r}{nearest_name(key, BROKER_CONFIGS)}")
     return given, ignored, faults

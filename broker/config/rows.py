@@ -35,7 +35,7 @@ class ValueSource(IntEnum):
     GROUP = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ConfigSynonym:
     """One of the sources that could set a value; `value` None is null."""
 
@@ -98,15 +98,13 @@ def describe_group(
     for name in sorted(GROUP_CONFIGS):
         definition = GROUP_CONFIGS[name]
         own = group_properties.get(name)
-        synonyms = [] if own is None else [_synonym(name, own, ValueSource.GROUP)]
+        synonyms = [] if own is None else [ConfigSynonym(name, own, ValueSource.GROUP)]
         synonyms += _set_on_broker(running, definition.synonyms)
-        synonyms.append(_synonym(definition.synonyms[0], definition.default, ValueSource.DEFAULT))
+        synonyms.append(
+            ConfigSynonym(definition.synonyms[0], definition.default, ValueSource.DEFAULT)
+        )
         rows.append(_row(definition, synonyms[0].value, synonyms, read_only=False))
     return tuple(rows)
-
-
-def _synonym(name: str, value: str | None, source: ValueSource) -> ConfigSynonym:
-    return ConfigSynonym(name=name, value=value, source=source)
 
 
 def _broker_row(running: RunningConfig, definition: ConfigDef) -> ConfigRow:
@@ -171,7 +169,7 @@ def _topic_row(
     synonyms = []
     if definition.name in topic_properties:
         own = topic_properties[definition.name]
-        synonyms.append(_synonym(definition.name, own, ValueSource.DYNAMIC_TOPIC))
+        synonyms.append(ConfigSynonym(definition.name, own, ValueSource.DYNAMIC_TOPIC))
     # An empty broker key is an unset one.
     synonyms += [s for s in _set_on_broker(running, definition.synonyms) if s.value is not None]
     default_name = definition.synonyms[-1] if definition.synonyms else definition.name
@@ -179,7 +177,7 @@ def _topic_row(
     default = definition.default
     if default_name.endswith(".hours"):
         default = str(int(default) // HOUR_MS)
-    synonyms.append(_synonym(default_name, default, ValueSource.DEFAULT))
+    synonyms.append(ConfigSynonym(default_name, default, ValueSource.DEFAULT))
     effective = synonyms[0]
     value = effective.value
     if effective.source is ValueSource.DEFAULT:
@@ -191,9 +189,9 @@ def _topic_row(
 
 
 def _altered(definition: ConfigDef, text: str, source: ValueSource) -> ConfigSynonym:
-    return _synonym(definition.name, text.strip() or None, source)
+    return ConfigSynonym(definition.name, text.strip() or None, source)
 
 
 def _default(definition: ConfigDef, text: str) -> ConfigSynonym:
     value = None if definition.nullable and not text else text
-    return _synonym(definition.name, value, ValueSource.DEFAULT)
+    return ConfigSynonym(definition.name, value, ValueSource.DEFAULT)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from strandline.broker.cluster.metadata.controller_messages import (
     USE_DEFAULT,
@@ -437,17 +437,12 @@ def allocate_producer_ids(
     return Decision(records=(record,), results=(range(first, first + count),))
 
 
-class _Named(Protocol):
-    @property
-    def name(self) -> str: ...
-
-
-NamedT = TypeVar("NamedT", bound=_Named)
+ItemT = TypeVar("ItemT", NewTopic, NewPartitions, NewProperties)
 
 
 def _decide_each(
-    items: Sequence[NamedT],
-    decide: Callable[[NamedT], tuple[MetadataRecord | None, TopicResult]],
+    items: Sequence[ItemT],
+    decide: Callable[[ItemT], tuple[MetadataRecord | None, TopicResult]],
     intent: Intent,
 ) -> Decision[TopicResult]:
     """Decides on each item; a refusal is its result.

@@ -129,7 +129,8 @@ def salvage_history(store: ObjectStore, *, cluster_id: str) -> SalvagedMetadata:
         _check_cluster(store, loaded.image, cluster_id)
     entry = loaded.image.version
     if damage:
-        loaded = _numbered(store, loaded, cluster_id, max(told, _newest(store)))
+        newest = max(indexes(store, METADATA_PREFIX), default=0)
+        loaded = _numbered(store, loaded, cluster_id, max(told, newest))
     return SalvagedMetadata(loaded, damage, entry)
 
 
@@ -177,11 +178,6 @@ def _numbered(store: ObjectStore, loaded: Loaded, cluster_id: str, version: int)
     with contextlib.suppress(CorruptFile, ObjectCorrupt):
         head_checksum = checksum_at(store, version)
     return replace(loaded, image=image, head_checksum=head_checksum)
-
-
-def _newest(store: ObjectStore) -> int:
-    numbers = (parse_metadata_key(info.key) for info in store.list(METADATA_PREFIX))
-    return max((number for number in numbers if number is not None), default=0)
 
 
 def cluster_of(store: ObjectStore) -> str:

@@ -124,7 +124,7 @@ class MetadataMirror:
                 return snapshot_version + 1
         return None
 
-    # --- whose it is -------------------------------------------------------------------------
+    # --- checks ------------------------------------------------------------------------------
 
     def _check(self, version: int) -> int:
         """Returns the mirror's version. Raises MirrorDiverged unless its history is ours."""

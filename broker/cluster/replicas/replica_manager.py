@@ -77,7 +77,7 @@ class ReplicaManager:
         # Partitions whose folder could not be created since the start.
         self._uncreated: set[TopicPartition] = set()
         # Partitions by topic whose failed creation was logged.
-        self._told_uncreated: dict[str, set[int]] = {}
+        self._logged_uncreated: dict[str, set[int]] = {}
         # The topic ids of both.
         self._unserved_ids: dict[str, TopicId] = {}
 
@@ -167,15 +167,15 @@ class ReplicaManager:
         for topic_id in tuple(self._by_id):
             if topic_id not in image.topics_by_id:
                 await self._remove_topic(topic_id)
-        for topic_name in self._told_uncreated.keys() - image.topics.keys():
-            del self._told_uncreated[topic_name]
+        for topic_name in self._logged_uncreated.keys() - image.topics.keys():
+            del self._logged_uncreated[topic_name]
         for unserved in (self._offline, self._uncreated):
             unserved -= {key for key in unserved if key.topic not in image.topics}
         if self._followed_defaults != (defaults := self._topic_defaults()):
             self._followed, self._followed_defaults = {}, defaults
         for topic in image.topics.values():
             is_known = self._followed.get(topic.topic_id) is topic
-            if not is_known or topic.name in self._told_uncreated:
+            if not is_known or topic.name in self._logged_uncreated:
                 await self._follow_topic(topic)
         self._followed = image.topics_by_id
         self._unserved_ids = {
@@ -232,16 +232,13 @@ class ReplicaManager:
 
     def _leave_offline(self, topic: TopicImage, missing: list[PartitionImage]) -> None:
         self._offline |= {TopicPartition(topic.name, p.partition) for p in missing}
-        log.error(
-            "partitions offline: they may lie in a log folder that is",
-            extra={
-                "fields": {
-                    "topic": topic.name,
-                    "partitions": [p.partition for p in missing],
-                    "folders": [str(path) for path in self._log_dirs.failures],
-                }
-            },
-        )
+        fields = {
+            "topic": topic.name,
+            "partitions": [p.partition for p in missing],
+            "folders": [str(path) for path in self._log_dirs.failures],
+        }
+        event = "partitions offline: they may lie in a log folder that is"
+        log.error(event, extra={"fields": fields})
 
     def replace_logs(self, revived: Iterable[RevivedLog]) -> None:
         """Serves logs again that stopped with their folder; see LogDirs.revive."""
@@ -274,22 +271,16 @@ class ReplicaManager:
     def _note_uncreated(self, topic: str, failed: Mapping[int, DiskError]) -> None:
         """Logs failed creations once per topic until all succeed: `follow` retries them."""
         if not failed:
-            self._told_uncreated.pop(topic, None)
+            self._logged_uncreated.pop(topic, None)
             return
-        if self._told_uncreated.get(topic) == set(failed):
+        if self._logged_uncreated.get(topic) == set(failed):
             return
-        self._told_uncreated[topic] = set(failed)
+        self._logged_uncreated[topic] = set(failed)
         first = min(failed)
+        fields = {"topic": topic, "partitions": len(failed), "first": first}
         log.error(
             "partitions not created, will be tried again",
-            extra={
-                "fields": {
-                    "topic": topic,
-                    "partitions": len(failed),
-                    "first": first,
-                    "reason": str(failed[first]),
-                }
-            },
+            extra={"fields": {**fields, "reason": str(failed[first])}},
         )
 
     def _serve(
@@ -326,14 +317,10 @@ class ReplicaManager:
             try:
                 await loop.run_in_executor(self._disk, self._log_dirs.delete_log, served.log.local)
             except DiskError as error:
+                fields = {"partition": str(served.topic_partition), "reason": str(error)}
                 log.error(
                     "folder of a deleted partition stays until the next start",
-                    extra={
-                        "fields": {
-                            "partition": str(served.topic_partition),
-                            "reason": str(error),
-                        }
-                    },
+                    extra={"fields": fields},
                 )
 
     # --- durability --------------------------------------------------------------------------
