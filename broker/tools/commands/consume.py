@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 from strandline.broker.tools.client.cluster import Cluster, Key
 from strandline.broker.tools.client.connection import (
-    ClusterConnection,
     failure_of,
     quiet_logger,
     settings_checked,
@@ -91,38 +90,19 @@ def add_consume(commands: Commands) -> None:
     add_connection(parser)
 
 
-def _consume(options: argparse.Namespace) -> int:
+def _position(options: argparse.Namespace) -> Position:
+    """Parses `--from` and `--since`. Raises WrongUse."""
     if options.since is not None:
-        start, number = Start.MOMENT, _since_ms(options.since)
-    else:
-        start, number = _start(options.start)
-    output = Output.JSON if options.json else Output.VALUE if options.value else Output.LINE
-    return consume(
-        chosen_connection(options),
-        ConsumeOptions(
-            topics=tuple(dict.fromkeys(options.topics)),
-            partitions=tuple(options.partition),
-            start=start,
-            start_number=number,
-            group=options.group,
-            until_end=options.until_end,
-            record_count_max=options.max_messages,
-            silence_ms_max=None if options.timeout is None else duration_ms(options.timeout),
-            output=output,
-            quiet=options.quiet,
-        ),
-    )
-
-
-def _start(text: str) -> tuple[Start, int]:
+        return Position(Start.MOMENT, _since_ms(options.since))
+    text: str = options.start
     if text in ("start", "earliest", "beginning"):
-        return Start.START, 0
+        return Position(Start.START)
     if text in ("end", "latest"):
-        return Start.END, 0
+        return Position(Start.END)
     if text.isascii() and text.isdigit():
-        return Start.OFFSET, int(text)
+        return Position(Start.OFFSET, int(text))
     if text.isascii() and text.startswith("-") and text[1:].isdigit():
-        return Start.LAST, int(text[1:])
+        return Position(Start.LAST, int(text[1:]))
     raise WrongUse(f"--from {text!r}: write start, end, an offset, or -N for the last N")
 
 
@@ -145,117 +125,102 @@ class Start(Enum):
     MOMENT = "moment"
 
 
-class Output(Enum):
-    """The output format of a record."""
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where reading starts; `number` is the offset, the count or the moment in ms."""
 
-    LINE = "line"
-    VALUE = "value"
-    JSON = "json"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumeOptions:
-    """What to read and when to stop; None is no limit."""
-
-    topics: tuple[str, ...]
-    partitions: tuple[int, ...] = ()
-    start: Start = Start.END
-    # Offset, count or moment in ms.
-    start_number: int = 0
-    group: str | None = None
-    until_end: bool = False
-    record_count_max: int | None = None
-    silence_ms_max: int | None = None
-    output: Output = Output.LINE
-    quiet: bool = False
+    start: Start
+    number: int = 0
 
 
-def consume(connection: ClusterConnection, wish: ConsumeOptions) -> int:
+def _consume(options: argparse.Namespace) -> int:
     """Reads until a limit or Ctrl-C; returns the exit code."""
-    if wish.group is not None and wish.partitions:
+    position = _position(options)
+    connection = chosen_connection(options)
+    silence_ms_max = None if options.timeout is None else duration_ms(options.timeout)
+    if options.group is not None and options.partition:
         raise WrongUse(
             "--partition and --group exclude each other: a group is given its partitions"
         )
-    if wish.group is not None and wish.start not in (Start.START, Start.END):
+    if options.group is not None and position.start not in (Start.START, Start.END):
         raise WrongUse(
             "a group goes on where it stopped; --from and --since cannot move it",
             remedy="strandline group reset-offsets GROUP does",
         )
     cluster = Cluster(connection)
-    keys = _partitions(cluster, wish)
+    topics = list(dict.fromkeys(options.topics))
+    keys = _partitions(cluster, topics, options.partition)
     from confluent_kafka import Consumer
 
     with settings_checked():
         consumer = Consumer(
             connection.client_settings(
                 # librdkafka requires one even if it is not used.
-                group_id=wish.group or "strandline-cli",
-                enable_auto_commit=wish.group is not None,
+                group_id=options.group or "strandline-cli",
+                enable_auto_commit=options.group is not None,
                 enable_auto_offset_store=False,
-                auto_offset_reset="earliest" if wish.start is Start.START else "latest",
+                auto_offset_reset="earliest" if position.start is Start.START else "latest",
                 enable_partition_eof=True,
             ),
             logger=quiet_logger(),
         )
+    is_waiting = position.start is Start.END and not options.until_end and not options.group
     try:
-        if wish.group is not None:
-            consumer.subscribe(list(wish.topics))
+        if options.group is not None:
+            consumer.subscribe(topics)
         else:
-            _assign(consumer, cluster, wish, keys)
-        if not wish.quiet and wish.start is Start.END and not wish.until_end and not wish.group:
+            _assign(consumer, _starts(cluster, position, keys, quiet=options.quiet))
+        if is_waiting and not options.quiet:
             remark("waiting for new records; --from start reads those that are there, Ctrl-C ends")
-        count = _copy(consumer, wish, _writer(wish.output))
+        count = _copy(consumer, options, silence_ms_max)
     except KeyboardInterrupt:
         return 0
     finally:
         consumer.close()
-    if not wish.quiet:
+    if not options.quiet:
         remark(counted(count, "record"))
     return 0
 
 
-def _partitions(cluster: Cluster, wish: ConsumeOptions) -> list[Key]:
+def _partitions(cluster: Cluster, topics: Sequence[str], numbers: Sequence[int]) -> list[Key]:
     keys = []
-    for topic in cluster.topics(wish.topics):
+    for topic in cluster.topics(topics):
         there = {place.partition for place in topic.partitions}
-        absent = sorted(set(wish.partitions) - there)
+        absent = sorted(set(numbers) - there)
         if absent:
             raise WrongUse(f"topic {topic.name!r} has no partition {absent[0]}")
-        keys += [(topic.name, number) for number in sorted(set(wish.partitions) or there)]
+        keys += [(topic.name, number) for number in sorted(set(numbers) or there)]
     return keys
 
 
-def _assign(
-    consumer: Consumer, cluster: Cluster, wish: ConsumeOptions, keys: Sequence[Key]
-) -> None:
+def _assign(consumer: Consumer, starts: Mapping[Key, int]) -> None:
     from confluent_kafka import TopicPartition
 
-    starts = _starts(cluster, wish, keys)
-    consumer.assign(
-        [TopicPartition(topic, number, starts[topic, number]) for topic, number in keys]
-    )
+    consumer.assign([TopicPartition(*key, offset) for key, offset in starts.items()])
 
 
-def _starts(cluster: Cluster, wish: ConsumeOptions, keys: Sequence[Key]) -> dict[Key, int]:
+def _starts(
+    cluster: Cluster, position: Position, keys: Sequence[Key], *, quiet: bool
+) -> dict[Key, int]:
     """Returns the start offset of each partition; always inside its log."""
-    if wish.start is Start.START:
+    if position.start is Start.START:
         return cluster.start_offsets(keys)
     ends = cluster.end_offsets(keys)
-    if wish.start is Start.END:
+    if position.start is Start.END:
         return ends
-    if wish.start is Start.MOMENT:
-        found = cluster.offsets_at(keys, TimestampMs(wish.start_number))
+    if position.start is Start.MOMENT:
+        found = cluster.offsets_at(keys, TimestampMs(position.number))
         return {key: ends[key] if offset is None else offset for key, offset in found.items()}
     starts = cluster.start_offsets(keys)
-    if wish.start is Start.LAST:
-        return {key: max(ends[key] - wish.start_number, starts[key]) for key in keys}
-    for line in strays(wish.start_number, starts, ends):
-        if not wish.quiet:
+    if position.start is Start.LAST:
+        return {key: max(ends[key] - position.number, starts[key]) for key in keys}
+    for line in _strays(position.number, starts, ends):
+        if not quiet:
             remark(line)
-    return {key: min(max(wish.start_number, starts[key]), ends[key]) for key in keys}
+    return {key: min(max(position.number, starts[key]), ends[key]) for key in keys}
 
 
-def strays(offset: Offset, starts: Mapping[Key, int], ends: Mapping[Key, int]) -> list[str]:
+def _strays(offset: Offset, starts: Mapping[Key, int], ends: Mapping[Key, int]) -> list[str]:
     """Names the partitions without the requested offset, and their actual start.
 
     Raises WrongUse if it is beyond the end of all: waiting there, or reading nothing, would look as
@@ -280,24 +245,25 @@ def _place(key: Key) -> str:
     return f"{key[0]}-{key[1]}"
 
 
-def _copy(consumer: Consumer, wish: ConsumeOptions, write: Callable[[ReadRecord], None]) -> int:
+def _copy(consumer: Consumer, options: argparse.Namespace, silence_ms_max: int | None) -> int:
     """Writes records until a limit is reached; returns how many."""
+    write = _writer(options)
     clock = SystemClock()
     heard_s = clock.monotonic_s()
     at_end: set[Key] = set()
     count = 0
-    waits_from_s: float | None = None if wish.group is None or wish.quiet else heard_s
+    waits_from_s: float | None = None if options.group is None or options.quiet else heard_s
     while True:
         wanted = RECORDS_PER_POLL
-        if wish.record_count_max is not None:
-            wanted = min(wanted, wish.record_count_max - count)
+        if options.max_messages is not None:
+            wanted = min(wanted, options.max_messages - count)
             if wanted <= 0:
                 return count
         messages = consumer.consume(wanted, POLL_SECONDS)
         for message in _records(messages, at_end):
             write(_seen(message))
             count += 1
-            if wish.group is not None:
+            if options.group is not None:
                 consumer.store_offsets(message)
         if messages:
             sys.stdout.flush()
@@ -309,12 +275,12 @@ def _copy(consumer: Consumer, wish: ConsumeOptions, write: Callable[[ReadRecord]
             waits_from_s = None
             remark(
                 "still without a partition: other members have them all (strandline group describe"
-                f" {wish.group}), or the group is not served (strandline status)"
+                f" {options.group}), or the group is not served (strandline status)"
             )
-        if wish.until_end and assigned and assigned <= at_end:
+        if options.until_end and assigned and assigned <= at_end:
             return count
         silence_ms = (clock.monotonic_s() - heard_s) * 1000
-        if wish.silence_ms_max is not None and silence_ms >= wish.silence_ms_max:
+        if silence_ms_max is not None and silence_ms >= silence_ms_max:
             return count
 
 
@@ -354,11 +320,11 @@ def _bytes(content: str | bytes | None) -> bytes | None:
     return content.encode() if isinstance(content, str) else content
 
 
-def _writer(output: Output) -> Callable[[ReadRecord], None]:
+def _writer(options: argparse.Namespace) -> Callable[[ReadRecord], None]:
     out = sys.stdout
-    if output is Output.JSON:
+    if options.json:
         return lambda record: _write_line(json_of(record))
-    if output is Output.VALUE:
+    if options.value:
         # Unchanged: the value may be binary, and a pipe takes it.
         out.flush()
         return lambda record: _write_value(record.value)

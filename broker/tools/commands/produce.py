@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -96,40 +95,6 @@ def add_produce(commands: Commands) -> None:
     add_connection(parser)
 
 
-def _produce(options: argparse.Namespace) -> int:
-    headers: Sequence[tuple[str, str]] = [pair(text) for text in options.header]
-    return produce(
-        chosen_connection(options),
-        options.topic,
-        source=options.file,
-        line_format=LineFormat(
-            as_json=options.json,
-            whole=options.whole,
-            key_separator=options.key_separator,
-            parse_headers=options.parse_headers,
-            null_text=options.null,
-        ),
-        headers=tuple((name, value.encode()) for name, value in headers),
-        key=options.key,
-        partition=options.partition,
-        compression=options.compression,
-        acks=options.acks,
-        quiet=options.quiet,
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LineFormat:
-    """The format of the input."""
-
-    as_json: bool = False
-    # The whole input is one record's value.
-    whole: bool = False
-    key_separator: str | None = None
-    parse_headers: bool = False
-    null_text: str | None = None
-
-
 class _Deliveries:
     """Counts the delivery reports."""
 
@@ -155,24 +120,15 @@ class _Deliveries:
             )
 
 
-def produce(
-    connection: ClusterConnection,
-    topic: str,
-    *,
-    source: Path | None,
-    line_format: LineFormat,
-    headers: tuple[tuple[str, bytes | None], ...],
-    key: str | None,
-    partition: int | None,
-    compression: str,
-    acks: str,
-    quiet: bool,
-) -> int:
+def _produce(options: argparse.Namespace) -> int:
     """Sends the whole input; returns the exit code."""
+    topic, source, quiet = options.topic, options.file, options.quiet
+    connection = chosen_connection(options)
+    headers = [(name, value.encode()) for name, value in map(pair, options.header)]
     require_library()
-    if key is not None and line_format.key_separator is not None:
+    if options.key is not None and options.key_separator is not None:
         raise WrongUse("--key and --key-separator exclude each other")
-    if line_format.key_separator == "":
+    if options.key_separator == "":
         raise WrongUse("--key-separator is empty; write what stands between key and value")
     connection.check_reachable()
     clock = SystemClock()
@@ -180,22 +136,20 @@ def produce(
     interactive = source is None and sys.stdin.isatty()
     if interactive and not quiet:
         remark(f"each line becomes a record in {topic}; end with Ctrl-D")
-    producer = _make_producer(
-        connection, acks=acks, compression=compression, linger_ms=0 if interactive else LINGER_MS
-    )
+    producer = _make_producer(connection, options, linger_ms=0 if interactive else LINGER_MS)
     deliveries = _Deliveries()
-    fixed_key = None if key is None else key.encode()
+    fixed_key = _encoded(options.key)
     sent_bytes = 0
     try:
         with _opened(source) as stream:
-            for count, record in enumerate(_records(stream, line_format), start=1):
+            for count, record in enumerate(_records(stream, options), start=1):
                 _send(
                     producer,
                     topic,
                     record,
                     key=record.key if fixed_key is None else fixed_key,
                     headers=[*headers, *record.headers],
-                    partition=partition,
+                    partition=options.partition,
                     deliveries=deliveries,
                 )
                 sent_bytes += len(record.value or b"")
@@ -220,16 +174,16 @@ def produce(
 
 
 def _make_producer(
-    connection: ClusterConnection, *, acks: str, compression: str, linger_ms: int
+    connection: ClusterConnection, options: argparse.Namespace, *, linger_ms: int
 ) -> Producer:
     from confluent_kafka import Producer
 
     with settings_checked():
         return Producer(
             connection.client_settings(
-                acks=acks,
-                enable_idempotence=acks in ("all", "-1"),
-                compression_type=compression,
+                acks=options.acks,
+                enable_idempotence=options.acks == "all",
+                compression_type=options.compression,
                 linger_ms=linger_ms,
                 message_max_bytes=LINE_BYTES_MAX,
                 message_timeout_ms=int(REQUEST_SECONDS_MAX * 1000),
@@ -274,25 +228,28 @@ def _send(
             return
 
 
-def _records(stream: BinaryIO, line_format: LineFormat) -> Iterator[NewRecord]:
-    if line_format.whole:
+def _records(stream: BinaryIO, options: argparse.Namespace) -> Iterator[NewRecord]:
+    if options.whole:
         yield NewRecord(value=_bounded(stream.read(LINE_BYTES_MAX + 1)))
         return
-    separator = None if line_format.key_separator is None else line_format.key_separator.encode()
-    null_text = None if line_format.null_text is None else line_format.null_text.encode()
+    separator, null_text = _encoded(options.key_separator), _encoded(options.null)
     for number, line in enumerate(_lines(stream), start=1):
         try:
-            if line_format.as_json:
+            if options.json:
                 yield _with_a_time(record_of_json(line))
             else:
                 yield record_of_line(
                     line,
                     key_separator=separator,
-                    parse_headers=line_format.parse_headers,
+                    parse_headers=options.parse_headers,
                     null_text=null_text,
                 )
         except WrongUse as error:
             raise WrongUse(f"line {number}: {error}") from None
+
+
+def _encoded(text: str | None) -> bytes | None:
+    return None if text is None else text.encode()
 
 
 def _with_a_time(record: NewRecord) -> NewRecord:
