@@ -13,14 +13,14 @@ from strandline.spark_lake.plan.splits import Candidate, SegmentSlice
 from strandline.spark_lake.query.pruning import covers, prune
 from strandline.storage.records.columns.columns import RowLimits
 from strandline.storage.remote.segment.meta import ChunkStatistics, SegmentStatistics
-from tests.unit.storage.remote.manifests import entry_of
+from tests.unit.storage.remote.manifests import entry
 
 MIB = 1 << 20
 # Three chunks of a hundred records, one each millisecond from 1000 on.
 CHUNK_RECORDS = 100
 START_MS = 1000
 ENTRY = replace(
-    entry_of(0, 3 * CHUNK_RECORDS, size_bytes=3 * MIB),
+    entry(0, 3 * CHUNK_RECORDS, size_bytes=3 * MIB),
     min_timestamp_ms=START_MS,
     max_timestamp_ms=START_MS + 3 * CHUNK_RECORDS - 1,
 )

@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from typing import Any, TypeVar
 
 from strandline.storage.files import FileRange
-from strandline.storage.model import TopicIdPartition
 from strandline.storage.remote.object_store.interface import ObjectStore
 from strandline.storage.remote.object_store.memory import MemoryStore
 from strandline.storage.remote.reader.cold_reader import ColdRead, ColdReader
 from strandline.storage.remote.reader.config import ColdReaderConfig
 from strandline.storage.remote.reader.downloads import DownloadPace
-from tests.support.archived_segments import (
-    ArchivedSegment,
-    archive_segment,
-    make_log,
-)
+from tests.support.archived_segments import ArchivedSegment, archive_segment, make_log
+from tests.unit.storage.remote.manifests import PARTITION
 
 T = TypeVar("T")
 
-PARTITION = TopicIdPartition("orders", uuid.UUID("00000000-0000-4000-8000-00000000002a"), 0)
 ALL_BYTES = 10**9
 WAIT_S_MAX = 60.0
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 from strandline.storage.tiering.audit.orphans import (
     SAFE_REASONS,
     OrphanReason,
@@ -12,13 +10,7 @@ from strandline.storage.tiering.audit.orphans import (
     delete_safe_orphans,
     find_orphans,
 )
-from strandline.storage.tiering.audit.scrub import Depth, Scrub
-from tests.unit.storage.tiering.harness import (
-    GRACE_MS,
-    ID_PARTITION,
-    Rig,
-    keys_of,
-)
+from tests.unit.storage.tiering.harness import GRACE_MS, Rig, keys_of
 
 HEAL_ROUNDS = 4
 
@@ -48,6 +40,4 @@ def check_bucket(rig: Rig, *, is_disk_lost: bool = False) -> None:
     if is_disk_lost:
         delete_orphans(rig.store, find_orphans(rig.store, now_ms=now_ms + grace_ms, grace_ms=0))
     assert set(rig.data_keys()) == keys_of(rig.manifest)
-    with ThreadPoolExecutor(2) as executor:
-        report = Scrub(rig.store, executor, depth=Depth.EVERYTHING).check(ID_PARTITION)
-    assert report.findings == ()
+    rig.assert_archive_is_whole()

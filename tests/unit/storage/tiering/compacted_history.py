@@ -34,7 +34,6 @@ from strandline.storage.errors import TierUnavailable
 from strandline.storage.local.formats.producer_state import MarkerType
 from strandline.storage.local.log.append_rules import AppendOrigin
 from strandline.storage.records.batch.any_batch import walk
-from strandline.storage.records.batch.batch import BatchHeader
 from strandline.storage.records.batch.record import Record, encode_batch, iter_records
 from strandline.storage.records.compression import Codec
 from strandline.storage.remote.manifest.entries import SegmentEntry
@@ -45,11 +44,8 @@ from strandline.storage.remote.segment import meta as segment_meta
 from strandline.storage.remote.segment.meta import Section
 from strandline.storage.tiering.audit.orphans import compare, delete_orphans
 from tests.unit.storage.local.builders import marker
-from tests.unit.storage.tiering.compacted_rig import (
-    DELETE_RETENTION_MS,
-    CompactedRig,
-    SlowReader,
-)
+from tests.unit.storage.tiering.harness import Rig
+from tests.unit.storage.tiering.slow_reader import DELETE_RETENTION_MS, SlowReader
 
 KEYS = [b"%d" % number for number in range(6)]
 GRACE_MS = 2500
@@ -88,11 +84,11 @@ class Found(NamedTuple):
     value: bytes | None
 
 
-class History(CompactedRig):
-    """See the top of this file."""
+class History(Rig):
+    """A compacted tiered log with random events, checked against the model after each."""
 
     def __init__(self, folder: Path, *, config: LogConfig, merge: int, draw: random.Random) -> None:
-        super().__init__(folder, config=config, merge=merge, grace_ms=GRACE_MS)
+        super().__init__(folder, config=config, merge_target_bytes=merge, grace_ms=GRACE_MS)
         self.draw = draw
         self.sent: dict[int, Sent] = {}
         self._sequence = 0
@@ -148,12 +144,6 @@ class History(CompactedRig):
     async def records(self, from_offset: int | None = None) -> list[Record]:
         return [r for r in await super().records(from_offset) if self._is_data(r.offset)]
 
-    async def some_records(self, offset: int) -> list[tuple[BatchHeader, Record | None]]:
-        return [
-            (header, record if record is not None and self._is_data(record.offset) else None)
-            for header, record in await super().some_records(offset)
-        ]
-
     def _is_data(self, offset: int) -> bool:
         return offset in self.sent and not self.sent[offset].is_aborted
 
@@ -161,7 +151,7 @@ class History(CompactedRig):
 
     async def live(self, events: int) -> None:
         """So many events, with a look at everything after each."""
-        readers = [SlowReader(self), SlowReader(self)]
+        readers = [SlowReader(self, is_data=self._is_data) for _ in range(2)]
         for number in range(events):
             await self._happen(self.draw.choice(EVENTS), number, readers)
             self.check()
@@ -312,7 +302,7 @@ class History(CompactedRig):
     # --- the model -----------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Compares everything with the model; see the top of this file."""
+        """Compares everything with the model."""
         manifest = self.manifest
         entries = self.entries(manifest)
         self._check_objects(manifest, entries)

@@ -5,12 +5,20 @@ async with Rig(tmp_path) as rig:
     rig.roll()
     await rig.settle()         # whatever tiering and retention would do by now
     await rig.crash()          # forget everything that is not on disk or in the store
+
+async with Rig(tmp_path, config=COMPACTED) as rig:
+    rig.put((b"key", b"1"))    # one batch
+    rig.seal()
+    await rig.clean()          # one round of the local cleaner
+    await rig.settle()
+    await rig.assert_nothing_is_lost()
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
+import os
 import shutil
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -25,13 +33,15 @@ from strandline.retention.jump_guard import JumpGuard
 from strandline.storage.clock import ManualClock
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.files import FileRange
-from strandline.storage.local.cleaner.process import CleanerProcess
+from strandline.storage.local.cleaner.cleaner import CleanerConfig, LogCleaner
 from strandline.storage.local.formats import checkpoint
 from strandline.storage.local.log.log import LocalLog
 from strandline.storage.local.log_dirs import missing_folder_mark
 from strandline.storage.metrics import MetricRegistry
-from strandline.storage.model import TopicIdPartition, TopicPartition
-from strandline.storage.records.batch.record import Record, encode_batch
+from strandline.storage.model import Isolation, TopicIdPartition, TopicPartition
+from strandline.storage.records.batch.any_batch import walk
+from strandline.storage.records.batch.record import Record, encode_batch, iter_records
+from strandline.storage.records.compression import Codec
 from strandline.storage.remote.keys import manifest_key
 from strandline.storage.remote.manifest.manifest import Manifest
 from strandline.storage.remote.manifest.store import load
@@ -39,6 +49,7 @@ from strandline.storage.remote.manifest.topic_info import TopicInfo
 from strandline.storage.remote.object_store.interface import ObjectStore
 from strandline.storage.remote.object_store.memory import MemoryStore
 from strandline.storage.remote.reader.cold_reader import ColdReader
+from strandline.storage.tiering.audit.scrub import Depth, Scrub
 from strandline.storage.tiering.copy.inspection import SegmentFacts
 from strandline.storage.tiering.copy.inspector import InspectionRequest, SegmentInspector, carry_out
 from strandline.storage.tiering.log.statistics import PartitionStatistics
@@ -47,6 +58,8 @@ from strandline.storage.tiering.manager.manager import TieringManager
 from strandline.storage.tiering.partition.config import TieringConfig, TieringExecutors
 from strandline.storage.tiering.policy.ownership import Ownership
 from strandline.storage.tiering.policy.retry import RetryPolicy
+from tests.unit.storage.local.compaction import InlineProcess, InThisThread
+from tests.unit.storage.tiering.threaded_cleaner import ThreadedCleaner
 
 TOPIC = "flights"
 TOPIC_ID = UUID("6f8c9a52-6d0c-4a4e-9f5b-0d6a3f1b2c3d")
@@ -62,7 +75,13 @@ CONFIG = LogConfig(
     file_delete_delay_ms=0,
     segment_bytes=1 << 30,
 )
-
+COMPACTED = replace(
+    CONFIG,
+    cleanup_policy=("compact",),
+    min_cleanable_dirty_ratio=0.0,
+    delete_retention_ms=10_000,
+    segment_bytes=4000,
+)
 
 # A test that hangs fails after this; each takes milliseconds, or seconds on a loaded machine.
 TEST_S_MAX = 120.0
@@ -113,7 +132,7 @@ class Executors:
 
 
 class Rig:
-    """See the top of this file."""
+    """A partition with its tiering, its retention and its cleaner."""
 
     def __init__(
         self,
@@ -146,6 +165,8 @@ class Rig:
         self.inspector = inspector or DirectInspector(self.clock)
         self.executors = Executors.new(self.copies)
         self.sent: list[bytes] = []
+        # The last value of each key that `put` appended.
+        self.latest: dict[bytes, bytes | None] = {}
         # The cleaner's checkpoint, as LogDirs keeps it.
         self.cleaned_offset: int | None = None
         self.purged: list[TopicInfo] = []
@@ -211,7 +232,7 @@ class Rig:
             believed_ms=self.guard.now_ms,
             config=self.tiering_config,
             inspector=self.inspector,
-            cleaner=self.make_cleaner(),
+            cleaner=ThreadedCleaner(self.clock),
             metrics=self.metrics,
             on_topic_purged=self.purged.append,
             ownership=self.ownership,
@@ -230,10 +251,6 @@ class Rig:
         )
         if start:
             await self.manager.start()
-
-    def make_cleaner(self) -> CleanerProcess | None:
-        """What compacts the archive; None: the real thing, which starts when it is needed."""
-        return None
 
     def attach(self) -> None:
         self.manager.attach(self.log, self.topic_info, leader_epoch=self.leader_epoch)
@@ -282,8 +299,47 @@ class Rig:
         self.log.append(memoryview(batch), leader_epoch=self.leader_epoch)
         self.sent.append(bytes(batch))
 
+    def put(
+        self,
+        *records: tuple[bytes, bytes | None],
+        codec: Codec = Codec.NONE,
+        producer_id: int = -1,
+    ) -> None:
+        """One batch of (key, value); with `producer_id` the first one of that producer."""
+        first = -1 if producer_id < 0 else 0
+        batch = encode_batch(
+            [
+                Record(offset=i, timestamp_ms=self.clock.now_ms() + i, key=key, value=value)
+                for i, (key, value) in enumerate(records)
+            ],
+            codec=codec,
+            producer_id=producer_id,
+            producer_epoch=first,
+            base_sequence=first,
+        )
+        self.log.append(memoryview(bytearray(batch)), leader_epoch=self.leader_epoch)
+        self.latest.update(records)
+
     def roll(self) -> None:
         self.log.local.roll()
+
+    def seal(self) -> None:
+        # Segments without timestamps have the age of their file.
+        for segment in self.log.local.segments:
+            os.utime(segment.log_path, ns=(self.clock.now_ms() * 1_000_000,) * 2)
+        self.roll()
+        self.log.local.flush()
+
+    async def clean(self) -> int:
+        return await LogCleaner(
+            lambda: [self.log.local],
+            offsets=_CleanedOffset(self),
+            executor=InThisThread(),
+            clock=self.clock,
+            settings=CleanerConfig,
+            believed_ms=self.guard.now_ms,
+            make_process=InlineProcess,  # type: ignore[arg-type]
+        ).run_once()
 
     def produce_segments(self, count: int, record_count: int = 10) -> None:
         """`count` closed segments of one batch each; the active one is empty."""
@@ -348,30 +404,60 @@ class Rig:
             if info.key.endswith((".log", ".meta", ".tail"))
         ]
 
+    async def read(
+        self,
+        offset: int,
+        *,
+        bytes_max: int = 1 << 20,
+        isolation: Isolation = Isolation.READ_UNCOMMITTED,
+    ) -> tuple[bytes, int]:
+        """One fetch, from whichever tier: its batches, and the offset of the next one."""
+        local = self.log.read(offset, bytes_max=bytes_max, isolation=isolation)
+        if local is not None:
+            assert local.range is not None or offset == self.log.end_offset
+            return b"" if local.range is None else local.range.read(), local.next_offset
+        cold = await self.log.read_remote(offset, bytes_max=bytes_max, isolation=isolation)
+        parts = (p.read() if isinstance(p, FileRange) else bytes(p) for p in cold.buffers)
+        return b"".join(parts), cold.next_offset
+
     async def read_all(self, from_offset: int | None = None) -> bytes:
-        """Every batch from `from_offset` (the log start) to the end, from whichever tier."""
+        """Every batch from `from_offset` (the log start) to the end."""
         offset = self.log.log_start_offset if from_offset is None else from_offset
         found: list[bytes] = []
         while offset < self.log.end_offset:
-            local = self.log.read(offset, bytes_max=1 << 20)
-            if local is not None:
-                assert local.range is not None
-                found.append(local.range.read())
-                offset = local.next_offset
-            else:
-                cold = await self.log.read_remote(offset, bytes_max=1 << 20)
-                found.extend(
-                    part.read() if isinstance(part, FileRange) else bytes(part)
-                    for part in cold.buffers
-                )
-                offset = cold.next_offset
+            content, offset = await self.read(offset)
+            found.append(content)
         return b"".join(found)
+
+    async def records(self, from_offset: int | None = None) -> list[Record]:
+        content = await self.read_all(from_offset)
+        return [
+            record
+            for batch in walk(content)
+            for record in iter_records(content, batch.header, batch.position)
+        ]
 
     async def assert_everything_is_readable(self) -> None:
         """All that was ever sent comes back, byte for byte, from the log start on."""
         expected = b"".join(self.sent)
         assert self.log.log_start_offset == 0
         assert await self.read_all(0) == expected
+
+    async def assert_nothing_is_lost(self) -> None:
+        """A reader from the beginning ends with the latest value of every key."""
+        table: dict[bytes, bytes | None] = {}
+        offsets: list[int] = []
+        for record in await self.records():
+            assert record.key is not None
+            table[bytes(record.key)] = None if record.value is None else bytes(record.value)
+            offsets.append(record.offset)
+        assert offsets == sorted(set(offsets))
+        assert living(table) == living(self.latest)
+
+    def assert_archive_is_whole(self) -> None:
+        with ThreadPoolExecutor(2) as executor:
+            report = Scrub(self.store, executor, depth=Depth.EVERYTHING).check(ID_PARTITION)
+        assert report.findings == ()
 
 
 def keys_of(manifest: Manifest | None) -> set[str]:
@@ -380,3 +466,30 @@ def keys_of(manifest: Manifest | None) -> set[str]:
         return set()
     segments = {key for entry in manifest.segments for key in (entry.log_key, entry.meta_key)}
     return segments | {part.key for part in manifest.tail}
+
+
+def living(table: dict[bytes, bytes | None]) -> dict[bytes, bytes]:
+    return {key: value for key, value in table.items() if value is not None}
+
+
+async def in_three_segments(rig: Rig) -> None:
+    """An archive of keyed records that no round has compacted yet, nor will until it is told to."""
+    rig.configure(min_cleanable_dirty_ratio=1.0)
+    for value in (b"1", b"2", b"3"):
+        rig.put((b"a", value), (b"only-" + value, value))
+        rig.seal()
+        await rig.clean()
+        await rig.settle()
+
+
+class _CleanedOffset:
+    """The cleaner's checkpoint, which a crash leaves."""
+
+    def __init__(self, rig: Rig) -> None:
+        self._rig = rig
+
+    def cleaned_offset(self, _opened: LocalLog) -> int | None:
+        return self._rig.cleaned_offset
+
+    def write_cleaned_offset(self, opened: LocalLog, offset: int) -> None:
+        self._rig.cleaned_offset = opened.cleaned_offset = offset

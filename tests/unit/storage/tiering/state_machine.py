@@ -20,7 +20,6 @@ import contextlib
 import re
 import tempfile
 from collections.abc import Awaitable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -40,15 +39,7 @@ from strandline.storage.errors import (
 from strandline.storage.local.formats import checkpoint
 from strandline.storage.remote.object_store.memory import Fault, Timing
 from strandline.storage.tiering.audit.orphans import compare, delete_orphans
-from strandline.storage.tiering.audit.scrub import Depth, Scrub
-from tests.unit.storage.tiering.harness import (
-    CONFIG,
-    GRACE_MS,
-    ID_PARTITION,
-    PARTITION,
-    Rig,
-    keys_of,
-)
+from tests.unit.storage.tiering.harness import CONFIG, GRACE_MS, PARTITION, Rig, keys_of
 
 BATCH = 10
 UPLOAD_MS = 5000
@@ -65,7 +56,7 @@ NEVER_AGAIN = re.compile(r"\.(log|meta|tail)$|/manifest/")
 
 
 class TieredPartition(RuleBasedStateMachine):
-    """See the top of this file."""
+    """A tiered partition, and the rules and invariants of its life."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -396,9 +387,7 @@ class TieredPartition(RuleBasedStateMachine):
         assert found.missing_keys == ()
         delete_orphans(rig.store, found.orphans)
         assert set(rig.data_keys()) == keys_of(rig.manifest)
-        with ThreadPoolExecutor(2) as executor:
-            report = Scrub(rig.store, executor, depth=Depth.EVERYTHING).check(ID_PARTITION)
-        assert report.findings == ()
+        rig.assert_archive_is_whole()
 
 
 TieredPartition.TestCase.settings = settings(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from dataclasses import replace
 
 import pytest
@@ -14,11 +13,9 @@ from strandline.storage.errors import (
     ObjectCorrupt,
     TierUnavailable,
 )
-from strandline.storage.model import EpochStart, TopicIdPartition
-from strandline.storage.remote.keys import manifest_key, partition_folder
+from strandline.storage.remote.keys import manifest_key
 from strandline.storage.remote.manifest import store as manifest_store
 from strandline.storage.remote.manifest.entries import SegmentEntry
-from strandline.storage.remote.manifest.manifest import Manifest
 from strandline.storage.remote.manifest.store import (
     PAGES_MERGED,
     ManifestPages,
@@ -27,33 +24,15 @@ from strandline.storage.remote.manifest.store import (
     load,
 )
 from strandline.storage.remote.object_store.memory import Fault, MemoryStore, Timing
+from tests.unit.storage.remote import manifests
+from tests.unit.storage.remote.manifests import EMPTY, PARTITION
 
-PARTITION = TopicIdPartition("orders", uuid.UUID("00000000-0000-4000-8000-00000000002a"), 0)
-EMPTY = Manifest(topic="orders", topic_id=PARTITION.topic_id, partition=0)
 KEY = manifest_key(PARTITION)
-
-
-FOLDER = partition_folder(PARTITION)
 
 
 def entry(number: int) -> SegmentEntry:
     """Segment [10 n, 10 n + 10) with times 10 n to 10 n + 9."""
-    return SegmentEntry(
-        base_offset=10 * number,
-        end_offset=10 * number + 10,
-        leader_epochs=(EpochStart(0, 0),),
-        size_bytes=100,
-        record_count=10,
-        min_timestamp_ms=10 * number,
-        max_timestamp_ms=10 * number + 9,
-        log_key=f"{FOLDER}{number}.log",
-        meta_key=f"{FOLDER}{number}.meta",
-        log_crc32c=0,
-        meta_size_bytes=10,
-        meta_crc32c=0,
-        has_transactions=False,
-        uploaded_ms=0,
-    )
+    return manifests.entry(10 * number, 10 * number + 10, time_ms=10 * number)
 
 
 def grow(store: MemoryStore, count: int) -> StoredManifest:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from strandline.storage.model import TopicIdPartition
 from strandline.storage.remote.object_store.memory import MemoryStore
 from strandline.storage.remote.reader.cold_reader import ColdReader
 from strandline.storage.remote.reader.config import ColdReaderConfig
 from strandline.storage.remote.segment.index_cache import IndexCache
 from tests.support.archived_segments import ArchivedSegment, archive_segment, make_log
+from tests.unit.storage.remote.manifests import PARTITION
 
-PARTITION = TopicIdPartition("orders", uuid.UUID("00000000-0000-4000-8000-00000000002a"), 0)
 BATCHES = 40
 
 
@@ -30,12 +27,6 @@ def segments() -> list[ArchivedSegment]:
 
 
 STORE = MemoryStore()
-
-
-@pytest.fixture
-def executor() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(4) as pool:
-        yield pool
 
 
 async def read_each(reader: ColdReader, segments: list[ArchivedSegment]) -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from strandline.storage.clock import ManualClock
 from strandline.storage.remote.manifest.compaction_mark import CompactionMark, next_mark
-from tests.unit.storage.tiering.compacted_rig import COMPACTED, DELETE_RETENTION_MS, CompactedRig
-from tests.unit.storage.tiering.harness import GRACE_MS, Rig, asynchronous
+from tests.unit.storage.tiering.harness import COMPACTED, GRACE_MS, Rig, asynchronous
+from tests.unit.storage.tiering.slow_reader import DELETE_RETENTION_MS
 
 YEAR_MS = 365 * 24 * 3600 * 1000
 
@@ -119,7 +119,7 @@ async def test_a_clock_that_jumps_ahead_takes_no_tombstone_from_either_tier(
 ) -> None:
     clock = JumpingClock()
     config = replace(COMPACTED, delete_retention_ms=DELETE_RETENTION_MS)
-    async with CompactedRig(tmp_path, config=config, clock=clock) as rig:
+    async with Rig(tmp_path, config=config, clock=clock) as rig:
 
         async def archive(key: bytes, value: bytes | None, *, pass_ms: int) -> None:
             rig.put((key, value))

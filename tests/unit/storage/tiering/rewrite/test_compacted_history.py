@@ -33,8 +33,8 @@ from strandline.storage.remote.segment import meta as segment_meta
 from strandline.storage.tiering.rewrite import compaction, merging
 from strandline.storage.tiering.rewrite.compaction import CompactionRound, CompactionSteps
 from tests.unit.storage.tiering.compacted_history import GRACE_MS, History
-from tests.unit.storage.tiering.compacted_rig import COMPACTED, DELETE_RETENTION_MS
-from tests.unit.storage.tiering.harness import asynchronous
+from tests.unit.storage.tiering.harness import COMPACTED, asynchronous
+from tests.unit.storage.tiering.slow_reader import DELETE_RETENTION_MS
 
 Patch = pytest.MonkeyPatch
 EVENTS = 100

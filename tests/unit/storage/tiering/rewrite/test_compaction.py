@@ -21,26 +21,23 @@ from strandline.storage.remote.manifest.topic_info import TopicInfo
 from strandline.storage.remote.object_store.memory import Fault
 from strandline.storage.tiering.audit.orphans import compare, delete_orphans
 from strandline.storage.tiering.log.unified_log import UnifiedLog
-from tests.unit.storage.tiering.compacted_rig import (
-    COMPACTED,
-    DELETE_RETENTION_MS,
-    CompactedRig,
-    SlowReader,
-    in_three_segments,
-)
 from tests.unit.storage.tiering.harness import (
+    COMPACTED,
     GRACE_MS,
     PARTITION,
     TOPIC,
+    Rig,
     asynchronous,
+    in_three_segments,
     keys_of,
 )
+from tests.unit.storage.tiering.slow_reader import DELETE_RETENTION_MS, SlowReader
 
 # The last of the leader epoch of a log's first batch.
 EPOCH_BYTE = 15
 
 
-async def compacted_once(rig: CompactedRig) -> None:
+async def compacted_once(rig: Rig) -> None:
     """Segments with gaps at the ends, batches without records, and one segment without batches."""
     for round_number in range(3):
         for number in range(4):
@@ -57,7 +54,7 @@ async def test_a_log_that_was_compacted_is_archived_when_it_becomes_a_tiered_one
     tmp_path: Path,
 ) -> None:
     config = replace(COMPACTED, remote_storage_enable=False, segment_bytes=300)
-    async with CompactedRig(tmp_path, config=config) as rig:
+    async with Rig(tmp_path, config=config) as rig:
         await compacted_once(rig)
         assert await rig.clean() == 1
         sizes = [segment.size_bytes for segment in rig.log.local.segments]
@@ -92,7 +89,7 @@ async def test_a_reader_gets_no_row_of_answers_without_a_record_and_comes_to_the
 ) -> None:
     """Segments with nothing but the last batches of producers, in the middle and at the end."""
     config = replace(COMPACTED, segment_bytes=90)
-    async with CompactedRig(tmp_path, config=config) as rig:
+    async with Rig(tmp_path, config=config) as rig:
         for turn in range(2):
             rig.put((b"kept-%d" % turn, b"x"))
             for producer_id in range(12):
@@ -110,13 +107,7 @@ async def test_a_reader_gets_no_row_of_answers_without_a_record_and_comes_to_the
         offset, answers, found = 0, 0, []
         while offset < rig.log.end_offset:
             answers += 1
-            read = rig.log.read(offset, bytes_max=1 << 20, isolation=isolation)
-            if read is None:
-                cold = await rig.log.read_remote(offset, bytes_max=1 << 20, isolation=isolation)
-                content, offset = b"".join(map(bytes, cold.buffers)), cold.next_offset
-            else:
-                assert read.range is not None
-                content, offset = read.range.read(), read.next_offset
+            content, offset = await rig.read(offset, isolation=isolation)
             found += [batch.header.record_count for batch in walk(content)]
         assert sum(found) == 3
         assert answers <= 6
@@ -124,7 +115,7 @@ async def test_a_reader_gets_no_row_of_answers_without_a_record_and_comes_to_the
 
 @asynchronous
 async def test_a_segment_is_archived_when_the_cleaner_is_done_with_it(tmp_path: Path) -> None:
-    async with CompactedRig(tmp_path) as rig:
+    async with Rig(tmp_path, config=COMPACTED) as rig:
         rig.put((b"a", b"1"), (b"b", b"1"))
         rig.put((b"a", b"2"))
         rig.seal()
@@ -143,7 +134,7 @@ async def test_a_segment_is_archived_when_the_cleaner_is_done_with_it(tmp_path: 
 
 @asynchronous
 async def test_what_is_archived_is_not_compacted_on_this_disk_once_more(tmp_path: Path) -> None:
-    async with CompactedRig(tmp_path) as rig:
+    async with Rig(tmp_path, config=COMPACTED) as rig:
         rig.put((b"a", b"1"), (b"b", b"1"))
         rig.seal()
         await rig.clean()
@@ -162,7 +153,7 @@ async def test_what_is_archived_is_not_compacted_on_this_disk_once_more(tmp_path
 
 @asynchronous
 async def test_a_tombstone_stays_as_long_as_its_key_may_be_in_the_bucket(tmp_path: Path) -> None:
-    async with CompactedRig(tmp_path) as rig:
+    async with Rig(tmp_path, config=COMPACTED) as rig:
         rig.put((b"a", b"1"), (b"b", b"1"))
         rig.seal()
         await rig.clean()
@@ -195,7 +186,7 @@ SMALL_PAGES = {"root_entries_max": 3, "page_entries": 2}
 
 @asynchronous
 async def test_the_archive_is_compacted_when_newer_keys_came(tmp_path: Path) -> None:
-    async with CompactedRig(tmp_path) as rig:
+    async with Rig(tmp_path, config=COMPACTED) as rig:
         for value in (b"1", b"2", b"3"):
             rig.put((b"a", value), (b"b", value), (b"only-" + value, value))
             rig.seal()
@@ -224,7 +215,7 @@ async def test_the_archive_is_compacted_when_newer_keys_came(tmp_path: Path) -> 
 @asynchronous
 async def test_damage_in_the_bucket_is_not_compacted_into_new_segments(tmp_path: Path) -> None:
     """Offsets and epochs lie outside of the batches' CRCs; the manifest has that of all."""
-    async with CompactedRig(tmp_path) as rig:
+    async with Rig(tmp_path, config=COMPACTED) as rig:
         await in_three_segments(rig)
         manifest = rig.manifest
         assert manifest is not None
@@ -244,7 +235,7 @@ async def test_whoever_met_a_value_in_the_bucket_has_time_to_meet_its_tombstone(
     tmp_path: Path,
 ) -> None:
     config = replace(COMPACTED, delete_retention_ms=DELETE_RETENTION_MS)
-    async with CompactedRig(tmp_path, config=config) as rig:
+    async with Rig(tmp_path, config=config) as rig:
 
         async def archive(*records: tuple[bytes, bytes | None]) -> None:
             rig.put(*records)
@@ -279,7 +270,7 @@ async def test_whoever_met_a_value_in_the_bucket_has_time_to_meet_its_tombstone(
         await rig.assert_nothing_is_lost()
 
 
-async def tombstones(rig: CompactedRig) -> list[int]:
+async def tombstones(rig: Rig) -> list[int]:
     return [record.offset for record in await rig.records() if record.value is None]
 
 
@@ -289,7 +280,7 @@ def test_a_round_that_dies_at_a_step_is_made_again_and_leaves_only_orphans(
 ) -> None:
     @asynchronous
     async def run() -> None:
-        async with CompactedRig(tmp_path) as rig:
+        async with Rig(tmp_path, config=COMPACTED) as rig:
             for value in (b"1", b"2"):
                 rig.put((b"a", value), (b"only-" + value, value))
                 rig.seal()
@@ -322,7 +313,7 @@ async def test_a_round_over_sealed_pages_writes_them_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(manifest_store, "commit", partial(manifest_store.commit, **SMALL_PAGES))
-    async with CompactedRig(tmp_path, config=replace(COMPACTED, segment_bytes=200)) as rig:
+    async with Rig(tmp_path, config=replace(COMPACTED, segment_bytes=200)) as rig:
         rig.configure(min_cleanable_dirty_ratio=1.0)
         for number in range(9):
             rig.put((b"a", b"%d" % number), (b"only-%d" % number, b"x"))
@@ -342,7 +333,7 @@ async def test_a_round_over_sealed_pages_writes_them_anew(
         assert compare(rig.store, now_ms=rig.clock.now_ms(), grace_ms=0).orphans == ()
 
 
-async def until_in_the_middle(rig: CompactedRig) -> None:
+async def until_in_the_middle(rig: Rig) -> None:
     """Two archived segments, the second with the keys of the first; a round has begun."""
     for value in (b"1", b"2"):
         rig.put((b"a", value), (b"only-" + value, value))
@@ -364,7 +355,7 @@ async def test_a_round_that_is_refused_a_thread_is_given_up_and_begun_again(
     def refuse(*_: object) -> None:
         raise OutOfResources("cannot begin another thread")
 
-    async with CompactedRig(tmp_path) as rig:
+    async with Rig(tmp_path, config=COMPACTED) as rig:
         await until_in_the_middle(rig)
         with monkeypatch.context() as patch:
             patch.setattr(rig.executors.copies, "submit", refuse)
@@ -383,7 +374,7 @@ async def test_a_round_that_is_refused_a_thread_is_given_up_and_begun_again(
 async def test_a_topic_that_goes_in_the_middle_of_a_round_leaves_its_place_to_others(
     tmp_path: Path, goes: str, name: str
 ) -> None:
-    async with CompactedRig(tmp_path) as rig:
+    async with Rig(tmp_path, config=COMPACTED) as rig:
         await until_in_the_middle(rig)
         before = rig.manifest
         if goes == "in a step":
@@ -432,7 +423,7 @@ async def test_a_topic_that_goes_in_the_middle_of_a_round_leaves_its_place_to_ot
 @asynchronous
 async def test_a_round_goes_on_beside_what_is_copied(tmp_path: Path) -> None:
     """Others wait for its place, however much this partition has to copy."""
-    async with CompactedRig(tmp_path) as rig:
+    async with Rig(tmp_path, config=COMPACTED) as rig:
         await until_in_the_middle(rig)
         for number in range(50):
             for _ in range(2 if number else 3):
@@ -449,7 +440,7 @@ async def test_a_round_goes_on_beside_what_is_copied(tmp_path: Path) -> None:
 
 @asynchronous
 async def test_a_round_ends_when_copying_is_turned_off(tmp_path: Path) -> None:
-    async with CompactedRig(tmp_path) as rig:
+    async with Rig(tmp_path, config=COMPACTED) as rig:
         await until_in_the_middle(rig)
         before = rig.manifest
         rig.configure(remote_log_copy_disable=True)
@@ -464,7 +455,7 @@ async def test_a_round_ends_when_copying_is_turned_off(tmp_path: Path) -> None:
 @asynchronous
 async def test_no_round_begins_while_copying_is_turned_off(tmp_path: Path) -> None:
     """It would download and give up at once, turn after turn."""
-    async with CompactedRig(tmp_path) as rig:
+    async with Rig(tmp_path, config=COMPACTED) as rig:
         rig.configure(min_cleanable_dirty_ratio=1.0)
         for value in (b"1", b"2"):
             rig.put((b"a", value), (b"only-" + value, value))

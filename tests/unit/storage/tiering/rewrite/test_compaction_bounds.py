@@ -25,8 +25,15 @@ from strandline.storage.tiering.rewrite.compaction import (
 )
 from strandline.storage.tiering.rewrite.merging import RUN_SEGMENTS_MAX
 from tests.support.archived_segments import archive_segment
-from tests.unit.storage.tiering.compacted_rig import COMPACTED, CompactedRig
-from tests.unit.storage.tiering.harness import GRACE_MS, ID_PARTITION, TOPIC, TOPIC_ID, asynchronous
+from tests.unit.storage.tiering.harness import (
+    COMPACTED,
+    GRACE_MS,
+    ID_PARTITION,
+    TOPIC,
+    TOPIC_ID,
+    Rig,
+    asynchronous,
+)
 
 # Each segment has one record, and every key is in two of them.
 RUN = 2
@@ -34,7 +41,7 @@ PAGE = r"/manifest/"
 ROOT = r"manifest\.json$"
 
 
-def put_segments(rig: CompactedRig, count: int, *, with_aborts: bool = False) -> None:
+def put_segments(rig: Rig, count: int, *, with_aborts: bool = False) -> None:
     """An archive that nobody has compacted yet: one sealed page of all but the last."""
     entries: list[SegmentEntry] = []
     for offset in range(count):
@@ -55,19 +62,19 @@ def put_segments(rig: CompactedRig, count: int, *, with_aborts: bool = False) ->
     )
 
 
-def make_rig(folder: Path) -> CompactedRig:
+def make_rig(folder: Path) -> Rig:
     """Runs are of two segments; the archive is compacted as soon as there is one."""
     log_bytes = len(encode_batch([Record(offset=0, timestamp_ms=0, key=b"100", value=b"x" * 50)]))
     config = replace(COMPACTED, segment_bytes=RUN * log_bytes + 10, min_cleanable_dirty_ratio=0.5)
-    return CompactedRig(folder, config=config)
+    return Rig(folder, config=config)
 
 
-def compacted_manifest(rig: CompactedRig) -> Manifest | None:
+def compacted_manifest(rig: Rig) -> Manifest | None:
     manifest = rig.manifest
     return None if manifest is None or manifest.compaction is None else manifest
 
 
-def record_count(rig: CompactedRig) -> int:
+def record_count(rig: Rig) -> int:
     manifest = rig.manifest
     assert manifest is not None
     pages = [
@@ -76,7 +83,7 @@ def record_count(rig: CompactedRig) -> int:
     return sum(entry.record_count for entry in (*pages, *manifest.segments))
 
 
-async def begin(folder: Path, segments: int, *, with_aborts: bool = False) -> CompactedRig:
+async def begin(folder: Path, segments: int, *, with_aborts: bool = False) -> Rig:
     rig = make_rig(folder)
     put_segments(rig, segments, with_aborts=with_aborts)
     await rig.open()

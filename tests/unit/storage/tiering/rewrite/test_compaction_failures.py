@@ -15,16 +15,15 @@ from strandline.storage.errors import (
 )
 from strandline.storage.remote.object_store.memory import Fault
 from strandline.storage.tiering.policy.retry import UNREADABLE_TIMES
-from tests.unit.storage.tiering.compacted_rig import CompactedRig, in_three_segments
-from tests.unit.storage.tiering.harness import asynchronous
+from tests.unit.storage.tiering.harness import COMPACTED, Rig, asynchronous, in_three_segments
 
 
-def last_key(rig: CompactedRig) -> str:
+def last_key(rig: Rig) -> str:
     assert rig.manifest is not None
     return rig.manifest.segments[-1].log_key
 
 
-async def ends_unreadable(rig: CompactedRig, error: type[TierError]) -> Fault:
+async def ends_unreadable(rig: Rig, error: type[TierError]) -> Fault:
     """Three segments, of which the last cannot be read; rounds may begin."""
     await in_three_segments(rig)
     fault = Fault(operation="get", key_pattern=last_key(rig), error=error, times=-1)
@@ -39,7 +38,7 @@ async def test_an_archive_that_cannot_be_read_whole_is_not_downloaded_again_and_
     tmp_path: Path, error: type[TierError]
 ) -> None:
     """A round begins with the first segment: each one would pay for all before the bad one."""
-    async with CompactedRig(tmp_path) as rig:
+    async with Rig(tmp_path, config=COMPACTED) as rig:
         fault = await ends_unreadable(rig, error)
         for _ in range(20):
             rig.pass_ms(60_000)
@@ -64,7 +63,7 @@ async def test_an_archive_that_cannot_be_read_whole_is_not_downloaded_again_and_
 @asynchronous
 async def test_rounds_that_fail_come_further_and_further_apart(tmp_path: Path) -> None:
     """Though each has steps that succeed, before the one that does not."""
-    async with CompactedRig(tmp_path) as rig:
+    async with Rig(tmp_path, config=COMPACTED) as rig:
         fault = await ends_unreadable(rig, AccessDenied)
         for _ in range(60):
             rig.pass_ms(1000)
@@ -81,7 +80,7 @@ async def test_rounds_that_fail_come_further_and_further_apart(tmp_path: Path) -
 async def test_bytes_that_were_damaged_on_their_way_cost_a_round_and_no_more(
     tmp_path: Path,
 ) -> None:
-    async with CompactedRig(tmp_path) as rig:
+    async with Rig(tmp_path, config=COMPACTED) as rig:
         await in_three_segments(rig)
         rig.memory.add_fault(Fault(operation="get", key_pattern=last_key(rig), flip_bit_at=100))
         rig.configure(min_cleanable_dirty_ratio=0.0)
