@@ -22,39 +22,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from strandline.retention.jump_guard import JumpGuard
-from strandline.retention.policy import (
-    RetentionLimits,
-    RetentionUnit,
-    RetentionVerdict,
-    judge,
-)
+from strandline.retention.policy import RetentionLimits, RetentionUnit, RetentionVerdict, judge
 from strandline.storage.clock import Clock
 from strandline.storage.config.log_config import UNLIMITED
 from strandline.storage.errors import StorageError
 from strandline.storage.local.segment.segment import LogSegment
 from strandline.storage.model import Offset, TimestampMs, TopicPartition
-from strandline.storage.remote.manifest.entries import PageRef, SegmentEntry
+from strandline.storage.remote.manifest.entries import PageRef
 from strandline.storage.tiering.log.segment_views import newest_ms
 from strandline.storage.tiering.log.unified_log import UnifiedLog
 
 log = logging.getLogger(__name__)
 
 NO_LIMITS = RetentionLimits(retention_ms=UNLIMITED, retention_bytes=UNLIMITED)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetentionRound:
-    """The result of one round."""
-
-    freed_segments: int
-    freed_bytes: int
 
 
 class RetentionEnforcer:
@@ -95,10 +81,13 @@ class RetentionEnforcer:
             await asyncio.sleep(self._interval_ms / 1000)
             await self.run_once()
 
-    async def run_once(self) -> RetentionRound:
-        """Runs one round over all logs; a log that fails is noted and does not stop the others."""
+    async def run_once(self) -> int:
+        """Runs one round over all logs; returns the number of freed local segments.
+
+        A log that fails is noted and does not stop the others.
+        """
         now_ms = self._guard.now_ms()
-        freed_segments = freed_bytes = 0
+        freed_count = 0
         failed: set[TopicPartition] = set()
         for unified_log in tuple(self._logs()):
             try:
@@ -112,16 +101,14 @@ class RetentionEnforcer:
         failed |= await self._checkpoint()  # 3
         for unified_log in tuple(self._logs()):
             try:
-                freed = self._free(unified_log, now_ms)  # 4
-                freed_segments += len(freed)
-                freed_bytes += sum(segment.size_bytes for segment in freed)
+                freed_count += self._free(unified_log, now_ms)  # 4
             except StorageError as error:
                 self._note_failure(unified_log, error)
                 failed.add(unified_log.topic_partition)
             await asyncio.sleep(0)
         await self._unlink()  # 5
         self._failing = {tp: why for tp, why in self._failing.items() if tp in failed}
-        return RetentionRound(freed_segments=freed_segments, freed_bytes=freed_bytes)
+        return freed_count
 
     # --- 1 roll ------------------------------------------------------------------------------
 
@@ -177,13 +164,13 @@ class RetentionEnforcer:
         manifest = None if remote is None else remote.manifest
         if remote is None or manifest is None:
             return decide(only_local)
-        entries = [_entry_unit(entry) for entry in manifest.segments]
+        entries = [RetentionUnit.archived(entry) for entry in manifest.segments]
         pages = [_page_unit(page) for page in manifest.pages]
         verdict = decide([*pages, *entries, *only_local])
         if verdict.drop_count >= len(pages):
             return verdict
         border = await remote.page_entries(manifest.pages[verdict.drop_count])
-        units = pages[: verdict.drop_count] + [_entry_unit(entry) for entry in border]
+        units = pages[: verdict.drop_count] + [RetentionUnit.archived(entry) for entry in border]
         return decide([*units, *pages[verdict.drop_count + 1 :], *entries, *only_local])
 
     # --- 3 write -----------------------------------------------------------------------------
@@ -214,7 +201,7 @@ class RetentionEnforcer:
 
     # --- 4 free ------------------------------------------------------------------------------
 
-    def _free(self, unified_log: UnifiedLog, now_ms: TimestampMs) -> Sequence[LogSegment]:
+    def _free(self, unified_log: UnifiedLog, now_ms: TimestampMs) -> int:
         verdict = judge(
             [LocalUnit(segment) for segment in unified_log.local.segments],
             _local_limits(unified_log),
@@ -222,7 +209,7 @@ class RetentionEnforcer:
             log_start_offset=unified_log.log_start_offset,
         )
         if verdict.end_offset is None:
-            return ()
+            return 0
         freed = unified_log.free_segments(verdict.end_offset)
         if freed:
             log.info(
@@ -235,7 +222,7 @@ class RetentionEnforcer:
                     }
                 },
             )
-        return freed
+        return len(freed)
 
     # --- 5 unlink ----------------------------------------------------------------------------
 
@@ -324,20 +311,9 @@ class LocalUnit:
         return self._segment.created_ms if self._segment.is_active else 0
 
 
-def _entry_unit(entry: SegmentEntry) -> RetentionUnit:
-    has_time = entry.max_timestamp_ms >= 0
-    return RetentionUnit(
-        base_offset=entry.base_offset,
-        end_offset=entry.end_offset,
-        size_bytes=entry.size_bytes,
-        newest_ms=entry.max_timestamp_ms if has_time else entry.uploaded_ms,
-    )
-
-
 def _page_unit(page: PageRef) -> RetentionUnit:
     """A whole page; one without timestamps never expires by age, but its entries may."""
     return RetentionUnit(
-        base_offset=page.base_offset,
         end_offset=page.end_offset,
         size_bytes=page.size_bytes,
         newest_ms=page.max_timestamp_ms if page.max_timestamp_ms >= 0 else 2**63 - 1,

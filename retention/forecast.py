@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from strandline.retention.policy import DropReason, RetentionLimits, RetentionUnit, judge
 from strandline.storage.model import Offset, TimestampMs, TopicIdPartition
-from strandline.storage.tiering.audit.listing import ArchivedSegment
+from strandline.storage.remote.manifest.entries import SegmentEntry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class Forecast:
 
 def forecast(
     partition: TopicIdPartition,
-    segments: Sequence[ArchivedSegment],
+    segments: Sequence[SegmentEntry],
     limits: RetentionLimits,
     *,
     now_ms: TimestampMs,
@@ -42,7 +42,7 @@ def forecast(
     `log_start_offset` is the current one; the result has the next one.
     """
     verdict = judge(
-        [_unit(segment) for segment in segments],
+        [RetentionUnit.archived(segment) for segment in segments],
         limits,
         now_ms=now_ms,
         log_start_offset=log_start_offset,
@@ -59,15 +59,4 @@ def forecast(
         log_start_offset=max(log_start_offset, verdict.end_offset or 0),
         oldest_left_ms=oldest_ms if oldest_ms >= 0 else None,
         reasons=frozenset(verdict.reasons),
-    )
-
-
-def _unit(segment: ArchivedSegment) -> RetentionUnit:
-    """Converts as the enforcer does: records without a time are as old as their upload."""
-    has_time = segment.max_timestamp_ms >= 0
-    return RetentionUnit(
-        base_offset=segment.base_offset,
-        end_offset=segment.end_offset,
-        size_bytes=segment.size_bytes,
-        newest_ms=segment.max_timestamp_ms if has_time else segment.uploaded_ms,
     )

@@ -29,6 +29,7 @@ from typing import Protocol
 
 from strandline.storage.config.log_config import UNLIMITED, LogConfig
 from strandline.storage.model import Offset, TimestampMs
+from strandline.storage.remote.manifest.entries import SegmentEntry
 
 
 class DropReason(Enum):
@@ -40,7 +41,7 @@ class DropReason(Enum):
 
 
 class Unit(Protocol):
-    """The facts that the policy needs of a unit; see RetentionUnit.
+    """A deletable part of the log; RetentionUnit explains the properties.
 
     Only the oldest units are asked for their time, and sizes only if there is a size limit: a
     segment that was not opened since the start need not be opened to learn that it stays.
@@ -60,18 +61,27 @@ class Unit(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionUnit:
-    """A unit with its facts at hand.
+    """A unit whose properties are known.
 
     `newest_ms` is the largest record timestamp; for records without one, when they were written.
     `written_ms` (active segment only) is the wall time at which its first record was appended.
     """
 
-    base_offset: Offset
     end_offset: Offset
     size_bytes: int
     newest_ms: TimestampMs
     is_active: bool = False
     written_ms: TimestampMs = 0
+
+    @classmethod
+    def archived(cls, entry: SegmentEntry) -> RetentionUnit:
+        """The unit of an archived segment; records without a time are as old as their upload."""
+        newest_ms = entry.max_timestamp_ms
+        return cls(
+            end_offset=entry.end_offset,
+            size_bytes=entry.size_bytes,
+            newest_ms=newest_ms if newest_ms >= 0 else entry.uploaded_ms,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,15 +107,11 @@ class RetentionLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionVerdict:
-    """The `drop_count` oldest units to drop; the log then starts at `end_offset` (None: no drop).
-
-    `held_back`: the first unit that stays exceeds the limits, and only the gate holds it.
-    """
+    """The `drop_count` oldest units to drop; the log then starts at `end_offset`, None if none."""
 
     drop_count: int
     end_offset: Offset | None
     reasons: tuple[DropReason, ...]
-    held_back: bool
     roll_active: bool
 
 
@@ -122,15 +128,12 @@ def judge(
     `gate_offset`: units that end above it stay, whatever their age and size; None is no gate.
     """
     reasons: list[DropReason] = []
-    held_back = False
     has_size_limit = limits.retention_bytes > UNLIMITED
     remaining_bytes = sum(unit.size_bytes for unit in units) if has_size_limit else 0
     for unit in units:
         reason = _reason(unit, limits, now_ms, log_start_offset, remaining_bytes)
-        if unit.is_active or reason is None:
-            break
-        if gate_offset is not None and unit.end_offset > gate_offset:
-            held_back = True
+        is_gated = gate_offset is not None and unit.end_offset > gate_offset
+        if unit.is_active or reason is None or is_gated:
             break
         reasons.append(reason)
         if has_size_limit:
@@ -139,7 +142,6 @@ def judge(
         drop_count=len(reasons),
         end_offset=units[len(reasons) - 1].end_offset if reasons else None,
         reasons=tuple(reasons),
-        held_back=held_back,
         roll_active=_outlives(units, limits, now_ms),
     )
 

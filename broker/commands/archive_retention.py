@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from operator import itemgetter
 
 from strandline.broker.commands.archive_tables import human_time
 from strandline.broker.commands.progress import Working
@@ -75,13 +76,11 @@ def _forecasts(store: ObjectStore, topic: str, limits: RetentionLimits) -> list[
             # A forecast without one partition would be taken for one of all.
             raise StorageError(f"{row.partition}: {row.problem}")
     alive = {row.partition: row for row in rows if row.topic_deleted_ms is None}
-    by_partition = itertools.groupby(
-        list_segments(store, topic=topic), key=lambda segment: segment.partition
-    )
+    by_partition = itertools.groupby(list_segments(store, topic=topic), key=itemgetter(0))
     return [
         forecast(
             partition,
-            list(segments),
+            [entry for _, entry in segments],
             limits,
             now_ms=now_ms,
             log_start_offset=alive[partition].log_start_offset,

@@ -20,13 +20,13 @@ from strandline.broker.commands.row_printer import (
     widest,
 )
 from strandline.broker.tools.client.printing import Json, human_bytes
-from strandline.storage.model import TimestampMs
+from strandline.storage.model import TimestampMs, TopicIdPartition
 from strandline.storage.plurals import counted
 from strandline.storage.remote.manifest.cluster_info import load_cluster_info
+from strandline.storage.remote.manifest.entries import SegmentEntry
 from strandline.storage.remote.object_store.interface import ObjectStore
 from strandline.storage.tiering.audit.listing import (
     ArchivedPartition,
-    ArchivedSegment,
     list_partitions,
     list_segments,
 )
@@ -117,7 +117,7 @@ def print_segments(
         return _nothing(store, topic)
     segments = list_segments(store, topic=topic, partition=partition)
     if as_json:
-        _print_json_rows(_segment_json(segment) for segment in segments)
+        _print_json_rows(_segment_json(*row) for row in segments)
         return 0
     offset_digits = widest(row.end_offset for row in partitions)
     name_width = widest(row.partition for row in partitions)
@@ -139,45 +139,45 @@ def print_segments(
         columns_max=terminal_columns(),
     )
     count = size_bytes = 0
-    for segment in segments:
-        printer.row(_segment_cells(segment))
+    for name, segment in segments:
+        printer.row(_segment_cells(name, segment))
         count += 1
         size_bytes += segment.size_bytes
     print(f"\n{counted(count, 'segment')}, {human_bytes(size_bytes)}")
     return 0
 
 
-def _segment_cells(row: ArchivedSegment) -> list[str]:
+def _segment_cells(partition: TopicIdPartition, entry: SegmentEntry) -> list[str]:
     return [
-        str(row.partition),
-        str(row.base_offset),
-        str(row.end_offset),
-        f"{row.record_count:,}",
-        human_bytes(row.size_bytes),
-        human_time(row.min_timestamp_ms),
-        human_time(row.max_timestamp_ms),
-        human_time(row.uploaded_ms),
-        f"{row.log_crc32c:08x}",
-        row.log_key,
+        str(partition),
+        str(entry.base_offset),
+        str(entry.end_offset),
+        f"{entry.record_count:,}",
+        human_bytes(entry.size_bytes),
+        human_time(entry.min_timestamp_ms),
+        human_time(entry.max_timestamp_ms),
+        human_time(entry.uploaded_ms),
+        f"{entry.log_crc32c:08x}",
+        entry.log_key,
     ]
 
 
-def _segment_json(row: ArchivedSegment) -> Json:
+def _segment_json(partition: TopicIdPartition, entry: SegmentEntry) -> Json:
     return {
-        "topic": row.partition.topic,
-        "topic_id": str(row.partition.topic_id),
-        "partition": row.partition.partition,
-        "base_offset": row.base_offset,
-        "end_offset": row.end_offset,
-        "records": row.record_count,
-        "size_bytes": row.size_bytes,
-        "min_timestamp_ms": row.min_timestamp_ms,
-        "max_timestamp_ms": row.max_timestamp_ms,
-        "uploaded_ms": row.uploaded_ms,
-        "has_transactions": row.has_transactions,
-        "crc32c": f"{row.log_crc32c:08x}",
-        "log_key": row.log_key,
-        "meta_key": row.meta_key,
+        "topic": partition.topic,
+        "topic_id": str(partition.topic_id),
+        "partition": partition.partition,
+        "base_offset": entry.base_offset,
+        "end_offset": entry.end_offset,
+        "records": entry.record_count,
+        "size_bytes": entry.size_bytes,
+        "min_timestamp_ms": entry.min_timestamp_ms,
+        "max_timestamp_ms": entry.max_timestamp_ms,
+        "uploaded_ms": entry.uploaded_ms,
+        "has_transactions": entry.has_transactions,
+        "crc32c": f"{entry.log_crc32c:08x}",
+        "log_key": entry.log_key,
+        "meta_key": entry.meta_key,
     }
 
 

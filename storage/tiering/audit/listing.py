@@ -19,7 +19,7 @@ from strandline.storage.errors import (
     StorageError,
     TierUnavailable,
 )
-from strandline.storage.model import Epoch, EpochStart, Offset, TimestampMs, TopicIdPartition
+from strandline.storage.model import Epoch, Offset, TimestampMs, TopicIdPartition
 from strandline.storage.remote.keys import topic_folder
 from strandline.storage.remote.manifest.entries import PageRef, SegmentEntry
 from strandline.storage.remote.manifest.manifest import Manifest
@@ -56,25 +56,6 @@ class ArchivedPartition:
     problem: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArchivedSegment:
-    """One segment as its manifest entry describes it."""
-
-    partition: TopicIdPartition
-    base_offset: Offset
-    end_offset: Offset
-    size_bytes: int
-    record_count: int
-    min_timestamp_ms: TimestampMs
-    max_timestamp_ms: TimestampMs
-    uploaded_ms: TimestampMs
-    has_transactions: bool
-    leader_epochs: tuple[EpochStart, ...]
-    log_key: str
-    meta_key: str
-    log_crc32c: int
-
-
 def list_partitions(store: ObjectStore, *, topic: str | None = None) -> list[ArchivedPartition]:
     """Every archived partition, by topic and number; blocks.
 
@@ -98,7 +79,7 @@ def list_partitions(store: ObjectStore, *, topic: str | None = None) -> list[Arc
 
 def list_segments(
     store: ObjectStore, *, topic: str | None = None, partition: int | None = None
-) -> Iterator[ArchivedSegment]:
+) -> Iterator[tuple[TopicIdPartition, SegmentEntry]]:
     """Every archived segment, by topic and partition, oldest first; blocks, lazily.
 
     Each topic and each manifest is asked for once, some manifests ahead of what was taken. Raises
@@ -119,7 +100,7 @@ def list_segments(
             if stored is not None:
                 key = stored.manifest.topic_id_partition
                 for entry in pages.iter_segments(stored.manifest):
-                    yield _segment(key, entry)
+                    yield key, entry
 
 
 def _undescribed(store: ObjectStore, damaged: DamagedTopic) -> Iterator[ArchivedPartition]:
@@ -171,22 +152,4 @@ def _row(partition: TopicIdPartition, info: TopicInfo, manifest: Manifest) -> Ar
         deleting_count=len(manifest.deleting),
         revision=manifest.revision,
         leader_epoch=manifest.leader_epoch,
-    )
-
-
-def _segment(partition: TopicIdPartition, entry: SegmentEntry) -> ArchivedSegment:
-    return ArchivedSegment(
-        partition=partition,
-        base_offset=entry.base_offset,
-        end_offset=entry.end_offset,
-        size_bytes=entry.size_bytes,
-        record_count=entry.record_count,
-        min_timestamp_ms=entry.min_timestamp_ms,
-        max_timestamp_ms=entry.max_timestamp_ms,
-        uploaded_ms=entry.uploaded_ms,
-        has_transactions=entry.has_transactions,
-        leader_epochs=entry.leader_epochs,
-        log_key=entry.log_key,
-        meta_key=entry.meta_key,
-        log_crc32c=entry.log_crc32c,
     )

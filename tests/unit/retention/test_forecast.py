@@ -7,16 +7,15 @@ import uuid
 from strandline.retention.forecast import Forecast, forecast
 from strandline.retention.policy import DropReason, RetentionLimits
 from strandline.storage.model import TopicIdPartition
-from strandline.storage.tiering.audit.listing import ArchivedSegment
+from strandline.storage.remote.manifest.entries import SegmentEntry
 
 PARTITION = TopicIdPartition("t", uuid.uuid4(), 0)
 NOW_MS = 1_000_000
 
 
-def segment(number: int, *, newest_ms: int, uploaded_ms: int = 0) -> ArchivedSegment:
+def segment(number: int, *, newest_ms: int, uploaded_ms: int = 0) -> SegmentEntry:
     """Ten records and 100 bytes."""
-    return ArchivedSegment(
-        partition=PARTITION,
+    return SegmentEntry(
         base_offset=10 * number,
         end_offset=10 * number + 10,
         size_bytes=100,
@@ -29,15 +28,15 @@ def segment(number: int, *, newest_ms: int, uploaded_ms: int = 0) -> ArchivedSeg
         log_key="",
         meta_key="",
         log_crc32c=0,
+        meta_size_bytes=1,
+        meta_crc32c=0,
     )
 
 
 AGED = [segment(number, newest_ms=NOW_MS - 1000 * (5 - number)) for number in range(5)]
 
 
-def of(
-    segments: list[ArchivedSegment], *, ms: int = -1, size: int = -1, start: int = 0
-) -> Forecast:
+def of(segments: list[SegmentEntry], *, ms: int = -1, size: int = -1, start: int = 0) -> Forecast:
     limits = RetentionLimits(retention_ms=ms, retention_bytes=size)
     return forecast(PARTITION, segments, limits, now_ms=NOW_MS, log_start_offset=start)
 

@@ -28,7 +28,7 @@ from types import TracebackType
 from typing import ParamSpec
 from uuid import UUID
 
-from strandline.retention.enforcer import RetentionEnforcer, RetentionRound
+from strandline.retention.enforcer import RetentionEnforcer
 from strandline.retention.jump_guard import JumpGuard
 from strandline.storage.clock import ManualClock
 from strandline.storage.config.log_config import LogConfig
@@ -347,12 +347,12 @@ class Rig:
             self.produce(record_count)
             self.roll()
 
-    async def settle(self) -> RetentionRound:
-        """Tiering, retention, tiering: all that follows from what there is now."""
+    async def settle(self) -> int:
+        """Tiering, retention, tiering: all that is due; returns the number of freed segments."""
         await self.manager.run_once()
-        did = await self.enforcer.run_once()
+        freed_count = await self.enforcer.run_once()
         await self.manager.run_once()
-        return did
+        return freed_count
 
     def pass_ms(self, delta_ms: int) -> None:
         self.clock.advance_ms(delta_ms)
