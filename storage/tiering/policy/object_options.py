@@ -13,6 +13,12 @@ from strandline.storage.remote.object_store.interface import ObjectOptions
 RESTORED_FIRST = frozenset({"GLACIER", "DEEP_ARCHIVE"})
 
 
+def may_rewrite(config: LogConfig) -> bool:
+    """Whether segments may be replaced by merged or compacted ones, which requires reading them."""
+    is_readable = config.strandline_remote_storage_class not in RESTORED_FIRST
+    return is_readable and not config.remote_log_copy_disable
+
+
 def object_options(config: LogConfig) -> ObjectOptions:
     """Storage class and tags of the topic's segment objects."""
     storage_class = config.strandline_remote_storage_class

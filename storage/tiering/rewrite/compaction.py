@@ -1,7 +1,7 @@
-"""The archive of a compacted log is compacted too, when that is worth it.
+"""Compaction of a compacted log's archive: rewrites segments without superseded records.
 
-The cleaner has compacted each segment before it was copied, with those that were copied with it.
-What came later made older records superfluous, and they lie in the bucket.
+The local cleaner compacts each segment before its copy, together with the segments that are copied
+with it. Later records supersede some that are in the bucket already.
 
     entries    [e0][e1][e2][e3][e4] ...[e9][e10][e11]        of the manifest
                | clean: each key once    | dirty             |
@@ -9,34 +9,32 @@ What came later made older records superfluous, and they lie in the bucket.
 
     1 index    the keys of the dirty entries, one download after the other      (child process)
     2 rewrite  all entries up to there, in runs of neighbours, one download after the other
-      for each run of which something goes:
+      for each run that loses records:
       2a put .log    crash point compact.after-log       under a name never used before
       2b put .meta   crash point compact.after-meta
       2c verify      size and checksum of both           crash point compact.before-commit
       2d commit      the manifest; in the same step the old objects are marked for deletion
                                                          crash point compact.after-commit
-                     (runs in a sealed page: some together, as it is written anew for them)
+                     (several runs of a sealed page at once, since it is rewritten for them)
     3 commit   the mark: clean up to here                crash point compact.after-mark
 
-It is a merge with fewer records, and is committed like one: a crash before 2d leaves orphans, one
-after it what is clean already. Each step of the partition does one download or one run, so that
-copying and deleting have their turn in between, and waits while too much of what was replaced
-before is waiting for its grace time. What was rewritten of a run that is gone meanwhile is an
-orphan. The child's rules are the local cleaner's (`cleaning.py`), with the scratch folder holding
-one segment at a time; a record goes if the archive itself holds a newer one of its key, so nothing
-here depends on a local disk.
+A compaction is a merge that drops records, and commits like one: a crash before 2d leaves orphans,
+one after it leaves a clean part. Each step of the partition does one download or one run, so that
+copies and deletions run in between, and waits while too many replaced objects wait for their grace
+time. If a run is gone by its commit, its new objects are orphans. The child follows the rules of
+the local cleaner (`cleaning.py`), with one segment at a time in the scratch folder. A record goes
+if the archive itself has a newer one of its key, so a compaction does not depend on a local disk.
 
-A tombstone stays until no tier has had anything older of its key for delete.retention.ms
+A tombstone stays until no tier has had older records of its key for delete.retention.ms
 (`compaction_mark`).
 
-A round reads the whole archive, so one that fails may have paid for all of it: the next one waits
-longer and longer. Of a segment that cannot be read, because it is damaged or lies in a class that
-has to be restored first, a few rounds are enough: then there is none until the next start, or until
-that segment is another one.
+A round reads the whole archive, and a failed one may have done so in vain: so the waits between
+them grow. A segment that cannot be read, because it is damaged or must be restored first, ends a
+few rounds; then there are none until the next start, or until another segment is in its place.
 
-However large the archive is, a step costs the same, and so does a commit: the root is bounded by
-the bound on marks, and a page of thousands of entries is written once for many runs, unless these
-take so long that it does not matter (docs/decisions/0018).
+The cost of a step does not depend on the size of the archive, nor does that of a commit: the bound
+on marks bounds the root, and a page of thousands of entries is rewritten once for many runs, or
+once in some seconds (docs/decisions/0018).
 """
 
 from __future__ import annotations
@@ -95,29 +93,27 @@ from strandline.storage.remote.manifest.entries import PageRef, SegmentEntry
 from strandline.storage.remote.manifest.manifest import Manifest
 from strandline.storage.remote.manifest.store import Replacement
 from strandline.storage.remote.object_store.interface import ObjectOptions, ObjectStore
-from strandline.storage.remote.segment import meta as segment_meta
-from strandline.storage.remote.segment.meta import MetaReader, Section
 from strandline.storage.system import crc32c
 from strandline.storage.tiering.copy.upload import UploadPoints
 from strandline.storage.tiering.log.statistics import PartitionCounters
 from strandline.storage.tiering.partition.manifest_owner import ManifestOwner
-from strandline.storage.tiering.policy.object_options import RESTORED_FIRST, object_options
+from strandline.storage.tiering.policy.object_options import may_rewrite, object_options
 from strandline.storage.tiering.policy.quota import TierQuota
 from strandline.storage.tiering.policy.retry import OBJECT_UNREADABLE, UNREADABLE_TIMES, named_in
-from strandline.storage.tiering.rewrite.merging import RUN_SEGMENTS_MAX, SegmentMerger
+from strandline.storage.tiering.rewrite.merging import RUN_SEGMENTS_MAX, SegmentMerger, aborted_in
 from strandline.storage.tiering.rewrite.scratch import made
 
 log = logging.getLogger(__name__)
 
 DOWNLOAD_BYTES = 8 * 1024 * 1024
-# Read and written in pieces of this size by the child.
+# The child reads and writes in pieces of this size.
 IO_BYTES = 1024 * 1024
 LOAD_FACTOR = 0.9
-# One step reads so many indexes of aborted transactions: a bound on its requests.
+# Indexes of aborted transactions that one step reads: a bound on its requests.
 INDEXES_PER_STEP = 32
 
-# A page may be 2 MiB: it is written anew once for so many runs, or once in so many seconds. What a
-# crash makes orphans of is bounded by the same.
+# A page may be 2 MiB: it is rewritten once for this many runs, or once in this many seconds. The
+# same bounds apply to the orphans of a crash.
 RUNS_PER_COMMIT_MAX = 64
 COMMIT_S_MAX = 5.0
 
@@ -130,9 +126,9 @@ _POINTS = UploadPoints(after_log=COMPACT_AFTER_LOG, after_meta=COMPACT_AFTER_MET
 
 
 def is_worth_compacting(manifest: Manifest, config: LogConfig) -> bool:
-    """Whether the share of bytes that came after the last round is large enough.
+    """Whether the share of bytes that were archived after the last round is large enough.
 
-    So a byte is rewritten about as often as the archive grows by that share, however long it lives.
+    So a byte is rewritten about as often as the archive grows by that share.
     """
     if not config.is_compacted or manifest.is_empty:
         return False
@@ -146,9 +142,8 @@ def is_worth_compacting(manifest: Manifest, config: LogConfig) -> bool:
 
 
 def borders_of(manifest: Manifest, entries: Sequence[SegmentEntry]) -> frozenset[Offset]:
-    """Where a run must not go on: at the edges of pages, behind what was deleted, and now and then.
-
-    The last makes a run one of a bounded number of segments, however small they are.
+    """Returns the offsets at which a new run starts: edges of pages, gaps of deleted segments, and
+    every RUN_SEGMENTS_MAX entries, which bounds the segments of a run.
     """
     edges = {page.base_offset for page in manifest.pages}
     if manifest.segments:
@@ -162,7 +157,7 @@ def borders_of(manifest: Manifest, entries: Sequence[SegmentEntry]) -> frozenset
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionJob:
-    """What a round is given. `entries` are all that are above the log start, in order."""
+    """The input of a round. `entries` are all entries above the log start, in order."""
 
     partition: TopicIdPartition
     config: LogConfig
@@ -173,7 +168,7 @@ class CompactionJob:
 
 
 class CompactionRound:
-    """One round over one archive. Its methods block; `advance` and `go_on` take turns."""
+    """One round over one archive. Its methods block; `advance` and `go_on` alternate."""
 
     def __init__(
         self,
@@ -186,7 +181,7 @@ class CompactionRound:
         key_bytes_max: int,
         scratch: Path | None,
     ) -> None:
-        """Raises DiskError without a place for its files."""
+        """Raises DiskError if its temporary folder cannot be made."""
         self.job = job
         self._store = store
         self._process = process
@@ -209,12 +204,11 @@ class CompactionRound:
     def advance(
         self, *, leader_epoch: Epoch, options: ObjectOptions
     ) -> Replacement | CleaningStatistics | None:
-        """A few indexes, one download, or one run; or the end.
+        """Reads some indexes, downloads one segment or rewrites one run; returns a rewritten run,
+        or the statistics at the end of the round.
 
-        A run has to be taken over before `go_on`: its files are removed then.
-
-        Raises ObjectCorrupt if a segment is not what the manifest says, CorruptRecords, ChildFailed
-        and what disk and store raise.
+        Raises ObjectCorrupt if a segment differs from its entry, CorruptRecords, ChildFailed, and
+        the errors of disk and store.
         """
         if self._unread:
             self._read_some_aborted()
@@ -232,12 +226,12 @@ class CompactionRound:
         return self._published(answer, leader_epoch, options)
 
     def go_on(self) -> None:
-        """What `advance` gave is taken over, or was nothing. Raises ChildFailed."""
+        """Lets the child continue after `advance`. Raises ChildFailed."""
         if self._is_begun:
             self._process.proceed()
 
     def close(self) -> None:
-        """Ends the round; the child too, if it is in the middle of it."""
+        """Ends the round, and the child if it is busy."""
         if self._is_begun:
             self._process.stop()
         self._scratch.cleanup()
@@ -250,7 +244,7 @@ class CompactionRound:
             segments=tuple(map(_facts, job.entries)),
             first_dirty_offset=max(job.cleaned_offset, job.entries[0].base_offset),
             first_uncleanable_offset=job.entries[-1].end_offset,
-            # A restore takes the producers from the `.meta`, not from the records.
+            # A restore reads the producers from the `.meta`, not from the records.
             producers=(),
             aborted=tuple(self._aborted),
             now_ms=self._believed_ms(),
@@ -266,14 +260,10 @@ class CompactionRound:
 
     def _read_some_aborted(self) -> None:
         for _ in range(min(INDEXES_PER_STEP, len(self._unread))):
-            entry = self._unread.popleft()
-            reader = MetaReader(self._store, entry.meta_key, entry.meta_size_bytes)
-            found = reader.read(Section.TXN_INDEX)
-            if found is not None:
-                self._aborted.update(segment_meta.decode_txn_index(found, source=entry.meta_key))
+            self._aborted.update(aborted_in(self._store, self._unread.popleft()))
 
     def _fetch(self, entry: SegmentEntry) -> None:
-        """The segment as a file; the one before is not needed any more."""
+        """Downloads the segment to a file, in place of the one before."""
         self._forget_fetched()
         path = self._directory / file_name(entry.base_offset, LOG_SUFFIX)
         self._fetched = path
@@ -298,7 +288,7 @@ class CompactionRound:
     def _published(
         self, group: CleanedGroup, leader_epoch: Epoch, options: ObjectOptions
     ) -> Replacement | None:
-        """A verified, uncommitted segment that may take the place of a run."""
+        """Uploads a rewritten run; returns it as a verified, uncommitted replacement."""
         self._forget_fetched()
         if group.facts is None:
             return None
@@ -317,10 +307,9 @@ class CompactionRound:
         return Replacement(old=run, new=entry)
 
     def _still_aborted(self, base_offset: Offset) -> Sequence[AbortedTransaction]:
-        """The aborted transactions whose markers the rewritten segment has.
+        """Returns the aborted transactions whose markers the rewritten segment has.
 
-        One that is named without its marker would go on for a reader with the next transaction of
-        its producer.
+        For a reader, one without its marker would include the producer's next transaction.
         """
         path = cleaned_path(self._directory, base_offset, TXN_INDEX_SUFFIX)
         return TxnIndex.open(path).entries if path.exists() else ()
@@ -339,7 +328,7 @@ def _facts(entry: SegmentEntry) -> CleanableFacts:
 
 
 class ArchiveCompactor:
-    """One round at a time, of whichever partition asks first. Used on the event loop."""
+    """Runs one compaction round at a time in this broker. Used on the event loop."""
 
     def __init__(
         self,
@@ -352,8 +341,8 @@ class ArchiveCompactor:
         key_bytes_max: int,
         scratch: Path | None = None,
     ) -> None:
-        """`scratch` is where segments lie meanwhile; None: the system's place. `believed_ms` is the
-        time by which tombstones are over: no clock that jumped is believed at once.
+        """`scratch` is the folder for temporary segments; None: the system's. `believed_ms` is the
+        time for expiring tombstones, which does not follow a clock jump at once.
         """
         self.store = store
         self.believed_ms = believed_ms
@@ -375,38 +364,35 @@ class ArchiveCompactor:
     def is_busy(self) -> bool:
         return self._round is not None
 
-    def round_of(self, owner: TopicIdPartition) -> CompactionRound | None:
-        """The round that `owner` has under way; not that of a topic which had its name before."""
+    def round_of(self, partition: TopicIdPartition) -> CompactionRound | None:
+        """The running round, if it is that of `partition`."""
         under_way = self._round
-        return under_way if under_way is not None and under_way.job.partition == owner else None
+        return under_way if under_way and under_way.job.partition == partition else None
 
     def begin(self, job: CompactionJob) -> None:
-        """A new round, if none is under way. Raises DiskError."""
+        """Begins a round; none may be running. Raises DiskError."""
         assert self._round is None, (job.partition, self._round)
         self._round = self._new_round(job)
 
     async def run(self, call: Callable[[], T]) -> T:
-        """What a method of the round returns, in the threads of copies."""
+        """Returns the result of a blocking call, made in the threads of copies."""
         return await asyncio.get_running_loop().run_in_executor(self._executor, call)
 
     def end(self, finished: CompactionRound) -> asyncio.Future[None]:
-        """Ends the round; done when others may begin theirs."""
+        """Ends the round; the future is done when another one may begin."""
         loop = asyncio.get_running_loop()
         try:
             return loop.run_in_executor(self._executor, self._end, finished)
         except (OutOfResources, RuntimeError, MemoryError):
-            # Without a thread it is ended here, which takes as long as killing a child. What was
-            # pending is gone: a round that went on would call clean what it never committed.
+            # Without a thread it is ended here, which takes as long as killing a child. It must
+            # end: its pending runs are dropped, and its mark would call them clean.
             self._end(finished)
         ended = loop.create_future()
         ended.set_result(None)
         return ended
 
     def _end(self, finished: CompactionRound) -> None:
-        """Kills the child if it is in the middle, then gives the place to others. Blocks shortly.
-
-        In this order: the next round has the same child.
-        """
+        """Ends the round, then admits the next one, which uses the same child. Blocks shortly."""
         if self._round is finished:
             try:
                 finished.close()
@@ -414,12 +400,12 @@ class ArchiveCompactor:
                 self._round = None
 
     def end_if_idle(self) -> None:
-        """Ends an idle child. Blocks."""
+        """Ends the child if it has been idle long enough. Blocks."""
         if self._round is None:
             self._process.end_if_idle()
 
     def close(self) -> None:
-        """Ends the child for good; a round that is under way fails at once."""
+        """Ends the child for good; a running round fails at once."""
         self._process.close()
 
 
@@ -435,15 +421,15 @@ class CompactionSteps:
         self._owner = owner
         self._compactor = compactor
         self._counters = counters
-        # Rewritten runs of one page that are committed together, and since when they wait.
+        # Rewritten runs of one page that wait for a common commit, and since when.
         self._pending: list[Replacement] = []
         self._pending_since_s = 0.0
-        # A segment that could not be read, the object that names it (a page, or the `.log`), and
-        # how often.
+        # The last unreadable segment, the key that shows whether it is still there (its page's or
+        # its `.log`'s), and the number of failures.
         self._unreadable: tuple[SegmentEntry, str, int] | None = None
 
     async def step(self) -> bool:
-        """Begins a round over the archive of a compacted log, or goes on with it."""
+        """Begins or continues a round; returns whether there may be more to do."""
         under_way = self._under_way
         if under_way is None:
             return await self._begin_compacting()
@@ -467,7 +453,7 @@ class CompactionSteps:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether this partition has the only place there is for a round."""
+        """Whether the broker's one round is that of this partition."""
         return self._under_way is not None
 
     @property
@@ -475,9 +461,8 @@ class CompactionSteps:
         return self._compactor.round_of(self._owner.remote.partition)
 
     def give_up(self) -> asyncio.Future[None] | None:
-        """Ends a round between two steps, if there is one; done when others may begin theirs.
-
-        A partition that goes without this would keep the only place for ever.
+        """Ends this partition's round between two steps, if there is one, so that other partitions
+        can begin theirs; they can when the future is done.
         """
         under_way = self._under_way
         return None if under_way is None else self._end(under_way)
@@ -519,8 +504,7 @@ class CompactionSteps:
 
     async def _begin_compacting(self) -> bool:
         manifest, config = self._owner.remote.manifest, self._owner.log.config
-        is_out_of_reach = config.strandline_remote_storage_class in RESTORED_FIRST
-        if manifest is None or is_out_of_reach or config.remote_log_copy_disable:
+        if manifest is None or not may_rewrite(config):
             return False
         if self._compactor.is_busy or not is_worth_compacting(manifest, config):
             return False
@@ -548,7 +532,7 @@ class CompactionSteps:
         return True
 
     async def _go_on_compacting(self, under_way: CompactionRound) -> bool:
-        """One download or one run; whether the round is over."""
+        """Does one download or one run; returns whether the round is over."""
         if await self._compactor.quota.wait_a_step():
             return False
         call = partial(
@@ -591,7 +575,7 @@ class CompactionSteps:
         return is_in_root or is_many or waited_s >= COMMIT_S_MAX
 
     async def _commit_pending(self) -> bool:
-        """Whether the runs were still there; if not, what was made of them are orphans."""
+        """Commits the pending runs; False if some are gone from the manifest."""
         while self._pending:
             manifest = self._owner.manifest()
             page = manifest.find_page(self._pending[0].old[0].base_offset)
@@ -650,9 +634,9 @@ class CompactionSteps:
 
 
 def _place_of(entry: SegmentEntry, manifest: Manifest) -> str:
-    """The key of what stands at the entry's offset: another one once it is another segment.
+    """The key of the page or segment at the entry's offset.
 
-    Without reading a page: one that is written anew may have another segment there.
+    Another key may mean another segment; the page is not read to find out.
     """
     page = manifest.find_page(entry.base_offset)
     if page is not None:

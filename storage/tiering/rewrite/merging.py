@@ -1,4 +1,4 @@
-"""Adjacent small segments of the archive become one: fewer objects, fewer requests, less money.
+"""Merges adjacent small segments of the archive into one: fewer objects and requests to pay for.
 
     [1][1][1][2][1]...[64][64]        entries of the root manifest, oldest first
      \\____ run ____/                   merged when it is worth a rewrite
@@ -11,19 +11,17 @@
     6 commit        the manifest; in the same step the old objects are marked for deletion
                                                         crash point merge.after-commit
 
-A crash before 6 leaves orphans and the old segments; after 6 the marks, which the deletion finds.
-Readers who planned with the older manifest find the old objects for the grace time. The records are
-the same bytes at the same offsets: only the objects' borders move.
+A crash before 6 leaves orphans and the old segments; a crash after 6 leaves the marks, by which
+`expiration.py` deletes the old objects after the grace time of their readers. The records are the
+same bytes at the same offsets: only the objects' borders move.
 
-A run is merged when it makes an object of at least half the target, or has so many segments that
-even a small object is worth it. So a byte is rewritten once or twice in its life. Time-rolled
-partitions with little data, which would become dust, end as objects of the target's size; their
-retention by time is as much coarser.
+A run is merged if it makes an object of at least half the target, or has many segments. So a byte
+is rewritten once or twice in its life. Partitions with little data, whose segments are rolled by
+time, get objects of about the target's size; their retention by time is as much coarser.
 
-What was merged is deleted by `expiration.py`, when the grace time of its readers is over. An object
-whose run is gone when it is done is an orphan. A segment that cannot be read, because it is damaged
-or was uploaded into a class that has to be restored first, is tried a few times and then left alone
-until the next start: what lies behind it is merged all the same.
+If a run is gone by its commit, its new objects are orphans. A segment that cannot be read, because
+it is damaged or must be restored first, is tried a few times and then excluded until the next
+start; later segments are merged all the same.
 """
 
 from __future__ import annotations
@@ -71,16 +69,16 @@ from strandline.storage.tiering.copy.segment_sections import entry_of, sections_
 from strandline.storage.tiering.copy.upload import UploadPoints, upload_segment
 from strandline.storage.tiering.log.statistics import PartitionCounters
 from strandline.storage.tiering.partition.manifest_owner import ManifestOwner
-from strandline.storage.tiering.policy.object_options import RESTORED_FIRST, object_options
+from strandline.storage.tiering.policy.object_options import may_rewrite, object_options
 from strandline.storage.tiering.policy.quota import TierQuota
 from strandline.storage.tiering.policy.retry import OBJECT_UNREADABLE, UNREADABLE_TIMES, named_in
 from strandline.storage.tiering.rewrite.scratch import made
 
 log = logging.getLogger(__name__)
 
-# So many objects into one are worth a rewrite, however small they are.
+# A run of this many segments is worth a rewrite, however small they are.
 RUN_SEGMENTS_ENOUGH = 16
-# One merge reads at most so many: a bound on its requests.
+# The most segments that one merge reads: a bound on its requests.
 RUN_SEGMENTS_MAX = 256
 # Indexes hold relative offsets of 32 bits, signed.
 RUN_OFFSETS_MAX = 2**31 - 1
@@ -92,10 +90,10 @@ RUN_OFFSETS_MAX = 2**31 - 1
 def choose_run(
     manifest: Manifest, *, target_bytes: int, left_alone: Collection[str] = ()
 ) -> tuple[SegmentEntry, ...]:
-    """The oldest run that is worth to be merged; empty if there is none.
+    """Returns the oldest run that is worth a merge, or an empty one.
 
-    Only entries of the root: those in sealed pages have had their time. Entries below the log start
-    are left to the deletion. `left_alone` are keys of `.log` objects that are in no run.
+    It has only entries of the root, above the log start. `left_alone` are keys of `.log` objects
+    that must not be merged.
     """
     for run in _runs(manifest, target_bytes, left_alone):
         size_bytes = sum(entry.size_bytes for entry in run)
@@ -139,7 +137,7 @@ MERGE_POINTS = UploadPoints(after_log=MERGE_AFTER_LOG, after_meta=MERGE_AFTER_ME
 
 
 class SegmentMerger:
-    """Makes one object of a run of segments of any partition: steps 1 to 5."""
+    """Merges runs of segments of any partition: steps 1 to 5."""
 
     def __init__(
         self,
@@ -153,9 +151,8 @@ class SegmentMerger:
         target_bytes: int,
         scratch: Path | None = None,
     ) -> None:
-        """`scratch` is where a merged segment lies while it is made; None: the system's place.
-
-        Nothing is merged if `target_bytes` is 0.
+        """`scratch` is the folder for temporary segments; None: the system's. A `target_bytes` of 0
+        disables merges.
         """
         self.quota = quota
         self.target_bytes = target_bytes
@@ -174,10 +171,9 @@ class SegmentMerger:
         leader_epoch: Epoch,
         options: ObjectOptions,
     ) -> SegmentEntry:
-        """A verified, uncommitted segment of the same records.
+        """Returns a verified, uncommitted segment with the records of `run`.
 
-        Raises ObjectCorrupt if one of them is not what the manifest says, DiskError without room
-        for it, and as a copy does.
+        Raises ObjectCorrupt if a segment differs from its entry, DiskError, and as a copy does.
         """
         self.quota.record(sum(entry.size_bytes for entry in run))
         call = partial(self._merge, partition, run, leader_epoch=leader_epoch, options=options)
@@ -216,9 +212,9 @@ class SegmentMerger:
         points: UploadPoints = MERGE_POINTS,
         aborted: Collection[AbortedTransaction] | None = None,
     ) -> SegmentEntry:
-        """Steps 2 to 5: the file as the verified, uncommitted segment of the run's offsets; blocks.
+        """Steps 2 to 5: uploads the file as a verified, uncommitted segment of the run's offsets.
 
-        `aborted` are its aborted transactions; None: those of the run.
+        Blocks. `aborted` are its aborted transactions; None: those of the run.
         """
         keys = segment_keys(
             partition,
@@ -231,12 +227,14 @@ class SegmentMerger:
                 path=path,
                 base_offset=run[0].base_offset,
                 end_offset=run[-1].end_offset,
-                # Each was held to its checksum when it was read.
+                # The checksum of each segment was checked by the download.
                 offsets=Offsets.SOME,
             ),
             timeout_s=self._timeout_s,
         )
-        meta = self._meta(run, facts, self._aborted(run) if aborted is None else aborted)
+        if aborted is None:
+            aborted = {found for entry in run for found in aborted_in(self._store, entry)}
+        meta = self._meta(run, facts, aborted)
         body = FileBody(
             path=path, size_bytes=facts.size_bytes, crc32c=facts.crc32c, options=options
         )
@@ -252,26 +250,17 @@ class SegmentMerger:
             uploaded_ms=self._clock.now_ms(),
         )
 
-    def _aborted(self, run: Sequence[SegmentEntry]) -> set[AbortedTransaction]:
-        aborted: set[AbortedTransaction] = set()
-        for entry in run:
-            if entry.has_transactions:
-                found = self._reader(entry).read(Section.TXN_INDEX)
-                if found is not None:
-                    aborted.update(segment_meta.decode_txn_index(found, source=entry.meta_key))
-        return aborted
-
     def _meta(
         self,
         run: Sequence[SegmentEntry],
         facts: SegmentFacts,
         aborted: Collection[AbortedTransaction],
     ) -> bytes:
-        last = self._reader(run[-1])
+        last = _meta_reader(self._store, run[-1])
         epochs = last.read(Section.LEADER_EPOCHS)
         snapshot = last.read(Section.PRODUCER_SNAPSHOT)
         if snapshot is not None:
-            # A damaged one would be found out by a restore, when nothing can be done any more.
+            # Otherwise only a restore would detect damage, when it is too late.
             for _ in iter_snapshot(snapshot):
                 pass
         return segment_meta.encode(
@@ -285,12 +274,21 @@ class SegmentMerger:
             )
         )
 
-    def _reader(self, entry: SegmentEntry) -> MetaReader:
-        return MetaReader(self._store, entry.meta_key, entry.meta_size_bytes)
+
+def aborted_in(store: ObjectStore, entry: SegmentEntry) -> Sequence[AbortedTransaction]:
+    """Reads the aborted transactions of an archived segment; blocks. Raises as the store does."""
+    index = None
+    if entry.has_transactions:
+        index = _meta_reader(store, entry).read(Section.TXN_INDEX)
+    return () if index is None else segment_meta.decode_txn_index(index, source=entry.meta_key)
+
+
+def _meta_reader(store: ObjectStore, entry: SegmentEntry) -> MetaReader:
+    return MetaReader(store, entry.meta_key, entry.meta_size_bytes)
 
 
 def _recompressed_from_bytes(run: Sequence[SegmentEntry]) -> int | None:
-    """What the records took on a broker's disk, if some of them were rewritten."""
+    """The records' size on the broker's disk, if some segments were recompressed."""
     if all(entry.recompressed_from_bytes is None for entry in run):
         return None
     return sum(entry.recompressed_from_bytes or entry.size_bytes for entry in run)
@@ -308,27 +306,25 @@ class MergeSteps:
         self._owner = owner
         self._merger = merger
         self._counters = counters
-        # How often segments could not be read, by key; all of them in the root of the manifest.
+        # Failed reads of segments in the root, by key.
         self._unreadable: dict[str, int] = {}
 
     @property
     def is_crowded(self) -> bool:
-        """Whether entries of the root will soon be sealed, and could not be merged any more."""
+        """Whether entries of the root will soon be sealed, after which they cannot be merged."""
         manifest = self._owner.remote.manifest
         return manifest is not None and len(manifest.segments) > manifest_store.PAGE_ENTRIES
 
     async def step(self) -> bool:
-        """Makes one segment of several small ones, if there are such; True if there may be more.
+        """Merges one run, if there is one; True if there may be more.
 
         Raises StorageError, RecordsRejected.
         """
         manifest, config = self._owner.remote.manifest, self._owner.log.config
         target_bytes = self._merger.target_bytes
-        # What has to be restored first cannot be read, so it cannot be merged either.
-        is_out_of_reach = config.strandline_remote_storage_class in RESTORED_FIRST
-        if manifest is None or target_bytes <= 0 or is_out_of_reach:
+        if manifest is None or target_bytes <= 0 or not may_rewrite(config):
             return False
-        if config.remote_log_copy_disable or not manifest.marks_left:
+        if not manifest.marks_left:
             return False
         run = choose_run(manifest, target_bytes=target_bytes, left_alone=self._left_alone)
         if not run or await self._merger.quota.wait_a_step():

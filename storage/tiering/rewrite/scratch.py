@@ -1,8 +1,8 @@
-"""Where segments lie while they are made for the bucket: merged ones, and compacted ones.
+"""The folder for temporary files of merges and compactions.
 
-Each is some ten or hundred MB, in files that a child process opens by their names. They lie on the
-broker's disk and not in the system's place for temporary files, which may be memory. What a kill
-left there goes at the next start; the lock of the log folder sees to it that it is nobody else's.
+Each has tens or hundreds of MB, and a child process opens it by name. They are on the broker's disk
+rather than in the system's folder for temporary files, which may be in memory. The next start
+removes leftovers of a kill; the lock of the log folder ensures that no other process uses them.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ SCRATCH_FOLDER = "remote-scratch"
 
 
 def remove_leftovers(scratch: Path | None) -> None:
-    """Empties the folder before anything is made in it; what cannot be removed is left."""
+    """Removes the folder at the start; files that cannot be removed stay."""
     if scratch is not None:
         with suppress(DiskError):
             files.remove_tree(scratch)
 
 
 def made(scratch: Path | None) -> Path | None:
-    """The folder, which is there now; None is the system's place. Raises OSError."""
+    """Returns the folder after creating it; None is the system's. Raises OSError."""
     if scratch is not None:
         scratch.mkdir(exist_ok=True)
     return scratch
