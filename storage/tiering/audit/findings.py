@@ -1,7 +1,7 @@
 """Kinds of damage to an archive, and their remedies for an operator.
 
-A finding is about one object. What is wrong with the `.meta` of a segment can be made again from
-its `.log`, except for its transactions, of which the `.log` says only half.
+A finding is about one object. The `.meta` of a segment can be rebuilt from its `.log`, except for
+its aborted transactions, since the `.log` may have only parts of them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from strandline.storage.model import Offset, TopicIdPartition
-from strandline.storage.remote.manifest.entries import SegmentEntry
+from strandline.storage.remote.manifest.entries import PageRef, SegmentEntry
+from strandline.storage.remote.manifest.open_segment import TailPart
 
 
 class Damage(Enum):
@@ -30,7 +31,7 @@ class Damage(Enum):
     FACTS = "the manifest says something else than the segment"
 
 
-# What can be made again from the segment itself.
+# Damage to an object that can be rebuilt from the segment.
 REPAIRABLE = frozenset({Damage.META_MISSING, Damage.META_CORRUPT})
 
 _ADVICE = {
@@ -66,7 +67,7 @@ class Finding:
 
     @property
     def offsets(self) -> str:
-        """First and last of those that it is about; empty if it is about no offsets."""
+        """The first and last damaged offset; empty if the finding is about no offsets."""
         last_offset = max(self.base_offset, self.end_offset - 1)
         return "" if self.base_offset < 0 else f"{self.base_offset} to {last_offset}"
 
@@ -82,19 +83,19 @@ class PartitionReport:
     """The result of checking one partition."""
 
     partition: TopicIdPartition
-    segment_count: int
-    size_bytes: int
+    segment_count: int = 0
+    size_bytes: int = 0
     findings: tuple[Finding, ...] = ()
-    # Not looked at closely, with the reason: cannot be read now, in an archive class.
+    # Reasons why objects were not read, such as an archive class.
     unread: tuple[str, ...] = ()
-    # Objects whose bytes nobody compared with anything: the store keeps no checksum of them.
+    # Objects of which only the size was compared, since the store keeps no checksum of them.
     by_size_count: int = 0
 
 
 def of_segment(
     partition: TopicIdPartition, entry: SegmentEntry, damage: Damage, detail: str = ""
 ) -> Finding:
-    """A finding about the `.meta` of a segment if the damage is the `.meta`'s, else the `.log`."""
+    """Returns a finding about the segment's `.meta` or `.log`, whichever has the damage."""
     is_meta = damage in REPAIRABLE
     return Finding(
         partition=partition,
@@ -104,4 +105,18 @@ def of_segment(
         end_offset=entry.end_offset,
         detail=detail,
         repairable=is_meta and not entry.has_transactions,
+    )
+
+
+def of_part(
+    partition: TopicIdPartition, part: PageRef | TailPart, damage: Damage, detail: str
+) -> Finding:
+    """Returns a finding about a page of the manifest or a piece of the open segment."""
+    return Finding(
+        partition=partition,
+        damage=damage,
+        key=part.key,
+        base_offset=part.base_offset,
+        end_offset=part.end_offset,
+        detail=detail,
     )

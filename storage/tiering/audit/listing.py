@@ -3,8 +3,8 @@
     list_partitions   topics/ folders -> topic.json -> manifest.json      one row per partition
     list_segments     ... and the sealed pages                            one row per segment
 
-Rows are plain values; whoever shows them decides how. A manifest or a `topic.json` that cannot be
-read is a row with a `problem`, not an exception: the other partitions are still worth seeing.
+A manifest or a `topic.json` that cannot be read is a row with a `problem`, not an exception, so
+that the other partitions are listed.
 """
 
 from __future__ import annotations
@@ -14,15 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from strandline.storage.concurrency.maps import map_ahead
-from strandline.storage.errors import (
-    AccessDenied,
-    StorageError,
-    TierUnavailable,
-)
+from strandline.storage.errors import AccessDenied, StorageError, TierUnavailable
 from strandline.storage.model import Epoch, Offset, TimestampMs, TopicIdPartition
 from strandline.storage.remote.keys import topic_folder
 from strandline.storage.remote.manifest.entries import PageRef, SegmentEntry
-from strandline.storage.remote.manifest.manifest import Manifest
 from strandline.storage.remote.manifest.store import (
     ManifestPages,
     StoredManifest,
@@ -32,7 +27,7 @@ from strandline.storage.remote.manifest.store import (
 from strandline.storage.remote.manifest.topic_info import DamagedTopic, TopicInfo, list_topics
 from strandline.storage.remote.object_store.interface import ObjectStore
 
-# A manifest is one request of some 30 ms, and a store answers this many at a time with ease.
+# Concurrent requests; a manifest is one of some 30 ms.
 PARALLEL_MAX = 16
 
 
@@ -82,8 +77,8 @@ def list_segments(
 ) -> Iterator[tuple[TopicIdPartition, SegmentEntry]]:
     """Every archived segment, by topic and partition, oldest first; blocks, lazily.
 
-    Each topic and each manifest is asked for once, some manifests ahead of what was taken. Raises
-    StorageError if a manifest or page cannot be read.
+    Requests each topic and each manifest once, some manifests ahead. Raises StorageError if a
+    manifest or page cannot be read.
     """
     pages = ManifestPages(store, pages_max=1)
     with ThreadPoolExecutor(PARALLEL_MAX, "archive") as executor:
@@ -104,7 +99,7 @@ def list_segments(
 
 
 def _undescribed(store: ObjectStore, damaged: DamagedTopic) -> Iterator[ArchivedPartition]:
-    """Rows of a topic whose `topic.json` is damaged: of the partitions that have a folder."""
+    """Rows of a topic whose `topic.json` is damaged, by the folders of its partitions."""
     folder = damaged.folder
     names = store.list_folders(topic_folder(folder.topic, folder.topic_id))
     for number in sorted(int(name) for name in names if name.isdecimal()) or (0,):
@@ -116,7 +111,7 @@ def _undescribed(store: ObjectStore, damaged: DamagedTopic) -> Iterator[Archived
 
 
 def _load(store: ObjectStore, info: TopicInfo, number: int) -> StoredManifest | None:
-    """The manifest. Of a topic that is being deleted it may be gone before the rest."""
+    """Loads the manifest, which may be gone if the topic is being deleted."""
     partition = TopicIdPartition(info.topic, info.topic_id, number)
     return (load if info.is_deleted else load_or_refuse)(store, partition)
 
@@ -133,10 +128,7 @@ def _describe(store: ObjectStore, info: TopicInfo, number: int) -> ArchivedParti
         )
     if stored is None:
         return ArchivedPartition(partition=partition, topic_deleted_ms=info.deleted_ms)
-    return _row(partition, info, stored.manifest)
-
-
-def _row(partition: TopicIdPartition, info: TopicInfo, manifest: Manifest) -> ArchivedPartition:
+    manifest = stored.manifest
     parts: list[PageRef | SegmentEntry] = [*manifest.pages, *manifest.segments]
     return ArchivedPartition(
         partition=partition,

@@ -3,25 +3,24 @@
     listed first          objects under topics/<topic>-<id>/<partition>/
     read afterwards       the partition's manifest and its pages
     orphan                listed, not referred to, and older than the grace time
-    missing               referred to, not listed, and not there when asked for by name
+    missing               referred to, not listed, and not found by a HEAD
 
-The order makes a commit that happens meanwhile harmless: its objects are referred to by the time
-the manifest is read. The grace time has to be longer than a copy may take; then an upload that is
-old and uncommitted can never be committed any more (see copier).
+The order makes a concurrent commit harmless: the manifest that is read refers to its objects. The
+grace time has to be longer than a copy may take, so that an older uncommitted upload is never
+committed (see copier).
 
-How old an object is, is asked of the store's clock, which dated it, and of ours: the younger answer
-counts. With one of them hours away from the true time nothing goes early.
+The age of an object is the smaller one by the store's clock, which dated it, and by ours. If one
+clock is wrong by hours, no object is deleted early.
 
-Orphans come from uploads whose commit never came, from pages whose commit lost, from purges that
-stopped, and from starts that tried the store out and could not tidy up. Whole folders whose topic
-has a tombstone are left to the purge. A partition whose manifest cannot be read has no orphans:
-nobody knows what belongs to it.
+Orphans come from uploads without a commit, pages of failed commits, interrupted purges, and write
+probes of a start that were not deleted. Folders whose topic has a tombstone are left to the purge.
+A partition whose manifest cannot be read has no orphans: its objects are not known.
 
-A manifest that can be read may be an older one, which somebody put over a newer one by mistake. It
-shows in segments beyond its end, which a copy leaves too until it is made again, and in objects
-that it names and that are gone. Nothing of such a partition is deleted without anybody's looking.
-If the archive has gone on from there, what holds other records than the archive stays
-(`older_manifest.py`), and the other orphans of the partition go.
+A readable manifest may be an older one that was put over a newer one by mistake. Signs of that are
+missing objects, and segments beyond its end, which a failed copy also leaves until its retry.
+Objects of such a partition need a review before they are deleted. If the archive has continued from
+there, objects with other records than the archive stay (`older_manifest.py`), and the other orphans
+of the partition are deleted.
 """
 
 from __future__ import annotations
@@ -58,11 +57,11 @@ from strandline.storage.tiering.partition.older_manifest import (
 
 log = logging.getLogger(__name__)
 
-# A copy's default deadline is ten minutes; a day leaves room for whatever an operator sets.
+# A copy's default deadline is ten minutes; a day leaves room for a longer one.
 GRACE_MS_DEFAULT = 24 * 3600 * 1000
-# What one request deletes.
+# Keys of one DeleteObjects request.
 KEYS_PER_DELETE_MAX = 1000
-# Partitions that are compared at the same time, where there are threads for it.
+# Partitions that are compared concurrently, if there is an executor.
 PARALLEL_MAX = 16
 # Listed objects of partitions that wait for their manifests: some 30 MB.
 AHEAD_OBJECTS_MAX = 100_000
@@ -80,11 +79,11 @@ class OrphanReason(Enum):
     PROBE = "it tried the store out, and is not needed"
 
 
-# What may be deleted without anybody looking: the manifest of a living partition was read, and it
-# does not name the object; or nothing ever names it. The others may be all that is left after a
-# manifest or a topic.json was lost.
+# Orphans that need no review: the manifest of a live partition was read and does not name the
+# object, or no manifest ever names it. The others may be the remains after a manifest or a
+# topic.json was lost.
 SAFE_REASONS = frozenset({OrphanReason.NOT_IN_MANIFEST, OrphanReason.PROBE})
-# What a manifest or a topic.json may own that was lost, or that an older one lies in the place of.
+# Objects that a lost or overwritten manifest or topic.json may own.
 OWNED_REASONS = frozenset(
     {
         OrphanReason.OLDER_MANIFEST,
@@ -97,7 +96,7 @@ OWNED_REASONS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Orphan:
-    """An object that nothing refers to."""
+    """An object that no manifest refers to."""
 
     key: str
     size_bytes: int
@@ -115,22 +114,12 @@ class UnreadablePartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketComparison:
-    """What `compare` found. `missing_keys` are referred to by a manifest and do not exist."""
+    """The result of `compare`. `missing_keys` are in a manifest and do not exist."""
 
     object_count: int
     orphans: tuple[Orphan, ...]
     missing_keys: tuple[str, ...]
     unreadable: tuple[UnreadablePartition, ...]
-
-
-def find_orphans(
-    store: ObjectStore, *, now_ms: TimestampMs, grace_ms: int = GRACE_MS_DEFAULT
-) -> tuple[Orphan, ...]:
-    """Objects under topics/ that belong to nothing and are older than `grace_ms`; blocks.
-
-    `now_ms` is a time of the store's own clock, see `time_of_both`. Raises what the store raises.
-    """
-    return compare(store, now_ms=now_ms, grace_ms=grace_ms).orphans
 
 
 def delete_orphans(store: ObjectStore, orphans: Sequence[Orphan]) -> None:
@@ -140,16 +129,16 @@ def delete_orphans(store: ObjectStore, orphans: Sequence[Orphan]) -> None:
 
 
 def time_of_both(store: ObjectStore, clock: Clock) -> TimestampMs:
-    """The time that it is by the store's clock and by ours; blocks. Raises as the store does.
+    """Returns the earlier time of the store's clock and ours; blocks. Raises as the store does.
 
-    An upload that is under way would look old if one of them were a day ahead.
+    A running upload would look old to a clock that is a day ahead.
     """
     return min(store.clock_ms(), clock.now_ms())
 
 
 def delete_safe_orphans(store: ObjectStore, *, clock: Clock, grace_ms: int) -> int:
     """Deletes orphans that need no review; returns their number. Blocks. Raises as the store."""
-    found = find_orphans(store, now_ms=time_of_both(store, clock), grace_ms=grace_ms)
+    found = compare(store, now_ms=time_of_both(store, clock), grace_ms=grace_ms).orphans
     safe = [orphan for orphan in found if orphan.reason in SAFE_REASONS]
     delete_orphans(store, safe)
     others = [orphan.key for orphan in found if orphan.reason is OrphanReason.OTHER_RECORDS]
@@ -170,13 +159,11 @@ def compare(
     executor: Executor | None = None,
     on_objects: Callable[[int], None] = lambda _count: None,
 ) -> BucketComparison:
-    """Compares every partition's folder with its manifest, of all topics or of those of one name.
+    """Compares every partition's folder with its manifest, of all topics or of one name.
 
-    Blocks. Raises what the store raises.
-
-    With an `executor` manifests are read while the listing goes on, some at a time: for who waits
-    for it, and has no clients whom that would hold up. `on_objects` is told how many more were
-    listed.
+    Blocks. Raises what the store raises. `now_ms` is a time of the store's own clock, see
+    `time_of_both`; objects younger than `grace_ms` are no orphans. With an `executor` manifests are
+    read during the listing. `on_objects` gets the number of further listed objects.
     """
     comparison = _Comparison(
         store, oldest_fresh_ms=now_ms - grace_ms, executor=executor, on_objects=on_objects
@@ -200,8 +187,8 @@ def compare(
 class _Comparison:
     """One run over the bucket.
 
-    Holds the keys of one partition at a time; with an executor those of PARALLEL_MAX, as long as
-    they are no more than AHEAD_OBJECTS_MAX besides the last.
+    It holds the keys of one partition; with an executor those of PARALLEL_MAX, and at most
+    AHEAD_OBJECTS_MAX besides the last partition's.
     """
 
     def __init__(
@@ -215,7 +202,7 @@ class _Comparison:
         self._store = store
         self._executor = executor
         self._on_objects = on_objects
-        # Partitions that are being compared, with the number of their objects, oldest first.
+        # Running comparisons with the number of their objects, oldest first.
         self._under_way: deque[tuple[int, Future[_Compared]]] = deque()
         self._pages = ManifestPages(store, pages_max=1)
         self._oldest_fresh_ms = oldest_fresh_ms
@@ -245,7 +232,7 @@ class _Comparison:
                 self._begin(partition, listed)
 
     def _begin(self, partition: TopicIdPartition, listed: list[ObjectInfo]) -> None:
-        """Compares one partition, now or beside the listing."""
+        """Compares one partition, now or during the listing."""
         if self._executor is None:
             self._take(self._compare_partition(partition, listed))
             return
@@ -258,12 +245,12 @@ class _Comparison:
             self._take(self._under_way.popleft()[1].result())
 
     def finish(self) -> None:
-        """Waits for the partitions that are still being compared."""
+        """Waits for the running comparisons."""
         while self._under_way:
             self._take(self._under_way.popleft()[1].result())
 
     def add_probes(self, listed: Iterator[ObjectInfo]) -> None:
-        """What a start tried the store out with and could not delete."""
+        """Adds write probes of a start that were not deleted."""
         probes = list(listed)
         self.object_count += len(probes)
         self._take(_Compared(spare=probes, reason=OrphanReason.PROBE))
@@ -290,7 +277,8 @@ class _Comparison:
             return _Compared(unreadable=UnreadablePartition(partition=partition, reason=str(error)))
         if referred is None:
             return _Compared(spare=listed, reason=OrphanReason.NO_MANIFEST)
-        spare = [info for info in listed if not referred.names(info.key)]
+        named = referred.needed | referred.marked
+        spare = [info for info in listed if info.key not in named]
         unseen = referred.needed.difference(info.key for info in listed)
         missing = [key for key in sorted(unseen) if not self._exists(key)]
         if missing or any(is_beyond(info.key, referred.manifest) for info in spare):
@@ -308,7 +296,7 @@ class _Comparison:
         return _Compared(spare=spare, of_other_records=other)
 
     def _referred_keys(self, partition: TopicIdPartition) -> _ReferredKeys | None:
-        """Every key that the manifest stands for; None if there is none."""
+        """Returns every key that the manifest refers to; None without a manifest."""
         stored = load(self._store, partition)
         if stored is None:
             return None
@@ -323,7 +311,7 @@ class _Comparison:
         return _ReferredKeys(manifest=manifest, needed=needed, marked=marked, epochs=epochs)
 
     def _exists(self, key: str) -> bool:
-        """Asked by name: committed a moment ago, it may not have been in the listing."""
+        """Asks by name, since the listing may not have a recent object."""
         try:
             self._store.head(key)
         except ObjectNotFound:
@@ -348,17 +336,17 @@ class _Comparison:
         )
 
     def _is_old(self, info: ObjectInfo) -> bool:
-        # An object without a time may be a second old.
+        # An object without a time may be new.
         return 0 <= info.modified_ms <= self._oldest_fresh_ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Compared:
-    """Of one partition, or of things that belong to none: what is nobody's, and what is missing."""
+    """The result of comparing one partition, or objects of no partition."""
 
     spare: Sequence[ObjectInfo] = ()
     reason: OrphanReason = OrphanReason.NOT_IN_MANIFEST
-    # Keys of those in `spare` that stay whatever the reason is for the others.
+    # Keys in `spare` with OrphanReason.OTHER_RECORDS in place of `reason`.
     of_other_records: frozenset[str] = frozenset()
     missing_keys: Sequence[str] = ()
     unreadable: UnreadablePartition | None = None
@@ -366,16 +354,12 @@ class _Compared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ReferredKeys:
-    """What a manifest needs, and what it lets go: the latter may be there or not."""
+    """The keys that a manifest needs, and those it marks for deletion, which may be gone."""
 
     manifest: Manifest
     needed: set[str]
     marked: set[str]
     epochs: ArchivedEpochs
-
-    def names(self, key: str) -> bool:
-        """Whether it needs the object, or lets it go."""
-        return key in self.needed or key in self.marked
 
 
 class _TopicVerdict(Enum):

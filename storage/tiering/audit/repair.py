@@ -5,15 +5,15 @@
     3 commit the manifest with it, by compare-and-swap; the    crash point repair.after-commit
       old object is marked for deletion
 
-A crash after 2 leaves an orphan. A broker that commits in between wins, and so does another repair:
-this one begins again with the manifest that it finds then. What the manifest does not name any more
-needs no repair: the segment was merged, compacted, let go, or repaired by somebody else.
+A crash after 2 leaves an orphan. If a broker or another repair commits in between, this one starts
+over with the new manifest. A `.meta` that the manifest no longer names needs no repair: the segment
+was merged, compacted, deleted or repaired meanwhile.
 
-Only for segments without transactions: which of them were aborted is not in the segment alone.
-Producers are not in it either; only the last segment's are ever asked for, by a restore, which says
-when it does without.
+Only segments without transactions can be repaired, since the segment does not show all aborted
+ones. It does not have the producers either; only a restore needs those, of the last segment, and it
+reports their absence.
 
-Of the open segment there is nothing to make a piece of: `drop_pieces` goes on without it.
+A damaged piece of the open segment cannot be rebuilt: `drop_pieces` removes it from the archive.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ ATTEMPTS_MAX = 10
 def drop_pieces(
     store: ObjectStore, partition: TopicIdPartition, *, damaged_key: str, clock: Clock
 ) -> bool:
-    """Takes a damaged piece of the open segment, and those behind it, out of the manifest. Blocks.
+    """Removes a damaged piece of the open segment and all later ones from the manifest; blocks.
 
-    For who has neither the piece nor the disk: their records are lost, and the log goes on behind
-    what is left. A broker that has them puts them into the bucket again. False if the manifest does
-    not name the piece any more. One commit, so a crash leaves it as it was, or done.
+    For the loss of both the piece and the disk: their records are lost, and the log continues after
+    the kept pieces. A broker that has the records uploads them again. Returns False if the manifest
+    does not name the piece any more.
 
     Raises ManifestFenced if others committed meanwhile every time, and what the store raises.
     """
@@ -68,7 +68,7 @@ def _commit(
     partition: TopicIdPartition,
     change: Callable[[Manifest], Manifest | None],
 ) -> bool:
-    """Commits what `change` makes of the newest manifest; False if that is nothing.
+    """Applies `change` to the newest manifest and commits the result; False if that is None.
 
     Raises ManifestFenced if others committed meanwhile every time.
     """
@@ -97,10 +97,10 @@ def repair_meta(
     damaged_key: str,
     clock: Clock,
 ) -> str | None:
-    """Repairs the segment that begins at `base_offset`; the key of its new `.meta`. Blocks.
+    """Rebuilds the `.meta` of the segment at `base_offset`; returns the new key. Blocks.
 
-    None if no segment has `damaged_key` any more. Raises ObjectCorrupt if the segment itself is
-    damaged, ManifestFenced if others committed meanwhile every time, and what the store raises.
+    Returns None if no segment has `damaged_key` any more. Raises ObjectCorrupt if the segment is
+    damaged too, ManifestFenced if others committed meanwhile every time, and what the store raises.
     """
     made: SegmentEntry | None = None
 
@@ -135,7 +135,7 @@ def _with_new_meta(
             base_offset=old.base_offset,
             end_offset=old.end_offset,
             walk=AdaptiveWalk(),
-            # What is missing shows in the checksum.
+            # Missing records show in the checksum.
             offsets=Offsets.SOME,
         )
     if facts.crc32c != old.log_crc32c:
@@ -149,8 +149,5 @@ def _with_new_meta(
     )
     store.put(keys.meta_key, meta)
     return replace(
-        old,
-        meta_key=keys.meta_key,
-        meta_size_bytes=len(meta),
-        meta_crc32c=checksum(meta),
+        old, meta_key=keys.meta_key, meta_size_bytes=len(meta), meta_crc32c=checksum(meta)
     )

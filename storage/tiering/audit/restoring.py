@@ -1,16 +1,15 @@
 """Restores one partition from the bucket to a log folder that a broker can open.
 
     manifest.json   log start, end of the archive, leader epoch      one GET
-    its pages       are they there                                   one HEAD per page
+    its pages       do they exist                                    one HEAD per page
     the folder      is the manifest the newest one                   one LIST
     last .meta      producers and lineage at that end                one GET
-    .tail           what there is of the open segment                one HEAD, one GET per part
+    .tail           pieces of the open segment                       one HEAD, one GET per piece
 
-No archived segment is downloaded: the local log begins where the archive ends, with what the bucket
-has of the open segment, and everything before it is read cold. `read_partition` only reads, so that
-nothing is on disk before the whole archive was found to be readable. A part that is lost is as bad
-as a manifest that is: the records behind it would be lost, and their offsets given to others,
-without anybody's having said so.
+No archived segment is downloaded: the local log begins at the end of the archive with the pieces of
+the open segment, and all earlier records are read cold. `read_partition` only reads, so the disk is
+unchanged until the whole archive has proved readable. A lost piece is an error like a lost
+manifest: otherwise the records after it would be lost silently, and their offsets reused.
 
 Blocking throughout.
 """
@@ -20,12 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from strandline.storage.errors import (
-    CorruptFile,
-    ObjectCorrupt,
-    ObjectNotFound,
-    UnsupportedFormat,
-)
+from strandline.storage.errors import CorruptFile, ObjectCorrupt, ObjectNotFound, UnsupportedFormat
 from strandline.storage.local.formats.producer_state import iter_snapshot
 from strandline.storage.local.log.log import LocalLog
 from strandline.storage.model import NO_EPOCH, Epoch, EpochStart, Offset, TopicIdPartition
@@ -50,10 +44,10 @@ from strandline.storage.tiering.partition.open_segment_parts import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchivedState:
-    """What is left of a partition whose disk is lost; `manifest` is None if nothing was archived.
+    """The archived state of a partition; `manifest` is None if nothing was archived.
 
-    `producer_snapshot` and `leader_epochs` are as of `end_offset`; a partition whose `.meta` is
-    damaged has none, and that is what `problem` says.
+    `producer_snapshot` and `leader_epochs` are as of `end_offset`; if the `.meta` is damaged there
+    are none, and `problem` says so.
     """
 
     partition: TopicIdPartition
@@ -62,9 +56,9 @@ class ArchivedState:
     leader_epochs: tuple[EpochStart, ...] = ()
     producer_id_max: int = -1
     problem: str = ""
-    # Pages of the manifest that are lost, each with what that means.
+    # Lost pages of the manifest, each with the consequence.
     lost_pages: tuple[str, ...] = ()
-    # The highest that an object of the partition has in its name.
+    # The highest leader epoch in a name of the partition's objects.
     folder_epoch: Epoch = NO_EPOCH
 
     @property
@@ -73,18 +67,18 @@ class ArchivedState:
 
     @property
     def end_offset(self) -> Offset:
-        """Where the next record goes."""
+        """The offset of the next record."""
         tail = self.tail
         return tail[-1].end_offset if tail else self.begin_offset
 
     @property
     def tail(self) -> tuple[TailPart, ...]:
-        """What the bucket has of the segment that was open."""
+        """The usable pieces of the open segment."""
         return () if self.manifest is None else usable_tail(self.manifest)
 
     @property
     def begin_offset(self) -> Offset:
-        """Where the local log begins."""
+        """The first offset of the local log."""
         if self.manifest is None:
             return 0
         if self.tail:
@@ -93,7 +87,7 @@ class ArchivedState:
 
     @property
     def leader_epoch(self) -> Epoch:
-        """The highest epoch that left a trace in the archive; -1 if there is none."""
+        """The highest leader epoch in the archive; -1 if there is none."""
         lineage = self.leader_epochs[-1].epoch if self.leader_epochs else NO_EPOCH
         manifests = NO_EPOCH if self.manifest is None else self.manifest.leader_epoch
         return max(lineage, manifests, self.folder_epoch)
@@ -102,11 +96,11 @@ class ArchivedState:
 def read_partition(
     store: ObjectStore, partition: TopicIdPartition, *, newest: ManifestOrder | None = None
 ) -> ArchivedState:
-    """Reads manifest and last `.meta`, and asks for pages and for the parts of the open segment.
+    """Reads manifest and last `.meta`, and checks the pages and the pieces of the open segment.
 
-    Raises CorruptFile or UnsupportedFormat if manifest or parts are damaged or lost, or if the
-    manifest is an older one than lay there, `newest` or another, and what the store raises. Only a
-    plain 404, and an empty folder, mean that nothing was archived.
+    Raises CorruptFile or UnsupportedFormat if manifest or pieces are damaged or lost, or if the
+    manifest is older than `newest` or than the folder shows, and what the store raises. Nothing was
+    archived only if the manifest is a plain 404 and the folder is empty.
     """
     stored = manifest_store.load_or_refuse(store, partition)
     if stored is None:
@@ -149,7 +143,7 @@ def _beyond_text(folder: FolderState) -> str:
 def _lost_pages(store: ObjectStore, manifest: Manifest) -> Iterator[str]:
     for page in manifest.pages:
         fault = _fault_of_page(store, page)
-        # Nobody may read what lies below the log start.
+        # Records below the log start cannot be read anyway.
         if fault and page.end_offset > manifest.log_start_offset:
             yield (
                 f"{page.key}: {fault}: without this page of the manifest records from"
@@ -160,7 +154,7 @@ def _lost_pages(store: ObjectStore, manifest: Manifest) -> Iterator[str]:
 
 
 def _fault_of_page(store: ObjectStore, page: PageRef) -> str:
-    """What a HEAD tells; what a store keeps no checksum of only reading finds."""
+    """The fault that a HEAD shows; without a checksum in the store, damage needs a read."""
     try:
         info = store.head(page.key)
     except ObjectNotFound:
@@ -183,7 +177,7 @@ def _check_tail(store: ObjectStore, manifest: Manifest) -> None:
 
 
 def _with_state_at_end(store: ObjectStore, manifest: Manifest, last: SegmentEntry) -> ArchivedState:
-    """The log is readable without producers and lineage; without them it is worth having too."""
+    """Reads producers and lineage, without which the log is still readable."""
     snapshot: bytes | None = None
     epochs = last.leader_epochs
     producer_id_max = -1
@@ -210,7 +204,7 @@ def _with_state_at_end(store: ObjectStore, manifest: Manifest, last: SegmentEntr
 
 
 def write_partition(store: ObjectStore, local: LocalLog, state: ArchivedState) -> None:
-    """Lets an empty log go on behind the archive; the caller closes it, which syncs it.
+    """Makes an empty log continue the archive; the caller closes it, which syncs it.
 
     Raises DiskError, and as the store does if the open segment cannot be read.
     """

@@ -1,18 +1,17 @@
 """Verifies an archive: compares every manifest with the objects in the bucket.
 
     manifest     readable; ranges in order, no gap above the log start, no overlap; epochs grow
-    pages        there, their checksum is the manifest's, their entries are its range
-    segments     `.log` and `.meta` are there, with the manifest's size and checksum
+    pages        exist, with the manifest's checksum, and entries of the page's range
+    segments     `.log` and `.meta` exist, with the manifest's size and checksum
     pieces       of the open segment: the same
-    DEEP         every byte: batches' CRCs, offsets, counts, times; indexes true to the log
+    EVERYTHING   every byte: batches' CRCs, offsets, counts, times; indexes agree with the log
 
-Nothing is changed here: each finding says what could be done about it (findings.py). Where a store
-keeps no checksum of its own (of what others copied there, or of anything), sizes alone are compared
-unless the run is a deep one; how many objects that were is counted.
+A scrub changes nothing; findings carry advice (findings.py). Where a store keeps no checksum of an
+object, only its size is compared, unless every byte is read; the report counts these objects.
 
-An object that is gone may have been let go meanwhile by a running broker, so a partition with
-findings is looked at again from its newest manifest, and only what is found twice is told; of a
-topic that was deleted meanwhile nothing is.
+A running broker may delete an object during the scrub. So a partition with findings is checked
+again from its newest manifest, and only repeated findings are reported, except for a topic that was
+deleted meanwhile.
 
 Blocking; requests run in an executor's threads, a bounded number of segments at a time.
 """
@@ -21,7 +20,7 @@ from __future__ import annotations
 
 import itertools
 import mmap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -52,6 +51,7 @@ from strandline.storage.tiering.audit.findings import (
     Damage,
     Finding,
     PartitionReport,
+    of_part,
     of_segment,
 )
 from strandline.storage.tiering.audit.segment_download import SegmentDownloads
@@ -67,11 +67,11 @@ from strandline.storage.tiering.partition.older_manifest import (
 from strandline.storage.tiering.partition.open_segment_parts import fault_of_part, read_part
 from strandline.storage.tiering.policy.lifecycle import COPIES_PER_PARTITION
 
-# Requests at the same time; a HEAD takes 30 ms, so 500 segments a second.
+# Concurrent requests; a HEAD takes 30 ms, so 500 segments a second.
 PARALLEL_MAX = 16
-# Segments whose answers are waited for together: bounds what is in memory.
+# Segments that are checked together: bounds the results in memory.
 BATCH_SEGMENTS = 256
-# Objects beyond the end of an archive that are looked at: one request.
+# Listed objects beyond the end of an archive: one request.
 LISTED_MAX = 1000
 
 
@@ -101,7 +101,7 @@ class Scrub:
         self._on_segments = on_segments
 
     def check(self, partition: TopicIdPartition) -> PartitionReport:
-        """Looks at one partition. Raises TierUnavailable or AccessDenied if the store is away."""
+        """Checks one partition. Raises TierUnavailable or AccessDenied if the store is away."""
         first = self._check_once(partition)
         if not first.findings:
             return first
@@ -109,12 +109,12 @@ class Scrub:
         again = {(f.damage, f.key) for f in first.findings}
         kept = tuple(f for f in second.findings if (f.damage, f.key) in again)
         if kept and self._is_deleted(partition):
-            # The purge takes objects before the manifest that names them.
-            return PartitionReport(partition=partition, segment_count=0, size_bytes=0)
+            # A purge deletes segments before their manifest.
+            return PartitionReport(partition=partition)
         return replace(second, findings=kept)
 
     def _is_deleted(self, partition: TopicIdPartition) -> bool:
-        """Whether the topic, which was there when the run began, is on its way out, or gone."""
+        """Whether the topic is deleted, or being deleted, since the run began."""
         try:
             info = load_topic_info(self._store, partition.topic, partition.topic_id)
         except (CorruptFile, UnsupportedFormat):
@@ -129,16 +129,14 @@ class Scrub:
             damaged = Finding(
                 partition=partition, damage=Damage.MANIFEST, key=key, detail=str(error)
             )
-            return PartitionReport(
-                partition=partition, segment_count=0, size_bytes=0, findings=(damaged,)
-            )
+            return PartitionReport(partition=partition, findings=(damaged,))
         if stored is None:
-            return PartitionReport(partition=partition, segment_count=0, size_bytes=0)
+            return PartitionReport(partition=partition)
         report = self._check_manifest(stored.manifest)
         return replace(report, findings=(*report.findings, *self._check_end(stored.manifest)))
 
     def _check_end(self, manifest: Manifest) -> Iterator[Finding]:
-        """Whether there are more segments beyond the end than copies under way may leave."""
+        """Finds more segments beyond the end than unfinished copies may leave."""
         partition = manifest.topic_id_partition
         key = manifest_key(partition)
         folder = partition_folder(partition)
@@ -150,7 +148,7 @@ class Scrub:
         ]
         if not listed:
             return
-        # What was committed by the time of the listing is in the manifest that is read after it.
+        # The manifest is read after the listing, so it has all that was committed before.
         newest = manifest_store.load(self._store, partition)
         if newest is None:
             return
@@ -164,14 +162,15 @@ class Scrub:
         findings: list[Finding] = []
         unread: list[str] = []
         by_size_count = 0
-        sizes = self._listed_sizes(partition) if self._depth is Depth.SIZES else None
+        sizes: dict[str, int] = {}
+        if self._depth is Depth.SIZES:
+            listed = self._store.list(partition_folder(partition))
+            sizes = {info.key: info.size_bytes for info in listed}
+        check = partial(self._check_segment, partition, sizes)
         lineage, epochs = _Lineage(manifest), ArchivedEpochs()
         entries = self._entries(manifest, findings)
         while batch := list(itertools.islice(entries, BATCH_SEGMENTS)):
             findings += lineage.check(batch)
-            check = partial(
-                self._check_segment if sizes is None else self._check_listed, partition, sizes
-            )
             for found in self._executor.map(check, batch):
                 findings += found.findings
                 unread += found.unread
@@ -191,7 +190,7 @@ class Scrub:
         )
 
     def _check_folder(self, manifest: Manifest, epochs: ArchivedEpochs) -> Iterator[Finding]:
-        """Whether more segments of another history lie beside the archive than copies leave."""
+        """Finds more segments of other records than unfinished copies may leave."""
         partition = manifest.topic_id_partition
         keys = (info.key for info in self._store.list(partition_folder(partition)))
         bases = segments_of_others(keys, manifest, epochs)
@@ -211,19 +210,12 @@ class Scrub:
                 try:
                     read_part(self._store, part)
                 except ObjectNotFound:
-                    # It was let go since it was asked for; the second look knows.
+                    # Deleted since the HEAD; if that was right, the second check knows.
                     detail = "is missing"
                 except ObjectCorrupt as error:
                     detail = str(error)
             if detail:
-                yield Finding(
-                    partition=manifest.topic_id_partition,
-                    damage=Damage.TAIL,
-                    key=part.key,
-                    base_offset=part.base_offset,
-                    end_offset=part.end_offset,
-                    detail=detail,
-                )
+                yield of_part(manifest.topic_id_partition, part, Damage.TAIL, detail)
 
     def _entries(self, manifest: Manifest, findings: list[Finding]) -> Iterator[SegmentEntry]:
         pages = ManifestPages(self._store, pages_max=1)
@@ -231,64 +223,31 @@ class Scrub:
             try:
                 yield from pages.entries(page)
             except (ObjectNotFound, ObjectCorrupt, CorruptFile, UnsupportedFormat) as error:
-                damaged = Finding(
-                    partition=manifest.topic_id_partition,
-                    damage=Damage.PAGE,
-                    key=page.key,
-                    base_offset=page.base_offset,
-                    end_offset=page.end_offset,
-                    detail=str(error),
-                )
-                findings.append(damaged)
+                findings.append(of_part(manifest.topic_id_partition, page, Damage.PAGE, str(error)))
         yield from manifest.segments
-
-    def _listed_sizes(self, partition: TopicIdPartition) -> dict[str, int]:
-        prefix = manifest_key(partition).rpartition("/")[0] + "/"
-        return {info.key: info.size_bytes for info in self._store.list(prefix)}
 
     # --- one segment -------------------------------------------------------------------------
 
-    def _check_listed(
-        self, partition: TopicIdPartition, sizes: dict[str, int] | None, entry: SegmentEntry
-    ) -> _Found:
-        assert sizes is not None
-        findings: list[Finding] = []
-        for part in _parts(entry):
-            size_bytes = sizes.get(part.key)
-            if size_bytes is None:
-                # A listing may lag; asked by its name it is there.
-                size_bytes = self._size_by_name(part.key)
-            if size_bytes is None:
-                findings.append(of_segment(partition, entry, part.missing))
-            elif size_bytes != part.size_bytes:
-                detail = _sizes(size_bytes, part)
-                findings.append(of_segment(partition, entry, part.corrupt, detail))
-        return _Found(findings=findings)
-
-    def _size_by_name(self, key: str) -> int | None:
-        try:
-            return self._store.head(key).size_bytes
-        except ObjectNotFound:
-            return None
-
     def _check_segment(
-        self, partition: TopicIdPartition, _listed: object, entry: SegmentEntry
+        self, partition: TopicIdPartition, sizes: Mapping[str, int], entry: SegmentEntry
     ) -> _Found:
+        """Checks the segment's objects by HEAD, unless the listed `sizes` are right: a listing may
+        lag. Reads them for Depth.EVERYTHING.
+        """
         found = _Found()
         for part in _parts(entry):
+            if sizes.get(part.key) == part.size_bytes:
+                continue
             try:
                 info = self._store.head(part.key)
-            except ObjectNotFound:
-                found.findings.append(of_segment(partition, entry, part.missing))
-                continue
-            except ObjectCorrupt as error:
-                found.findings.append(of_segment(partition, entry, part.corrupt, str(error)))
+            except (ObjectNotFound, ObjectCorrupt) as error:
+                found.findings.append(_unreadable(partition, entry, part, error))
                 continue
             except AccessDenied as error:
                 found.unread.append(str(error))
                 continue
             if info.size_bytes != part.size_bytes:
-                detail = _sizes(info.size_bytes, part)
+                detail = f"{info.size_bytes} bytes, the manifest says {part.size_bytes}"
                 found.findings.append(of_segment(partition, entry, part.corrupt, detail))
             elif info.stated_crc32c not in (None, part.crc32c):
                 detail = f"crc32c {info.stated_crc32c:08x}, the manifest says {part.crc32c:08x}"
@@ -298,19 +257,15 @@ class Scrub:
         if self._depth is Depth.EVERYTHING and not found.findings and not found.unread:
             try:
                 found.findings += self._read(partition, entry)
-            except ObjectNotFound as error:
-                # It was let go since it was asked for; the second look knows.
-                gone = next(part for part in _parts(entry) if part.key == error.key)
-                found.findings.append(of_segment(partition, entry, gone.missing))
-            except ObjectCorrupt as error:
-                bad = next(part for part in _parts(entry) if part.key == error.key)
-                found.findings.append(of_segment(partition, entry, bad.corrupt, str(error)))
+            except (ObjectNotFound, ObjectCorrupt) as error:
+                part = next(part for part in _parts(entry) if part.key == error.key)
+                found.findings.append(_unreadable(partition, entry, part, error))
             except (AccessDenied, ObjectArchived, TierUnavailable) as error:
                 found.unread.append(f"{entry.log_key}: {error}")
         return found
 
     def _read(self, partition: TopicIdPartition, entry: SegmentEntry) -> list[Finding]:
-        """Every byte of the segment, and its `.meta` against it."""
+        """Reads every byte of the segment, and compares its `.meta` with it."""
         with self._downloads.file(entry) as path:
             try:
                 facts = inspect_segment(
@@ -318,7 +273,7 @@ class Scrub:
                     base_offset=entry.base_offset,
                     end_offset=entry.end_offset,
                     walk=AdaptiveWalk(),
-                    # What is missing shows in the size, the checksum and the record count.
+                    # Missing records show in the size, the checksum and the record count.
                     offsets=Offsets.SOME,
                 )
             except CorruptRecords as error:
@@ -336,7 +291,7 @@ class Scrub:
         return findings
 
     def _check_meta(self, entry: SegmentEntry, facts: SegmentFacts, path: Path) -> None:
-        """Raises CorruptFile or ObjectCorrupt unless the `.meta` is true to the log."""
+        """Raises CorruptFile or ObjectCorrupt unless the `.meta` agrees with the log."""
         reader = MetaReader(self._store, entry.meta_key, entry.meta_size_bytes)
         sections = {section: reader.read(section) for section in Section}
         index = sections[Section.OFFSET_INDEX]
@@ -357,13 +312,15 @@ class Scrub:
 
 @dataclass(slots=True)
 class _Found:
+    """The result of checking one segment."""
+
     findings: list[Finding] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
     # Objects of which the store keeps no checksum.
     by_size_count: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Part:
     """One object of a segment, as the manifest describes it."""
 
@@ -375,28 +332,28 @@ class _Part:
 
 
 def _parts(entry: SegmentEntry) -> tuple[_Part, _Part]:
+    log, meta = Damage.LOG_MISSING, Damage.META_MISSING
     return (
-        _Part(
-            key=entry.log_key,
-            size_bytes=entry.size_bytes,
-            crc32c=entry.log_crc32c,
-            missing=Damage.LOG_MISSING,
-            corrupt=Damage.LOG_CORRUPT,
-        ),
-        _Part(
-            key=entry.meta_key,
-            size_bytes=entry.meta_size_bytes,
-            crc32c=entry.meta_crc32c,
-            missing=Damage.META_MISSING,
-            corrupt=Damage.META_CORRUPT,
-        ),
+        _Part(entry.log_key, entry.size_bytes, entry.log_crc32c, log, Damage.LOG_CORRUPT),
+        _Part(entry.meta_key, entry.meta_size_bytes, entry.meta_crc32c, meta, Damage.META_CORRUPT),
     )
 
 
-class _Lineage:
-    """Ranges and epochs from one entry to the next.
+def _unreadable(
+    partition: TopicIdPartition,
+    entry: SegmentEntry,
+    part: _Part,
+    error: ObjectNotFound | ObjectCorrupt,
+) -> Finding:
+    if isinstance(error, ObjectNotFound):
+        return of_segment(partition, entry, part.missing)
+    return of_segment(partition, entry, part.corrupt, str(error))
 
-    A manifest with a gap is not read at all; here there is one only behind a page that is lost.
+
+class _Lineage:
+    """Checks ranges and epochs from one entry to the next.
+
+    A decoded manifest has no gaps, so a gap only follows a lost page.
     """
 
     def __init__(self, manifest: Manifest) -> None:
@@ -421,7 +378,7 @@ class _Lineage:
 
 
 def _differ(entry: SegmentEntry, facts: SegmentFacts) -> list[str]:
-    """What the manifest says that is not so."""
+    """Describes the facts that differ between manifest and segment."""
     pairs: Sequence[tuple[str, object, object]] = (
         ("size", entry.size_bytes, facts.size_bytes),
         ("crc32c", entry.log_crc32c, facts.crc32c),
@@ -435,7 +392,3 @@ def _differ(entry: SegmentEntry, facts: SegmentFacts) -> list[str]:
         for name, told, found in pairs
         if told != found
     ]
-
-
-def _sizes(size_bytes: int, part: _Part) -> str:
-    return f"{size_bytes} bytes, the manifest says {part.size_bytes}"

@@ -2,9 +2,8 @@
 
     1 make a file   2 remove its name   3 download into it   4 hand out a path to the open file
 
-The file has no name while it is filled and read, so that a kill -9 leaves nothing of it behind: the
-system takes the bytes back with the process. What lies there at the same time is bounded in bytes,
-whatever number of threads there is; a segment that is larger than all of it is downloaded alone.
+Since the file has no name, a kill -9 leaves nothing behind: the system frees its bytes with the
+process. The bytes of all files together are bounded; a segment above the bound is downloaded alone.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from strandline.storage.remote.manifest.entries import SegmentEntry
 from strandline.storage.remote.object_store.interface import ObjectStore
 
 DOWNLOAD_BYTES = 8 * 1024 * 1024
-# Two segments of Kafka's default size; so much room the place for temporary files has to have.
+# Two segments of Kafka's default size; the space that the temporary folder must have.
 SCRATCH_BYTES_MAX = 2 * 1024 * 1024 * 1024
 
 
 class SegmentDownloads:
-    """Segment downloads of one run, as temporary files of the system. Thread-safe."""
+    """The downloads of one run. Thread-safe."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
@@ -34,7 +33,7 @@ class SegmentDownloads:
 
     @contextmanager
     def file(self, entry: SegmentEntry) -> Iterator[Path]:
-        """The segment's bytes, whatever they are. Raises what the store raises, and DiskError."""
+        """Yields a file of the segment's unchecked bytes. Raises DiskError and as the store."""
         size_bytes = min(entry.size_bytes, SCRATCH_BYTES_MAX)
         with self._room:
             self._room.wait_for(lambda: self._bytes + size_bytes <= SCRATCH_BYTES_MAX)

@@ -1,14 +1,14 @@
 """Storage usage of an archive: objects and bytes by topic, by kind and by storage class.
 
-Everything under the prefix is counted, whoever wrote it: a bill does not ask. One pass over the
-listing, a request per 1000 objects (or versions); no object is opened.
+All objects under the prefix count, as in a bill. One pass over the listing, a request per 1000
+objects (or versions); no object is read.
 
-    kind       segments    .log        what is bought
-               open        .tail       pieces of segments that are still written
+    kind       segments    .log
+               open        .tail       pieces of open segments
                indexes     .meta
                manifests   manifest.json and pages, topic.json
                metadata    cluster.json, changes.json, metadata/, groups/
-               other       has no name of ours
+               other       unknown names
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from strandline.storage.remote.keys import (
 )
 from strandline.storage.remote.s3.usage import ObjectVersion
 
-# The classes for rare access bill each object as if it had at least so many bytes.
+# The classes for infrequent access bill at least this size for each object.
 SMALL_BYTES = 128 * 1024
 
 _KINDS = {
@@ -43,14 +43,12 @@ _KINDS = {
 _METADATA_PREFIXES = (METADATA_LOG_PREFIX, METADATA_SNAPSHOT_PREFIX, GROUPS_PREFIX)
 
 
+@dataclass(slots=True)
 class Sum:
     """A count of objects, and their bytes."""
 
-    __slots__ = ("object_count", "size_bytes")
-
-    def __init__(self) -> None:
-        self.object_count = 0
-        self.size_bytes = 0
+    object_count: int = 0
+    size_bytes: int = 0
 
     def add(self, size_bytes: int) -> None:
         self.object_count += 1
@@ -59,8 +57,8 @@ class Sum:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """`by_topic` has the name "" for what belongs to none. Older versions are only in `older`,
-    and in `by_class`, for they are billed like the others.
+    """The storage usage of an archive. `by_topic` has "" for objects of no topic. Older versions
+    are only in `older` and in `by_class`, since they are billed like the others.
     """
 
     by_topic: dict[str, Sum]
@@ -73,15 +71,12 @@ class Usage:
     @property
     def current(self) -> Sum:
         """All current objects."""
-        whole = Sum()
-        for part in self.by_kind.values():
-            whole.object_count += part.object_count
-            whole.size_bytes += part.size_bytes
-        return whole
+        parts = self.by_kind.values()
+        return Sum(sum(p.object_count for p in parts), sum(p.size_bytes for p in parts))
 
 
 def sum_up(versions: Iterable[ObjectVersion]) -> Usage:
-    """Reads `versions` once. Raises what they raise."""
+    """Sums up `versions` in one pass. Raises what their iterator raises."""
     by_topic: dict[str, Sum] = {}
     by_kind: dict[str, Sum] = {}
     by_class: dict[str, Sum] = {}
@@ -118,7 +113,7 @@ def topic_of(key: str) -> str:
 
 
 def kind_of(key: str) -> str:
-    """One of the words at the top of this file."""
+    """The kind of the object: segments, open, indexes, manifests, metadata or other."""
     parsed = parse_partition_object(key)
     if parsed is not None:
         return _KINDS[parsed.kind]

@@ -8,7 +8,6 @@ from strandline.storage.tiering.audit.orphans import (
     compare,
     delete_orphans,
     delete_safe_orphans,
-    find_orphans,
 )
 from tests.unit.storage.tiering.harness import GRACE_MS, Rig, keys_of
 
@@ -38,6 +37,6 @@ def check_bucket(rig: Rig, *, is_disk_lost: bool = False) -> None:
     rig.pass_ms(grace_ms)
     delete_safe_orphans(rig.store, clock=rig.clock, grace_ms=grace_ms)
     if is_disk_lost:
-        delete_orphans(rig.store, find_orphans(rig.store, now_ms=now_ms + grace_ms, grace_ms=0))
+        delete_orphans(rig.store, compare(rig.store, now_ms=now_ms + grace_ms, grace_ms=0).orphans)
     assert set(rig.data_keys()) == keys_of(rig.manifest)
     rig.assert_archive_is_whole()

@@ -28,7 +28,6 @@ from strandline.storage.tiering.audit.orphans import (
     compare,
     delete_orphans,
     delete_safe_orphans,
-    find_orphans,
 )
 from tests.unit.storage.tiering.harness import GRACE_MS, TOPIC, TOPIC_ID, Rig, asynchronous, keys_of
 
@@ -56,7 +55,7 @@ async def test_every_orphan_of_a_crashed_copy_is_found_after_the_grace_time(
         await rig.crash()
         await rig.settle()
         rig.pass_ms(ORPHAN_GRACE_MS - 1)
-        assert find_orphans(rig.store, now_ms=rig.clock.now_ms(), grace_ms=ORPHAN_GRACE_MS) == ()
+        assert compare(rig.store, now_ms=rig.clock.now_ms(), grace_ms=ORPHAN_GRACE_MS).orphans == ()
         rig.pass_ms(1)
         orphans = comparison(rig).orphans
         assert {orphan.key for orphan in orphans} == left_over
@@ -222,13 +221,13 @@ async def test_nothing_is_deleted_by_itself_beside_a_manifest_that_may_be_an_old
             rig.store.delete([manifest.segments[0].meta_key])
         rig.pass_ms(3 * GRACE_MS_DEFAULT)
         now_ms = rig.clock.now_ms()
-        found = find_orphans(rig.store, now_ms=now_ms)
+        found = compare(rig.store, now_ms=now_ms).orphans
         assert {orphan.reason for orphan in found} == {OrphanReason.OLDER_MANIFEST}
         assert delete_safe_orphans(rig.store, clock=rig.clock, grace_ms=GRACE_MS_DEFAULT) == 0
         rig.store.put(rig.manifest_key, newest)
         if damage == "older manifest":
             await rig.assert_everything_is_readable()
-            assert find_orphans(rig.store, now_ms=now_ms) == ()
+            assert compare(rig.store, now_ms=now_ms).orphans == ()
 
 
 def test_what_tried_the_store_out_and_could_not_be_deleted_holds_nobody_up_and_goes() -> None:

@@ -22,9 +22,9 @@ from strandline.storage.tiering.audit.findings import Damage
 from strandline.storage.tiering.audit.orphans import (
     GRACE_MS_DEFAULT,
     OrphanReason,
+    compare,
     delete_orphans,
     delete_safe_orphans,
-    find_orphans,
 )
 from strandline.storage.tiering.audit.scrub import Depth, Scrub
 from tests.unit.storage.tiering.harness import CONFIG, ID_PARTITION, Rig, asynchronous, keys_of
@@ -71,7 +71,7 @@ async def sweep(rig: Rig) -> int:
 
 
 def doubtful(rig: Rig) -> set[str]:
-    found = find_orphans(rig.store, now_ms=rig.clock.now_ms())
+    found = compare(rig.store, now_ms=rig.clock.now_ms()).orphans
     return {o.key for o in found if o.reason is OrphanReason.OTHER_RECORDS}
 
 
@@ -98,7 +98,7 @@ async def test_whole_segments_of_a_newer_manifest_stay_when_new_records_have_pas
         assert finding.damage is Damage.OTHER_RECORDS
         assert f"{NEWER_SEGMENTS} segments from 20 on" in finding.detail
         # Somebody says otherwise.
-        delete_orphans(rig.store, find_orphans(rig.store, now_ms=rig.clock.now_ms()))
+        delete_orphans(rig.store, compare(rig.store, now_ms=rig.clock.now_ms()).orphans)
         assert set(rig.data_keys()) == keys_of(rig.manifest)
 
 
