@@ -115,9 +115,11 @@ class RetentionEnforcer:
     def _roll_if_outlived(self, unified_log: UnifiedLog, now_ms: TimestampMs) -> None:
         if unified_log.local.roll_if_expired(self._clock.now_ms()):
             return
-        if unified_log.is_tiered and _has_backlog(unified_log):
-            # The archive does not wait for this segment; closing it now makes small objects, and
-            # while the store is unavailable one more in each round.
+        if unified_log.is_tiered and not all(
+            s.is_active for s in unified_log.only_local_segments()
+        ):
+            # Closed segments wait for their copies. One more now makes small objects, and while the
+            # store is unavailable one in each round.
             return
         active = [LocalUnit(unified_log.local.active_segment)]
         verdicts = [
@@ -275,11 +277,6 @@ def _gate(unified_log: UnifiedLog) -> Offset | None:
     if not remote.life.may_free or remote.end_offset is None:
         return unified_log.log_start_offset
     return remote.end_offset
-
-
-def _has_backlog(unified_log: UnifiedLog) -> bool:
-    """Whether closed segments wait to be archived."""
-    return any(segment.is_active is False for segment in unified_log.only_local_segments())
 
 
 class LocalUnit:

@@ -102,7 +102,7 @@ def tier_rows(
     quotas = (("copy", sources.tiering.copy_quota), ("fetch", sources.tiering.fetch_quota))
     yield row_of(
         "strandline_remote_throttled_seconds_total",
-        [Sample(quota.statistics().throttled_s, (what,)) for what, quota in quotas],
+        [Sample(quota.throttled_s, (what,)) for what, quota in quotas],
     )
     for what, waits in (
         ("fetch", sources.requests.remote_fetches),

@@ -98,7 +98,7 @@ class CopySteps:
             return not self._owner.life.is_detached()
         await self._commit(entry)
         self._forget(head.base_offset)
-        return self._owner.log.judge().next_copy is not None
+        return bool(self._owner.log.judge().next_copies())
 
     def _tell_of_misfit(self, segment: SegmentVerdict | None) -> None:
         """A line in the log, once for each segment, since no retry mends it."""

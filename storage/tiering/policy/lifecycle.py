@@ -106,12 +106,7 @@ class PartitionVerdict:
 
     segments: tuple[SegmentVerdict, ...]
 
-    @property
-    def next_copy(self) -> SegmentVerdict | None:
-        """The segment to copy now, if there is one."""
-        return next((s for s in self.segments if s.state is SegmentState.NEXT), None)
-
-    def next_copies(self, count_max: int = COPIES_PER_PARTITION) -> tuple[SegmentVerdict, ...]:
+    def next_copies(self) -> tuple[SegmentVerdict, ...]:
         """The segment to copy now and those that wait for nothing but it, oldest first."""
         copies: list[SegmentVerdict] = []
         for segment in self.segments:
@@ -119,7 +114,7 @@ class PartitionVerdict:
                 copies.append(segment)
             elif copies:
                 break
-        return tuple(copies[:count_max])
+        return tuple(copies[:COPIES_PER_PARTITION])
 
     @property
     def misfit(self) -> SegmentVerdict | None:

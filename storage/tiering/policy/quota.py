@@ -53,15 +53,6 @@ class QuotaLimits:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuotaStatistics:
-    """`throttled_s` is all the waiting since the start, `throttled_count` how often."""
-
-    bytes_total: int
-    throttled_count: int
-    throttled_s: float
-
-
 class QuotaExceeded(TierUnavailable):
     """The quota of remote fetches is used up for now; retriable."""
 
@@ -76,14 +67,14 @@ class TierQuota:
         self._rate = WindowRate(
             count=limits.window_count, length_ms=1000 * limits.window_s, counts_idle=False
         )
-        self._bytes_total = 0
-        self._throttled_count = 0
-        self._throttled_s = 0.0
+        # Since the start: transferred bytes, and seconds of waiting.
+        self.bytes_total = 0
+        self.throttled_s = 0.0
 
     def record(self, size_bytes: int) -> None:
         """Counts transferred bytes."""
         with self._lock:
-            self._bytes_total += size_bytes
+            self.bytes_total += size_bytes
             self._rate.record(size_bytes, self._now_ms())
 
     def throttle_s(self) -> float:
@@ -91,8 +82,7 @@ class TierQuota:
         if self.limits.bytes_per_second_max >= LONG_MAX:
             return 0.0
         with self._lock:
-            bound = self.limits.bytes_per_second_max
-            return self._rate.throttle_ms(bound, self._now_ms()) / 1000
+            return self._rate.throttle_ms(self.limits.bytes_per_second_max, self._now_ms()) / 1000
 
     async def wait_a_step(self) -> bool:
         """Waits for a part of the throttle time, if there is any; returns whether there was."""
@@ -107,22 +97,14 @@ class TierQuota:
     def note_throttled(self, waited_s: float) -> None:
         """Counts a throttle; for `strandline_remote_throttled_seconds_total`."""
         with self._lock:
-            self._throttled_count += 1
-            self._throttled_s += waited_s
-
-    def statistics(self) -> QuotaStatistics:
-        with self._lock:
-            return QuotaStatistics(
-                bytes_total=self._bytes_total,
-                throttled_count=self._throttled_count,
-                throttled_s=self._throttled_s,
-            )
+            self.throttled_s += waited_s
 
     def _now_ms(self) -> int:
         return int(self._clock.monotonic_s() * 1000)
 
     def __repr__(self) -> str:
-        return f"<TierQuota {self.limits.bytes_per_second_max} B/s {self.statistics()}>"
+        limit = self.limits.bytes_per_second_max
+        return f"<TierQuota {limit} B/s, {self.bytes_total} bytes, waited {self.throttled_s} s>"
 
 
 class ReadGate:
@@ -137,12 +119,8 @@ class ReadGate:
         self.quota = quota
         # May be changed at any time; reads under way continue.
         self.reads_max = reads_max
-        self._reads = 0
-
-    @property
-    def reads(self) -> int:
-        """Reads under way or waiting."""
-        return self._reads
+        # Reads that run or wait.
+        self.reads = 0
 
     def check_quota(self, subject: object) -> None:
         """Raises QuotaExceeded if nothing may be read for `subject` at present."""
@@ -154,13 +132,13 @@ class ReadGate:
     @contextmanager
     def waiting(self, subject: object) -> Iterator[None]:
         """Around a read that has to wait. Raises TierUnavailable if too many wait already."""
-        if self._reads >= self.reads_max:
-            raise TierUnavailable(str(subject), "read", f"{self._reads} remote reads are under way")
-        self._reads += 1
+        if self.reads >= self.reads_max:
+            raise TierUnavailable(str(subject), "read", f"{self.reads} remote reads are under way")
+        self.reads += 1
         try:
             yield
         finally:
-            self._reads -= 1
+            self.reads -= 1
 
     def __repr__(self) -> str:
-        return f"<ReadGate {self._reads} of {self.reads_max} {self.quota!r}>"
+        return f"<ReadGate {self.reads} of {self.reads_max} {self.quota!r}>"

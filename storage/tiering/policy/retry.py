@@ -111,15 +111,14 @@ class RetryState:
         now_s = self._clock.monotonic_s()
         since_s = now_s if self.failure is None else self.failure.since_s
         self._retry_s = now_s + self._policy.backoff.wait_s(attempts)
-        self.failure = FailureInfo(
-            reason=str(error), kind=type(error).__name__, attempts=attempts, since_s=since_s
-        )
+        kind, reason = type(error).__name__, str(error)
+        self.failure = FailureInfo(reason=reason, kind=kind, attempts=attempts, since_s=since_s)
         reason_class = _reason_class(error)
         fields = {
             "activity": self._activity,
             "subject": self._subject,
-            "reason": str(error),
-            "kind": type(error).__name__,
+            "reason": reason,
+            "kind": kind,
             "attempts": attempts,
             "for_s": round(now_s - since_s, 3),
         }

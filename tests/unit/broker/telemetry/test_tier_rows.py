@@ -69,7 +69,7 @@ def steps() -> Callable[[], Iterator[Step]]:
     counters = MetricRegistry()
     for topic in TOPICS:
         counters.counter("strandline_remote_copy_bytes_total", "", topic=topic).add(2)
-    quota = SimpleNamespace(statistics=lambda: SimpleNamespace(throttled_s=0.0))
+    quota = SimpleNamespace(throttled_s=0.0)
     tiering = SimpleNamespace(
         statistics_of=statistics_of,
         health=SimpleNamespace(is_up=True, write_refusal=None),

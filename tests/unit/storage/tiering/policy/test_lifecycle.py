@@ -61,8 +61,7 @@ def test_closed_segments_are_copied_in_order() -> None:
     partition = view(0, 10, 20, 30, 40, remote_end_offset=10)
     assert states(partition) == ["ARCHIVED", "NEXT", "QUEUED", "ACTIVE"]
     verdict = judge(partition)
-    assert verdict.next_copy is not None
-    assert verdict.next_copy.base_offset == 10
+    assert verdict.next_copies()[0].base_offset == 10
     assert [s.base_offset for s in verdict.pending] == [10, 20, 30]
 
 

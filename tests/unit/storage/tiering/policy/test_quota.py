@@ -29,7 +29,7 @@ def test_a_quota_is_kept_over_its_windows_and_forgets_what_is_older() -> None:
     assert quota.throttle_s() == pytest.approx(6.0), "1,100 bytes in as many"
     clock.advance_ms(6000)
     assert quota.throttle_s() == 0
-    assert quota.statistics().bytes_total == 1100
+    assert quota.bytes_total == 1100
 
 
 def test_who_was_silent_may_have_no_more_at_once_for_it() -> None:
@@ -86,7 +86,7 @@ async def test_copies_wait_for_their_quota_and_nothing_is_freed_meanwhile(
         rig.pass_ms(30_000)
         await rig.manager._partitions[rig.log.topic_partition].step()
         assert len(rig.archived) == 3
-        assert rig.manager.copy_quota.statistics().throttled_count == 2
+        assert rig.manager.copy_quota.throttled_s == 2 * quota.THROTTLE_STEP_S
         monkeypatch.undo()
 
 
@@ -108,7 +108,7 @@ async def test_what_goes_of_the_open_segment_counts_and_waits_for_the_quota_of_c
         rig.pass_ms(upload_ms)
         await step()
         assert uploaded() == 10
-        size_bytes = rig.manager.copy_quota.statistics().bytes_total
+        size_bytes = rig.manager.copy_quota.bytes_total
         assert size_bytes == rig.log.local.active_segment.size_bytes
         rig.manager.copy_quota.limits = QuotaLimits(bytes_per_second_max=size_bytes // 50)
         rig.produce(5)
