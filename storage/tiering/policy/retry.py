@@ -86,6 +86,16 @@ class FailureInfo:
     attempts: int
     since_s: float
 
+    @classmethod
+    def after(cls, before: FailureInfo | None, error: StrandlineError, now_s: float) -> FailureInfo:
+        """Returns the next failure of an activity that failed as `before`, if at all."""
+        return cls(
+            reason=str(error),
+            kind=type(error).__name__,
+            attempts=1 if before is None else before.attempts + 1,
+            since_s=now_s if before is None else before.since_s,
+        )
+
 
 class RetryState:
     """The recent history of one activity of one partition (or topic)."""
@@ -107,20 +117,17 @@ class RetryState:
 
     def failed(self, error: StrandlineError) -> None:
         """Records a failure; logs it if its reason is new."""
-        attempts = 1 if self.failure is None else self.failure.attempts + 1
         now_s = self._clock.monotonic_s()
-        since_s = now_s if self.failure is None else self.failure.since_s
-        self._retry_s = now_s + self._policy.backoff.wait_s(attempts)
-        kind, reason = type(error).__name__, str(error)
-        self.failure = FailureInfo(reason=reason, kind=kind, attempts=attempts, since_s=since_s)
+        failure = self.failure = FailureInfo.after(self.failure, error, now_s)
+        self._retry_s = now_s + self._policy.backoff.wait_s(failure.attempts)
         reason_class = _reason_class(error)
         fields = {
             "activity": self._activity,
             "subject": self._subject,
-            "reason": reason,
-            "kind": kind,
-            "attempts": attempts,
-            "for_s": round(now_s - since_s, 3),
+            "reason": failure.reason,
+            "kind": failure.kind,
+            "attempts": failure.attempts,
+            "for_s": round(now_s - failure.since_s, 3),
         }
         level = logging.DEBUG if reason_class == self._reason_class else logging.WARNING
         self._reason_class = reason_class

@@ -36,17 +36,15 @@ class StoreHealth:
         self._store = store
         self._executor = executor
         self._clock = clock
-        self._failures = 0
         self._probe_at_s = 0.0
-        self._down_since_s: float | None = None
-        self._kind = ""
-        self.reason = ""
+        # Why the store is unreachable; None: it is reachable.
+        self._outage: FailureInfo | None = None
         # Why the store refuses writes, and since when; None: it accepts them, as far as is known.
         self.write_refusal: FailureInfo | None = None
 
     @property
     def is_up(self) -> bool:
-        return self._down_since_s is None
+        return self._outage is None
 
     @property
     def takes_writes(self) -> bool:
@@ -54,64 +52,52 @@ class StoreHealth:
 
     def note_probe(self, refusal: TierError | None) -> bool:
         """Records the result of a write probe; returns whether writes are accepted from now on."""
-        before = self.write_refusal
-        if refusal is None:
-            self.write_refusal = None
-            return before is not None
-        self.write_refusal = FailureInfo(
-            reason=str(refusal),
-            kind=type(refusal).__name__,
-            attempts=1 if before is None else before.attempts + 1,
-            since_s=self._clock.monotonic_s() if before is None else before.since_s,
-        )
-        return False
+        before, self.write_refusal = self.write_refusal, None
+        if refusal is not None:
+            now_s = self._clock.monotonic_s()
+            self.write_refusal = FailureInfo.after(before, refusal, now_s)
+        return before is not None and refusal is None
 
     def failed(self, error: TierUnavailable) -> None:
         """Records that the store is unreachable; logs it if that is new."""
-        if self._down_since_s is not None:
-            return
+        if self._outage is None:
+            self._note_outage(error)
+            log.warning(
+                "remote tier is away: copying and deleting wait, nothing local is freed",
+                extra={"fields": {"url": self._store.url, "reason": str(error)}},
+            )
+
+    def _note_outage(self, error: TierUnavailable) -> None:
         now_s = self._clock.monotonic_s()
-        self._down_since_s = now_s
-        self._failures = 1
-        self._probe_at_s = now_s + PROBE_BACKOFF.wait_s(1)
-        self._kind, self.reason = type(error).__name__, str(error)
-        log.warning(
-            "remote tier is away: copying and deleting wait, nothing local is freed",
-            extra={"fields": {"url": self._store.url, "reason": self.reason}},
-        )
+        self._outage = FailureInfo.after(self._outage, error, now_s)
+        self._probe_at_s = now_s + PROBE_BACKOFF.wait_s(self._outage.attempts)
 
     async def probe_if_due(self) -> bool:
         """Probes an unreachable store if it is time to; True if it is reachable again."""
-        if self._down_since_s is None or self._clock.monotonic_s() < self._probe_at_s:
+        outage = self._outage
+        if outage is None or self._clock.monotonic_s() < self._probe_at_s:
             return False
         try:
             await asyncio.get_running_loop().run_in_executor(self._executor, self._store.check)
         except TierUnavailable as error:
-            self._failures += 1
-            self._probe_at_s = self._clock.monotonic_s() + PROBE_BACKOFF.wait_s(self._failures)
-            self._note_reason(error)
+            self._note_outage(error)
+            # Another reason may be a missing bucket in place of a dead server.
+            if type(error).__name__ != outage.kind:
+                log.warning(
+                    "remote tier is still away, for another reason",
+                    extra={"fields": {"url": self._store.url, "reason": str(error)}},
+                )
             return False
         except StorageError:
             # The store answered, if only with a refusal.
             pass
-        away_s = self._clock.monotonic_s() - self._down_since_s
-        self._down_since_s = None
-        self.reason = ""
+        away_s = self._clock.monotonic_s() - outage.since_s
+        self._outage = None
         log.info(
             "remote tier is back, copying goes on",
             extra={"fields": {"url": self._store.url, "away_s": round(away_s, 1)}},
         )
         return True
 
-    def _note_reason(self, error: TierUnavailable) -> None:
-        """Logs another reason of unavailability (a missing bucket, not a dead server)."""
-        kind = type(error).__name__
-        if kind != self._kind:
-            log.warning(
-                "remote tier is still away, for another reason",
-                extra={"fields": {"url": self._store.url, "reason": str(error)}},
-            )
-        self._kind, self.reason = kind, str(error)
-
     def __repr__(self) -> str:
-        return f"<StoreHealth {'up' if self.is_up else f'down: {self.reason}'}>"
+        return f"<StoreHealth {'up' if self._outage is None else f'down: {self._outage.reason}'}>"

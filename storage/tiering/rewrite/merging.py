@@ -158,12 +158,12 @@ class SegmentMerger:
         self.target_bytes = target_bytes
         self._store = store
         self._inspector = inspector
-        self._executor = executor
+        self.executor = executor
         self._clock = clock
         self._timeout_s = timeout_ms / 1000
         self._scratch = scratch
 
-    async def merge(
+    def merge(
         self,
         partition: TopicIdPartition,
         run: Sequence[SegmentEntry],
@@ -171,22 +171,10 @@ class SegmentMerger:
         leader_epoch: Epoch,
         options: ObjectOptions,
     ) -> SegmentEntry:
-        """Returns a verified, uncommitted segment with the records of `run`.
+        """Returns a verified, uncommitted segment with the records of `run`; blocks.
 
         Raises ObjectCorrupt if a segment differs from its entry, DiskError, and as a copy does.
         """
-        self.quota.record(sum(entry.size_bytes for entry in run))
-        call = partial(self._merge, partition, run, leader_epoch=leader_epoch, options=options)
-        return await asyncio.get_running_loop().run_in_executor(self._executor, call)
-
-    def _merge(
-        self,
-        partition: TopicIdPartition,
-        run: Sequence[SegmentEntry],
-        *,
-        leader_epoch: Epoch,
-        options: ObjectOptions,
-    ) -> SegmentEntry:
         try:
             with tempfile.NamedTemporaryFile(dir=made(self._scratch), prefix="merge-") as file:
                 for entry in run:  # 1
@@ -329,13 +317,16 @@ class MergeSteps:
         run = choose_run(manifest, target_bytes=target_bytes, left_alone=self._left_alone)
         if not run or await self._merger.quota.wait_a_step():
             return bool(run)
+        self._merger.quota.record(sum(entry.size_bytes for entry in run))
+        call = partial(
+            self._merger.merge,
+            self._owner.remote.partition,
+            run,
+            leader_epoch=self._owner.leader_epoch,
+            options=object_options(config),
+        )
         try:
-            merged = await self._merger.merge(
-                self._owner.remote.partition,
-                run,
-                leader_epoch=self._owner.leader_epoch,
-                options=object_options(config),
-            )
+            merged = await asyncio.get_running_loop().run_in_executor(self._merger.executor, call)
         except (CorruptFile, CorruptRecords) as error:
             self._note_unreadable(manifest, run, error)
             raise
