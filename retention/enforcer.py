@@ -24,6 +24,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -279,33 +280,31 @@ def _gate(unified_log: UnifiedLog) -> Offset | None:
     return remote.end_offset
 
 
+@dataclass(frozen=True, slots=True)
 class LocalUnit:
-    """A segment as the policy sees it; it is opened only when the policy asks for its times."""
+    """A local segment as a unit of the policy; it is opened only when its times are needed."""
 
-    __slots__ = ("_segment",)
-
-    def __init__(self, segment: LogSegment) -> None:
-        self._segment = segment
+    segment: LogSegment
 
     @property
     def end_offset(self) -> Offset:
-        return self._segment.end_offset
+        return self.segment.end_offset
 
     @property
     def size_bytes(self) -> int:
-        return self._segment.size_bytes
+        return self.segment.size_bytes
 
     @property
     def newest_ms(self) -> TimestampMs:
-        return newest_ms(self._segment)
+        return newest_ms(self.segment)
 
     @property
     def is_active(self) -> bool:
-        return self._segment.is_active
+        return self.segment.is_active
 
     @property
     def written_ms(self) -> TimestampMs:
-        return self._segment.created_ms if self._segment.is_active else 0
+        return self.segment.created_ms if self.segment.is_active else 0
 
 
 def _page_unit(page: PageRef) -> RetentionUnit:

@@ -108,17 +108,14 @@ def read_partition(
     manifest = stored.manifest
     folder = compare_folder(store, manifest, newest=newest)
     _check_tail(store, manifest)
-    lost_pages = tuple(_lost_pages(store, manifest))
-    if manifest.is_empty:
-        state = ArchivedState(partition=partition, manifest=manifest)
-    else:
-        state = _with_state_at_end(store, manifest, _last_entry(store, manifest))
-    return replace(
-        state,
-        problem="; ".join(filter(None, (state.problem, _beyond_text(folder)))),
-        lost_pages=lost_pages,
+    state = ArchivedState(
+        partition=partition,
+        manifest=manifest,
+        problem=_beyond_text(folder),
+        lost_pages=tuple(_lost_pages(store, manifest)),
         folder_epoch=folder.leader_epoch,
     )
+    return state if manifest.is_empty else _at_end(store, state, _last_entry(store, manifest))
 
 
 def _last_entry(store: ObjectStore, manifest: Manifest) -> SegmentEntry:
@@ -176,31 +173,22 @@ def _check_tail(store: ObjectStore, manifest: Manifest) -> None:
             )
 
 
-def _with_state_at_end(store: ObjectStore, manifest: Manifest, last: SegmentEntry) -> ArchivedState:
-    """Reads producers and lineage, without which the log is still readable."""
-    snapshot: bytes | None = None
-    epochs = last.leader_epochs
-    producer_id_max = -1
-    problem = ""
+def _at_end(store: ObjectStore, state: ArchivedState, last: SegmentEntry) -> ArchivedState:
+    """Adds producers and lineage, without which the log is still readable."""
+    reader = segment_meta.MetaReader(store, last.meta_key, last.meta_size_bytes)
+    state = replace(state, leader_epochs=tuple(last.leader_epochs))
     try:
-        reader = segment_meta.MetaReader(store, last.meta_key, last.meta_size_bytes)
         found = reader.read(Section.LEADER_EPOCHS)
         if found is not None:
             epochs = segment_meta.decode_leader_epochs(found, source=last.meta_key)
+            state = replace(state, leader_epochs=tuple(epochs))
         snapshot = reader.read(Section.PRODUCER_SNAPSHOT)
-        if snapshot is not None:
-            producer_id_max = max((row.producer_id for row in iter_snapshot(snapshot)), default=-1)
+        rows = () if snapshot is None else iter_snapshot(snapshot)
+        producer_id_max = max((row.producer_id for row in rows), default=-1)
     except (CorruptFile, UnsupportedFormat, ObjectCorrupt, ObjectNotFound) as error:
-        snapshot = None
-        problem = f"producers are not known: {error}"
-    return ArchivedState(
-        partition=manifest.topic_id_partition,
-        manifest=manifest,
-        producer_snapshot=snapshot,
-        leader_epochs=tuple(epochs),
-        producer_id_max=producer_id_max,
-        problem=problem,
-    )
+        problems = (f"producers are not known: {error}", state.problem)
+        return replace(state, problem="; ".join(filter(None, problems)))
+    return replace(state, producer_snapshot=snapshot, producer_id_max=producer_id_max)
 
 
 def write_partition(store: ObjectStore, local: LocalLog, state: ArchivedState) -> None:
