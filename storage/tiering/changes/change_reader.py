@@ -1,17 +1,16 @@
 """Reads `changes.json` for a read-only replica: selects the manifests to poll.
 
     each interval   the same list as before     nothing
-                    it goes on where this one   what changed since
-                    stopped                     (`complete_after` is not above what is known)
+                    it continues the known one  its new changes
+                                                (`complete_after` is not above the known sequence)
                     anything else               everything: another incarnation, a gap, no list, or
                                                 one that cannot be read
     now and then    everything, whatever the list says
 
-The list is read before the manifests are: what changes after it was read is in the next one. The
-list is a hint and not believed for long: if a manifest turns out to have changed without a word in
-it (its owner is of an older release by now, or may not write it any more), everything is asked for
-each time, until the list moves on or nothing more was found for as long as lies between two full
-looks.
+The list is read before the manifests, so later changes are in the next list. The list is a hint: if
+a manifest has changed without an entry in it (its owner now has an older release, or may not write
+the list any more), everything is polled each time, until the list changes or no such change was
+found during one full interval.
 """
 
 from __future__ import annotations
@@ -139,7 +138,7 @@ class Expectation:
         was_silent, self._was_silent = self._was_silent, False
         order = news.orders.get(key)
         if news.is_everything:
-            # Nothing but what is told of can have changed since it was looked at last.
+            # Since the last poll, only listed manifests can have changed.
             self._is_told = news.is_told and order is None and not self.is_due
             self._order = None
             self.asked += 1

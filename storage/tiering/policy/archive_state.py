@@ -2,7 +2,7 @@
 
     load      begins in UNKNOWN, READ_ONLY, BLOCKED or IN_DOUBT, and again where it failed
 
-              disk and manifest do not fit, or nobody can tell whose it is ──> BLOCKED
+              disk and manifest do not fit, or their owner is not known ─────> BLOCKED
               it has to be claimed and cannot be, and the disk has it all ───> READ_ONLY
               there is no manifest ──────────────────────────────────────────> OWNED
               else  [ SETTING_ASIDE ]──> RESTARTING ──[ RE_APPENDING ]─┬─────> OWNED

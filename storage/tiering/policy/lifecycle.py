@@ -69,7 +69,7 @@ class PartitionView:
     `remote_end_offset` is the exclusive end of the committed archive, None while it is empty.
     `durable_log_start_offset` is the log start that survives a crash of this machine.
     `is_log_start_noted` says whether this disk has a checkpoint of where the log starts: without
-    one an archive that was lost looks like one that was never begun.
+    one an archive that was lost looks like one that never existed.
     `cleaned_offset` is up to where a compacted log is clean, None for other logs.
     """
 
@@ -223,9 +223,9 @@ def _is_delayed(view: PartitionView, segment: SegmentView, newer_bytes: int) -> 
 def _alignment(
     view: PartitionView, segment: SegmentView, expected_base: Offset | None
 ) -> SegmentState:
-    """NEXT if the segment continues the archive, else what is wrong between the two.
+    """NEXT if the segment continues the archive, else GAP or OVERLAP.
 
-    What lies below the log start was deleted on purpose: with [0,100) archived and the log start
+    Records below the log start were deleted on purpose: with [0,100) archived and the log start
     at 150, both [100,200) and [120,200) continue the archive, [160,200) does not.
     """
     if expected_base is not None and segment.base_offset < expected_base:

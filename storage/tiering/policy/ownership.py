@@ -1,9 +1,9 @@
 """Whether this process owns the archive, as far as is known.
 
-    UNKNOWN ----> OURS       the cluster's metadata in the bucket goes on with this broker's start
+    UNKNOWN ----> OURS       the cluster's metadata in the bucket continues with this broker's start
        |            |
-       +------------+--> LOST    it goes on with another broker's: a clone, or what came after a
-                                 backup that this one was made of
+       +------------+--> LOST    it continues with another broker's: a clone of this one, or the
+                                 original of which this one is a backup
 
 Two brokers with one identity lead under the same epochs, so no manifest can tell them apart; but
 only one of their starts is in the bucket. Above their common past the archive's offsets belong to

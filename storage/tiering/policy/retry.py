@@ -4,7 +4,7 @@
     reason changes  one WARNING with the reason, how long it has been so, and when it is tried again
     success         one INFO if there had been a reason
 
-A reason is the class of the error and what it was about, not its text: texts carry keys and times
+A reason is the class of the error and the operation, not the text: texts contain keys and times
 that differ at each attempt, and a log that repeats itself hides the next reason. A store that is
 away is one reason, whichever request met it first.
 """

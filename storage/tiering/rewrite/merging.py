@@ -317,22 +317,7 @@ class MergeSteps:
         run = choose_run(manifest, target_bytes=target_bytes, left_alone=self._left_alone)
         if not run or await self._merger.quota.wait_a_step():
             return bool(run)
-        self._merger.quota.record(sum(entry.size_bytes for entry in run))
-        call = partial(
-            self._merger.merge,
-            self._owner.remote.partition,
-            run,
-            leader_epoch=self._owner.leader_epoch,
-            options=object_options(config),
-        )
-        try:
-            merged = await asyncio.get_running_loop().run_in_executor(self._merger.executor, call)
-        except (CorruptFile, CorruptRecords) as error:
-            self._note_unreadable(manifest, run, error)
-            raise
-        except OBJECT_UNREADABLE as error:
-            self._note_unreadable(manifest, named_in(error, run), error)
-            raise
+        merged = await self._merge(manifest, run)
         if self._owner.life.is_detached() or self._owner.remote.manifest is not manifest:
             return False
         crash_point(MERGE_BEFORE_COMMIT)
@@ -352,6 +337,24 @@ class MergeSteps:
             },
         )
         return True
+
+    async def _merge(self, manifest: Manifest, run: Sequence[SegmentEntry]) -> SegmentEntry:
+        self._merger.quota.record(sum(entry.size_bytes for entry in run))
+        call = partial(
+            self._merger.merge,
+            self._owner.remote.partition,
+            run,
+            leader_epoch=self._owner.leader_epoch,
+            options=object_options(self._owner.log.config),
+        )
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._merger.executor, call)
+        except (CorruptFile, CorruptRecords) as error:
+            self._note_unreadable(manifest, run, error)
+            raise
+        except OBJECT_UNREADABLE as error:
+            self._note_unreadable(manifest, named_in(error, run), error)
+            raise
 
     @property
     def _left_alone(self) -> frozenset[str]:
