@@ -1,4 +1,4 @@
-"""A round of retention: what goes is gone in order, and a log that fails holds up no other."""
+"""Retention rounds: steps come in order, and the failure of one log does not stop the others."""
 
 from __future__ import annotations
 

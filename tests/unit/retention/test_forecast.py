@@ -1,4 +1,4 @@
-"""What limits would delete, said before they are set."""
+"""Forecasts of retention limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Time for deciding what to delete."""
+"""The believed time line under jumps of the wall clock."""
 
 from __future__ import annotations
 

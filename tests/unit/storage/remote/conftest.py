@@ -1,4 +1,4 @@
-"""What tests of cold reads are given: an empty store, and threads."""
+"""Fixtures of cold reads: an empty store, and threads."""
 
 from __future__ import annotations
 

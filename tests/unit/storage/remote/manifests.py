@@ -1,4 +1,4 @@
-"""Manifests and their entries, for tests of what is decided on them."""
+"""Builders of manifests and their entries."""
 
 from __future__ import annotations
 

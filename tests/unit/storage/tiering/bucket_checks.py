@@ -1,4 +1,4 @@
-"""What a bucket has to be once a rig had the time to put it in order."""
+"""Checks of a bucket after its partition has settled."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ class Rig:
         self.cleaned_offset: int | None = None
         self.purged: list[TopicInfo] = []
         self.metrics = MetricRegistry()
-        # What the next start knows of it.
+        # The next start begins with it.
         self.ownership = Ownership()
         self.log: UnifiedLog
         self._reader: ColdReader | None = None
@@ -193,12 +193,12 @@ class Rig:
     def _end(self) -> None:
         self.executors.shutdown()
         if self._reader is not None:
-            # It may have a process, which would be there for as long as this one.
+            # It may have a child process, which would live as long as this one.
             self._reader.close()
 
     @property
     def reader(self) -> ColdReader:
-        """That of the running process."""
+        """The reader of the running process."""
         assert self._reader is not None
         return self._reader
 
@@ -365,11 +365,11 @@ class Rig:
 
     @property
     def manifest(self) -> Manifest | None:
-        """What lies in the store, not what the broker believes."""
+        """The manifest in the store, not the one that the broker holds."""
         if self.store is not self.memory:
             stored = load(self.store, ID_PARTITION)
             return None if stored is None else stored.manifest
-        # Past the faults that were ordered: whoever looks here is no client of the store.
+        # The planted faults do not apply: this is no request of the broker.
         found = self.memory._objects.get(self.manifest_key)
         return None if found is None else Manifest.decode(found.content)
 

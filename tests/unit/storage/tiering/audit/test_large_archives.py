@@ -1,4 +1,4 @@
-"""What commands over an archive ask of the store: what there is to know, and each thing once."""
+"""Requests of the archive commands: the necessary ones, each once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an archive holds, read from the bucket alone."""
+"""Listings of an archive from the bucket alone."""
 
 from __future__ import annotations
 

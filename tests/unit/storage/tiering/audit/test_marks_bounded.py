@@ -1,4 +1,4 @@
-"""What waits to be deleted is bounded, and what can be deleted is, whatever else is wrong."""
+"""Deletion marks are bounded, and due ones are deleted whatever else fails."""
 
 from __future__ import annotations
 

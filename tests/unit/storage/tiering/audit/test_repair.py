@@ -1,4 +1,4 @@
-"""A piece of the open segment that is lost: nothing is written over it, and there is a way on."""
+"""Lost pieces of the open segment: nothing overwrites them, and an operator can drop them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stops a restore before anything is written."""
+"""Damage that stops a restore before anything is written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A scrub finds exactly what is damaged, says what to do, and repairs what can be made again."""
+"""A scrub finds exactly the damage, gives advice, and repairs what can be rebuilt."""
 
 from __future__ import annotations
 

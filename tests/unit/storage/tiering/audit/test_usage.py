@@ -1,4 +1,4 @@
-"""What is paid for is counted whoever wrote it, and each object once."""
+"""Storage usage counts every billed object once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A writer and readers of the list of changes over one store, with a manual clock."""
+"""A writer and a reader of the change list over one store, with a manual clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A world of its own for each test of the list of changes."""
+"""The fixture of the change list: its writer and its reader."""
 
 from __future__ import annotations
 

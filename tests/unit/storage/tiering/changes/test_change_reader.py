@@ -1,4 +1,4 @@
-"""The list of what changed, from the broker that writes it to the replica that reads it."""
+"""The change list, from the broker that writes it to the replica that reads it."""
 
 from __future__ import annotations
 

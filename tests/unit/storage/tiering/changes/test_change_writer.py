@@ -1,4 +1,4 @@
-"""The broker writes the list of what changed: in order, and only for an archive of its own."""
+"""The broker writes the change list in order, and only for an archive that it owns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may be done with a partition's archive is a function of its state, and moves are checked."""
+"""The permissions of each archive state, and the check of moves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is let go in the bucket stays as long as it must, and no longer, whatever the clock says."""
+"""Grace times of deletion marks end neither early nor late, whatever the wall clock says."""
 
 from __future__ import annotations
 

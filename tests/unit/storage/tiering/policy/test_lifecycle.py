@@ -1,4 +1,4 @@
-"""What may be copied, what waits and why, and what may be freed."""
+"""Verdicts on local segments: copy, wait with a reason, or free."""
 
 from __future__ import annotations
 

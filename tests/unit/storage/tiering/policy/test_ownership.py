@@ -1,4 +1,4 @@
-"""What a broker does with an archive that may be, or is, another broker's: it reads."""
+"""A broker only reads an archive that is, or may be, another broker's."""
 
 from __future__ import annotations
 

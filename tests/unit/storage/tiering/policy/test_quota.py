@@ -1,4 +1,4 @@
-"""The quotas of the remote tier, by a clock that is set by hand."""
+"""The quotas of the remote tier, with a manual clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A store that is away is one reason, told when the outage begins and ends."""
+"""An outage of the store has one reason, logged at its start and at its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compacted logs in the archive: those that were compacted once, and those that still are."""
+"""Compacted logs in the archive: compacted before the copy, and in the archive."""
 
 from __future__ import annotations
 

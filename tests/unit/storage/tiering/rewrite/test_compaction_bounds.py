@@ -1,4 +1,4 @@
-"""However many segments an archive has: what one step of its compaction asks, writes and holds."""
+"""Requests, writes and memory of a compaction step do not grow with the archive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rounds of compaction in the bucket that fail: what they cost, and when the next one begins."""
+"""Failed compaction rounds: their cost, and the wait for the next one."""
 
 from __future__ import annotations
 

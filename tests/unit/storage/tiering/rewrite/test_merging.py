@@ -1,4 +1,4 @@
-"""Small segments become large ones in the bucket, and no reader notices."""
+"""Merges of small segments, which readers do not notice."""
 
 from __future__ import annotations
 
