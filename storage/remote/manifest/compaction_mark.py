@@ -12,10 +12,10 @@ a log that is compacted often would keep its tombstones for ever.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from strandline.storage.model import Offset, TimestampMs
-from strandline.storage.remote.manifest.json_document import Fields, Json
+from strandline.storage.remote.manifest.json_document import Fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,25 +46,12 @@ def next_mark(
 ) -> CompactionMark:
     """The mark after a compaction round up to `cleaned_offset`."""
     if before is not None and before.horizon_offset and before.waits(now_ms, delete_retention_ms):
-        return CompactionMark(
-            cleaned_offset=cleaned_offset,
-            horizon_offset=before.horizon_offset,
-            horizon_ms=before.horizon_ms,
-        )
+        return replace(before, cleaned_offset=cleaned_offset)
     return CompactionMark(
         cleaned_offset=cleaned_offset,
         horizon_offset=min(cleaned_offset, local_start_offset),
         horizon_ms=now_ms,
     )
-
-
-def mark_fields(mark: CompactionMark) -> dict[str, Json]:
-    """The mark as manifest fields; `mark_from` decodes them."""
-    return {
-        "cleaned_offset": mark.cleaned_offset,
-        "horizon_offset": mark.horizon_offset,
-        "horizon_ms": mark.horizon_ms,
-    }
 
 
 def mark_from(marks: Iterator[Fields]) -> CompactionMark | None:

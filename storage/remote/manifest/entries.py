@@ -1,12 +1,15 @@
-"""The parts of a manifest, with their JSON: segments, sealed pages, objects marked for deletion.
+"""The parts of a manifest: segments, sealed pages, and objects marked for deletion.
 
+The names of their fields are those of the JSON in the bucket (`json_document.fields_of`).
 `manifest.py` has the manifest's invariants and transitions.
 """
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from strandline.storage.model import NO_EPOCH, Epoch, EpochStart, Offset, TimestampMs
 from strandline.storage.remote.keys import (
@@ -16,7 +19,7 @@ from strandline.storage.remote.keys import (
     PAGE_SUFFIX,
     TAIL_SUFFIX,
 )
-from strandline.storage.remote.manifest.json_document import Fields, Json
+from strandline.storage.remote.manifest.json_document import Fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,15 +71,12 @@ class PageRef:
     segment_count: int
     size_bytes: int
     crc32c: int
-    dropped_count: int = 0
+    dropped_count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletedEntry:
-    """Unreferenced objects that are deleted after the grace time.
-
-    A deleted page is one object: its key stands in both fields.
-    """
+    """Unreferenced objects that are deleted after the grace time; a single one is in both keys."""
 
     log_key: str
     meta_key: str
@@ -87,9 +87,38 @@ class DeletedEntry:
     @property
     def keys(self) -> tuple[str, ...]:
         """The distinct object keys."""
-        if self.log_key == self.meta_key:
-            return (self.log_key,)
-        return (self.log_key, self.meta_key)
+        return tuple(dict.fromkeys((self.log_key, self.meta_key)))
+
+
+def object_mark(key: str, *, marked_ms: TimestampMs, size_bytes: int = 0) -> DeletedEntry:
+    """The deletion mark of a single object: a page, or a part of an open segment."""
+    return DeletedEntry(log_key=key, meta_key=key, marked_ms=marked_ms, size_bytes=size_bytes)
+
+
+RangeT = TypeVar("RangeT", SegmentEntry, PageRef)
+
+
+def find_range(ranges: Sequence[RangeT], offset: Offset) -> RangeT | None:
+    """The one of the sorted entries or pages that holds `offset`, or None."""
+    index = bisect.bisect_right(ranges, offset, key=lambda found: found.base_offset) - 1
+    return ranges[index] if index >= 0 and offset < ranges[index].end_offset else None
+
+
+def with_replaced_run(
+    entries: Sequence[SegmentEntry], old: Sequence[SegmentEntry], new: SegmentEntry
+) -> tuple[SegmentEntry, ...]:
+    """`entries` with `new` instead of the adjacent entries `old`.
+
+    Raises ValueError unless `old` are among them and `new` covers their range: the former may have
+    been deleted or replaced meanwhile.
+    """
+    base_offset, count = old[0].base_offset, len(old)
+    first = bisect.bisect_left(entries, base_offset, key=lambda entry: entry.base_offset)
+    if tuple(entries[first : first + count]) != tuple(old):
+        raise ValueError(f"entries from {base_offset} on are not what they were")
+    if (new.base_offset, new.end_offset) != (base_offset, old[-1].end_offset):
+        raise ValueError(f"[{new.base_offset}, {new.end_offset}) is another range")
+    return (*entries[:first], new, *entries[first + count :])
 
 
 def replaced_marks(
@@ -111,29 +140,6 @@ def replaced_marks(
                 )
             )
     return tuple(marks)
-
-
-def entry_fields(entry: SegmentEntry) -> dict[str, Json]:
-    """The JSON fields of a segment in a manifest or a page."""
-    fields: dict[str, Json] = {
-        "base_offset": entry.base_offset,
-        "end_offset": entry.end_offset,
-        "leader_epochs": [[start.epoch, start.start_offset] for start in entry.leader_epochs],
-        "size_bytes": entry.size_bytes,
-        "record_count": entry.record_count,
-        "min_timestamp_ms": entry.min_timestamp_ms,
-        "max_timestamp_ms": entry.max_timestamp_ms,
-        "log_key": entry.log_key,
-        "meta_key": entry.meta_key,
-        "log_crc32c": f"{entry.log_crc32c:08x}",
-        "meta_size_bytes": entry.meta_size_bytes,
-        "meta_crc32c": f"{entry.meta_crc32c:08x}",
-        "has_transactions": entry.has_transactions,
-        "uploaded_ms": entry.uploaded_ms,
-    }
-    if entry.recompressed_from_bytes is not None:
-        fields["recompressed_from_bytes"] = entry.recompressed_from_bytes
-    return fields
 
 
 def entry_from(fields: Fields, folder: str) -> SegmentEntry:
@@ -160,21 +166,6 @@ def entry_from(fields: Fields, folder: str) -> SegmentEntry:
     )
 
 
-def page_fields(page: PageRef) -> dict[str, Json]:
-    """The JSON fields of a page in a manifest."""
-    return {
-        "key": page.key,
-        "base_offset": page.base_offset,
-        "end_offset": page.end_offset,
-        "min_timestamp_ms": page.min_timestamp_ms,
-        "max_timestamp_ms": page.max_timestamp_ms,
-        "segment_count": page.segment_count,
-        "size_bytes": page.size_bytes,
-        "crc32c": f"{page.crc32c:08x}",
-        "dropped_count": page.dropped_count,
-    }
-
-
 def page_from(fields: Fields, folder: str) -> PageRef:
     """Raises CorruptFile, as `entry_from`."""
     return PageRef(
@@ -190,18 +181,8 @@ def page_from(fields: Fields, folder: str) -> PageRef:
     )
 
 
-def deleted_fields(mark: DeletedEntry) -> dict[str, Json]:
-    """The JSON fields of objects marked for deletion."""
-    fields: dict[str, Json] = {
-        "log_key": mark.log_key,
-        "meta_key": mark.meta_key,
-        "marked_ms": mark.marked_ms,
-    }
-    return {**fields, "size_bytes": mark.size_bytes} if mark.size_bytes else fields
-
-
 def deleted_from(fields: Fields, folder: str) -> DeletedEntry:
-    """Raises CorruptFile, as `entry_from`. A page's key stands in both fields."""
+    """Raises CorruptFile, as `entry_from`."""
     is_page = fields.text("log_key").endswith(PAGE_SUFFIX)
     below = folder + MANIFEST_PAGES_FOLDER if is_page else folder
     suffixes = (PAGE_SUFFIX,) if is_page else (LOG_SUFFIX, META_SUFFIX, TAIL_SUFFIX)

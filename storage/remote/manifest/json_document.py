@@ -11,15 +11,19 @@ one with CorruptFile that names the document and the field.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from strandline.storage.errors import CorruptFile, UnsupportedFormat
 from strandline.storage.model import Buffer
 from strandline.storage.system import crc32c
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
@@ -31,6 +35,16 @@ DOCUMENT_BYTES_MAX = 64 * 1024 * 1024
 _INTEGER_MIN, _INTEGER_MAX = -(2**63), 2**63 - 1
 # Object names within their folder, see keys.py; a key has 1024 bytes at most.
 _FILE_NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,199}")
+
+
+def fields_of(value: DataclassInstance) -> dict[str, Json]:
+    """The JSON fields of a dataclass; checksums are hexadecimal, fields at their default absent."""
+    found = ((field, getattr(value, field.name)) for field in dataclasses.fields(value))
+    return {
+        field.name: f"{content:08x}" if field.name.endswith("crc32c") else content
+        for field, content in found
+        if content != field.default
+    }
 
 
 def encode_document(format_name: str, version: int, fields: Mapping[str, Json]) -> bytes:
@@ -147,6 +161,9 @@ class Fields:
             raise self._wrong(name, "true or false", found)
         return found
 
+    def optional_boolean(self, name: str) -> bool | None:
+        return None if self._fields.get(name) is None else self.boolean(name)
+
     def uuid(self, name: str) -> uuid.UUID:
         found = self.text(name)
         try:
@@ -198,6 +215,9 @@ class Fields:
             if not isinstance(found, dict):
                 raise self._wrong(name, "a list of objects", found)
             yield Fields(found, f"{self._what}: {name}[{number}]")
+
+    def optional_objects(self, name: str) -> Iterator[Fields]:
+        return self.objects(name) if name in self else iter(())
 
     def _items(self, name: str) -> list[Json]:
         found = self._get(name)

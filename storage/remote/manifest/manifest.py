@@ -28,8 +28,7 @@ changes. A page whose first entries were deleted stays as it is: its PageRef cou
 
 from __future__ import annotations
 
-import bisect
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from strandline.storage.errors import CorruptFile
@@ -42,34 +41,26 @@ from strandline.storage.model import (
     TopicIdPartition,
 )
 from strandline.storage.remote.keys import new_unique, partition_folder
-from strandline.storage.remote.manifest.compaction_mark import (
-    CompactionMark,
-    mark_fields,
-    mark_from,
-)
+from strandline.storage.remote.manifest.compaction_mark import CompactionMark, mark_from
 from strandline.storage.remote.manifest.entries import (
     DeletedEntry,
     PageRef,
     SegmentEntry,
-    deleted_fields,
     deleted_from,
-    entry_fields,
     entry_from,
-    page_fields,
+    find_range,
+    object_mark,
     page_from,
     replaced_marks,
+    with_replaced_run,
 )
 from strandline.storage.remote.manifest.json_document import (
     Json,
     decode_document,
     encode_document,
+    fields_of,
 )
-from strandline.storage.remote.manifest.open_segment import (
-    TailPart,
-    are_adjacent,
-    tail_fields,
-    tail_from,
-)
+from strandline.storage.remote.manifest.open_segment import TailPart, are_adjacent, tail_from
 from strandline.storage.remote.manifest.page import page_without_first
 
 # A mark is some 300 bytes of the root, and every commit writes all of them: 0.6 MB.
@@ -155,10 +146,7 @@ class Manifest:
 
     def find(self, offset: Offset) -> SegmentEntry | None:
         """The root's entry that holds `offset`; None if it lies in a page or is not archived."""
-        index = bisect.bisect_right(self.segments, offset, key=lambda entry: entry.base_offset)
-        if index == 0 or offset >= self.segments[index - 1].end_offset:
-            return None
-        return self.segments[index - 1]
+        return find_range(self.segments, offset)
 
     def names_page(self, key: str) -> bool:
         """Whether `key` is a page of this manifest."""
@@ -166,17 +154,7 @@ class Manifest:
 
     def find_page(self, offset: Offset) -> PageRef | None:
         """The page that holds `offset`; None if it is in the root or not archived."""
-        index = bisect.bisect_right(self.pages, offset, key=lambda page: page.base_offset)
-        if index == 0 or offset >= self.pages[index - 1].end_offset:
-            return None
-        return self.pages[index - 1]
-
-    def find_by_timestamp(self, timestamp_ms: TimestampMs) -> SegmentEntry | None:
-        """The root's first entry with a record at or after `timestamp_ms`; pages not considered."""
-        for entry in self.segments:
-            if entry.max_timestamp_ms >= timestamp_ms and entry.end_offset > self.log_start_offset:
-                return entry
-        return None
+        return find_range(self.pages, offset)
 
     # --- transitions -------------------------------------------------------------------------
 
@@ -193,16 +171,14 @@ class Manifest:
 
         Raises ValueError for a gap, an overlap or an empty segment.
         """
-        _check_entry(entry)
-        if not self.is_empty:
-            if entry.base_offset < self.end_offset:
-                raise ValueError(
-                    f"segment [{entry.base_offset}, {entry.end_offset}) overlaps the archive, "
-                    f"which ends at {self.end_offset}"
-                )
-            is_next = entry.base_offset == self.end_offset
-        else:
-            is_next = False
+        if entry.end_offset <= entry.base_offset or entry.size_bytes <= 0:
+            raise ValueError(f"segment [{entry.base_offset}, {entry.end_offset}) is empty")
+        if not self.is_empty and entry.base_offset < self.end_offset:
+            raise ValueError(
+                f"segment [{entry.base_offset}, {entry.end_offset}) overlaps the archive, "
+                f"which ends at {self.end_offset}"
+            )
+        is_next = not self.is_empty and entry.base_offset == self.end_offset
         # A gap is fine below the log start: the records in it were deleted before the copy.
         if not is_next and entry.base_offset > self.log_start_offset:
             raise ValueError(
@@ -228,12 +204,7 @@ class Manifest:
             )
         kept = {part.key for part in parts}
         marks = tuple(
-            DeletedEntry(
-                log_key=part.key,
-                meta_key=part.key,
-                marked_ms=marked_ms,
-                size_bytes=part.size_bytes,
-            )
+            object_mark(part.key, marked_ms=marked_ms, size_bytes=part.size_bytes)
             for part in self.tail
             if part.key not in kept
         )
@@ -276,16 +247,11 @@ class Manifest:
             if not pages:
                 segments.pop(0)
             elif pages[0].segment_count == 1:
-                page = pages.pop(0)
-                marks.append(DeletedEntry(log_key=page.key, meta_key=page.key, marked_ms=marked_ms))
+                marks.append(object_mark(pages.pop(0).key, marked_ms=marked_ms))
             else:
                 pages[0] = page_without_first(pages[0], entry)
-        return replace(
-            self,
-            pages=tuple(pages),
-            segments=tuple(segments),
-            deleting=(*self.deleting, *marks),
-        )
+        deleting = (*self.deleting, *marks)
+        return replace(self, pages=tuple(pages), segments=tuple(segments), deleting=deleting)
 
     def without_first_page(self, page: PageRef, *, marked_ms: TimestampMs) -> Manifest:
         """Removes the first page, whose entries cannot be read any more, and marks its object.
@@ -294,7 +260,7 @@ class Manifest:
         """
         if self.pages[:1] != (page,) or page.end_offset > self.log_start_offset:
             raise ValueError(f"page {page.key} is not the first, or not below the log start")
-        mark = DeletedEntry(log_key=page.key, meta_key=page.key, marked_ms=marked_ms)
+        mark = object_mark(page.key, marked_ms=marked_ms)
         return replace(self, pages=self.pages[1:], deleting=(*self.deleting, mark))
 
     def without_deleting(self, marks: Sequence[DeletedEntry]) -> Manifest:
@@ -308,9 +274,8 @@ class Manifest:
         assert sealed, page
         assert sealed[0].base_offset == page.base_offset, (page, sealed[0])
         assert sealed[-1].end_offset == page.end_offset, (page, sealed[-1])
-        return replace(
-            self, pages=(*self.pages, page), segments=self.segments[page.segment_count :]
-        )
+        kept = self.segments[page.segment_count :]
+        return replace(self, pages=(*self.pages, page), segments=kept)
 
     def with_merged_pages(self, page: PageRef, marks: Sequence[DeletedEntry]) -> Manifest:
         """Replaces the last pages by `page`, as many as there are marks."""
@@ -318,29 +283,17 @@ class Manifest:
         assert [mark.log_key for mark in marks] == [ref.key for ref in old], (marks, old)
         assert (page.base_offset, page.end_offset) == (old[0].base_offset, old[-1].end_offset)
         assert page.segment_count == sum(ref.segment_count for ref in old), (old, page)
-        return replace(
-            self,
-            pages=(*self.pages[: -len(marks)], page),
-            deleting=(*self.deleting, *marks),
-        )
+        pages = (*self.pages[: -len(marks)], page)
+        return replace(self, pages=pages, deleting=(*self.deleting, *marks))
 
     def with_replacement(
         self, old: Sequence[SegmentEntry], new: SegmentEntry, *, marked_ms: TimestampMs
     ) -> Manifest:
         """Replaces adjacent entries of the root by `new`; objects it does not name are marked.
 
-        Raises ValueError unless `old` are current entries and `new` covers their range: the former
-        may have been deleted or replaced meanwhile.
+        Raises ValueError as `with_replaced_run`.
         """
-        count = len(old)
-        first = bisect.bisect_left(
-            self.segments, old[0].base_offset, key=lambda entry: entry.base_offset
-        )
-        if self.segments[first : first + count] != tuple(old):
-            raise ValueError(f"entries from {old[0].base_offset} on are not what they were")
-        if (new.base_offset, new.end_offset) != (old[0].base_offset, old[-1].end_offset):
-            raise ValueError(f"[{new.base_offset}, {new.end_offset}) is another range")
-        kept = (*self.segments[:first], new, *self.segments[first + count :])
+        kept = with_replaced_run(self.segments, old, new)
         marks = replaced_marks(old, (new,), marked_ms=marked_ms)
         return replace(self, segments=kept, deleting=(*self.deleting, *marks))
 
@@ -369,16 +322,16 @@ class Manifest:
             "revision": self.revision,
             "leader_epoch": self.leader_epoch,
             "log_start_offset": self.log_start_offset,
-            "segments": [entry_fields(entry) for entry in self.segments],
-            "pages": [page_fields(page) for page in self.pages],
-            "deleting": [deleted_fields(mark) for mark in self.deleting],
+            "segments": [fields_of(entry) for entry in self.segments],
+            "pages": [fields_of(page) for page in self.pages],
+            "deleting": [fields_of(mark) for mark in self.deleting],
         }
         if self.generation:
             fields["generation"] = self.generation
         if self.tail:
-            fields["tail"] = [tail_fields(part) for part in self.tail]
+            fields["tail"] = [fields_of(part) for part in self.tail]
         if self.compaction is not None:
-            fields["compaction"] = [mark_fields(self.compaction)]
+            fields["compaction"] = [fields_of(self.compaction)]
         return encode_document(FORMAT_NAME, FORMAT_VERSION, fields)
 
     @classmethod
@@ -403,10 +356,8 @@ class Manifest:
             deleting=tuple(deleted_from(f, folder) for f in fields.objects("deleting")),
             # Manifests of older releases have none of these.
             generation=fields.text("generation") if "generation" in fields else "",
-            tail=tuple(tail_from(f, folder) for f in fields.objects("tail"))
-            if "tail" in fields
-            else (),
-            compaction=mark_from(fields.objects("compaction")) if "compaction" in fields else None,
+            tail=tuple(tail_from(f, folder) for f in fields.optional_objects("tail")),
+            compaction=mark_from(fields.optional_objects("compaction")),
         )
         _check_order(manifest, source or FORMAT_NAME)
         _check_marks(manifest, source or FORMAT_NAME)
@@ -423,15 +374,12 @@ def new_generation(now_ms: TimestampMs, *, after: str = "") -> str:
 # --- checks ----------------------------------------------------------------------------------
 
 
-def _check_entry(entry: SegmentEntry) -> None:
-    if entry.end_offset <= entry.base_offset or entry.size_bytes <= 0:
-        raise ValueError(f"segment [{entry.base_offset}, {entry.end_offset}) is empty")
-
-
 def _check_order(manifest: Manifest, source: str) -> None:
     """Raises CorruptFile unless ranges are ordered and gaps lie below the log start."""
     end_offset: Offset | None = None
-    for base, end in _ranges(manifest):
+    archived: tuple[PageRef | SegmentEntry, ...] = (*manifest.pages, *manifest.segments)
+    for found in archived:
+        base, end = found.base_offset, found.end_offset
         if end <= base or base < 0:
             raise CorruptFile(f"{source}: impossible offset range [{base}, {end})")
         if end_offset is not None and base < end_offset:
@@ -465,10 +413,3 @@ def _check_marks(manifest: Manifest, source: str) -> None:
         named += (entry.log_key, entry.meta_key)
     if found := marked.intersection(named):
         raise CorruptFile(f"{source}: {min(found)} is marked for deletion, and is named as well")
-
-
-def _ranges(manifest: Manifest) -> Iterator[tuple[Offset, Offset]]:
-    for page in manifest.pages:
-        yield page.base_offset, page.end_offset
-    for entry in manifest.segments:
-        yield entry.base_offset, entry.end_offset

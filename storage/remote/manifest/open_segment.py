@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from strandline.storage.model import Offset, Position, TimestampMs
 from strandline.storage.remote.keys import TAIL_SUFFIX
-from strandline.storage.remote.manifest.json_document import Fields, Json
+from strandline.storage.remote.manifest.json_document import Fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,23 +53,6 @@ def are_adjacent(parts: Sequence[TailPart]) -> bool:
     return True
 
 
-def tail_fields(part: TailPart) -> dict[str, Json]:
-    """The JSON fields of a part in the manifest; `tail_from` decodes them."""
-    fields: dict[str, Json] = {
-        "base_offset": part.base_offset,
-        "end_offset": part.end_offset,
-        "position": part.position,
-        "size_bytes": part.size_bytes,
-        "key": part.key,
-        "crc32c": f"{part.crc32c:08x}",
-        "uploaded_ms": part.uploaded_ms,
-    }
-    if part.record_count is not None and part.has_transactions is not None:
-        fields["record_count"] = part.record_count
-        fields["has_transactions"] = part.has_transactions
-    return fields
-
-
 def tail_from(fields: Fields, folder: str) -> TailPart:
     """Decodes a part from the manifest of the partition with that `folder`; the last two fields may
     be absent. Raises CorruptFile."""
@@ -82,7 +65,5 @@ def tail_from(fields: Fields, folder: str) -> TailPart:
         crc32c=fields.crc("crc32c"),
         uploaded_ms=fields.integer("uploaded_ms"),
         record_count=fields.optional_integer("record_count"),
-        has_transactions=(
-            fields.boolean("has_transactions") if "has_transactions" in fields else None
-        ),
+        has_transactions=fields.optional_boolean("has_transactions"),
     )

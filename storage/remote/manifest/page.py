@@ -17,10 +17,14 @@ from strandline.storage.remote.keys import MANIFEST_PAGES_FOLDER
 from strandline.storage.remote.manifest.entries import (
     PageRef,
     SegmentEntry,
-    entry_fields,
     entry_from,
 )
-from strandline.storage.remote.manifest.json_document import Json, decode_document, encode_document
+from strandline.storage.remote.manifest.json_document import (
+    Json,
+    decode_document,
+    encode_document,
+    fields_of,
+)
 
 PAGE_FORMAT_NAME = "strandline-manifest-page"
 PAGE_FORMAT_VERSION = 1
@@ -33,7 +37,7 @@ def encode_page(partition: TopicIdPartition, entries: Sequence[SegmentEntry]) ->
         "topic": partition.topic,
         "topic_id": str(partition.topic_id),
         "partition": partition.partition,
-        "segments": [entry_fields(entry) for entry in entries],
+        "segments": [fields_of(entry) for entry in entries],
     }
     return encode_document(PAGE_FORMAT_NAME, PAGE_FORMAT_VERSION, fields)
 
@@ -54,6 +58,7 @@ def page_ref(key: str, entries: Sequence[SegmentEntry], *, crc32c: int) -> PageR
         segment_count=len(entries),
         size_bytes=sum(entry.size_bytes for entry in entries),
         crc32c=crc32c,
+        dropped_count=0,
     )
 
 

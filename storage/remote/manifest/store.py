@@ -16,7 +16,6 @@ These functions block; call them in an executor.
 
 from __future__ import annotations
 
-import bisect
 import logging
 import threading
 from collections import OrderedDict
@@ -44,7 +43,10 @@ from strandline.storage.remote.manifest.entries import (
     DeletedEntry,
     PageRef,
     SegmentEntry,
+    find_range,
+    object_mark,
     replaced_marks,
+    with_replaced_run,
 )
 from strandline.storage.remote.manifest.manifest import Manifest
 from strandline.storage.remote.manifest.page import (
@@ -244,7 +246,7 @@ def _with_merged_pages(
             )
             break
         merged = write_page(store, manifest.topic_id_partition, entries)
-        marks = [page_mark(page, marked_ms=marked_ms) for page in pages]
+        marks = [object_mark(page.key, marked_ms=marked_ms) for page in pages]
         manifest = manifest.with_merged_pages(merged, marks)
     return manifest
 
@@ -313,24 +315,14 @@ def with_replaced_runs(
         for run in runs:
             manifest = manifest.with_replacement(run.old, run.new, marked_ms=marked_ms)
         return manifest
-    entries = list(read_page(store, page))
+    entries = read_page(store, page)
     marks: list[DeletedEntry] = []
     for run in runs:
-        first = bisect.bisect_left(
-            entries, run.old[0].base_offset, key=lambda entry: entry.base_offset
-        )
-        if tuple(entries[first : first + len(run.old)]) != run.old:
-            raise ValueError(f"entries from {run.old[0].base_offset} on are not what they were")
-        entries[first : first + len(run.old)] = [run.new]
+        entries = with_replaced_run(entries, run.old, run.new)
         marks += replaced_marks(run.old, [run.new], marked_ms=marked_ms)
     ref = write_page(store, manifest.topic_id_partition, entries)
-    marks.append(page_mark(page, marked_ms=marked_ms))
+    marks.append(object_mark(page.key, marked_ms=marked_ms))
     return manifest.with_replaced_page(page, ref, marks)
-
-
-def page_mark(page: PageRef, *, marked_ms: TimestampMs) -> DeletedEntry:
-    """The deletion mark of a replaced page."""
-    return DeletedEntry(log_key=page.key, meta_key=page.key, marked_ms=marked_ms)
 
 
 def _decode(key: str, content: Buffer, partition: TopicIdPartition) -> Manifest:
@@ -392,21 +384,4 @@ class ManifestPages:
         page = manifest.find_page(offset)
         if page is None:
             return manifest.find(offset)
-        entries = self.entries(page)
-        index = bisect.bisect_right(entries, offset, key=lambda entry: entry.base_offset)
-        return entries[index - 1] if index and offset < entries[index - 1].end_offset else None
-
-    def find_by_timestamp(
-        self, manifest: Manifest, timestamp_ms: TimestampMs
-    ) -> SegmentEntry | None:
-        """The first entry above the log start with a record at or after `timestamp_ms`."""
-        for page in manifest.pages:
-            if page.max_timestamp_ms < timestamp_ms:
-                continue
-            for entry in self.entries(page):
-                if (
-                    entry.max_timestamp_ms >= timestamp_ms
-                    and entry.end_offset > manifest.log_start_offset
-                ):
-                    return entry
-        return manifest.find_by_timestamp(timestamp_ms)
+        return find_range(self.entries(page), offset)

@@ -34,10 +34,9 @@ def test_an_empty_manifest_ends_where_the_log_starts() -> None:
     assert (manifest.first_offset, manifest.end_offset) == (50, 50)
     assert (manifest.size_bytes, manifest.segment_count, manifest.is_empty) == (0, 0, True)
     assert manifest.find(50) is None
-    assert manifest.find_by_timestamp(0) is None
 
 
-def test_offsets_and_times_lead_to_their_segment() -> None:
+def test_offsets_lead_to_their_segment() -> None:
     manifest = with_segments((0, 10), (10, 25), (25, 30))
     found = {offset: manifest.find(offset) for offset in (0, 9, 10, 24, 29, 30, -1)}
     assert {offset: got and got.base_offset for offset, got in found.items()} == {
@@ -49,17 +48,6 @@ def test_offsets_and_times_lead_to_their_segment() -> None:
         30: None,
         -1: None,
     }
-    by_time = manifest.find_by_timestamp(11)
-    assert by_time is not None
-    assert by_time.base_offset == 10
-    assert manifest.find_by_timestamp(1000) is None
-
-
-def test_time_does_not_lead_below_the_log_start() -> None:
-    manifest = with_segments((0, 10), (10, 25)).with_log_start(10)
-    found = manifest.find_by_timestamp(0)
-    assert found is not None
-    assert found.base_offset == 10
 
 
 def test_an_entry_knows_the_epoch_of_its_offsets() -> None:

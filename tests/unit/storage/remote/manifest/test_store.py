@@ -190,27 +190,18 @@ def test_a_crash_between_page_and_root_leaves_the_old_manifest() -> None:
     assert store.count_requests("put", "manifest/") == 2  # the first one is an orphan now
 
 
-def test_offsets_and_times_are_found_through_pages() -> None:
+def test_offsets_are_found_through_pages() -> None:
     store = MemoryStore()
     manifest = grow(store, 20).manifest
     pages = ManifestPages(store)
     for offset in range(0, 200, 3):
         assert pages.find(manifest, offset) == entry(offset // 10)
-        assert pages.find_by_timestamp(manifest, offset) == entry(offset // 10)
     assert pages.find(manifest, 200) is None
-    assert pages.find_by_timestamp(manifest, 200) is None
     assert [e.base_offset for e in pages.iter_segments(manifest, start_offset=175)] == [
         170,
         180,
         190,
     ]
-
-
-def test_time_is_not_found_below_the_log_start() -> None:
-    store = MemoryStore()
-    manifest = grow(store, 20).manifest.with_log_start(35)
-    found = ManifestPages(store).find_by_timestamp(manifest, 0)
-    assert found == entry(3)
 
 
 def test_each_page_is_read_once() -> None:
