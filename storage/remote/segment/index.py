@@ -41,15 +41,13 @@ class SegmentIndex:
     """The pieces of one log object and their chunks."""
 
     log_key: str
-    size_bytes: int
-    # Of the pieces; arrays, because a thousand of these indexes are kept.
+    # Of the pieces; arrays, because a thousand of these indexes are kept. The first two have one
+    # more element: the end of the object, and of the segment (-1 if unknown).
     _positions: array[int]
     _base_offsets: array[int]
     _max_timestamps_ms: array[int]
-    # Number of the first piece of each chunk.
+    # Number of the first piece of each chunk, and the number of pieces.
     _chunk_pieces: array[int]
-    # Of the segment; -1 if unknown.
-    _end_offset: Offset
 
     @classmethod
     def build(
@@ -71,63 +69,56 @@ class SegmentIndex:
             if piece.position >= chunk_end:
                 chunk_pieces.append(number)
                 chunk_end = piece.position + chunk_bytes
+        chunk_pieces.append(len(pieces))
         return cls(
             log_key,
-            size_bytes,
-            array("q", (piece.position for piece in pieces)),
-            array("q", (piece.base_offset for piece in pieces)),
+            array("q", (*(piece.position for piece in pieces), size_bytes)),
+            array("q", (*(piece.base_offset for piece in pieces), end_offset)),
             array("q", (piece.max_timestamp_ms for piece in pieces)),
             chunk_pieces,
-            end_offset,
         )
 
     @property
     def chunk_count(self) -> int:
-        return len(self._chunk_pieces)
+        return len(self._chunk_pieces) - 1
 
     @property
     def piece_count(self) -> int:
-        return len(self._positions)
+        return len(self._max_timestamps_ms)
+
+    def piece_for(self, offset: Offset) -> int:
+        """Number of the last piece whose batches begin at or before `offset`."""
+        return max(0, bisect.bisect_right(self._base_offsets, offset, hi=self.piece_count) - 1)
+
+    def chunk_of_piece(self, piece: int) -> int:
+        return bisect.bisect_right(self._chunk_pieces, piece) - 1
 
     def chunk_for(self, offset: Offset) -> int:
         """Number of the last chunk whose batches begin at or before `offset`."""
-        piece = max(0, bisect.bisect_right(self._base_offsets, offset) - 1)
-        return self._chunk_of_piece(piece)
+        return self.chunk_of_piece(self.piece_for(offset))
 
     def chunk_key(self, number: int) -> ChunkKey:
-        following = number + 1
-        if following < self.chunk_count:
-            end_position = self._positions[self._chunk_pieces[following]]
-        else:
-            end_position = self.size_bytes
-        return ChunkKey(self.log_key, self._positions[self._chunk_pieces[number]], end_position)
+        first, end = self._chunk_pieces[number : number + 2]
+        return ChunkKey(self.log_key, self._positions[first], self._positions[end])
+
+    def piece_key(self, piece: int) -> ChunkKey:
+        """The key of a single piece, for readers that need no whole chunk."""
+        return ChunkKey(self.log_key, self._positions[piece], self._positions[piece + 1])
 
     def chunk_base_offset(self, number: int) -> Offset:
         """Base offset of the chunk's first batch."""
         return self._base_offsets[self._chunk_pieces[number]]
 
-    def chunk_end_offset(self, number: int) -> Offset:
-        """Upper bound on the end of the chunk's batches; -1 if unknown."""
-        following = number + 1
-        if following < self.chunk_count:
-            return self._base_offsets[self._chunk_pieces[following]]
-        return self._end_offset
-
-    def piece_end_offset(self, piece: int) -> Offset:
-        """As `chunk_end_offset`, for a single piece."""
-        following = piece + 1
-        return self._base_offsets[following] if following < self.piece_count else self._end_offset
-
-    def piece_key(self, piece: int) -> ChunkKey:
-        """The key of a single piece, for readers that need no whole chunk."""
-        end = self._positions[piece + 1] if piece + 1 < self.piece_count else self.size_bytes
-        return ChunkKey(self.log_key, self._positions[piece], end)
-
     def piece_base_offset(self, piece: int) -> Offset:
         return self._base_offsets[piece]
 
-    def chunk_of_piece(self, piece: int) -> int:
-        return self._chunk_of_piece(piece)
+    def chunk_end_offset(self, number: int) -> Offset:
+        """Upper bound on the end of the chunk's batches; -1 if unknown."""
+        return self._base_offsets[self._chunk_pieces[number + 1]]
+
+    def piece_end_offset(self, piece: int) -> Offset:
+        """As `chunk_end_offset`, for a single piece."""
+        return self._base_offsets[piece + 1]
 
     def find_piece_by_timestamp(self, timestamp_ms: TimestampMs, *, first_piece: int) -> int | None:
         """The first piece from `first_piece` on with a record at or after `timestamp_ms`."""
@@ -135,10 +126,3 @@ class SegmentIndex:
             if self._max_timestamps_ms[piece] >= timestamp_ms:
                 return piece
         return None
-
-    def piece_for(self, offset: Offset) -> int:
-        """Number of the piece that holds `offset`."""
-        return max(0, bisect.bisect_right(self._base_offsets, offset) - 1)
-
-    def _chunk_of_piece(self, piece: int) -> int:
-        return bisect.bisect_right(self._chunk_pieces, piece) - 1

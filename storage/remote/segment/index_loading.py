@@ -8,7 +8,8 @@ archive with intact batches stays readable.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 from strandline.storage.errors import (
     CorruptFile,
@@ -47,18 +48,18 @@ def load_index(store: GetsRanges, entry: SegmentEntry, *, chunk_bytes: int) -> S
 
     Raises ObjectCorrupt if not even the log object can be walked, and as `ObjectStore.get`.
     """
+    build = partial(
+        SegmentIndex.build,
+        entry.log_key,
+        entry.size_bytes,
+        chunk_bytes=chunk_bytes,
+        end_offset=entry.end_offset,
+    )
     try:
         encoded = read_section(store, entry.meta_key, entry.meta_size_bytes, Section.STATISTICS)
         if encoded is None:
             raise CorruptFile(f"{entry.meta_key}: has no statistics")
-        pieces = SegmentStatistics.decode(encoded, source=entry.meta_key).chunks
-        return SegmentIndex.build(
-            entry.log_key,
-            entry.size_bytes,
-            pieces,
-            chunk_bytes=chunk_bytes,
-            end_offset=entry.end_offset,
-        )
+        return build(pieces=SegmentStatistics.decode(encoded, source=entry.meta_key).chunks)
     except (CorruptFile, UnsupportedFormat, ObjectCorrupt, ObjectNotFound) as error:
         _quiet_log.say(
             logging.WARNING,
@@ -66,15 +67,8 @@ def load_index(store: GetsRanges, entry: SegmentEntry, *, chunk_bytes: int) -> S
             entry.meta_key,
             {"key": entry.meta_key, "error": str(error)},
         )
-    pieces = tuple(_walk(store, entry))
     try:
-        return SegmentIndex.build(
-            entry.log_key,
-            entry.size_bytes,
-            pieces,
-            chunk_bytes=chunk_bytes,
-            end_offset=entry.end_offset,
-        )
+        return build(pieces=tuple(_walk(store, entry)))
     except CorruptFile as error:
         raise ObjectCorrupt(entry.log_key, "get", str(error)) from error
 
@@ -92,35 +86,25 @@ def load_txn_index(store: GetsRanges, entry: SegmentEntry) -> tuple[AbortedTrans
 
 def _walk(store: GetsRanges, entry: SegmentEntry) -> Iterator[ChunkStatistics]:
     """Yields pieces of about 1 MiB, as the copier cuts them; times are from batch headers."""
-    start, base_offset, record_count = 0, entry.base_offset, 0
-    min_timestamp_ms, max_timestamp_ms = entry.max_timestamp_ms, -1
-    end = 0
+    piece: list[Batch] = []
     for batch in _walk_batches(store, entry):
-        position, header = batch
-        if position - start >= STATISTICS_CHUNK_BYTES:
-            yield ChunkStatistics(
-                position=start,
-                base_offset=base_offset,
-                record_count=record_count,
-                min_timestamp_ms=min_timestamp_ms,
-                max_timestamp_ms=max_timestamp_ms,
-            )
-            start, record_count = position, 0
-            min_timestamp_ms, max_timestamp_ms = entry.max_timestamp_ms, -1
-        if position == start:
-            base_offset = header.base_offset
-        record_count += header.record_count
-        min_timestamp_ms = min(min_timestamp_ms, header.base_timestamp_ms)
-        max_timestamp_ms = max(max_timestamp_ms, header.max_timestamp_ms)
-        end = batch.end_position
-    if end > start:
-        yield ChunkStatistics(
-            position=start,
-            base_offset=base_offset,
-            record_count=record_count,
-            min_timestamp_ms=min_timestamp_ms,
-            max_timestamp_ms=max_timestamp_ms,
-        )
+        if piece and batch.position - piece[0].position >= STATISTICS_CHUNK_BYTES:
+            yield _piece_of(piece)
+            piece = []
+        piece.append(batch)
+    if piece:
+        yield _piece_of(piece)
+
+
+def _piece_of(batches: Sequence[Batch]) -> ChunkStatistics:
+    headers = [batch.header for batch in batches]
+    return ChunkStatistics(
+        position=batches[0].position,
+        base_offset=headers[0].base_offset,
+        record_count=sum(header.record_count for header in headers),
+        min_timestamp_ms=min(header.base_timestamp_ms for header in headers),
+        max_timestamp_ms=max(header.max_timestamp_ms for header in headers),
+    )
 
 
 def _walk_batches(store: GetsRanges, entry: SegmentEntry) -> Iterator[Batch]:

@@ -26,6 +26,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from operator import attrgetter
 
 from strandline.storage.errors import CorruptFile, ObjectCorrupt, UnsupportedFormat
 from strandline.storage.model import (
@@ -85,6 +86,16 @@ class ChunkStatistics:
     crc32c: int | None = None
 
 
+_CHUNK_COLUMNS = (
+    "position",
+    "base_offset",
+    "record_count",
+    "min_timestamp_ms",
+    "max_timestamp_ms",
+)
+_chunk_row = attrgetter(*_CHUNK_COLUMNS)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentStatistics:
     """Facts about the log object; times are exact over its records (-1 if it has none)."""
@@ -115,16 +126,7 @@ class SegmentStatistics:
                 "control_batch_count": self.control_batch_count,
                 "min_timestamp_ms": self.min_timestamp_ms,
                 "max_timestamp_ms": self.max_timestamp_ms,
-                "chunks": [
-                    [
-                        chunk.position,
-                        chunk.base_offset,
-                        chunk.record_count,
-                        chunk.min_timestamp_ms,
-                        chunk.max_timestamp_ms,
-                    ]
-                    for chunk in self.chunks
-                ],
+                "chunks": [list(_chunk_row(chunk)) for chunk in self.chunks],
                 # All chunks have one or none does, so they are not in the rows.
                 **({_CHECKSUMS: [*checksums]} if self.has_checksums else {}),
             },
@@ -136,21 +138,14 @@ class SegmentStatistics:
         fields = decode_document(
             content, format_name=STATISTICS_FORMAT_NAME, versions=FORMAT_VERSIONS, source=source
         )
-        rows = list(fields.rows("chunks", 5))
+        rows = list(fields.rows("chunks", len(_CHUNK_COLUMNS)))
         checksums: list[int] | list[None] = [None] * len(rows)
         if _CHECKSUMS in fields:
             checksums = fields.integers(_CHECKSUMS)
         if len(checksums) != len(rows):
             raise CorruptFile(f"{source}: {len(rows)} chunks with {len(checksums)} checksums")
         chunks = tuple(
-            ChunkStatistics(
-                position=row[0],
-                base_offset=row[1],
-                record_count=row[2],
-                min_timestamp_ms=row[3],
-                max_timestamp_ms=row[4],
-                crc32c=checksum,
-            )
+            ChunkStatistics(**dict(zip(_CHUNK_COLUMNS, row, strict=True)), crc32c=checksum)
             for row, checksum in zip(rows, checksums, strict=True)
         )
         _check_chunks(chunks, source)
@@ -178,16 +173,6 @@ class SectionRange:
         if len(content) != self.length or crc32c.crc32c(content) != self.crc32c:
             raise CorruptFile(f"{source}: section {self.section.value} has a wrong checksum")
         return bytes(content)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetaDirectory:
-    """The sections of an object, and their positions."""
-
-    sections: Mapping[Section, SectionRange]
-
-    def find(self, section: Section) -> SectionRange | None:
-        return self.sections.get(section)
 
 
 class DirectoryOutsideTail(CorruptFile):
@@ -221,7 +206,9 @@ def encode(sections: Mapping[Section, Buffer]) -> bytes:
 # --- reading ---------------------------------------------------------------------------------
 
 
-def decode_directory(tail: Buffer, *, size_bytes: int, source: str = "") -> MetaDirectory:
+def decode_directory(
+    tail: Buffer, *, size_bytes: int, source: str = ""
+) -> Mapping[Section, SectionRange]:
     """Decodes the directory of an object of `size_bytes` from its tail (`TAIL_BYTES` suffices).
 
     Raises CorruptFile, UnsupportedFormat, or DirectoryOutsideTail if more of the end is needed.
@@ -242,7 +229,7 @@ def decode_directory(tail: Buffer, *, size_bytes: int, source: str = "") -> Meta
     encoded = view[len(tail) - needed_bytes : len(tail) - FOOTER_BYTES]
     if crc32c.crc32c(encoded) != crc:
         raise CorruptFile(f"{source}: directory has a wrong checksum")
-    return MetaDirectory(sections=_parse_directory(encoded, size_bytes - needed_bytes, source))
+    return _parse_directory(encoded, size_bytes - needed_bytes, source)
 
 
 def _parse_directory(
@@ -295,7 +282,7 @@ def decode(content: Buffer, *, source: str = "") -> dict[Section, bytes]:
     directory = decode_directory(view, size_bytes=len(view), source=source)
     return {
         section: found.check(view[found.position : found.position + found.length], source=source)
-        for section, found in directory.sections.items()
+        for section, found in directory.items()
     }
 
 
@@ -318,7 +305,7 @@ class MetaReader:
         self._size_bytes = meta_size_bytes
         self._unchecked_crc32c = meta_crc32c
         self._tail = b""
-        self._directory: MetaDirectory | None = None
+        self._directory: Mapping[Section, SectionRange] | None = None
 
     def read(self, section: Section) -> bytes | None:
         """As `section`; any corruption is an ObjectCorrupt that names the object."""
@@ -329,37 +316,31 @@ class MetaReader:
 
     def section(self, section: Section) -> bytes | None:
         """The section's bytes; None if the object has no such section. Raises CorruptFile."""
-        found = self._load_directory().find(section)
+        found = self._load_directory().get(section)
         content = None
         if found is not None:
             content = found.check(self._section_bytes(found), source=self._key)
         if self._unchecked_crc32c is not None:
-            self._check_whole(self._unchecked_crc32c)
+            whole = object_checksum(self._tail, size_bytes=self._size_bytes, source=self._key)
+            if whole != self._unchecked_crc32c:
+                raise CorruptFile(
+                    f"{self._key}: checksum of the whole object differs from the manifest's"
+                )
             self._unchecked_crc32c = None
         return content
 
-    def _check_whole(self, crc32c: int) -> None:
-        if object_checksum(self._tail, size_bytes=self._size_bytes, source=self._key) != crc32c:
-            raise CorruptFile(
-                f"{self._key}: checksum of the whole object differs from the manifest's"
-            )
-
-    def _load_directory(self) -> MetaDirectory:
+    def _load_directory(self) -> Mapping[Section, SectionRange]:
         if self._directory is None:
-            self._read_tail(TAIL_BYTES)
             try:
-                self._directory = self._decode_directory()
+                self._directory = self._read_directory(TAIL_BYTES)
             except DirectoryOutsideTail as error:
-                self._read_tail(error.needed_bytes)
-                self._directory = self._decode_directory()
+                self._directory = self._read_directory(error.needed_bytes)
         return self._directory
 
-    def _decode_directory(self) -> MetaDirectory:
-        return decode_directory(self._tail, size_bytes=self._size_bytes, source=self._key)
-
-    def _read_tail(self, tail_bytes: int) -> None:
+    def _read_directory(self, tail_bytes: int) -> Mapping[Section, SectionRange]:
         start = max(0, self._size_bytes - tail_bytes)
         self._tail = self._store.get(self._key, start=start, end=self._size_bytes)
+        return decode_directory(self._tail, size_bytes=self._size_bytes, source=self._key)
 
     def _section_bytes(self, found: SectionRange) -> Buffer:
         tail_position = self._size_bytes - len(self._tail)

@@ -191,13 +191,13 @@ def test_damage_and_absence_stay_different_errors() -> None:
 def test_the_directory_names_where_sections_lie() -> None:
     content = encode({Section.TIME_INDEX: b"time", Section.STATISTICS: b"facts"})
     directory = decode_directory(content[-200:], size_bytes=len(content))
-    found = directory.find(Section.STATISTICS)
+    found = directory.get(Section.STATISTICS)
     assert found is not None
     assert content[found.position : found.position + found.length] == b"facts"
     assert found.check(b"facts") == b"facts"
     with pytest.raises(CorruptFile):
         found.check(b"fakes")
-    assert directory.find(Section.TXN_INDEX) is None
+    assert directory.get(Section.TXN_INDEX) is None
 
 
 # --- sections --------------------------------------------------------------------------------
