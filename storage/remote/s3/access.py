@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from strandline.storage.clock import Clock
 from strandline.storage.errors import ObjectCorrupt, TierError, TierUnavailable
 from strandline.storage.model import TimestampMs
 from strandline.storage.remote.object_store.interface import AGE_UNKNOWN, Deadlines, ObjectInfo
-from strandline.storage.remote.s3.attempts import Attempts
+from strandline.storage.remote.s3.attempts import AgainError, Attempts
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -20,11 +20,21 @@ if TYPE_CHECKING:
         GetObjectOutputTypeDef,
         HeadBucketOutputTypeDef,
         HeadObjectOutputTypeDef,
+        ListMultipartUploadsOutputTypeDef,
+        ListMultipartUploadsRequestTypeDef,
+        ListObjectsV2OutputTypeDef,
+        ListObjectsV2RequestTypeDef,
+        MultipartUploadTypeDef,
         ObjectTypeDef,
     )
 
+T = TypeVar("T")
+
 # Every object is smaller. A reader allocates the Content-Length that a response states.
 OBJECT_BYTES_MAX = 4 * 1024 * 1024 * 1024
+
+# S3 returns and deletes at most this many keys per request.
+PAGE_KEYS_MAX = 1000
 
 # User metadata fields that the broker writes with every object.
 WRITE_ID_FIELD = "strandline-write-id"
@@ -73,11 +83,88 @@ class S3Access:
             modified_ms=AGE_UNKNOWN if modified is None else int(modified.timestamp() * 1000),
         )
 
-    def head(self, key: str) -> HeadObjectOutputTypeDef:
-        """Sends one HEAD request without retries. Raises the SDK's exceptions."""
-        return self.client().head_object(
-            Bucket=self.bucket, Key=self.full_key(key), ChecksumMode="ENABLED"
+    def send(
+        self,
+        key: str,
+        operation: str,
+        request: Callable[[S3Client], T],
+        *,
+        attempts_max: int | None = None,
+    ) -> T:
+        """The response to a small request, with retries. Raises TierError."""
+        return self.attempts.run(
+            key, operation, lambda _: request(self.client()), attempts_max=attempts_max
         )
+
+    def head(self, key: str) -> HeadObjectOutputTypeDef:
+        return self.send(
+            key,
+            "head",
+            lambda client: client.head_object(
+                Bucket=self.bucket, Key=self.full_key(key), ChecksumMode="ENABLED"
+            ),
+        )
+
+    def object_pages(
+        self,
+        prefix: str,
+        *,
+        start_after: str = "",
+        delimiter: str = "",
+        keys_max: int | None = None,
+    ) -> Iterator[ListObjectsV2OutputTypeDef]:
+        """The pages of a listing of objects; a request for each. Raises TierError."""
+        request: ListObjectsV2RequestTypeDef = {
+            "Bucket": self.bucket,
+            "Prefix": self.full_key(prefix),
+            "MaxKeys": min(keys_max or PAGE_KEYS_MAX, PAGE_KEYS_MAX),
+        }
+        if start_after:
+            request["StartAfter"] = self.full_key(start_after)
+        if delimiter:
+            request["Delimiter"] = delimiter
+
+        def ask(client: S3Client) -> ListObjectsV2OutputTypeDef:
+            try:
+                return client.list_objects_v2(**request)
+            except ValueError as error:
+                # The SDK's error for an invalid timestamp.
+                detail = f"no listing of an S3: {error}"
+                raise AgainError(TierUnavailable(prefix, "list", detail)) from error
+
+        while True:
+            page = self.send(prefix, "list", ask)
+            yield page
+            token = page.get("NextContinuationToken")
+            if not page.get("IsTruncated") or not token:
+                return
+            if token == request.get("ContinuationToken"):
+                raise TierUnavailable(prefix, "list", "the listing goes on where it began")
+            request["ContinuationToken"] = token
+
+    def unfinished_uploads(self, prefix: str) -> Iterator[MultipartUploadTypeDef]:
+        """Incomplete uploads below `prefix`; a request per 1000. Raises TierError."""
+        request: ListMultipartUploadsRequestTypeDef = {
+            "Bucket": self.bucket,
+            "Prefix": self.full_key(prefix),
+        }
+
+        def ask(client: S3Client) -> ListMultipartUploadsOutputTypeDef | None:
+            try:
+                return client.list_multipart_uploads(**request)
+            except client.exceptions.NoSuchUpload:
+                # S3 gives an empty list; rclone says this of a bucket without any.
+                return None
+
+        while page := self.send(prefix, "list_uploads", ask):
+            for found in page.get("Uploads", []):
+                check_listed(found, "Key", "UploadId", operation="list_uploads", prefix=prefix)
+                yield found
+            request["KeyMarker"] = page.get("NextKeyMarker", "")
+            request["UploadIdMarker"] = page.get("NextUploadIdMarker", "")
+            # A server that says there is more, and not where, would be asked the same for ever.
+            if not page.get("IsTruncated") or not request["KeyMarker"]:
+                return
 
 
 def check_listed(

@@ -18,6 +18,7 @@ from strandline.storage.errors import AccessDenied, ObjectNotFound, TierError, T
 from strandline.storage.remote.s3.access import S3Access
 
 if TYPE_CHECKING:
+    from types_boto3_s3 import S3Client
     from types_boto3_s3.literals import TransitionDefaultMinimumObjectSizeType
     from types_boto3_s3.type_defs import LifecycleRuleTypeDef
 
@@ -42,11 +43,6 @@ def abort_rule(prefix: str, *, is_old_kind: bool = False) -> LifecycleRuleTypeDe
     return rule
 
 
-def rule_text(prefix: str) -> str:
-    """The configuration as JSON for `aws s3api put-bucket-lifecycle-configuration`."""
-    return json.dumps({"Rules": [abort_rule(prefix)]}, indent=2)
-
-
 class _Others(TypedDict, total=False):
     """The settings of a lifecycle configuration besides its rules."""
 
@@ -61,8 +57,8 @@ class S3Lifecycle:
 
     @property
     def text(self) -> str:
-        """The rule that `apply` adds, as JSON."""
-        return rule_text(self._access.prefix)
+        """The rule that `apply` adds, as JSON for `aws s3api`."""
+        return json.dumps({"Rules": [abort_rule(self._access.prefix)]}, indent=2)
 
     def apply(self) -> bool:
         """Adds the rule; False if it already exists. Raises TierError."""
@@ -72,7 +68,7 @@ class S3Lifecycle:
         try:
             found = self._ask(
                 "s3:GetLifecycleConfiguration",
-                lambda: access.client().get_bucket_lifecycle_configuration(Bucket=access.bucket),
+                lambda client: client.get_bucket_lifecycle_configuration(Bucket=access.bucket),
             )
         except ObjectNotFound:
             pass
@@ -88,7 +84,7 @@ class S3Lifecycle:
             return False
         self._ask(
             "s3:PutLifecycleConfiguration",
-            lambda: access.client().put_bucket_lifecycle_configuration(
+            lambda client: client.put_bucket_lifecycle_configuration(
                 Bucket=access.bucket,
                 LifecycleConfiguration={"Rules": [*kept, rule]},
                 **others,
@@ -96,11 +92,11 @@ class S3Lifecycle:
         )
         return True
 
-    def _ask(self, permission: str, request: Callable[[], T]) -> T:
+    def _ask(self, permission: str, request: Callable[[S3Client], T]) -> T:
         """Sends one request. Raises TierError with advice for the operator."""
         access = self._access
         try:
-            return access.attempts.run("", "lifecycle", lambda _: request())
+            return access.send("", "lifecycle", request)
         except (ObjectNotFound, TierUnavailable):
             raise
         except AccessDenied as error:

@@ -22,8 +22,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING, cast
 
@@ -47,13 +46,20 @@ from strandline.storage.remote.object_store.interface import (
     checksum,
 )
 from strandline.storage.remote.s3.access import (
+    PAGE_KEYS_MAX,
     S3Access,
     check_listed,
     date_of,
     info_of,
     info_of_body,
 )
-from strandline.storage.remote.s3.attempts import AgainError, Attempts, DeadlineError, Failure
+from strandline.storage.remote.s3.attempts import (
+    AgainError,
+    Attempts,
+    AttemptStatistics,
+    DeadlineError,
+    Failure,
+)
 from strandline.storage.remote.s3.failures import failure_of_code
 from strandline.storage.remote.s3.lifecycle import S3Lifecycle
 from strandline.storage.remote.s3.sdk_responses import bound_answers
@@ -66,8 +72,6 @@ if TYPE_CHECKING:
     from types_boto3_s3.type_defs import (
         GetObjectOutputTypeDef,
         GetObjectRequestTypeDef,
-        ListObjectsV2OutputTypeDef,
-        ListObjectsV2RequestTypeDef,
     )
     from urllib3.response import HTTPResponse
 
@@ -80,20 +84,8 @@ WHERE_CREDENTIALS_ARE = (
 
 # The size of one receive; the deadline is checked between two.
 RECEIVE_BYTES = 1024 * 1024
-# S3 returns and deletes at most this many keys per request.
-PAGE_KEYS_MAX = 1000
 # More threads than this that wait for one store indicate a bug elsewhere.
 CONNECTIONS_MAX = 64
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class S3Statistics:
-    """Request counts of this store by operation, because S3 bills each request."""
-
-    requests: Mapping[str, int]
-    failed_attempt_count: int
-    read_bytes: int
-    written_bytes: int
 
 
 class S3Store:
@@ -127,7 +119,6 @@ class S3Store:
         )
         self._uploads = S3Uploads(self._access)
         self._lazy_client: S3Client | None = None
-        self._read_bytes = 0
 
     @property
     def url(self) -> str:
@@ -138,15 +129,8 @@ class S3Store:
         """The URL of the S3 endpoint; None for AWS."""
         return self._endpoint_url
 
-    def statistics(self) -> S3Statistics:
-        attempts = self._attempts.statistics()
-        with self._lock:
-            return S3Statistics(
-                requests=attempts.requests,
-                failed_attempt_count=attempts.failed_attempt_count,
-                read_bytes=self._read_bytes,
-                written_bytes=self._uploads.written_bytes,
-            )
+    def statistics(self) -> AttemptStatistics:
+        return self._attempts.statistics()
 
     def __repr__(self) -> str:
         return f"<S3Store {self.url} at {self._endpoint_url or 'AWS'}>"
@@ -159,13 +143,12 @@ class S3Store:
             client.close()
 
     def check(self) -> None:
-        self._attempts.run("", "check", lambda _: self._client().head_bucket(Bucket=self._bucket))
+        self._access.send("", "check", lambda client: client.head_bucket(Bucket=self._bucket))
 
     def clock_ms(self) -> TimestampMs:
-        answer = self._attempts.run(
-            "", "clock", lambda _: self._client().head_bucket(Bucket=self._bucket)
+        dated = date_of(
+            self._access.send("", "clock", lambda client: client.head_bucket(Bucket=self._bucket))
         )
-        dated = date_of(answer)
         return self._clock.now_ms() if dated is None else dated
 
     # --- reading -----------------------------------------------------------------------------
@@ -252,12 +235,10 @@ class S3Store:
                 stream.read1(1)
         finally:
             body.close()
-        with self._lock:
-            self._read_bytes += done
 
     def head(self, key: str) -> ObjectInfo:
         try:
-            return info_of(key, self._attempts.run(key, "head", lambda _: self._access.head(key)))
+            return info_of(key, self._access.head(key))
         except ObjectNotFound:
             # A 404 to a HEAD has no body that tells a missing bucket from a missing object.
             with contextlib.suppress(AccessDenied):
@@ -268,7 +249,7 @@ class S3Store:
         self, prefix: str, *, start_after: str = "", limit: int | None = None
     ) -> Iterator[ObjectInfo]:
         left = limit
-        for page in self._pages(prefix, start_after=start_after, keys_max=limit):
+        for page in self._access.object_pages(prefix, start_after=start_after, keys_max=limit):
             for found in page.get("Contents", []):
                 if left == 0:
                     return
@@ -279,47 +260,11 @@ class S3Store:
 
     def list_folders(self, prefix: str) -> Iterator[str]:
         assert prefix == "" or prefix.endswith("/"), prefix
-        for page in self._pages(prefix, delimiter="/"):
+        for page in self._access.object_pages(prefix, delimiter="/"):
             for found in page.get("CommonPrefixes", []):
                 check_listed(found, "Prefix", operation="list", prefix=prefix)
                 folder = self._access.listed_key(found["Prefix"], below=prefix)
                 yield folder[len(prefix) :].rstrip("/")
-
-    def _pages(
-        self,
-        prefix: str,
-        *,
-        start_after: str = "",
-        delimiter: str = "",
-        keys_max: int | None = None,
-    ) -> Iterator[ListObjectsV2OutputTypeDef]:
-        request: ListObjectsV2RequestTypeDef = {
-            "Bucket": self._bucket,
-            "Prefix": self._access.full_key(prefix),
-            "MaxKeys": min(keys_max or PAGE_KEYS_MAX, PAGE_KEYS_MAX),
-        }
-        if start_after:
-            request["StartAfter"] = self._access.full_key(start_after)
-        if delimiter:
-            request["Delimiter"] = delimiter
-
-        def attempt(_deadline_s: float) -> ListObjectsV2OutputTypeDef:
-            try:
-                return self._client().list_objects_v2(**request)
-            except ValueError as error:
-                # The SDK's error for an invalid timestamp.
-                detail = f"no listing of an S3: {error}"
-                raise AgainError(TierUnavailable(prefix, "list", detail)) from error
-
-        while True:
-            page = self._attempts.run(prefix, "list", attempt)
-            yield page
-            token = page.get("NextContinuationToken")
-            if not page.get("IsTruncated") or not token:
-                return
-            if token == request.get("ContinuationToken"):
-                raise TierUnavailable(prefix, "list", "the listing goes on where it began")
-            request["ContinuationToken"] = token
 
     # --- writing -----------------------------------------------------------------------------
 
@@ -359,11 +304,7 @@ class S3Store:
     @property
     def usage(self) -> S3Usage:
         """The versions and unfinished uploads that the bucket stores and bills."""
-        return S3Usage(
-            self._access,
-            pages=lambda: self._pages(""),
-            unfinished=lambda: self._uploads.unfinished(""),
-        )
+        return S3Usage(self._access)
 
     # --- one request -------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, cast
@@ -54,7 +54,6 @@ from strandline.storage.remote.s3.access import (
     CRC32C_FIELD,
     WRITE_ID_FIELD,
     S3Access,
-    check_listed,
     info_of,
 )
 from strandline.storage.remote.s3.attempts import AgainError
@@ -66,7 +65,6 @@ if TYPE_CHECKING:
         CompletedPartTypeDef,
         CompleteMultipartUploadRequestTypeDef,
         CreateMultipartUploadRequestTypeDef,
-        ListMultipartUploadsOutputTypeDef,
         MultipartUploadTypeDef,
         PutObjectRequestTypeDef,
     )
@@ -105,17 +103,10 @@ class _Upload:
 
 
 class S3Uploads:
-    """See the top of this file. Thread-safe."""
+    """The writes to one bucket. Thread-safe."""
 
     def __init__(self, access: S3Access) -> None:
         self._access = access
-        self._lock = threading.Lock()
-        self._written_bytes = 0
-
-    @property
-    def written_bytes(self) -> int:
-        """Bytes of all bodies that were sent, repeated ones included."""
-        return self._written_bytes
 
     def put(self, key: str, body: PutBody, *, condition: PutCondition | None = None) -> ObjectInfo:
         is_multipart = isinstance(body, FileBody) and body.size_bytes > SINGLE_PUT_BYTES_MAX
@@ -143,10 +134,10 @@ class S3Uploads:
     def _take_back(self, key: str) -> None:
         """Deletes what was sent of a file that had changed, where the server did not refuse it."""
         with contextlib.suppress(TierError):
-            self._access.attempts.run(
+            self._access.send(
                 key,
                 "delete",
-                lambda _: self._access.client().delete_object(
+                lambda client: client.delete_object(
                     Bucket=self._access.bucket, Key=self._access.full_key(key)
                 ),
                 attempts_max=1,
@@ -160,15 +151,8 @@ class S3Uploads:
             "ChecksumCRC32C": _base64_crc(upload.crc32c),
             "Metadata": upload.metadata,
         }
-        if upload.options.storage_class:
-            request["StorageClass"] = cast("StorageClassType", upload.options.storage_class)
-        if upload.options.tags:
-            request["Tagging"] = urlencode(upload.options.tags)
-        match upload.condition:
-            case IfAbsent():
-                request["IfNoneMatch"] = "*"
-            case IfMatches(etag=etag):
-                request["IfMatch"] = etag
+        _add_options(request, upload.options)
+        _add_condition(request, upload.condition)
         if upload.size_bytes <= SMALL_BODY_BYTES and not isinstance(upload.body, FileBody):
             request["Body"] = bytes(upload.body)
             response = self._access.client().put_object(**request)
@@ -176,7 +160,6 @@ class S3Uploads:
             with self._reader(upload, upload.parts[0], deadline_s) as reader:
                 request["Body"] = _as_file(reader)
                 response = self._access.client().put_object(**request)
-        self._count_written(upload.size_bytes)
         return response.get("ETag", "")
 
     def _reader(self, upload: _Upload, part: BodyPart, deadline_s: float) -> BodyReader:
@@ -212,9 +195,7 @@ class S3Uploads:
     ) -> ObjectInfo:
         """Success if the object is our own; else the error, as far as it can be believed."""
         try:
-            found = self._access.attempts.run(
-                upload.key, "head", lambda _: self._access.head(upload.key)
-            )
+            found = self._access.head(upload.key)
         except ObjectNotFound:
             raise error from None
         except TierError:
@@ -240,12 +221,9 @@ class S3Uploads:
             "ChecksumAlgorithm": "CRC32C",
             "Metadata": upload.metadata,
         }
-        if upload.options.storage_class:
-            request["StorageClass"] = cast("StorageClassType", upload.options.storage_class)
-        if upload.options.tags:
-            request["Tagging"] = urlencode(upload.options.tags)
-        created = self._access.attempts.run(
-            key, "put", lambda _: self._access.client().create_multipart_upload(**request)
+        _add_options(request, upload.options)
+        created = self._access.send(
+            key, "put", lambda client: client.create_multipart_upload(**request)
         )
         upload_id = created.get("UploadId", "")
         if not upload_id:
@@ -294,7 +272,6 @@ class S3Uploads:
                 ChecksumCRC32C=encoded_crc,
                 Body=_as_file(reader),
             )
-        self._count_written(part.size_bytes)
         if "ETag" not in response:
             raise AgainError(_lacking(upload.key, "an ETag"))
         return {"PartNumber": number, "ETag": response["ETag"], "ChecksumCRC32C": encoded_crc}
@@ -308,20 +285,16 @@ class S3Uploads:
             "UploadId": upload_id,
             "MultipartUpload": {"Parts": parts},
         }
-        match upload.condition:
-            case IfAbsent():
-                request["IfNoneMatch"] = "*"
-            case IfMatches(etag=etag):
-                request["IfMatch"] = etag
+        _add_condition(request, upload.condition)
         return self._access.client().complete_multipart_upload(**request).get("ETag", "")
 
     def _abort(self, key: str, upload_id: str) -> None:
         """Tries once; what stays is found by `abort_uploads` or the bucket's lifecycle rule."""
         with contextlib.suppress(TierError):
-            self._access.attempts.run(
+            self._access.send(
                 key,
                 "abort",
-                lambda _: self._access.client().abort_multipart_upload(
+                lambda client: client.abort_multipart_upload(
                     Bucket=self._access.bucket, Key=self._access.full_key(key), UploadId=upload_id
                 ),
                 attempts_max=1,
@@ -330,7 +303,7 @@ class S3Uploads:
     def abort_uploads(self, prefix: str, *, older_than_ms: int) -> int:
         before_ms = self._access.clock.now_ms() - older_than_ms
         aborted_count = 0
-        for found in self.unfinished(prefix):
+        for found in self._access.unfinished_uploads(prefix):
             begun_ms = begun_ms_of(found)
             if not older_than_ms or AGE_UNKNOWN < begun_ms < before_ms:
                 key = self._access.listed_key(found["Key"], below=prefix)
@@ -338,47 +311,25 @@ class S3Uploads:
                 aborted_count += 1
         return aborted_count
 
-    def unfinished(self, prefix: str) -> Iterator[MultipartUploadTypeDef]:
-        """Uploads below `prefix` that nobody has ended; a request per 1000. Raises TierError."""
-        key_marker = upload_marker = ""
-        while True:
-            page = self._access.attempts.run(
-                prefix,
-                "list_uploads",
-                lambda _, key=key_marker, upload=upload_marker: (  # type: ignore[misc]
-                    self._page_of_uploads(prefix, key, upload)
-                ),
-            )
-            if page is None:
-                return
-            for found in page.get("Uploads", []):
-                check_listed(found, "Key", "UploadId", operation="list_uploads", prefix=prefix)
-                yield found
-            key_marker = page.get("NextKeyMarker", "")
-            upload_marker = page.get("NextUploadIdMarker", "")
-            # A server that says there is more, and not where, would be asked the same for ever.
-            if not page.get("IsTruncated") or not key_marker:
-                return
 
-    def _page_of_uploads(
-        self, prefix: str, key_marker: str, upload_marker: str
-    ) -> ListMultipartUploadsOutputTypeDef | None:
-        """Raises whatever the SDK does; None where the server says that there is no such thing."""
-        client = self._access.client()
-        try:
-            return client.list_multipart_uploads(
-                Bucket=self._access.bucket,
-                Prefix=self._access.full_key(prefix),
-                KeyMarker=key_marker,
-                UploadIdMarker=upload_marker,
-            )
-        except client.exceptions.NoSuchUpload:
-            # S3 gives an empty list; rclone says this of a bucket without any.
-            return None
+def _add_options(
+    request: PutObjectRequestTypeDef | CreateMultipartUploadRequestTypeDef, options: ObjectOptions
+) -> None:
+    if options.storage_class:
+        request["StorageClass"] = cast("StorageClassType", options.storage_class)
+    if options.tags:
+        request["Tagging"] = urlencode(options.tags)
 
-    def _count_written(self, size_bytes: int) -> None:
-        with self._lock:
-            self._written_bytes += size_bytes
+
+def _add_condition(
+    request: PutObjectRequestTypeDef | CompleteMultipartUploadRequestTypeDef,
+    condition: PutCondition | None,
+) -> None:
+    match condition:
+        case IfAbsent():
+            request["IfNoneMatch"] = "*"
+        case IfMatches(etag=etag):
+            request["IfMatch"] = etag
 
 
 def begun_ms_of(found: MultipartUploadTypeDef) -> TimestampMs:

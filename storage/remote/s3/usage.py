@@ -1,15 +1,15 @@
-"""What a bucket holds besides the objects that a listing shows, and what it bills them as.
+"""Lists everything that a bucket stores and bills, with its storage class.
 
-    versions    objects with their storage class; older versions and delete markers, where the
-                bucket keeps them: no listing of objects shows those, and they are paid for
-    uploads     that were begun and neither completed nor aborted, with the bytes of their parts
+    versions    current and older versions of objects, and delete markers; a listing of objects
+                does not show the older versions and the markers of a versioned bucket
+    uploads     incomplete multipart uploads, with the bytes of their parts
 
-Needs s3:ListBucketVersions and s3:ListBucketMultipartUploads beside what a broker needs.
+Needs s3:ListBucketVersions and s3:ListBucketMultipartUploads besides a broker's permissions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,13 +20,12 @@ from strandline.storage.remote.s3.uploads import begun_ms_of
 
 if TYPE_CHECKING:
     from types_boto3_s3.type_defs import (
-        ListObjectsV2OutputTypeDef,
-        MultipartUploadTypeDef,
+        ListObjectVersionsRequestTypeDef,
         ObjectTypeDef,
         ObjectVersionTypeDef,
     )
 
-# What S3 calls the class of an object for which it names none.
+# The storage class of an object for which S3 states none.
 DEFAULT_CLASS = "STANDARD"
 
 
@@ -43,7 +42,7 @@ class ObjectVersion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnfinishedUpload:
-    """An upload in parts that nobody has ended. `size_bytes` is what its parts have so far."""
+    """A multipart upload neither completed nor aborted; `size_bytes` counts its parts so far."""
 
     key: str
     begun_ms: TimestampMs
@@ -51,39 +50,27 @@ class UnfinishedUpload:
 
 
 class S3Usage:
-    """One bucket below the archive's prefix."""
+    """The objects, versions and incomplete uploads of one bucket below the archive's prefix."""
 
-    def __init__(
-        self,
-        access: S3Access,
-        *,
-        pages: Callable[[], Iterator[ListObjectsV2OutputTypeDef]],
-        unfinished: Callable[[], Iterator[MultipartUploadTypeDef]],
-    ) -> None:
-        """`pages` and `unfinished` list all objects and all uploads, as the store does."""
+    def __init__(self, access: S3Access) -> None:
         self._access = access
-        self._pages = pages
-        self._unfinished = unfinished
 
     def objects(self) -> Iterator[ObjectVersion]:
         """The current objects alone; a request per 1000. Raises what a store raises."""
-        for page in self._pages():
+        for page in self._access.object_pages(""):
             for found in page.get("Contents", []):
                 yield self._version(found, is_current=True)
 
     def versions(self) -> Iterator[ObjectVersion]:
         """All versions, the current ones too; a request per 1000. Raises what a store raises."""
         access = self._access
-        marker: dict[str, str] = {}
+        request: ListObjectVersionsRequestTypeDef = {
+            "Bucket": access.bucket,
+            "Prefix": access.prefix,
+        }
         while True:
-            page = access.attempts.run(
-                "",
-                "list_versions",
-                lambda _, marker=marker: access.client().list_object_versions(  # type: ignore[misc]
-                    Bucket=access.bucket,
-                    Prefix=access.prefix,
-                    **marker,
-                ),
+            page = access.send(
+                "", "list_versions", lambda client: client.list_object_versions(**request)
             )
             for found in page.get("Versions", []):
                 yield self._version(found, is_current=found.get("IsLatest", True))
@@ -98,13 +85,14 @@ class S3Usage:
                 )
             if not page.get("IsTruncated") or "NextKeyMarker" not in page:
                 return
-            marker = {"KeyMarker": page["NextKeyMarker"]}
+            request["KeyMarker"] = page["NextKeyMarker"]
+            request.pop("VersionIdMarker", None)
             if "NextVersionIdMarker" in page:
-                marker["VersionIdMarker"] = page["NextVersionIdMarker"]
+                request["VersionIdMarker"] = page["NextVersionIdMarker"]
 
     def unfinished_uploads(self) -> Iterator[UnfinishedUpload]:
         """A request per 1000 uploads, and one for each of them. Raises what a store raises."""
-        for found in self._unfinished():
+        for found in self._access.unfinished_uploads(""):
             yield UnfinishedUpload(
                 key=self._access.own_key(found["Key"]),
                 begun_ms=begun_ms_of(found),
@@ -126,10 +114,10 @@ class S3Usage:
         """Of the first 1000 parts; ours have fewer. 0 if the upload has ended meanwhile."""
         access = self._access
         try:
-            parts = access.attempts.run(
+            parts = access.send(
                 access.own_key(full_key),
                 "list_parts",
-                lambda _: access.client().list_parts(
+                lambda client: client.list_parts(
                     Bucket=access.bucket, Key=full_key, UploadId=upload_id
                 ),
             )
