@@ -60,8 +60,8 @@ from strandline.storage.errors import (
     StorageError,
     TierError,
 )
-from strandline.storage.remote.keys import metadata_log_key, metadata_snapshot_key
-from strandline.storage.remote.object_store.interface import IfAbsent, ObjectStore, new_write_id
+from strandline.storage.remote.keys import metadata_log_key, metadata_snapshot_key, new_unique
+from strandline.storage.remote.object_store.interface import IfAbsent, ObjectStore
 
 log = logging.getLogger(__name__)
 
@@ -212,7 +212,7 @@ class MetadataLog:
             index=image.version,
             cluster_id=image.cluster_id,
             previous=self._loaded.head_checksum,
-            writer=new_write_id(),
+            writer=new_unique(),
         )
         try:
             self._store.put(metadata_log_key(image.version), content, condition=IfAbsent())  # 1

@@ -24,14 +24,13 @@ from concurrent.futures import ThreadPoolExecutor
 from enum import Enum, auto
 
 from strandline.storage.errors import InvalidConfig, PreconditionFailed, TierError
-from strandline.storage.remote.keys import PROBE_PREFIX
+from strandline.storage.remote.keys import PROBE_PREFIX, new_unique
 from strandline.storage.remote.object_store.interface import (
     IfAbsent,
     IfMatches,
     ObjectInfo,
     ObjectStore,
     PutCondition,
-    new_write_id,
 )
 
 log = logging.getLogger(__name__)
@@ -57,7 +56,7 @@ def check_conditional_writes(store: ObjectStore) -> Conditions:
     Raises InvalidConfig if it writes although a condition does not hold, or refuses a write whose
     condition holds; TierError if it cannot be asked.
     """
-    key, raced_key = (f"{PROBE_PREFIX}{new_write_id()}" for _ in range(2))
+    key, raced_key = (f"{PROBE_PREFIX}{new_unique()}" for _ in range(2))
     created = store.put(key, b"first", condition=IfAbsent())  # 1
     try:
         _check_one_at_a_time(store, created)

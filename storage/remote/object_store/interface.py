@@ -23,18 +23,19 @@ key is ever used twice, and why what must change in place (manifests) changes by
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol, TypeAlias
 
-from strandline.storage.errors import DiskError, TierUnavailable
+from strandline.storage.errors import DiskError, ObjectCorrupt, TierUnavailable
 from strandline.storage.model import Buffer, TimestampMs
 from strandline.storage.system import crc32c
 
 # S3's own bound; ours are a fifth of it.
 KEY_BYTES_MAX = 1024
+
+BLOCK_BYTES = 1024 * 1024
 
 
 class BucketMissing(TierUnavailable):
@@ -108,15 +109,15 @@ class ObjectOptions:
 
 
 class BodyUnreadable(DiskError):
-    """The disk that a body comes from cannot read it: no fault of the store that it goes to."""
+    """The local disk cannot read the file to upload; the store is not at fault."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileBody:
     """The first `size_bytes` of a file, streamed from disk; the file must not change meanwhile.
 
-    `crc32c` is what the caller knows these bytes to have; a file that differs by the time it is
-    sent is refused by the store (ObjectCorrupt) instead of being archived damaged.
+    `crc32c` is the caller's checksum of these bytes. If the file differs when it is sent, the store
+    raises ObjectCorrupt instead of archiving damage.
     """
 
     path: Path
@@ -125,18 +126,29 @@ class FileBody:
     options: ObjectOptions = ObjectOptions()
 
     def open(self) -> BinaryIO:
-        """The file, for reading. Raises DiskError: a lost source is no fault of the store."""
+        """The file, for reading. Raises BodyUnreadable."""
         try:
             return open(self.path, "rb")
         except OSError as error:
-            raise DiskError(f"cannot open {self.path}: {error.strerror}") from error
+            raise BodyUnreadable(f"cannot open {self.path}: {error.strerror}") from error
 
     def read(self, file: BinaryIO, byte_count: int, position: int) -> bytes:
-        """Up to so many bytes of the opened `file`, as `os.pread`. Raises BodyUnreadable."""
+        """Up to `byte_count` bytes of the opened `file`, as `os.pread`. Raises BodyUnreadable."""
         try:
             return os.pread(file.fileno(), byte_count, position)
         except OSError as error:
             raise BodyUnreadable(f"cannot read {self.path}: {error.strerror}") from error
+
+    def blocks(self, key: str) -> Iterator[bytes]:
+        """The file block by block; ends in ObjectCorrupt unless it has this size and checksum."""
+        crc = position = 0
+        with self.open() as file:
+            while block := self.read(file, min(self.size_bytes - position, BLOCK_BYTES), position):
+                crc = crc32c.crc32c(block, crc)
+                position += len(block)
+                yield block
+        if (position, crc) != (self.size_bytes, self.crc32c):
+            raise ObjectCorrupt(key, "put", f"{self.path} is not what it was said to be")
 
 
 PutBody: TypeAlias = Buffer | FileBody
@@ -162,7 +174,6 @@ class GetsRanges(Protocol):
 
     def get(self, key: str, *, start: int, end: int) -> bytes:
         """As `ObjectStore.get`."""
-        ...
 
 
 class ReadsArchive(Protocol):
@@ -170,11 +181,9 @@ class ReadsArchive(Protocol):
 
     def get(self, key: str, *, start: int = 0, end: int | None = None) -> bytes:
         """As `ObjectStore.get`."""
-        ...
 
     def list_folders(self, prefix: str) -> Iterable[str]:
         """As `ObjectStore.list_folders`."""
-        ...
 
 
 class ObjectStore(Protocol):
@@ -183,18 +192,15 @@ class ObjectStore(Protocol):
     @property
     def url(self) -> str:
         """The root, as it was given to `open_store`."""
-        ...
 
     def check(self) -> None:
         """Raises BucketMissing, AccessDenied or TierUnavailable unless the root can be used."""
-        ...
 
     def clock_ms(self) -> TimestampMs:
         """What time it is by the clock that gives objects their `modified_ms`, to the second.
 
         It may be hours away from ours, and ages of objects are differences of its times alone.
         """
-        ...
 
     def put(self, key: str, body: PutBody, *, condition: PutCondition | None = None) -> ObjectInfo:
         """Writes the whole object, or nothing. Readers never see a part of it.
@@ -203,26 +209,21 @@ class ObjectStore(Protocol):
         did not hold: then somebody else's object lies there, never our own. A key that is missing
         does not satisfy IfMatches.
         """
-        ...
 
     def get(self, key: str, *, start: int = 0, end: int | None = None) -> bytes:
         """Exactly the bytes [start, end), to the end of the object without `end`.
 
         Raises ObjectCorrupt if the object is shorter than `end`.
         """
-        ...
 
     def get_object(self, key: str) -> StoredObject:
         """The whole object with the etag of these very bytes: what a later IfMatches needs."""
-        ...
 
     def get_into(self, key: str, target: memoryview, *, start: int) -> None:
         """Fills all of the writable `target` with the bytes from `start`; else as `get`."""
-        ...
 
     def head(self, key: str) -> ObjectInfo:
         """Size, etag and checksum as they lie there now."""
-        ...
 
     def list(
         self, prefix: str, *, start_after: str = "", limit: int | None = None
@@ -231,18 +232,15 @@ class ObjectStore(Protocol):
 
         `start_after` is exclusive; at most `limit` objects come. A missing folder is empty.
         """
-        ...
 
     def list_folders(self, prefix: str) -> Iterator[str]:
         """Names of the folders directly under `prefix` (which ends in `/`), in byte order.
 
         `topics/a/x` and `topics/b/y` under `topics/` are `a` and `b`.
         """
-        ...
 
     def delete(self, keys: Sequence[str]) -> None:
         """Deletes all of `keys`; an absent one is fine. After an error some may be left."""
-        ...
 
     def abort_uploads(self, prefix: str, *, older_than_ms: int) -> int:
         """Drops what unfinished uploads left behind that began that many milliseconds ago by our
@@ -250,11 +248,9 @@ class ObjectStore(Protocol):
 
         Returns how many. Such remains are no objects: only this finds them.
         """
-        ...
 
     def close(self) -> None:
         """Gives up connections and running retries; calls after it may fail."""
-        ...
 
 
 def check_key(key: str) -> str:
@@ -269,8 +265,3 @@ def checksum(body: Buffer) -> int:
     """CRC-32C of `body`."""
     computed: int = crc32c.crc32c(body)
     return computed
-
-
-def new_write_id() -> str:
-    """Identifies one `put` among all: a lost answer is recognised by it."""
-    return uuid.uuid4().hex

@@ -25,8 +25,10 @@ import fcntl
 import os
 import threading
 import uuid
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
@@ -45,6 +47,7 @@ from strandline.storage.errors import (
 )
 from strandline.storage.model import Buffer, TimestampMs
 from strandline.storage.remote.object_store.interface import (
+    BLOCK_BYTES,
     BodyUnreadable,
     BucketMissing,
     FileBody,
@@ -63,8 +66,6 @@ _LOCK_NAME = "%lock"
 _TEMPORARY_FOLDER = "%tmp"
 # Each purge of a topic looks for remains, in microseconds; to meet so many in a row is no accident.
 _STAGING_ATTEMPTS_MAX = 10
-
-_COPY_BYTES = 1024 * 1024
 
 
 class LocalDirectoryStore:
@@ -104,21 +105,9 @@ class LocalDirectoryStore:
 
     def put(self, key: str, body: PutBody, *, condition: PutCondition | None = None) -> ObjectInfo:
         path = self._path(check_key(key))
-        if isinstance(body, FileBody):
-            with body.open() as source:
-                return self._put(key, path, _checked_blocks(key, body, source), condition)
-        return self._put(key, path, [body], condition)
-
-    def _put(
-        self,
-        key: str,
-        path: Path,
-        blocks: Iterable[Buffer],
-        condition: PutCondition | None,
-    ) -> ObjectInfo:
         with (
             _translated(key, "put"),
-            self._staged(blocks) as staged,
+            self._staged(body.blocks(key) if isinstance(body, FileBody) else [body]) as staged,
             self._exclusive(),  # 3
         ):
             self._check_condition(key, path, condition)
@@ -179,7 +168,8 @@ class LocalDirectoryStore:
         before_ms = self._clock.now_ms() - older_than_ms
         removed_count = 0
         with _translated("", "abort_uploads"):
-            for path in self._temporary_files():
+            for entry in _scan(self._root / _TEMPORARY_FOLDER):
+                path = Path(entry.path)
                 modified_ms = files.modified_ms(path)
                 is_old = modified_ms is not None and modified_ms < before_ms
                 if is_old or not older_than_ms:
@@ -240,22 +230,16 @@ class LocalDirectoryStore:
     ) -> Iterator[ObjectInfo]:
         self._check_root(prefix, "list")
         with _translated(prefix, "list"):
-            keys = sorted(
-                (key.encode() for key in self._keys_below(prefix)),
-            )
-        after = start_after.encode()
-        count = 0
-        for encoded in keys:
-            if encoded <= after:
-                continue
-            if limit is not None and count >= limit:
-                return
-            key = encoded.decode()
+            keys = sorted(self._keys_below(prefix), key=str.encode)
+        first = bisect_right(keys, start_after.encode(), key=str.encode)
+        yield from islice(self._existing(keys[first:]), limit)
+
+    def _existing(self, keys: Sequence[str]) -> Iterator[ObjectInfo]:
+        for key in keys:
             try:
                 status = self._path(key).stat()
             except FileNotFoundError:
                 continue
-            count += 1
             yield ObjectInfo(
                 key=key, size_bytes=status.st_size, modified_ms=status.st_mtime_ns // 1_000_000
             )
@@ -303,9 +287,6 @@ class LocalDirectoryStore:
         if parts[0] in (_LOCK_NAME, _TEMPORARY_FOLDER):
             return None
         return key_of("/".join(parts))
-
-    def _temporary_files(self) -> Sequence[Path]:
-        return [Path(entry.path) for entry in _scan(self._root / _TEMPORARY_FOLDER)]
 
     # --- files -------------------------------------------------------------------------------
 
@@ -357,7 +338,7 @@ class LocalDirectoryStore:
         crc = 0
         with open(path, "rb", opener=_open_at_once) as file:
             files.check_regular(file.fileno())
-            while block := file.read(_COPY_BYTES):
+            while block := file.read(BLOCK_BYTES):
                 crc = crc32c.crc32c(block, crc)
             return _info(key, os.fstat(file.fileno()), crc)
 
@@ -412,17 +393,6 @@ def _read_into(key: str, descriptor: int, target: memoryview, start: int) -> Non
                 key, "get", f"ends at {start + done}, {len(target) - done} bytes too early"
             )
         done += count
-
-
-def _checked_blocks(key: str, body: FileBody, source: BinaryIO) -> Iterator[bytes]:
-    """The file block by block; ObjectCorrupt at the end if it was not what `body` says."""
-    crc, left = 0, body.size_bytes
-    while left and (block := body.read(source, min(left, _COPY_BYTES), body.size_bytes - left)):
-        crc = crc32c.crc32c(block, crc)
-        left -= len(block)
-        yield block
-    if left or crc != body.crc32c:
-        raise ObjectCorrupt(key, "put", f"{body.path} is not what it was said to be")
 
 
 def _make_parents(path: Path) -> None:

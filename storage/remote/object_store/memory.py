@@ -1,15 +1,14 @@
-"""An object store in memory, with faults to order.
+"""An object store in memory that injects faults, for tests.
 
-It keeps the contract of every other store (the same test suite runs over it), so what is tested
-against it is tested against the contract. Faults stand for what is left of a failure after a real
-store's own retries: the error that its caller finally sees, before or after the deed was done.
+It passes the contract suite of every other store. A fault is the error that a caller sees after a
+real store's own retries, raised before or after the operation took effect.
 
     store.add_fault(Fault(operation="put", key_pattern=r"manifest\\.json$",
-                          error=TierUnavailable, moment=Moment.AFTER))      # a lost answer
-    store.add_fault(Fault(operation="get", flip_bit_at=100))                # a damaged answer
+                          error=TierUnavailable, moment=Timing.AFTER))      # a lost response
+    store.add_fault(Fault(operation="get", flip_bit_at=100))                # a damaged response
     store.add_fault(Fault(operation="put", gate=event))                 # hangs until it is set
-    store.add_fault(Fault(operation="put", error=TierUnavailable, moment=Moment.LATE))
-    store.deliver_late()               # what the caller gave up long ago reaches the store now
+    store.add_fault(Fault(operation="put", error=TierUnavailable, moment=Timing.LATE))
+    store.deliver_late()                    # the abandoned requests reach the store now
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from strandline.storage.errors import (
     TierError,
     TierUnavailable,
 )
-from strandline.storage.model import Buffer, TimestampMs
+from strandline.storage.model import TimestampMs
 from strandline.storage.remote.object_store.interface import (
     FileBody,
     IfAbsent,
@@ -43,15 +42,15 @@ from strandline.storage.remote.object_store.interface import (
     checksum,
 )
 
-# A hung operation ends by itself after this, so that a forgotten gate fails a test and not a run.
+# A hung operation ends after this time, so that a forgotten gate fails one test, not the run.
 GATE_WAIT_S_MAX = 30.0
 
 
 class Timing(Enum):
-    """Whether a fault strikes before the store did what was asked, or after.
+    """Whether a fault strikes before the operation takes effect, or after.
 
-    LATE: the request is still on its way when its caller gives up; `deliver_late` lets it arrive.
-    Writes only.
+    LATE, for writes: the request is still in flight when its caller gives up; `deliver_late` lets
+    it arrive.
     """
 
     BEFORE = "before"
@@ -61,7 +60,7 @@ class Timing(Enum):
 
 @dataclass(slots=True, kw_only=True)
 class Fault:
-    """What goes wrong with matching operations; each `Fault` strikes `times` times (-1: always).
+    """A failure of matching operations, injected `times` times (-1: always).
 
     `operation` is a method's name (`get` includes `get_object` and `get_into`), or `.*`.
     """
@@ -77,7 +76,7 @@ class Fault:
     hit_count: int = 0
 
     def takes(self, operation: str, key: str) -> bool:
-        """Whether this fault strikes now; counts itself down."""
+        """Whether this fault strikes now; counts down `skip` and `times`."""
         if not re.fullmatch(self.operation, operation) or not re.search(self.key_pattern, key):
             return False
         if self.skip > 0:
@@ -92,7 +91,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreRequest:
-    """One call the store has seen; `end` is -1 where a call has no range."""
+    """One call of the store; `end` is -1 if the call has no range."""
 
     operation: str
     key: str
@@ -100,22 +99,13 @@ class StoreRequest:
     end: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class _Object:
-    content: bytes
-    etag: str
-    crc32c: int | None
-    modified_ms: TimestampMs
-    noted_crc32c: int | None = None
-
-
 class MemoryStore:
-    """See the top of this file. `requests` is what has been asked so far."""
+    """An object store in memory. `requests` lists all calls so far."""
 
     def __init__(self, *, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
-        self._objects: dict[str, _Object] = {}
+        self._objects: dict[str, StoredObject] = {}
         self._faults: list[Fault] = []
         self._late: list[Callable[[], object]] = []
         self.requests: list[StoreRequest] = []
@@ -133,7 +123,7 @@ class MemoryStore:
             self._faults.clear()
 
     def count_requests(self, operation: str = ".*", key_pattern: str = "") -> int:
-        """How many calls so far have this operation (a full match) and key (a search)."""
+        """The number of calls with this operation (a full match) and key (a search)."""
         with self._lock:
             return sum(
                 1
@@ -143,7 +133,7 @@ class MemoryStore:
             )
 
     def deliver_late(self) -> int:
-        """Does now what faults of Moment.LATE have held up; how much of it had an effect."""
+        """Delivers the writes that faults of Timing.LATE hold; returns how many took effect."""
         done_count = 0
         while self._late:
             write = self._late.pop(0)
@@ -160,16 +150,20 @@ class MemoryStore:
             return sorted(self._objects, key=str.encode)
 
     def damage(self, key: str, change: Callable[[bytes], bytes]) -> None:
-        """Replaces an object's content behind everybody's back; etag and checksum stay."""
+        """Replaces an object's content; etag and checksum stay."""
         with self._lock:
             old = self._objects[key]
-            self._objects[key] = replace(old, content=change(old.content))
+            body = change(old.body)
+            self._objects[key] = StoredObject(
+                info=replace(old.info, size_bytes=len(body)), body=body
+            )
 
     def forget_checksum(self, key: str) -> None:
-        """Keeps no checksum of the object, as some servers do; what its writer noted stays."""
+        """Drops the store's checksum of the object, as some servers do; the writer's stays."""
         with self._lock:
             old = self._objects[key]
-            self._objects[key] = replace(old, crc32c=None, noted_crc32c=old.crc32c)
+            info = replace(old.info, crc32c=None, noted_crc32c=old.info.crc32c)
+            self._objects[key] = replace(old, info=info)
 
     # --- the contract ------------------------------------------------------------------------
 
@@ -186,51 +180,41 @@ class MemoryStore:
 
     def put(self, key: str, body: PutBody, *, condition: PutCondition | None = None) -> ObjectInfo:
         fault = self._begin("put", check_key(key))
-        content = _content_of(key, body)
+        content = b"".join(body.blocks(key)) if isinstance(body, FileBody) else bytes(body)
 
-        def write() -> _Object:
+        def write() -> ObjectInfo:
+            info = ObjectInfo(
+                key=key,
+                size_bytes=len(content),
+                # As in S3, a hash of the content: the same content has the same etag again.
+                etag=f'"{hashlib.md5(content, usedforsecurity=False).hexdigest()}"',
+                crc32c=checksum(content),
+                modified_ms=self._clock.now_ms(),
+            )
             with self._lock:
                 self._check_condition(key, condition)
-                stored = self._objects[key] = _Object(
-                    content,
-                    # Of the content alone, as S3's: it comes back when the content does.
-                    f'"{hashlib.md5(content, usedforsecurity=False).hexdigest()}"',
-                    checksum(content),
-                    self._clock.now_ms(),
-                )
-            return stored
+                self._objects[key] = StoredObject(info=info, body=content)
+            return info
 
         self._hold_up(fault, write, "put", key)
-        stored = write()
+        info = write()
         _end(fault, "put", key)
-        return _info(key, stored)
+        return info
 
     def get(self, key: str, *, start: int = 0, end: int | None = None) -> bytes:
-        fault = self._begin("get", check_key(key), start, -1 if end is None else end)
-        content = self._find(key, "get").content
-        _check_range(key, content, start, end)
-        _end(fault, "get", key)
-        return _damaged(content[start:end], fault)
+        return self._get(key, start, end).body
 
     def get_object(self, key: str) -> StoredObject:
-        fault = self._begin("get", check_key(key))
-        found = self._find(key, "get")
-        _end(fault, "get", key)
-        return StoredObject(info=_info(key, found), body=_damaged(found.content, fault))
+        return self._get(key, 0, None)
 
     def get_into(self, key: str, target: memoryview, *, start: int) -> None:
-        end = start + len(target)
-        fault = self._begin("get", check_key(key), start, end)
-        content = self._find(key, "get").content
-        _check_range(key, content, start, end)
-        _end(fault, "get", key)
-        target[:] = _damaged(content[start:end], fault)
+        target[:] = self._get(key, start, start + len(target)).body
 
     def head(self, key: str) -> ObjectInfo:
         fault = self._begin("head", check_key(key))
         found = self._find(key, "head")
         _end(fault, "head", key)
-        return _info(key, found)
+        return found.info
 
     def list(
         self, prefix: str, *, start_after: str = "", limit: int | None = None
@@ -238,13 +222,12 @@ class MemoryStore:
         fault = self._begin("list", prefix)
         with self._lock:
             matching = [
-                (key, stored)
+                stored.info
                 for key, stored in self._objects.items()
                 if key.startswith(prefix) and key.encode() > start_after.encode()
             ]
         _end(fault, "list", prefix)
-        matching.sort(key=lambda pair: pair[0].encode())
-        return iter([_info(key, stored) for key, stored in matching[:limit]])
+        return iter(sorted(matching, key=lambda info: info.key.encode())[:limit])
 
     def list_folders(self, prefix: str) -> Iterator[str]:
         assert prefix == "" or prefix.endswith("/"), prefix
@@ -267,13 +250,13 @@ class MemoryStore:
             _end(fault, "delete", key)
 
     def abort_uploads(self, prefix: str, *, older_than_ms: int) -> int:
-        """Nothing is ever left behind in memory."""
+        """Uploads in memory leave no remains."""
         self._begin("abort_uploads", prefix)
         del older_than_ms
         return 0
 
     def close(self) -> None:
-        """Keeps its objects: a store of the same object can go on."""
+        """Keeps its objects, so that a test can open the same store again."""
 
     def __repr__(self) -> str:
         return f"<MemoryStore objects={len(self._objects)}>"
@@ -303,7 +286,18 @@ class MemoryStore:
         with self._lock:
             self._objects.pop(key, None)
 
-    def _find(self, key: str, operation: str) -> _Object:
+    def _get(self, key: str, start: int, end: int | None) -> StoredObject:
+        fault = self._begin("get", check_key(key), start, -1 if end is None else end)
+        found = self._find(key, "get")
+        size_bytes = len(found.body)
+        if max(start, end or 0) > size_bytes:
+            raise ObjectCorrupt(
+                key, "get", f"has {size_bytes} bytes, [{start}, {end}) were asked for"
+            )
+        _end(fault, "get", key)
+        return replace(found, body=_damaged(found.body[start:end], fault))
+
+    def _find(self, key: str, operation: str) -> StoredObject:
         with self._lock:
             found = self._objects.get(key)
         if found is None:
@@ -315,7 +309,7 @@ class MemoryStore:
         match condition:
             case IfAbsent() if found is not None:
                 raise PreconditionFailed(key, "put", "the object exists")
-            case IfMatches(etag=etag) if found is None or found.etag != etag:
+            case IfMatches(etag=etag) if found is None or found.info.etag != etag:
                 raise PreconditionFailed(key, "put", f"the object is no longer {etag}")
             case _:
                 return
@@ -324,34 +318,6 @@ class MemoryStore:
 def _end(fault: Fault | None, operation: str, key: str) -> None:
     if fault is not None and fault.error is not None and fault.moment is Timing.AFTER:
         raise fault.error(key, operation, "injected after it was done")
-
-
-def _content_of(key: str, body: PutBody) -> bytes:
-    if not isinstance(body, FileBody):
-        return bytes(body)
-    with body.open() as file:
-        content = body.read(file, body.size_bytes, 0)
-    if len(content) != body.size_bytes or checksum(content) != body.crc32c:
-        raise ObjectCorrupt(key, "put", f"{body.path} is not what it was said to be")
-    return content
-
-
-def _info(key: str, stored: _Object) -> ObjectInfo:
-    return ObjectInfo(
-        key=key,
-        size_bytes=len(stored.content),
-        etag=stored.etag,
-        crc32c=stored.crc32c,
-        noted_crc32c=stored.noted_crc32c,
-        modified_ms=stored.modified_ms,
-    )
-
-
-def _check_range(key: str, content: Buffer, start: int, end: int | None) -> None:
-    if start > len(content) or (end is not None and end > len(content)):
-        raise ObjectCorrupt(
-            key, "get", f"has {len(content)} bytes, [{start}, {end}) were asked for"
-        )
 
 
 def _damaged(content: bytes, fault: Fault | None) -> bytes:

@@ -38,6 +38,7 @@ from strandline.storage.errors import (
     TierUnavailable,
 )
 from strandline.storage.model import TimestampMs
+from strandline.storage.remote.keys import new_unique
 from strandline.storage.remote.object_store.interface import (
     AGE_UNKNOWN,
     BucketMissing,
@@ -48,7 +49,6 @@ from strandline.storage.remote.object_store.interface import (
     ObjectOptions,
     PutBody,
     PutCondition,
-    new_write_id,
 )
 from strandline.storage.remote.s3.access import (
     CRC32C_FIELD,
@@ -118,7 +118,7 @@ class S3Uploads:
             body=body,
             parts=parts,
             condition=condition,
-            write_id=new_write_id(),
+            write_id=new_unique(),
             size_bytes=sum(part.size_bytes for part in parts),
             crc32c=body.crc32c if isinstance(body, FileBody) else parts[0].crc32c,
         )

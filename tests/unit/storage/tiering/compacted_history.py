@@ -259,7 +259,7 @@ class History(Rig):
         return [*paged, *manifest.segments]
 
     def _content(self, key: str) -> bytes:
-        return self.memory._objects[key].content
+        return self.memory._objects[key].body
 
     def _archived(self, entries: list[SegmentEntry]) -> list[Found]:
         found: list[Found] = []

@@ -371,7 +371,7 @@ class Rig:
             return None if stored is None else stored.manifest
         # The planted faults do not apply: this is no request of the broker.
         found = self.memory._objects.get(self.manifest_key)
-        return None if found is None else Manifest.decode(found.content)
+        return None if found is None else Manifest.decode(found.body)
 
     @property
     def manifest_key(self) -> str:

@@ -113,9 +113,9 @@ async def test_what_a_producer_committed_after_an_abort_stays_however_often_it_i
             history.pass_ms(COMPACTED.delete_retention_ms + GRACE_MS)
         # Both markers are gone, so nothing may name the transaction any more.
         (first, *_) = history.entries(history.manifest)
-        batches = list(walk(history.memory._objects[first.log_key].content))
+        batches = list(walk(history.memory._objects[first.log_key].body))
         assert [batch.header.is_control for batch in batches].count(True) <= 1
-        meta = segment_meta.decode(history.memory._objects[first.meta_key].content)
+        meta = segment_meta.decode(history.memory._objects[first.meta_key].body)
         assert segment_meta.Section.TXN_INDEX not in meta
         await history.lose_disk()
         await history.assert_nothing_is_lost()
