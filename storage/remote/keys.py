@@ -1,22 +1,22 @@
-"""Every object name, made and taken apart here and nowhere else.
+"""Builds and parses all object names.
 
-    cluster.json                                             who this archive belongs to
-    changes.json                                             which manifests changed last
-    metadata/log/<20-digit index>.json                       the cluster's metadata, step by step
-    metadata/snapshot/<20-digit index>.json                  ... and summed up
-    groups/<partition>.log                                   the groups' offsets, latest state
-    probe/<unique>                                           tries the store out, for a moment
+    cluster.json                                             the id of the cluster that owns it
+    changes.json                                             the manifests that changed last
+    metadata/log/<20-digit index>.json                       an entry of the metadata log
+    metadata/snapshot/<20-digit index>.json                  a snapshot of the metadata
+    groups/<partition>.log                                   the latest offsets of groups
+    probe/<unique>                                           temporary, to check the store
     topics/<topic>-<topic id>/topic.json                     name, partitions, configs, tombstone
     topics/<topic>-<topic id>/<partition>/
         manifest.json                                        the root: the only object that changes
         manifest/<20-digit base>-<20-digit end>-<unique>.json    a sealed page of older entries
         <20-digit base>-<epoch>-<unique>.log                 a segment, byte for byte
-        <20-digit base>-<epoch>-<unique>.meta                its indexes and facts
-        <20-digit base>-<epoch>-<unique>.tail                batches of the segment being written
+        <20-digit base>-<epoch>-<unique>.meta                its indexes and statistics
+        <20-digit base>-<epoch>-<unique>.tail                a part of the open segment
 
-A topic id is a UUID as text. It makes a re-created topic another folder, and since it has a fixed
-length, the topic's name may hold any number of dashes. `<unique>` is new for every attempt to
-upload: no name is used twice, so a late or repeated upload can never replace what is committed.
+The topic id, a UUID as text, gives a re-created topic another folder. It has a fixed length, so the
+topic's name may contain dashes. `<unique>` is new for every upload: no name is used twice, so a
+late or repeated upload can never replace a committed object.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _UUID_TEXT_LENGTH = 36
 
 
 class ObjectKind(Enum):
-    """What lies under a partition's folder."""
+    """The kinds of objects in a partition's folder."""
 
     MANIFEST = auto()
     MANIFEST_PAGE = auto()
@@ -67,7 +67,7 @@ class SegmentKeys:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicFolder:
-    """A topic by the name of its folder."""
+    """A topic's name and id, from the name of its folder."""
 
     topic: str
     topic_id: TopicId
@@ -75,7 +75,7 @@ class TopicFolder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionObject:
-    """An object key under a partition's folder, taken apart; -1 where a kind has no such field."""
+    """A parsed object key of a partition's folder; -1 for fields that its kind does not have."""
 
     kind: ObjectKind
     partition: TopicIdPartition
@@ -86,17 +86,17 @@ class PartitionObject:
 
 
 def new_unique() -> str:
-    """The part of a name that no other upload has."""
+    """A unique part of an object name, or a unique id of a write."""
     return uuid.uuid4().hex
 
 
 def metadata_log_key(index: int) -> str:
-    """One entry of the metadata log."""
+    """The key of one entry of the metadata log."""
     return f"{METADATA_LOG_PREFIX}{index:020d}.json"
 
 
 def metadata_snapshot_key(index: int) -> str:
-    """The state that all entries up to this one make."""
+    """The key of the metadata snapshot up to this entry."""
     return f"{METADATA_SNAPSHOT_PREFIX}{index:020d}.json"
 
 
@@ -107,24 +107,24 @@ def parse_metadata_key(key: str) -> int | None:
 
 
 def group_state_key(partition: int) -> str:
-    """What one partition of `__consumer_offsets` holds."""
+    """The key of the group state of one partition of `__consumer_offsets`."""
     return f"{GROUPS_PREFIX}{partition}.log"
 
 
 def parse_group_state_key(key: str) -> int | None:
-    """The partition of `__consumer_offsets` that the object is of; None for other names."""
+    """The partition of `__consumer_offsets` in a group state key; None for other keys."""
     number = key.removeprefix(GROUPS_PREFIX).removesuffix(LOG_SUFFIX)
     is_one = number.isascii() and number.isdecimal()
     return int(number) if is_one and key == group_state_key(int(number)) else None
 
 
 def topic_folder(topic: str, topic_id: TopicId) -> str:
-    """`topics/<topic>-<topic id>/`: prefix of everything that belongs to the topic."""
+    """`topics/<topic>-<topic id>/`: the prefix of all objects of the topic."""
     return f"{TOPICS_PREFIX}{topic}-{topic_id}/"
 
 
 def topic_key(topic: str, topic_id: TopicId) -> str:
-    """`topic.json`: name, id, partitions and properties of a topic."""
+    """The key of the topic's `topic.json`."""
     return topic_folder(topic, topic_id) + TOPIC_FILE
 
 
@@ -134,14 +134,14 @@ def partition_folder(partition: TopicIdPartition) -> str:
 
 
 def manifest_key(partition: TopicIdPartition) -> str:
-    """The root manifest of a partition."""
+    """The key of the partition's root manifest."""
     return partition_folder(partition) + MANIFEST_FILE
 
 
 def manifest_page_key(
     partition: TopicIdPartition, *, base_offset: Offset, end_offset: Offset, unique: str
 ) -> str:
-    """A sealed page of a manifest, for the offsets from `base_offset` up to `end_offset`."""
+    """The key of a sealed manifest page of the offsets [base_offset, end_offset)."""
     folder = partition_folder(partition) + MANIFEST_PAGES_FOLDER
     return f"{folder}{base_offset:020d}-{end_offset:020d}-{unique}{PAGE_SUFFIX}"
 
@@ -157,13 +157,13 @@ def segment_keys(
 def tail_key(
     partition: TopicIdPartition, *, base_offset: Offset, leader_epoch: Epoch, unique: str
 ) -> str:
-    """The name of a piece of the segment that is still written."""
+    """The key of a part of the open segment."""
     stem = f"{partition_folder(partition)}{base_offset:020d}-{max(leader_epoch, 0)}-{unique}"
     return stem + TAIL_SUFFIX
 
 
 def parse_topic_folder(name: str) -> TopicFolder | None:
-    """`orders-<uuid>` (with or without the final `/`) taken apart; None if it is something else."""
+    """Parses `orders-<uuid>`, with or without the final `/`; None for other names."""
     name = name.rstrip("/")
     topic, id_text = name[: -_UUID_TEXT_LENGTH - 1], name[-_UUID_TEXT_LENGTH:]
     if not topic or "/" in name or name[len(topic)] != "-" or not _UUID.fullmatch(id_text):
@@ -172,7 +172,7 @@ def parse_topic_folder(name: str) -> TopicFolder | None:
 
 
 def parse_partition_object(key: str) -> PartitionObject | None:
-    """What a key under `topics/` names; None for `topic.json` and everything we did not write."""
+    """Parses a key under `topics/`; None for `topic.json` and names that are not ours."""
     if not key.startswith(TOPICS_PREFIX):
         return None
     folder_name, _, rest = key[len(TOPICS_PREFIX) :].partition("/")

@@ -31,7 +31,7 @@ def open_store(
         case "s3" | "s3a" | "s3n":
             if not parts.netloc:
                 raise InvalidConfig(f"object store URL {url!r} names no bucket")
-            # boto3 takes 0.2 s to load: a broker without a remote tier does without it.
+            # boto3 takes 0.2 s to load, which a broker without a remote tier does not need.
             from strandline.storage.remote.s3.store import S3Store
 
             return S3Store(

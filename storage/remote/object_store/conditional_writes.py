@@ -1,18 +1,17 @@
-"""Whether a server keeps conditions on writes: what two brokers on one archive depend on.
+"""Checks that a server enforces conditional writes, on which manifests depend.
 
-    1 create an object                 is done         4 replace it once more, as it was at 1
-    2 create it once more              is refused                         is refused
-    3 replace it, as it is (If-Match)  is done         5 eight create one object at once, then
-                                                         eight replace it: one of them is done
+    1 create an object (If-None-Match)     succeeds
+    2 create it again                      fails
+    3 replace it (If-Match)                succeeds
+    4 replace it with the etag of step 1   fails
+    5 eight create an object concurrently, then eight replace it: one succeeds each time
 
-Each answer but those of 5 is the same every time, and a server that gives another one is refused.
-A server that looks first and writes afterwards keeps 1 to 4, and of 5 not always: more than one
-done proves it, a single one proves nothing. One broker alone never writes a manifest twice at once,
-so it is safe there, and 5 only warns.
+A server that answers 1 to 4 otherwise is refused: these answers are deterministic. One that checks
+first and writes afterwards passes them, and may let several writes of 5 succeed, which only logs a
+warning: a single broker never writes a manifest twice at once. One success in 5 proves nothing.
 
-The requests of a race run side by side, so that all of this takes nine of them in turn. The objects
-lie under `probe/` and are deleted again; if that fails the answer is the same, and the search for
-orphans deletes them.
+The requests of a race are concurrent, so the check takes the time of nine requests. Its objects
+lie under `probe/` and are deleted at the end; if that fails, the search for orphans deletes them.
 """
 
 from __future__ import annotations
@@ -35,26 +34,26 @@ from strandline.storage.remote.object_store.interface import (
 
 log = logging.getLogger(__name__)
 
-# So many connections are open at once; two brokers that begin together are fewer.
+# The concurrent connections of a race; two brokers that start together need fewer.
 RACERS = 8
-# They start together, or after this long each for itself.
+# Racers wait for each other at most this long.
 START_WAIT_S_MAX = 10.0
 
 
 class Conditions(Enum):
-    """How far a server keeps conditions; one that ignores them is refused."""
+    """Whether a server also enforces conditions on concurrent writes."""
 
-    # As far as a race tells.
+    # No race showed otherwise.
     AT_ONCE = auto()
-    # Of several writes at once more than one was done.
+    # Several of the concurrent writes succeeded.
     ONE_AT_A_TIME = auto()
 
 
 def check_conditional_writes(store: ObjectStore) -> Conditions:
-    """How far the store keeps conditions; see the top of this file.
+    """Checks the store, in the steps of this module's docstring.
 
     Raises InvalidConfig if it writes although a condition does not hold, or refuses a write whose
-    condition holds; TierError if it cannot be asked.
+    condition holds; TierError if a request fails.
     """
     key, raced_key = (f"{PROBE_PREFIX}{new_unique()}" for _ in range(2))
     created = store.put(key, b"first", condition=IfAbsent())  # 1
@@ -82,7 +81,7 @@ def _check_one_at_a_time(store: ObjectStore, created: ObjectInfo) -> None:
     except TierError as error:
         if type(error) is not TierError:
             raise
-        # No more is known of this answer: neither that it may pass, nor that it is about rights.
+        # An error that is neither transient nor a matter of permissions.
         raise _unsafe(store, f"does not know If-Match ({error})") from error
     _check_refused(store, key, b"fourth", as_created, "If-Match")  # 4
 
@@ -119,10 +118,7 @@ def _race_both(store: ObjectStore, key: str) -> Conditions:  # 5
 
 
 def _winners(store: ObjectStore, key: str, body: bytes, condition: PutCondition) -> list[str]:
-    """The ETags of those that were done; one that failed otherwise says nothing.
-
-    No two write the same bytes, or their ETags were one.
-    """
+    """The ETags of the writes that succeeded. Each writes other bytes, so that no two are equal."""
     together = threading.Barrier(RACERS)
 
     def race(number: int) -> str | None:

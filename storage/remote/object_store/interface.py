@@ -1,23 +1,23 @@
-"""What strandline asks of an object store, whichever it is.
+"""The interface of an object store, and the values that it takes and returns.
 
     key    `topics/orders-<uuid>/0/manifest.json`: relative to the store's root URL, components
            separated by `/`, none of them empty, `.` or `..`; no key is also the folder of another
     range  [start, end) in bytes
 
-Every call is synchronous, thread-safe, and ends within a deadline: success, or one of
+Every call is synchronous and thread-safe. Within a deadline it succeeds, or raises one of
 
     ObjectNotFound      404, the key does not exist
     AccessDenied        403 or 401, or no credentials
     ObjectArchived      the object must be restored from cold storage before it can be read
-    ObjectCorrupt       the bytes are not those that were written, or fewer than were asked for
+    ObjectCorrupt       the bytes are not those that were written, or fewer than requested
     PreconditionFailed  a conditional write lost
-    StoreFull           there is no room; nothing was written, and deleting goes on
+    StoreFull           no space is left: nothing was written; deletes still work
     BucketMissing       the root itself does not exist; says nothing about any key
-    TierUnavailable     everything that may pass: timeout, refused, reset, 5xx, throttled
+    TierUnavailable     every transient failure: timeout, refused, reset, 5xx, throttled
 
-A store retries by itself what is worth retrying, within its bounds. A `put` that ends in
-TierUnavailable has an unknown outcome: the object may be there, or appear later. That is why no
-key is ever used twice, and why what must change in place (manifests) changes by compare-and-swap.
+A store retries transient failures itself, within its bounds. A `put` that ends in TierUnavailable
+has an unknown outcome: the object may exist, or appear later. So no key is ever used twice, and
+objects that must change in place (manifests) change by compare-and-swap.
 """
 
 from __future__ import annotations
@@ -39,26 +39,26 @@ BLOCK_BYTES = 1024 * 1024
 
 
 class BucketMissing(TierUnavailable):
-    """The bucket or folder that holds everything does not exist.
+    """The bucket or root folder does not exist.
 
     Not an ObjectNotFound: a lost bucket must never look like "this partition has no manifest yet".
-    Retriable, because an operator can create it while we run.
+    Retriable, because an operator can create it while the broker runs.
     """
 
 
-# The `modified_ms` of an object of which the store did not say it.
+# The `modified_ms` of an object if the store does not state it.
 AGE_UNKNOWN = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectInfo:
-    """What a store knows of an object without reading it.
+    """An object's size, etag, checksums and time, as the store reports them without its bytes.
 
-    `etag` changes with every write of other content, and is empty in listings of stores for which
-    it is dear, or that leave it out. `crc32c` is of the whole object; None where the store does not
-    know it (listings, uploads in parts, objects written by others, servers that keep none).
-    `noted_crc32c` is what its writer noted beside it: no store compares that with the bytes, and
-    copies of the object take it along. `modified_ms` is the store's own clock.
+    `etag` changes with every write of other content; listings may leave it empty. `crc32c` is that
+    of the whole object; None if the store does not know it (listings, multipart uploads, objects of
+    other writers, servers without checksums). `noted_crc32c` is the one in the writer's metadata:
+    no store compares it with the bytes, and copies of the object keep it. `modified_ms` is from
+    the store's clock.
     """
 
     key: str
@@ -70,13 +70,13 @@ class ObjectInfo:
 
     @property
     def stated_crc32c(self) -> int | None:
-        """What its bytes should have by the store's word, or else by the writer's."""
+        """The store's checksum of the object, or else the writer's."""
         return self.noted_crc32c if self.crc32c is None else self.crc32c
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredObject:
-    """A whole object, and the information that belongs to exactly these bytes."""
+    """The bytes of a whole object, and the information of exactly these bytes."""
 
     info: ObjectInfo
     body: bytes
@@ -99,9 +99,9 @@ PutCondition: TypeAlias = IfAbsent | IfMatches
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectOptions:
-    """What a bucket is told of an object besides its bytes; stores without such things ignore it.
+    """An object's S3 storage class ("" for the bucket's default) and tags (key and value).
 
-    `storage_class` is a class of S3's, empty for the bucket's default; `tags` are key and value.
+    Stores that have neither ignore them.
     """
 
     storage_class: str = ""
@@ -156,28 +156,28 @@ PutBody: TypeAlias = Buffer | FileBody
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deadlines:
-    """How long each part of a request may take, in seconds, and how often it is tried."""
+    """Limits of a request: seconds for each of its parts, and the number of attempts."""
 
     # Connecting inside one region takes milliseconds; two seconds is one lost SYN and its repeat.
     connect_s: float = 2.0
-    # Silence on the socket, not the length of a transfer.
+    # Silence on the socket, not the duration of a transfer.
     read_s: float = 10.0
-    # One request with all its attempts. Bodies of up to 16 MiB pass in this even at 1 MB/s.
+    # One request with all its attempts: enough for a body of 16 MiB even at 1 MB/s.
     request_s: float = 30.0
-    # One whole upload of a file, however many parts it has.
+    # The upload of one file, with all its parts.
     upload_s: float = 600.0
     attempts_max: int = 4
 
 
 class GetsRanges(Protocol):
-    """As much of a store as is needed to look into objects."""
+    """The part of a store that reads ranges of objects."""
 
     def get(self, key: str, *, start: int, end: int) -> bytes:
         """As `ObjectStore.get`."""
 
 
 class ReadsArchive(Protocol):
-    """As much of a store as is needed to load what an archive says of itself."""
+    """The part of a store that loads manifests and topics."""
 
     def get(self, key: str, *, start: int = 0, end: int | None = None) -> bytes:
         """As `ObjectStore.get`."""
@@ -187,50 +187,50 @@ class ReadsArchive(Protocol):
 
 
 class ObjectStore(Protocol):
-    """A flat space of immutable and compare-and-swapped objects; see the top of this file."""
+    """A flat namespace of immutable and compare-and-swapped objects."""
 
     @property
     def url(self) -> str:
-        """The root, as it was given to `open_store`."""
+        """The root, as `open_store` takes it."""
 
     def check(self) -> None:
         """Raises BucketMissing, AccessDenied or TierUnavailable unless the root can be used."""
 
     def clock_ms(self) -> TimestampMs:
-        """What time it is by the clock that gives objects their `modified_ms`, to the second.
+        """The time of the store's clock, which sets `modified_ms`, to the second.
 
-        It may be hours away from ours, and ages of objects are differences of its times alone.
+        It may differ from ours by hours: compute ages of objects from its times alone.
         """
 
     def put(self, key: str, body: PutBody, *, condition: PutCondition | None = None) -> ObjectInfo:
         """Writes the whole object, or nothing. Readers never see a part of it.
 
         Returns the new object's size, etag and crc32c. Raises PreconditionFailed if `condition`
-        did not hold: then somebody else's object lies there, never our own. A key that is missing
-        does not satisfy IfMatches.
+        did not hold: then the object is another writer's, never our own. A missing key does not
+        satisfy IfMatches.
         """
 
     def get(self, key: str, *, start: int = 0, end: int | None = None) -> bytes:
-        """Exactly the bytes [start, end), to the end of the object without `end`.
+        """Exactly the bytes [start, end), or to the end of the object if `end` is None.
 
         Raises ObjectCorrupt if the object is shorter than `end`.
         """
 
     def get_object(self, key: str) -> StoredObject:
-        """The whole object with the etag of these very bytes: what a later IfMatches needs."""
+        """The whole object with the etag of exactly these bytes, for a later IfMatches."""
 
     def get_into(self, key: str, target: memoryview, *, start: int) -> None:
         """Fills all of the writable `target` with the bytes from `start`; else as `get`."""
 
     def head(self, key: str) -> ObjectInfo:
-        """Size, etag and checksum as they lie there now."""
+        """The object's current size, etag and checksum."""
 
     def list(
         self, prefix: str, *, start_after: str = "", limit: int | None = None
     ) -> Iterator[ObjectInfo]:
         """Objects whose key begins with `prefix`, in byte order of the keys, page by page.
 
-        `start_after` is exclusive; at most `limit` objects come. A missing folder is empty.
+        `start_after` is exclusive, `limit` bounds the count. A missing folder is empty.
         """
 
     def list_folders(self, prefix: str) -> Iterator[str]:
@@ -240,21 +240,21 @@ class ObjectStore(Protocol):
         """
 
     def delete(self, keys: Sequence[str]) -> None:
-        """Deletes all of `keys`; an absent one is fine. After an error some may be left."""
+        """Deletes all of `keys`; absent ones are ignored. After an error some may remain."""
 
     def abort_uploads(self, prefix: str, *, older_than_ms: int) -> int:
-        """Drops what unfinished uploads left behind that began that many milliseconds ago by our
-        clock (0: all of it). One that is under way fails then, and is made again.
+        """Aborts incomplete uploads that began `older_than_ms` ago by our clock (0: all of them).
 
-        Returns how many. Such remains are no objects: only this finds them.
+        Returns their number. No listing of objects shows them. An upload in progress fails, and is
+        retried.
         """
 
     def close(self) -> None:
-        """Gives up connections and running retries; calls after it may fail."""
+        """Closes connections and ends retries; later calls may fail."""
 
 
 def check_key(key: str) -> str:
-    """The key itself; asserts that it is one. Keys are made by `keys.py`, so a bad one is ours."""
+    """The key; asserts that it is valid, because `keys.py` makes all of them."""
     assert key, "an object key is not empty"
     assert len(key.encode()) <= KEY_BYTES_MAX, key
     assert all(part not in ("", ".", "..") for part in key.split("/")), key

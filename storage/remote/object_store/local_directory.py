@@ -1,21 +1,20 @@
-"""An object store in a folder: `file:///folder`, what a broker uses that has no S3.
+"""An object store in a local folder (`file:///folder`), for brokers without S3.
 
     <root>/topics/orders-<uuid>/0/manifest.json     an object is a file, its key is its path
-    <root>/%tmp/<unique>                            uploads under way
-    <root>/%lock                                    flock'd while a name changes hands
+    <root>/%tmp/<unique>                            uploads in progress
+    <root>/%lock                                    locked (flock) while an object is replaced
 
-What no file may be called is written in another way (`local_names`). Our own names begin with `%`
-and two letters that are no hexadecimal number, so no key can be in their way.
+`local_names` encodes keys that are no file names. The store's own names begin with `%` and two
+letters that are no hexadecimal number, so no key collides with them.
 
 An object appears whole or not at all:
 
     1 write %tmp/<unique>   2 fsync it   3 lock, check the condition   4 rename, fsync the folder
 
-The lock makes check and rename one step for everybody on this machine, other processes included.
-Who uploads holds the lock of its own file in %tmp until 4, so nobody takes that for the remains of
-a dead process, whatever the clock says.
-The etag is made of checksum, size, inode and time of change, so `head` reads the file: what it
-reports is what lies on the disk now, which is what a check after a copy wants to know.
+The lock makes check and rename atomic for all processes on this machine. An upload holds a lock on
+its own file in %tmp until 4, so that no cleanup takes it for the remains of a dead process.
+The etag contains checksum, size, inode and modification time, so `head` reads the file: it reports
+the bytes that are on the disk now, as a check after a copy needs.
 """
 
 from __future__ import annotations
@@ -64,24 +63,24 @@ from strandline.storage.system import crc32c
 
 _LOCK_NAME = "%lock"
 _TEMPORARY_FOLDER = "%tmp"
-# Each purge of a topic looks for remains, in microseconds; to meet so many in a row is no accident.
+# Each topic purge removes remains within microseconds; to lose this many races is no accident.
 _STAGING_ATTEMPTS_MAX = 10
 
 
 class LocalDirectoryStore:
-    """See the top of this file.
+    """An object store in a local folder.
 
-    The root folder is created with the first object, and never again: if it vanishes, or is empty
-    all at once, its volume is away, most likely. What would be written into the empty mount point
-    would be lost with the volume's return, and a log whose entries lie in two places is broken:
-    TierUnavailable. `%tmp` tells an empty mount point from an archive without objects.
+    The root folder is created with the first object, and never again: if it is missing or empty
+    later, its volume is probably not mounted. An object written into the empty mount point would be
+    hidden when the volume returns, so all calls raise TierUnavailable then. `%tmp` tells an empty
+    mount point from an archive without objects.
     """
 
     def __init__(self, root: Path, *, clock: Clock | None = None) -> None:
         self._root = root
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
-        # Whether the root was seen to be there, and the folder for uploads in it.
+        # Whether the root was seen, and the folder for uploads in it.
         self._was_there = False
         self._had_folders = False
 
@@ -97,7 +96,7 @@ class LocalDirectoryStore:
             pass
 
     def clock_ms(self) -> TimestampMs:
-        """That of the file system: the folder may be another machine's."""
+        """The time of the file system, which may be another machine's."""
         with _translated("", "clock"), self._staged([b""]) as staged:
             return staged.stat().st_mtime_ns // 1_000_000
 
@@ -128,7 +127,7 @@ class LocalDirectoryStore:
 
     @contextmanager
     def _staged(self, blocks: Iterable[Buffer]) -> Iterator[Path]:
-        """A synced file of `blocks` that nobody aborts; gone afterwards unless it was renamed."""
+        """A synced file of `blocks`, locked against aborts; deleted afterwards unless renamed."""
         self._make_folders()
         file = _open_held(self._root / _TEMPORARY_FOLDER)
         staged = Path(file.name)
@@ -145,14 +144,14 @@ class LocalDirectoryStore:
     def delete(self, keys: Sequence[str]) -> None:
         for key in keys:
             path = self._path(check_key(key))
-            # Under the lock, or a put could find that the folder it just made is gone again.
+            # Under the lock: a put must not lose the folder that it has just created.
             with _translated(key, "delete"), self._exclusive():
                 if path.is_file():
                     files.remove(path)
                     self._drop_empty_folders(path.parent)
 
     def _drop_empty_folders(self, folder: Path) -> None:
-        """A store has no folders, only keys: those that became empty go."""
+        """Removes folders that became empty: a store has no folders, only keys."""
         while folder != self._root:
             try:
                 folder.rmdir()
@@ -161,9 +160,7 @@ class LocalDirectoryStore:
             folder = folder.parent
 
     def abort_uploads(self, prefix: str, *, older_than_ms: int) -> int:
-        """Remains do not know their key here, so all prefixes are one; what is still being
-        uploaded is left alone.
-        """
+        """Ignores `prefix`, because temporary files have no key; uploads in progress continue."""
         del prefix
         before_ms = self._clock.now_ms() - older_than_ms
         removed_count = 0
@@ -189,7 +186,7 @@ class LocalDirectoryStore:
             content = os.pread(descriptor, stop - start, start)
             if len(content) == stop - start:
                 return content
-            # More than one read call gives (2 GiB on Linux), or the file shrank.
+            # The range exceeds the limit of one call (2 GiB on Linux), or the file shrank.
             whole = bytearray(stop - start)
             _read_into(key, descriptor, memoryview(whole), start)
             return bytes(whole)
@@ -271,7 +268,7 @@ class LocalDirectoryStore:
                 yield key
 
     def _folder_keys(self, prefix: str) -> Iterator[str]:
-        """One key for each folder directly under `prefix` that holds an object somewhere."""
+        """One key for each folder directly under `prefix` with an object in it, at any depth."""
         top = self._path(prefix.rstrip("/")) if prefix else self._root
         for entry in _scan(top):
             if entry.is_dir():
@@ -298,13 +295,13 @@ class LocalDirectoryStore:
         self._was_there = self._had_folders = True
 
     def _note_presence(self) -> None:
-        """An object was found."""
+        """Records that an object was found, so the root exists."""
         if not self._was_there:
             self._had_folders = (self._root / _TEMPORARY_FOLDER).is_dir()
             self._was_there = True
 
     def _check_root(self, key: str, operation: str) -> None:
-        """Raises TierUnavailable if the whole store is away."""
+        """Raises TierUnavailable if the root existed and is missing or empty now."""
         expected = self._root / _TEMPORARY_FOLDER if self._had_folders else self._root
         if self._was_there and not expected.is_dir():
             raise TierUnavailable(
@@ -344,14 +341,14 @@ class LocalDirectoryStore:
 
 
 def _open_at_once(path: str, flags: int) -> int:
-    """As `open` does it, but for a pipe it does not wait until somebody writes into it."""
+    """As `open`, but does not block on a pipe without a writer."""
     return os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK)
 
 
 def _remove_unheld(path: Path) -> bool:
-    """Removes a file unless somebody has its lock; whether it did.
+    """Removes a file unless it is locked; returns whether it did.
 
-    Under the lock: who has just made the file, and waits for it, sees then that it is gone.
+    Holds the lock meanwhile, so that an upload that waits for it notices the removal.
     """
     try:
         with open(path, "rb") as file:
@@ -363,13 +360,13 @@ def _remove_unheld(path: Path) -> bool:
 
 
 def _open_held(folder: Path) -> BinaryIO:
-    """A new file whose lock we have. Raises FileNotFoundError if others keep taking it away."""
+    """A new, locked file. Raises FileNotFoundError if others remove every attempt."""
     for _ in range(_STAGING_ATTEMPTS_MAX):
         file = open(folder / uuid.uuid4().hex, "wb")  # noqa: SIM115  # the caller's to close
         fcntl.flock(file, fcntl.LOCK_EX)
         if os.fstat(file.fileno()).st_nlink:
             return file
-        # Before we had the lock it was taken for the remains of an upload.
+        # Another process took it for the remains of an upload before it was locked.
         file.close()
     raise FileNotFoundError(errno.ENOENT, "new files are removed at once", str(folder))
 
@@ -424,7 +421,7 @@ def _walk_files(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def _translated(key: str, operation: str) -> Iterator[None]:
-    """File system errors as tier errors."""
+    """Raises file system errors as tier errors."""
     try:
         yield
     except (TierError, BodyUnreadable):
@@ -432,12 +429,12 @@ def _translated(key: str, operation: str) -> Iterator[None]:
     except (OSError, DiskError) as error:
         cause = error.__cause__ if isinstance(error, DiskError) else error
         match cause:
-            # What is written needs no object to be there: then it is the folder that is missing.
+            # A put needs no object, so for a put it is the folder that is missing.
             case FileNotFoundError() | NotADirectoryError() | IsADirectoryError() if (
                 operation != "put"
             ):
                 raise ObjectNotFound(key, operation) from error
-            # One bad sector is one object's damage: it would be waited for without end.
+            # A bad sector damages one object; TierUnavailable would be retried without end.
             case OSError(errno=errno.EIO) if operation in ("get", "head"):
                 raise ObjectCorrupt(key, operation, str(error)) from error
             case OSError(errno=number) if number in NO_ROOM:

@@ -1,11 +1,10 @@
-"""Where objects lie in a folder that is an object store: keys as paths, and back. Pure.
+"""Maps object keys to paths in a local directory store, and back. Pure.
 
     topics/orders-<uuid>/0/manifest.json    the same path
     topics/<more than 200 letters>/...      topics/<200 letters>%/<the others>/...
 
-Key components are percent-encoded where a file system might object, and one longer than a file
-name may be is cut into nested folders whose names end in a lone `%` (a topic's folder can have 286
-characters).
+Characters that a file system may reject are percent-encoded. A component longer than a file name is
+cut into nested folders whose names end in a lone `%` (a topic's folder can have 286 characters).
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from collections.abc import Iterator
 
 CONTINUATION = "%"
 
-# File names may have 255 bytes on every file system we know; encoded text is ASCII.
+# Linux file systems limit file names to 255 bytes; encoded text is ASCII.
 _COMPONENT_CHARACTERS_MAX = 200
 
 
@@ -25,7 +24,7 @@ def path_of(key: str) -> str:
 
 
 def key_of(path: str) -> str:
-    """The key of the object that lies there."""
+    """The key of the object at this path."""
     return urllib.parse.unquote(path.replace(CONTINUATION + "/", ""))
 
 

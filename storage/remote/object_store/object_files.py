@@ -1,4 +1,4 @@
-"""Stores whose objects are files of this machine: a reader may have the file itself."""
+"""The interface of stores whose objects are local files, which a reader can open directly."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class KeepsFiles(Protocol):
-    """A store whose objects are files of this machine, each written once and never changed."""
+    """A store whose objects are local files, each written once and never changed."""
 
     @property
     def opens_files(self) -> bool:
-        """Whether `open_file` is any use: a store around another may not know before."""
-        ...
+        """Whether `open_file` works: a wrapper knows this only from the store inside."""
 
     def open_file(self, key: str) -> OpenFile:
         """The object's file. Blocks. Raises ObjectNotFound, AccessDenied or TierUnavailable."""
-        ...

@@ -1,4 +1,4 @@
-"""An object store that nothing can be written to: the archive as a read-only replica has it."""
+"""A read-only view of an object store, for read-only replicas."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from strandline.storage.remote.object_store.object_files import KeepsFiles
 
 
 class ReadOnlyStore:
-    """Reads go to the store behind; every write is refused before it leaves the process."""
+    """Forwards reads to the store inside, and raises AccessDenied for every write."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store

@@ -1,14 +1,14 @@
-"""Request bodies that are read block by block: with a deadline, a watchdog and a checksum.
+"""Reads request bodies block by block, with a deadline, a minimum rate and a checksum.
 
-    file --pread, BLOCK_BYTES--> CRC-32C of what is sent --> socket
+    file --pread, BLOCK_BYTES--> CRC-32C of the block --> socket
 
-An SDK sends bytes in one call, whose socket timeout then spans the whole body; a file it sends in
-blocks, each with its own. So everything that is not tiny is a `BodyReader`: a window of a file or
-of memory that can be read, told, and rewound. It stops when the time is over, and when too little
-of it went in a while: a connection that drips is given up, and the next attempt gets another one.
+The SDK sends bytes in one call, whose socket timeout spans the whole body, but a file in blocks,
+each with its own timeout. So every body that is not tiny is a `BodyReader`: a file over a window of
+a file or of memory. It stops at the deadline, and when the connection is too slow: the next attempt
+gets another one.
 
-What was sent is compared with what the caller knows the bytes to be, in the same pass: a file that
-has changed must not be archived with a fresh checksum.
+The same pass compares the checksum of the sent bytes with the caller's: a file that changed must
+not be archived with a fresh checksum.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from strandline.storage.remote.s3.attempts import TRANSFER_BYTES_PER_S_MIN, Dead
 from strandline.storage.system import crc32c
 
 _READ_BYTES = 1024 * 1024
-# What one call sends. The SDK would take 16 KiB at a time, which costs more than the bytes do; a
-# block that does not go within the socket's timeout (10 s) ends the attempt, so 26 KB/s are hung.
+# The size of one send. The SDK's 16 KiB cost more CPU than the bytes themselves. A block that takes
+# longer than the socket's timeout (10 s) ends the attempt, so less than 26 KB/s counts as hung.
 BLOCK_BYTES = 256 * 1024
-# What http.client and urllib3 ask a file for.
+# The block size that http.client and urllib3 request from a file.
 SDK_BLOCK_BYTES = 16 * 1024
-# A body that goes slower than this, for as long as a socket may be silent, drips. A whole request
-# has the time for four times as much; what is left of it is for the attempts that follow.
+# A body slower than this, for as long as a socket may be silent, has stalled. The deadline of a
+# request allows four times as much, so time is left for further attempts.
 PROGRESS_BYTES_PER_S_MIN = TRANSFER_BYTES_PER_S_MIN // 4
 
 
@@ -49,10 +49,10 @@ class BodyPart:
 
 
 def measure_body(key: str, body: PutBody, *, part_bytes: int) -> tuple[BodyPart, ...]:
-    """The parts that `body` is sent in; one if it is not larger than `part_bytes`.
+    """The parts of `body`; one if it is not larger than `part_bytes`.
 
-    Several need checksums of their own, so the file is read. Raises ObjectCorrupt if it is not what
-    its caller knows it to be, DiskError if it cannot be opened or read.
+    Several parts need checksums of their own, so the file is read. Raises ObjectCorrupt if its
+    checksum is not the caller's, BodyUnreadable if it cannot be opened or read.
     """
     if not isinstance(body, FileBody):
         return (BodyPart(position=0, size_bytes=len(body), crc32c=checksum(body)),)
@@ -82,16 +82,15 @@ def measure_body(key: str, body: PutBody, *, part_bytes: int) -> tuple[BodyPart,
 
 
 class StalledError(Exception):
-    """Too little of a body went in a while; another attempt may do better."""
+    """A body was sent too slowly; another attempt may be faster."""
 
 
 class BodyReader(io.RawIOBase):
-    """A read-only file over a window of `body`, to be used in a `with` block.
+    """A read-only file over a window of `body`, for use in a `with` block.
 
-    Reading raises DeadlineError after `deadline_s`, and StalledError when it was too slow for
-    `progress_s`. The block ends in
-    ObjectCorrupt, whatever else it would end in, if the bytes that were read are not `part`'s, and
-    in BodyUnreadable if the disk could not read them: an SDK makes a failed request of either.
+    Reading raises DeadlineError after `deadline_s`, and StalledError if it was too slow for
+    `progress_s`. The block raises ObjectCorrupt if the bytes are not those of `part`, and
+    BodyUnreadable if the disk cannot read them: the SDK turns either into a failed request.
     """
 
     def __init__(
@@ -107,7 +106,7 @@ class BodyReader(io.RawIOBase):
         super().__init__()
         self._key = key
         self._body = body
-        # It is closed also where opening fails.
+        # Set first: `close` also runs if opening fails.
         self._file: BinaryIO | None = None
         if isinstance(body, FileBody):
             self._file = body.open()
@@ -118,7 +117,7 @@ class BodyReader(io.RawIOBase):
         self._progress_s = progress_s
         self._looked_s = clock.monotonic_s()
         self._looked_position = 0
-        # Of the first so many bytes.
+        # The checksum of the first `_summed_bytes` bytes.
         self._summed_bytes = self._crc32c = 0
         self._fault: str | None = None
         self._unreadable: BodyUnreadable | None = None
@@ -139,9 +138,9 @@ class BodyReader(io.RawIOBase):
         return self._position
 
     def read(self, size: int | None = -1) -> bytes:
-        """The next bytes; BLOCK_BYTES where the SDK asks for a block of its own.
+        """The next bytes; BLOCK_BYTES if the SDK asks for its own block size.
 
-        It sends what comes, and 16 KiB at a time would cost 0.5 s per GB.
+        It sends blocks of any size, and 16 KiB at a time would cost 0.5 s per GB.
         """
         self._watch()
         left = self._part.size_bytes - self._position

@@ -1,22 +1,22 @@
-"""Writing to S3: whole or in parts, under a condition, and sure of the outcome.
+"""Writes objects to S3, whole or in parts, under a condition, and with a known outcome.
 
     put ──ok──► done
-      ├─ 412, or IfMatches and 404 ─► HEAD: our write id? ──yes─► done (the answer was lost)
+      ├─ 412, or IfMatches and 404 ─► HEAD: our write id? ──yes─► done (the response was lost)
       │                                              └─no──► PreconditionFailed
       └─ out of attempts ───────────► HEAD: our write id? ──yes─► done
                                                      └─no──► TierUnavailable
 
-Every `put` carries a write id of its own in the object's metadata. A HEAD that shows it is proof
-that the object is ours, which length and checksum alone are not: two brokers may well write the
-same bytes. The metadata hold the CRC-32C too, for servers that do not report one.
+Every `put` writes a unique write id into the object's metadata. A HEAD that shows it proves that
+the object is ours; length and checksum do not, because two brokers may write the same bytes. The
+metadata contain the CRC-32C too, for servers that do not report one.
 
-Checksums: CRC-32C goes with every PUT and every part, computed here (the SDK would want awscrt),
-and the server refuses what arrives damaged. The body is therefore not signed as well: SHA-256 of
-it costs 0.6 s per GB ([why that is enough](../../docs/decisions/0013-upload.md)).
+Every PUT and every part is sent with its CRC-32C, computed here (the SDK needs awscrt for it), and
+the server rejects a damaged body. So the body is not signed as well: its SHA-256 costs 0.6 s per GB
+([why that is enough](../../docs/decisions/0013-upload.md)).
 
-In parts: 1 create   2 upload the parts, some in parallel   3 complete, under the condition. The
-write id is given in step 1, so a lost answer to step 3 is resolved like that of a plain put, and
-"no such upload" is understood as what it may be: the answer to repeating a step 3 that was done.
+In parts: 1 create   2 upload the parts, some in parallel   3 complete, under the condition. Step 1
+sets the write id, so a lost response to step 3 is resolved as for a plain put. "No such upload" has
+an unknown outcome: it may be the response to a second step 3 after the first one succeeded.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
         PutObjectRequestTypeDef,
     )
 
-# One PUT is one request and atomic; above this size the parallelism of parts is worth theirs.
+# A plain PUT is one atomic request; above this size parallel parts are worth their requests.
 SINGLE_PUT_BYTES_MAX = 64 * 1024 * 1024
 # 10,000 parts of this size are 160 GiB, far above any segment.
 PART_BYTES = 16 * 1024 * 1024
@@ -132,7 +132,7 @@ class S3Uploads:
             raise
 
     def _take_back(self, key: str) -> None:
-        """Deletes what was sent of a file that had changed, where the server did not refuse it."""
+        """Deletes the object of a file that changed while it was sent, if the server kept it."""
         with contextlib.suppress(TierError):
             self._access.send(
                 key,
@@ -173,7 +173,7 @@ class S3Uploads:
         )
 
     def _settle(self, upload: _Upload, attempt: Callable[[float], str]) -> ObjectInfo:
-        """Carries out the write; a failure that may be a lost answer is resolved by HEAD."""
+        """Sends the write; a HEAD resolves a failure that may be a lost response."""
         try:
             etag = self._access.attempts.run(
                 upload.key, "put", attempt, size_bytes=upload.size_bytes
@@ -186,14 +186,14 @@ class S3Uploads:
             # S3 answers If-Match on a missing key with 404 instead of 412.
             return self._settle_doubt(upload, PreconditionFailed(upload.key, "put", error.detail))
         if not etag:
-            # The next write under a condition needs it, and a HEAD may know.
+            # The next conditional write needs the etag, and a HEAD may return it.
             return self._settle_doubt(upload, _lacking(upload.key, "an ETag"))
         return upload.info(etag)
 
     def _settle_doubt(
         self, upload: _Upload, error: PreconditionFailed | TierUnavailable
     ) -> ObjectInfo:
-        """Success if the object is our own; else the error, as far as it can be believed."""
+        """Returns if the object is our own; else raises `error`, or TierUnavailable if in doubt."""
         try:
             found = self._access.head(upload.key)
         except ObjectNotFound:
@@ -289,7 +289,7 @@ class S3Uploads:
         return self._access.client().complete_multipart_upload(**request).get("ETag", "")
 
     def _abort(self, key: str, upload_id: str) -> None:
-        """Tries once; what stays is found by `abort_uploads` or the bucket's lifecycle rule."""
+        """Tries once; `abort_uploads` or the bucket's lifecycle rule removes the remains."""
         with contextlib.suppress(TierError):
             self._access.send(
                 key,
@@ -333,7 +333,7 @@ def _add_condition(
 
 
 def begun_ms_of(found: MultipartUploadTypeDef) -> TimestampMs:
-    """When an upload was begun; AGE_UNKNOWN if the listing does not say."""
+    """The start of an upload; AGE_UNKNOWN if the listing does not state it."""
     begun = found.get("Initiated")
     return AGE_UNKNOWN if begun is None else int(begun.timestamp() * 1000)
 
@@ -343,7 +343,7 @@ def _lacking(key: str, what: str) -> TierUnavailable:
 
 
 def _as_file(reader: BodyReader) -> IO[bytes]:
-    """The stubs ask for `typing.IO`, which no class of `io` is; the SDK wants read, tell, seek."""
+    """The stubs require `typing.IO`, which no class of `io` is; the SDK uses read, tell, seek."""
     return cast("IO[bytes]", reader)
 
 
