@@ -24,7 +24,7 @@ from __future__ import annotations
 import re
 import uuid
 from dataclasses import dataclass
-from enum import Enum, auto
+from enum import Enum
 
 from strandline.storage.model import Epoch, Offset, TopicId, TopicIdPartition
 
@@ -48,13 +48,13 @@ _UUID_TEXT_LENGTH = 36
 
 
 class ObjectKind(Enum):
-    """The kinds of objects in a partition's folder."""
+    """The kinds of objects in a partition's folder; the values are suffixes of names."""
 
-    MANIFEST = auto()
-    MANIFEST_PAGE = auto()
-    LOG = auto()
-    META = auto()
-    TAIL = auto()
+    MANIFEST = MANIFEST_FILE
+    MANIFEST_PAGE = PAGE_SUFFIX
+    LOG = LOG_SUFFIX
+    META = META_SUFFIX
+    TAIL = TAIL_SUFFIX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,32 +183,26 @@ def parse_partition_object(key: str) -> PartitionObject | None:
     partition = TopicIdPartition(folder.topic, folder.topic_id, int(partition_text))
     if name == MANIFEST_FILE:
         return PartitionObject(kind=ObjectKind.MANIFEST, partition=partition)
-    if matched := _PAGE.fullmatch(name):
-        return PartitionObject(
-            kind=ObjectKind.MANIFEST_PAGE,
-            partition=partition,
-            base_offset=int(matched["base"]),
-            end_offset=int(matched["end"]),
-            unique=matched["unique"],
-        )
-    if matched := _SEGMENT.fullmatch(name):
-        return PartitionObject(
-            kind=_KINDS[matched["suffix"]],
-            partition=partition,
-            base_offset=int(matched["base"]),
-            leader_epoch=int(matched["epoch"]),
-            unique=matched["unique"],
-        )
-    return None
+    matched = _PAGE.fullmatch(name) or _SEGMENT.fullmatch(name)
+    if matched is None:
+        return None
+    found = matched.groupdict()
+    return PartitionObject(
+        kind=ObjectKind(found["suffix"]),
+        partition=partition,
+        base_offset=int(found["base"]),
+        end_offset=int(found.get("end", -1)),
+        leader_epoch=int(found.get("epoch", -1)),
+        unique=found["unique"],
+    )
 
 
-_KINDS = {"log": ObjectKind.LOG, "meta": ObjectKind.META, "tail": ObjectKind.TAIL}
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _PARTITION = re.compile(r"0|[1-9][0-9]{0,9}")
 _PAGE = re.compile(
-    r"manifest/(?P<base>[0-9]{20})-(?P<end>[0-9]{20})-(?P<unique>[0-9a-f]{1,64})\.json"
+    r"manifest/(?P<base>[0-9]{20})-(?P<end>[0-9]{20})-(?P<unique>[0-9a-f]{1,64})(?P<suffix>\.json)"
 )
 _SEGMENT = re.compile(
-    r"(?P<base>[0-9]{20})-(?P<epoch>[0-9]{1,10})-(?P<unique>[0-9a-f]{1,64})\.(?P<suffix>log|meta|tail)"
+    r"(?P<base>[0-9]{20})-(?P<epoch>[0-9]{1,10})-(?P<unique>[0-9a-f]{1,64})(?P<suffix>\.(log|meta|tail))"
 )
 _METADATA = re.compile(r"metadata/(log|snapshot)/(?P<index>[0-9]{20})\.json")

@@ -36,6 +36,7 @@ from strandline.storage.remote.manifest.json_document import (
     Json,
     decode_document,
     encode_document,
+    fields_of,
 )
 from strandline.storage.remote.object_store.interface import ObjectStore
 
@@ -76,26 +77,8 @@ class ChangeList:
     changes: Sequence[ManifestChange] = ()
 
     def encode(self) -> bytes:
-        changes: list[Json] = []
-        for change in self.changes:
-            epoch, generation, revision = change.order
-            changes.append(
-                {
-                    "topic_id": str(change.topic_id),
-                    "partition": change.partition,
-                    "sequence": change.sequence,
-                    "leader_epoch": epoch,
-                    "generation": generation,
-                    "revision": revision,
-                }
-            )
-        fields: dict[str, Json] = {
-            "incarnation": self.incarnation,
-            "sequence": self.sequence,
-            "complete_after": self.complete_after,
-            "metadata_version": self.metadata_version,
-            "changes": changes,
-        }
+        changes = [_change_fields(change) for change in self.changes]
+        fields = {**fields_of(self), "changes": changes}
         return encode_document(FORMAT_NAME, FORMAT_VERSION, fields)
 
     @classmethod
@@ -103,19 +86,13 @@ class ChangeList:
         """Raises CorruptFile, also for values that no broker writes, or UnsupportedFormat."""
         if len(content) > LIST_BYTES_MAX:
             raise CorruptFile(f"{CHANGES_KEY}: {len(content)} bytes are too many for a list")
-        fields = decode_document(
-            content, format_name=FORMAT_NAME, versions=FORMAT_VERSIONS, source=CHANGES_KEY
-        )
+        fields = decode_document(content, FORMAT_NAME, FORMAT_VERSIONS, CHANGES_KEY)
         sequence = _number(fields, "sequence")
         complete_after = _number(fields, "complete_after")
         changes = tuple(map(_change, fields.objects("changes")))
-        numbers = [change.sequence for change in changes]
+        numbers = [complete_after, *(change.sequence for change in changes)]
         is_in_order = all(left < right for left, right in pairwise(numbers))
-        if (
-            len(changes) > CHANGES_MAX
-            or not is_in_order
-            or not all(complete_after < number <= sequence for number in numbers)
-        ):
+        if len(changes) > CHANGES_MAX or not is_in_order or (changes and numbers[-1] > sequence):
             raise CorruptFile(f"{CHANGES_KEY}: its changes contradict what it says of them")
         return cls(
             incarnation=_text(fields, "incarnation"),
@@ -173,6 +150,18 @@ def find_damage(store: ObjectStore) -> list[str]:
     except (ObjectNotFound, UnsupportedFormat):
         pass
     return []
+
+
+def _change_fields(change: ManifestChange) -> Json:
+    epoch, generation, revision = change.order
+    return {
+        "topic_id": str(change.topic_id),
+        "partition": change.partition,
+        "sequence": change.sequence,
+        "leader_epoch": epoch,
+        "generation": generation,
+        "revision": revision,
+    }
 
 
 def _change(fields: Fields) -> ManifestChange:

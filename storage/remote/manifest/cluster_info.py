@@ -36,9 +36,7 @@ class ClusterInfo:
     @classmethod
     def decode(cls, content: Buffer) -> ClusterInfo:
         """Raises CorruptFile or UnsupportedFormat."""
-        fields = decode_document(
-            content, format_name=FORMAT_NAME, versions=FORMAT_VERSIONS, source=CLUSTER_KEY
-        )
+        fields = decode_document(content, FORMAT_NAME, FORMAT_VERSIONS, CLUSTER_KEY)
         return cls(cluster_id=fields.text("cluster_id"), format_version=fields.integer("version"))
 
 

@@ -59,9 +59,7 @@ def encode_document(format_name: str, version: int, fields: Mapping[str, Json]) 
     return _canonical(document) + b"\n"
 
 
-def decode_document(
-    content: Buffer, *, format_name: str, versions: range, source: str = ""
-) -> Fields:
+def decode_document(content: Buffer, format_name: str, versions: range, source: str = "") -> Fields:
     """The fields of a document of this format.
 
     `source` names the object in messages. Raises CorruptFile if it is not whole or something else,
@@ -150,9 +148,8 @@ class Fields:
         # A page has thousands of keys, so this check must be fast.
         is_there = found.startswith(folder) and file_name.endswith(suffixes)
         if not is_there or not _FILE_NAME.fullmatch(file_name):
-            raise self._wrong(
-                name, f"an object in {folder} that ends with {' or '.join(suffixes)}", found
-            )
+            expected = f"an object in {folder} that ends with {' or '.join(suffixes)}"
+            raise self._wrong(name, expected, found)
         return found
 
     def boolean(self, name: str) -> bool:
@@ -203,9 +200,7 @@ class Fields:
     def rows(self, name: str, width: int) -> Iterator[list[int]]:
         """Lists of exactly `width` integers: tables that would be long as objects."""
         for found in self._items(name):
-            if not isinstance(found, list) or len(found) != width:
-                raise self._wrong(name, f"a list of rows of {width} integers", found)
-            row = _integers_in(found)
+            row = _integers_in(found) if isinstance(found, list) and len(found) == width else []
             if len(row) != width:
                 raise self._wrong(name, f"a list of rows of {width} integers", found)
             yield row

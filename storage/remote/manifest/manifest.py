@@ -337,9 +337,7 @@ class Manifest:
     @classmethod
     def decode(cls, content: Buffer, *, source: str = "") -> Manifest:
         """`source` names the object in messages. Raises CorruptFile or UnsupportedFormat."""
-        fields = decode_document(
-            content, format_name=FORMAT_NAME, versions=FORMAT_VERSIONS, source=source
-        )
+        fields = decode_document(content, FORMAT_NAME, FORMAT_VERSIONS, source)
         partition = TopicIdPartition(
             fields.text("topic"), fields.uuid("topic_id"), fields.integer("partition")
         )

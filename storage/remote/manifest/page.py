@@ -76,9 +76,7 @@ def decode_page(content: Buffer, page: PageRef) -> tuple[SegmentEntry, ...]:
     `page` comes from a decoded manifest, which checked that its key lies in the partition's folder.
     """
     folder = page.key.rpartition(MANIFEST_PAGES_FOLDER)[0]
-    fields = decode_document(
-        content, format_name=PAGE_FORMAT_NAME, versions=PAGE_FORMAT_VERSIONS, source=page.key
-    )
+    fields = decode_document(content, PAGE_FORMAT_NAME, PAGE_FORMAT_VERSIONS, page.key)
     entries = tuple(entry_from(f, folder) for f in fields.objects("segments"))[page.dropped_count :]
     if not entries or len(entries) != page.segment_count:
         raise CorruptFile(f"{page.key}: {len(entries)} entries, {page.segment_count} expected")

@@ -79,14 +79,11 @@ class TopicInfo:
     @classmethod
     def decode(cls, content: Buffer, *, source: str = "") -> TopicInfo:
         """`source` names the object in messages. Raises CorruptFile or UnsupportedFormat."""
-        fields = decode_document(
-            content, format_name=FORMAT_NAME, versions=FORMAT_VERSIONS, source=source
-        )
+        fields = decode_document(content, FORMAT_NAME, FORMAT_VERSIONS, source)
         partition_count = fields.count("partition_count")
         if partition_count > PARTITION_COUNT_MAX:
-            raise CorruptFile(
-                f"{source or FORMAT_NAME}: {partition_count} partitions are impossible"
-            )
+            what = source or FORMAT_NAME
+            raise CorruptFile(f"{what}: {partition_count} partitions are impossible")
         return cls(
             topic=fields.text("topic"),
             topic_id=fields.uuid("topic_id"),
@@ -163,11 +160,6 @@ def save_topic_info(
     return store.put(info.key, info.encode(), condition=condition)
 
 
-def delete_topic_info(store: ObjectStore, info: TopicInfo) -> None:
-    """Deletes `topic.json`, the last step of a purge."""
-    store.delete([info.key])
-
-
 def list_topic_folders(store: ReadsArchive) -> list[TopicFolder]:
     """Lists folders with a topic folder's name; some may have no `topic.json`."""
     found = map(parse_topic_folder, store.list_folders(TOPICS_PREFIX))
@@ -204,12 +196,11 @@ def list_topics(
         if isinstance(info, DamagedTopic):
             assert damaged is not None
             damaged.append(info)
-            continue
-        if info is None:
+        elif info is None:
             log.warning(
                 "archive folder without topic.json",
                 extra={"fields": {"topic": folder.topic, "topic_id": str(folder.topic_id)}},
             )
-            continue
-        topics.append(info)
+        else:
+            topics.append(info)
     return tuple(topics)

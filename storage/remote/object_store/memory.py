@@ -17,6 +17,7 @@ import hashlib
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
@@ -172,34 +173,19 @@ class MemoryStore:
         return "memory://test"
 
     def check(self) -> None:
-        self._begin("check", "")
+        with self._operation("check", ""):
+            return
 
     def clock_ms(self) -> TimestampMs:
-        self._begin("clock", "")
-        return self._clock.now_ms()
+        with self._operation("clock", ""):
+            return self._clock.now_ms()
 
     def put(self, key: str, body: PutBody, *, condition: PutCondition | None = None) -> ObjectInfo:
-        fault = self._begin("put", check_key(key))
-        content = b"".join(body.blocks(key)) if isinstance(body, FileBody) else bytes(body)
-
-        def write() -> ObjectInfo:
-            info = ObjectInfo(
-                key=key,
-                size_bytes=len(content),
-                # As in S3, a hash of the content: the same content has the same etag again.
-                etag=f'"{hashlib.md5(content, usedforsecurity=False).hexdigest()}"',
-                crc32c=checksum(content),
-                modified_ms=self._clock.now_ms(),
-            )
-            with self._lock:
-                self._check_condition(key, condition)
-                self._objects[key] = StoredObject(info=info, body=content)
-            return info
-
-        self._hold_up(fault, write, "put", key)
-        info = write()
-        _end(fault, "put", key)
-        return info
+        with self._operation("put", check_key(key)) as fault:
+            content = b"".join(body.blocks(key)) if isinstance(body, FileBody) else bytes(body)
+            write = partial(self._write, key, content, condition)
+            self._hold_up(fault, write, "put", key)
+            return write()
 
     def get(self, key: str, *, start: int = 0, end: int | None = None) -> bytes:
         return self._get(key, start, end).body
@@ -211,49 +197,42 @@ class MemoryStore:
         target[:] = self._get(key, start, start + len(target)).body
 
     def head(self, key: str) -> ObjectInfo:
-        fault = self._begin("head", check_key(key))
-        found = self._find(key, "head")
-        _end(fault, "head", key)
-        return found.info
+        with self._operation("head", check_key(key)):
+            return self._find(key, "head").info
 
     def list(
         self, prefix: str, *, start_after: str = "", limit: int | None = None
     ) -> Iterator[ObjectInfo]:
-        fault = self._begin("list", prefix)
-        with self._lock:
+        with self._operation("list", prefix), self._lock:
             matching = [
                 stored.info
                 for key, stored in self._objects.items()
                 if key.startswith(prefix) and key.encode() > start_after.encode()
             ]
-        _end(fault, "list", prefix)
         return iter(sorted(matching, key=lambda info: info.key.encode())[:limit])
 
     def list_folders(self, prefix: str) -> Iterator[str]:
         assert prefix == "" or prefix.endswith("/"), prefix
-        fault = self._begin("list", prefix)
-        with self._lock:
+        with self._operation("list", prefix), self._lock:
             names = {
                 key[len(prefix) :].partition("/")[0]
                 for key in self._objects
                 if key.startswith(prefix) and "/" in key[len(prefix) :]
             }
-        _end(fault, "list", prefix)
         return iter(sorted(names, key=str.encode))
 
     def delete(self, keys: Sequence[str]) -> None:
         for key in keys:
-            fault = self._begin("delete", check_key(key))
-            remove = partial(self._remove, key)
-            self._hold_up(fault, remove, "delete", key)
-            remove()
-            _end(fault, "delete", key)
+            with self._operation("delete", check_key(key)) as fault:
+                remove = partial(self._remove, key)
+                self._hold_up(fault, remove, "delete", key)
+                remove()
 
     def abort_uploads(self, prefix: str, *, older_than_ms: int) -> int:
         """Uploads in memory leave no remains."""
-        self._begin("abort_uploads", prefix)
         del older_than_ms
-        return 0
+        with self._operation("abort_uploads", prefix):
+            return 0
 
     def close(self) -> None:
         """Keeps its objects, so that a test can open the same store again."""
@@ -263,17 +242,23 @@ class MemoryStore:
 
     # --- inside ------------------------------------------------------------------------------
 
-    def _begin(self, operation: str, key: str, start: int = 0, end: int = -1) -> Fault | None:
+    @contextmanager
+    def _operation(
+        self, operation: str, key: str, start: int = 0, end: int = -1
+    ) -> Iterator[Fault | None]:
         with self._lock:
             self.requests.append(StoreRequest(operation=operation, key=key, start=start, end=end))
             fault = next((f for f in self._faults if f.takes(operation, key)), None)
         if fault is None:
-            return None
+            yield None
+            return
         if fault.gate is not None and not fault.gate.wait(GATE_WAIT_S_MAX):
             raise TierUnavailable(key, operation, "hung until the end of patience")
         if fault.error is not None and fault.moment is Timing.BEFORE:
             raise fault.error(key, operation, "injected")
-        return fault
+        yield fault
+        if fault.error is not None and fault.moment is Timing.AFTER:
+            raise fault.error(key, operation, "injected after it was done")
 
     def _hold_up(
         self, fault: Fault | None, write: Callable[[], object], operation: str, key: str
@@ -282,20 +267,34 @@ class MemoryStore:
             self._late.append(write)
             raise fault.error(key, operation, "injected, and the request goes on")
 
+    def _write(self, key: str, content: bytes, condition: PutCondition | None) -> ObjectInfo:
+        info = ObjectInfo(
+            key=key,
+            size_bytes=len(content),
+            # As in S3, a hash of the content: the same content has the same etag again.
+            etag=f'"{hashlib.md5(content, usedforsecurity=False).hexdigest()}"',
+            crc32c=checksum(content),
+            modified_ms=self._clock.now_ms(),
+        )
+        with self._lock:
+            self._check_condition(key, condition)
+            self._objects[key] = StoredObject(info=info, body=content)
+        return info
+
     def _remove(self, key: str) -> None:
         with self._lock:
             self._objects.pop(key, None)
 
     def _get(self, key: str, start: int, end: int | None) -> StoredObject:
-        fault = self._begin("get", check_key(key), start, -1 if end is None else end)
-        found = self._find(key, "get")
-        size_bytes = len(found.body)
-        if max(start, end or 0) > size_bytes:
-            raise ObjectCorrupt(
-                key, "get", f"has {size_bytes} bytes, [{start}, {end}) were asked for"
-            )
-        _end(fault, "get", key)
-        return replace(found, body=_damaged(found.body[start:end], fault))
+        last = -1 if end is None else end
+        with self._operation("get", check_key(key), start, last) as fault:
+            found = self._find(key, "get")
+            size_bytes = len(found.body)
+            if max(start, last) > size_bytes:
+                raise ObjectCorrupt(
+                    key, "get", f"has {size_bytes} bytes, [{start}, {end}) were asked for"
+                )
+            return replace(found, body=_damaged(found.body[start:end], fault))
 
     def _find(self, key: str, operation: str) -> StoredObject:
         with self._lock:
@@ -313,11 +312,6 @@ class MemoryStore:
                 raise PreconditionFailed(key, "put", f"the object is no longer {etag}")
             case _:
                 return
-
-
-def _end(fault: Fault | None, operation: str, key: str) -> None:
-    if fault is not None and fault.error is not None and fault.moment is Timing.AFTER:
-        raise fault.error(key, operation, "injected after it was done")
 
 
 def _damaged(content: bytes, fault: Fault | None) -> bytes:

@@ -68,10 +68,10 @@ def measure_body(key: str, body: PutBody, *, part_bytes: int) -> tuple[BodyPart,
                 block := body.read(file, min(left, _READ_BYTES), position + size_bytes - left)
             ):
                 part_crc = crc32c.crc32c(block, part_crc)
-                whole_crc = crc32c.crc32c(block, whole_crc)
                 left -= len(block)
             if left:
                 raise ObjectCorrupt(key, "put", f"{body.path} is shorter than it was said to be")
+            whole_crc = crc32c.joined(whole_crc, part_crc, size_bytes)
             parts.append(BodyPart(position=position, size_bytes=size_bytes, crc32c=part_crc))
             position += size_bytes
     if whole_crc != body.crc32c:

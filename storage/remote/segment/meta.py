@@ -135,9 +135,7 @@ class SegmentStatistics:
     @classmethod
     def decode(cls, content: Buffer, *, source: str = "") -> SegmentStatistics:
         """Raises CorruptFile or UnsupportedFormat."""
-        fields = decode_document(
-            content, format_name=STATISTICS_FORMAT_NAME, versions=FORMAT_VERSIONS, source=source
-        )
+        fields = decode_document(content, STATISTICS_FORMAT_NAME, FORMAT_VERSIONS, source)
         rows = list(fields.rows("chunks", len(_CHUNK_COLUMNS)))
         checksums: list[int] | list[None] = [None] * len(rows)
         if _CHECKSUMS in fields:

@@ -33,11 +33,7 @@ from strandline.storage.crash_points import (
 from strandline.storage.errors import StorageError, TierUnavailable
 from strandline.storage.model import TimestampMs, TopicId
 from strandline.storage.remote.keys import topic_folder
-from strandline.storage.remote.manifest.topic_info import (
-    TopicInfo,
-    change_topic_info,
-    delete_topic_info,
-)
+from strandline.storage.remote.manifest.topic_info import TopicInfo, change_topic_info
 from strandline.storage.remote.object_store.interface import ObjectStore
 from strandline.storage.tiering.manager.partition_tiering import PartitionTiering
 from strandline.storage.tiering.manager.topic_objects import TopicObjects
@@ -123,7 +119,7 @@ class TopicPurge:
             return True
         crash_point(PURGE_BEFORE_TOPIC)
         if not (self.stays and self.is_in_doubt):  # 4
-            await loop.run_in_executor(self._executor, delete_topic_info, self._store, self.info)
+            await loop.run_in_executor(self._executor, self._store.delete, [self.info.key])
         self.done = True
         if self.is_second and not self._objects.deleted_count:
             return False

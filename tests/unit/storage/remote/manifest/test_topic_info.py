@@ -13,7 +13,6 @@ from strandline.storage.remote.manifest.topic_info import (
     DamagedTopic,
     TopicInfo,
     change_topic_info,
-    delete_topic_info,
     list_topics,
     load_topic_info,
     save_topic_info,
@@ -33,7 +32,7 @@ def test_a_topic_is_saved_loaded_and_deleted() -> None:
     assert load_topic_info(store, "orders", TOPIC_ID) is None
     save_topic_info(store, ORDERS)
     assert load_topic_info(store, "orders", TOPIC_ID) == ORDERS
-    delete_topic_info(store, ORDERS)
+    store.delete([ORDERS.key])
     assert load_topic_info(store, "orders", TOPIC_ID) is None
 
 
