@@ -1,4 +1,4 @@
-"""Access to one bucket, shared by reads and writes: client, key names, and response parsing."""
+"""Access to one bucket for reads and writes: requests, listings, key names, response parsing."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ class S3Access:
             try:
                 return client.list_multipart_uploads(**request)
             except client.exceptions.NoSuchUpload:
-                # S3 gives an empty list; rclone says this of a bucket without any.
+                # S3 returns an empty list; rclone returns this error for a bucket without uploads.
                 return None
 
         while page := self.send(prefix, "list_uploads", ask):
@@ -162,7 +162,7 @@ class S3Access:
                 yield found
             request["KeyMarker"] = page.get("NextKeyMarker", "")
             request["UploadIdMarker"] = page.get("NextUploadIdMarker", "")
-            # A server that says there is more, and not where, would be asked the same for ever.
+            # Without a marker, the next request would return the same page for ever.
             if not page.get("IsTruncated") or not request["KeyMarker"]:
                 return
 

@@ -24,6 +24,7 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from http import HTTPStatus
+from itertools import islice
 from typing import TYPE_CHECKING, cast
 
 from strandline.storage.clock import Clock
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
     from types_boto3_s3.type_defs import (
         GetObjectOutputTypeDef,
         GetObjectRequestTypeDef,
+        ObjectIdentifierTypeDef,
     )
     from urllib3.response import HTTPResponse
 
@@ -248,15 +250,10 @@ class S3Store:
     def list(
         self, prefix: str, *, start_after: str = "", limit: int | None = None
     ) -> Iterator[ObjectInfo]:
-        left = limit
-        for page in self._access.object_pages(prefix, start_after=start_after, keys_max=limit):
-            for found in page.get("Contents", []):
-                if left == 0:
-                    return
-                left = None if left is None else left - 1
-                yield self._access.listed_info(found, below=prefix)
-            if left == 0:
-                return
+        pages = self._access.object_pages(prefix, start_after=start_after, keys_max=limit)
+        objects = (found for page in pages for found in page.get("Contents", []))
+        for found in islice(objects, limit):
+            yield self._access.listed_info(found, below=prefix)
 
     def list_folders(self, prefix: str) -> Iterator[str]:
         assert prefix == "" or prefix.endswith("/"), prefix
@@ -276,25 +273,26 @@ class S3Store:
 
     def delete(self, keys: Sequence[str]) -> None:
         for start in range(0, len(keys), PAGE_KEYS_MAX):
-            batch = keys[start : start + PAGE_KEYS_MAX]
-            response = self._attempts.run(
-                batch[0],
-                "delete",
-                lambda _, batch=batch: self._client().delete_objects(  # type: ignore[misc]
-                    Bucket=self._bucket,
-                    Delete={
-                        "Objects": [{"Key": self._access.full_key(key)} for key in batch],
-                        "Quiet": True,
-                    },
-                ),
-            )
-            for failure in response.get("Errors", []):
-                key = self._access.own_key(failure.get("Key", ""))
-                code = failure.get("Code", "")
-                detail = f"{code}: {failure.get('Message', '')}"
-                error = failure_of_code(code, 0, key, "delete", detail).error
-                if not isinstance(error, ObjectNotFound):
-                    raise error
+            self._delete_page(keys[start : start + PAGE_KEYS_MAX])
+
+    def _delete_page(self, keys: Sequence[str]) -> None:
+        objects: list[ObjectIdentifierTypeDef] = [
+            {"Key": self._access.full_key(key)} for key in keys
+        ]
+        response = self._access.send(
+            keys[0],
+            "delete",
+            lambda client: client.delete_objects(
+                Bucket=self._bucket, Delete={"Objects": objects, "Quiet": True}
+            ),
+        )
+        for failure in response.get("Errors", []):
+            key = self._access.own_key(failure.get("Key", ""))
+            code = failure.get("Code", "")
+            detail = f"{code}: {failure.get('Message', '')}"
+            error = failure_of_code(code, 0, key, "delete", detail).error
+            if not isinstance(error, ObjectNotFound):
+                raise error
 
     @property
     def lifecycle(self) -> S3Lifecycle:
