@@ -15,14 +15,12 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
 
-from strandline.spark_lake.archive.objects import ObjectReader, naming_later_formats
+from strandline.spark_lake.archive.objects import ObjectReader, in_parallel, naming_later_formats
 from strandline.spark_lake.archive.open_segment import with_open_segment
 from strandline.spark_lake.options.selection_options import (
     Assign,
@@ -58,11 +56,6 @@ from strandline.storage.remote.manifest.topic_info import (
     load_topic_info,
 )
 
-T = TypeVar("T")
-R = TypeVar("R")
-
-# Requests in flight while planning: enough to hide S3's latency, few enough for one process.
-PARALLEL_READS = 16
 # Pieces of open segments are read as a whole where there are transactions, 16 MiB each.
 PARALLEL_PIECES = 4
 # Attempts to read a manifest whose pieces are deleted meanwhile.
@@ -130,7 +123,7 @@ class Catalog:
             for topic in topics
             for partition in _selected_partitions(topic, selection)
         ]
-        manifests = self._in_parallel(self._load_manifest, partitions)
+        manifests = in_parallel(self._load_manifest, partitions)
         loaded = dict(zip(partitions, manifests, strict=True))
         for topic in topics:
             missing = [one for one in partitions if one.topic_id == topic.topic_id]
@@ -143,7 +136,7 @@ class Catalog:
         if open_for is None:
             return tuple(found)
         load = partial(self._with_open_segment, isolation=open_for)
-        return tuple(self._in_parallel(load, found, threads=PARALLEL_PIECES))
+        return tuple(in_parallel(load, found, threads=PARALLEL_PIECES))
 
     def entries_for(
         self,
@@ -198,7 +191,7 @@ class Catalog:
         filled = self._reader.filled_folders(topic_folder(topic.topic, topic.topic_id))
         doubted = [one for one in missing if str(one.partition) in filled]
         # The first objects of a partition may have been written since: the manifest before them.
-        again = dict(zip(doubted, self._in_parallel(self._load_manifest, doubted), strict=True))
+        again = dict(zip(doubted, in_parallel(self._load_manifest, doubted), strict=True))
         now = self._load_topic(TopicFolder(topic=topic.topic, topic_id=topic.topic_id))
         if now is None or now.is_deleted:
             raise ObjectNotFound(
@@ -224,7 +217,7 @@ class Catalog:
 
     def load_pages(self, pages: Sequence[PageRef]) -> dict[str, tuple[SegmentEntry, ...]]:
         """The entries of sealed pages by page key. Raises CorruptFile if one is damaged."""
-        loaded = self._in_parallel(self._load_page, pages)
+        loaded = in_parallel(self._load_page, pages)
         return {page.key: entries for page, entries in zip(pages, loaded, strict=True)}
 
     # --- topics ------------------------------------------------------------------------------
@@ -233,7 +226,7 @@ class Catalog:
         folders = list_topic_folders(self._reader)
         wanted = _wants(selection)
         chosen = [folder for folder in folders if wanted(folder.topic)]
-        loaded = self._in_parallel(self._load_topic, chosen)
+        loaded = in_parallel(self._load_topic, chosen)
         topics: dict[str, TopicInfo] = {}
         for folder, found in zip(chosen, loaded, strict=True):
             topic = found or self._unless_purged(folder)
@@ -304,7 +297,7 @@ class Catalog:
             for name in filled
             if name.isdecimal()
         ]
-        manifests = self._in_parallel(self._load_manifest, partitions)
+        manifests = in_parallel(self._load_manifest, partitions)
         if TOPIC_FILE not in filled and not any(manifests):
             return None
         again = self._load_topic(folder)
@@ -334,15 +327,6 @@ class Catalog:
                 yield
             except (CorruptFile, UnsupportedFormat) as error:
                 raise type(error)(f"{self._reader.url}/{error}") from error
-
-    def _in_parallel(
-        self, load: Callable[[T], R], wanted: Iterable[T], *, threads: int = PARALLEL_READS
-    ) -> list[R]:
-        todo = list(wanted)
-        if len(todo) < 2:
-            return [load(one) for one in todo]
-        with ThreadPoolExecutor(min(threads, len(todo))) as pool:
-            return list(pool.map(load, todo))
 
 
 def _wants(selection: Selection) -> Callable[[str], bool]:

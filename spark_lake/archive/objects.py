@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from strandline.spark_lake.options.options import S3Options
 from strandline.storage.errors import (
@@ -34,14 +35,19 @@ from strandline.storage.extras import how_to_install
 from strandline.storage.remote.object_store.local_names import CONTINUATION, key_of, path_of
 from strandline.storage.remote.s3.signing import urls_like
 
+T = TypeVar("T")
+R = TypeVar("R")
+
 # s3fs tries each call this often, botocore below it once. The defaults of both multiply to 125
 # attempts, which makes a server that is away look like a hanging query.
 ATTEMPTS_MAX = 3
 CONNECT_TIMEOUT_S = 5
 # Silence on the socket, not the length of a transfer.
 READ_TIMEOUT_S = 30
-# Connections of one process; the planner reads manifests sixteen at a time.
+# Connections of one process.
 CONNECTIONS_MAX = 32
+# Requests in flight while planning: enough to hide S3's latency, few enough for one process.
+PARALLEL_READS = 16
 
 # Buckets whose region a process keeps in mind.
 REGIONS_MAX = 1000
@@ -75,6 +81,16 @@ def naming_later_formats(url: str) -> Iterator[None]:
         raise UnsupportedFormat(
             f"{error}; it lies in {url}: update strandline where the driver and the executors run"
         ) from error
+
+
+def in_parallel(
+    load: Callable[[T], R], wanted: Sequence[T], *, threads: int = PARALLEL_READS
+) -> list[R]:
+    """The results in the order of `wanted`; raises the first error of `load`."""
+    if len(wanted) < 2:
+        return [load(one) for one in wanted]
+    with ThreadPoolExecutor(min(threads, len(wanted))) as pool:
+        return list(pool.map(load, wanted))
 
 
 class FileSystem(Protocol):

@@ -8,11 +8,9 @@ of today may have as well. The first bytes of the first segment of a partition t
 from __future__ import annotations
 
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 
-from strandline.spark_lake.archive.catalog import PARALLEL_READS
-from strandline.spark_lake.archive.objects import ObjectReader
+from strandline.spark_lake.archive.objects import ObjectReader, in_parallel
 from strandline.spark_lake.plan.splits import SegmentSlice, Split
 from strandline.storage.errors import ObjectNotFound
 from strandline.storage.model import TopicPartition
@@ -48,18 +46,16 @@ def old_partitions(splits: Iterable[Split], reader: ObjectReader) -> frozenset[T
         name: known for name in names.values() if (known := _known.get(name)) is not None
     }
     asked = [one for one in doubted if names[one] not in is_old_by_name]
-    if asked:
-        with ThreadPoolExecutor(min(PARALLEL_READS, len(asked))) as pool:
-            begins = list(pool.map(lambda one: _begin(doubted[one], reader), asked))
-        answered = {
-            names[one]: is_old(begin)
-            for one, begin in zip(asked, begins, strict=True)
-            if begin is not None
-        }
-        is_old_by_name |= answered
-        if len(_known) + len(answered) > KNOWN_MAX:
-            _known.clear()
-        _known.update(islice(answered.items(), KNOWN_MAX))
+    begins = in_parallel(lambda one: _begin(doubted[one], reader), asked)
+    answered = {
+        names[one]: is_old(begin)
+        for one, begin in zip(asked, begins, strict=True)
+        if begin is not None
+    }
+    is_old_by_name |= answered
+    if len(_known) + len(answered) > KNOWN_MAX:
+        _known.clear()
+    _known.update(islice(answered.items(), KNOWN_MAX))
     return frozenset(one for one, name in names.items() if is_old_by_name.get(name, False))
 
 

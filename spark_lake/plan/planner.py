@@ -17,15 +17,15 @@ Planning is deterministic: the same manifests and options give the same splits, 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from strandline.spark_lake.options.bound_options import AtOffset, Bound, Edge
 from strandline.spark_lake.options.options import SPLIT_BYTES_MIN
 from strandline.spark_lake.plan.splits import (
     WINDOW_BYTES,
-    Candidate,
+    SegmentSlice,
     Split,
     SplitSizes,
     cut,
@@ -65,19 +65,6 @@ class Skip(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionScan:
-    """One selected partition, ready to be planned.
-
-    `pages` holds the entries of those sealed pages that `wanted_pages` named.
-    """
-
-    manifest: Manifest
-    offsets: OffsetRange
-    limits: RowLimits
-    pages: Mapping[str, Sequence[SegmentEntry]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Skipped:
     """Segments left out and their bytes; of segments that are read, only chunks and bytes."""
 
@@ -95,12 +82,12 @@ class Skipped:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
+class SelectedSegments:
     """The selected segments of one partition, and the skipped ones by reason."""
 
     manifest: Manifest
     limits: RowLimits
-    candidates: tuple[Candidate, ...]
+    segments: tuple[SegmentSlice, ...]
     skipped: Mapping[Skip, Skipped]
 
     @property
@@ -109,7 +96,7 @@ class Selection:
 
     @property
     def size_bytes(self) -> int:
-        return sum(candidate.size_bytes for candidate in self.candidates)
+        return sum(one.size_bytes for one in self.segments)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +166,7 @@ class ScanPlan:
 
 
 def assemble(
-    selections: Sequence[Selection],
+    selections: Sequence[SelectedSegments],
     *,
     totals: Iterable[Manifest],
     sizes: SplitSizes,
@@ -191,7 +178,7 @@ def assemble(
         split_bytes = max(SPLIT_BYTES_MIN, min(sizes.split_bytes, bytes_planned // splits_min))
         sizes = replace(sizes, split_bytes=split_bytes)
     if sizes.task_slots is not None:
-        wanted = [one.size_bytes for one in selections if one.candidates]
+        wanted = [one.size_bytes for one in selections if one.segments]
         sizes = replace(sizes, split_bytes=suited_bytes(wanted, sizes.task_slots))
     splits = _cut_all(selections, sizes)
     if len(splits) < splits_min:
@@ -223,41 +210,39 @@ def assemble(
     )
 
 
-def _cut_all(selections: Sequence[Selection], sizes: SplitSizes) -> list[Split]:
+def _cut_all(selections: Sequence[SelectedSegments], sizes: SplitSizes) -> list[Split]:
     splits: list[Split] = []
     for one in selections:
-        splits += cut(
-            one.candidates, one.topic_partition, one.limits, sizes, first_index=len(splits)
-        )
+        splits += cut(one.segments, one.topic_partition, one.limits, sizes, first_index=len(splits))
     return splits
 
 
-def _offset_count(selection: Selection) -> int:
+def _offset_count(selection: SelectedSegments) -> int:
     limits = selection.limits
     return sum(
         min(one.entry.end_offset, limits.end_offset)
         - max(one.entry.base_offset, limits.start_offset)
-        for one in selection.candidates
+        for one in selection.segments
     )
 
 
-def _partition_plan(manifest: Manifest, selection: Selection | None) -> PartitionPlan:
-    candidates = selection.candidates if selection is not None else ()
+def _partition_plan(manifest: Manifest, selection: SelectedSegments | None) -> PartitionPlan:
+    segments = selection.segments if selection is not None else ()
     chunks_planned = sum(
         _reckoned_chunks(one.size_bytes) if one.ranges is None else len(one.ranges)
-        for one in candidates
+        for one in segments
     )
     chunks_total = sum(
         max(page.segment_count, _reckoned_chunks(page.size_bytes)) for page in manifest.pages
     ) + sum(_reckoned_chunks(entry.size_bytes) for entry in manifest.segments)
     return PartitionPlan(
         topic_partition=manifest.topic_id_partition.topic_partition,
-        segments_planned=len(candidates),
+        segments_planned=len(segments),
         segments_total=manifest.segment_count,
         chunks_planned=chunks_planned,
         # What is reckoned by size is too little where statistics tell of smaller chunks.
         chunks_total=max(chunks_total, chunks_planned),
-        bytes_planned=sum(one.size_bytes for one in candidates),
+        bytes_planned=sum(one.size_bytes for one in segments),
         bytes_total=manifest.size_bytes,
         windows_total=sum(
             page.segment_count + page.size_bytes // WINDOW_BYTES for page in manifest.pages
@@ -273,8 +258,10 @@ def _reckoned_chunks(size_bytes: int) -> int:
 # --- bounds -----------------------------------------------------------------------------------
 
 
-def archived_range(manifest: Manifest) -> OffsetRange:
-    """What can be read: from the log start to where the archive ends."""
+def archived_range(manifest: Manifest | None) -> OffsetRange:
+    """The readable offsets: from the log start to the archive's end; [0, 0) without a manifest."""
+    if manifest is None:
+        return OffsetRange(start_offset=0, end_offset=0)
     start = max(manifest.log_start_offset, manifest.first_offset)
     return OffsetRange(start_offset=start, end_offset=max(start, manifest.end_offset))
 
@@ -284,10 +271,10 @@ def explicit_offset(
 ) -> Offset | None:
     """The offset that a bound without a timestamp means; None for one with.
 
-    A partition without a manifest has the range [0, 0). With `strict` (failOnDataLoss) an offset
+    With `strict` (failOnDataLoss) an offset
     outside the archive is refused: rows that were asked for would be missing. Else it is moved.
     """
-    available = archived_range(manifest) if manifest else OffsetRange(start_offset=0, end_offset=0)
+    available = archived_range(manifest)
     if bound is Edge.EARLIEST:
         return available.start_offset
     if bound is Edge.LATEST:
@@ -312,38 +299,47 @@ def wanted_pages(manifest: Manifest, offsets: OffsetRange, limits: RowLimits) ->
     return [page for page in manifest.pages if _reason(page, offsets, limits) is None]
 
 
-def select(scan: PartitionScan) -> Selection:
-    """The segments that may hold wanted rows, as far as the manifest tells."""
-    candidates: list[Candidate] = []
+def select(
+    manifest: Manifest,
+    offsets: OffsetRange,
+    limits: RowLimits,
+    pages: Mapping[str, Sequence[SegmentEntry]],
+) -> SelectedSegments:
+    """The segments that may hold wanted rows, as far as the manifest tells.
+
+    `pages` holds the entries of those sealed pages that `wanted_pages` named.
+    """
+    segments: list[SegmentSlice] = []
     segment_counts: Counter[Skip] = Counter()
     sizes_bytes: Counter[Skip] = Counter()
-    for page in scan.manifest.pages:
-        reason = _reason(page, scan.offsets, scan.limits)
-        if reason is not None:
+    entries: list[SegmentEntry] = []
+    for page in manifest.pages:
+        reason = _reason(page, offsets, limits)
+        if reason is None:
+            entries += pages[page.key]
+        else:
             segment_counts[reason] += page.segment_count
             sizes_bytes[reason] += page.size_bytes
-    for entry in _entries(scan):
-        reason = _reason(entry, scan.offsets, scan.limits)
+    for entry in (*entries, *manifest.segments):
+        reason = _reason(entry, offsets, limits)
         if reason is None:
-            candidates.append(Candidate(entry=entry))
+            segments.append(SegmentSlice.whole(entry))
         else:
             segment_counts[reason] += 1
             sizes_bytes[reason] += entry.size_bytes
-    return Selection(
-        manifest=scan.manifest,
-        limits=_limits_within(scan),
-        candidates=tuple(candidates),
+    return SelectedSegments(
+        manifest=manifest,
+        limits=replace(
+            limits,
+            start_offset=max(offsets.start_offset, limits.start_offset),
+            end_offset=min(offsets.end_offset, limits.end_offset),
+        ),
+        segments=tuple(segments),
         skipped={
             reason: Skipped(segment_count=count, size_bytes=sizes_bytes[reason])
             for reason, count in segment_counts.items()
         },
     )
-
-
-def _entries(scan: PartitionScan) -> Iterator[SegmentEntry]:
-    for page in wanted_pages(scan.manifest, scan.offsets, scan.limits):
-        yield from scan.pages[page.key]
-    yield from scan.manifest.segments
 
 
 def _reason(part: PageRef | SegmentEntry, offsets: OffsetRange, limits: RowLimits) -> Skip | None:
@@ -358,15 +354,6 @@ def _reason(part: PageRef | SegmentEntry, offsets: OffsetRange, limits: RowLimit
     if start_ms > limits.last_timestamp_ms or start_ms > part.max_timestamp_ms:
         return Skip.TIMES
     return None
-
-
-def _limits_within(scan: PartitionScan) -> RowLimits:
-    return RowLimits(
-        start_offset=max(scan.offsets.start_offset, scan.limits.start_offset),
-        end_offset=min(scan.offsets.end_offset, scan.limits.end_offset),
-        start_timestamp_ms=scan.limits.start_timestamp_ms,
-        last_timestamp_ms=scan.limits.last_timestamp_ms,
-    )
 
 
 def readable_size(size_bytes: int) -> str:

@@ -89,6 +89,14 @@ class SegmentSlice:
     end_position: Position
     ranges: tuple[ChunkRange, ...] | None = None
 
+    @classmethod
+    def whole(
+        cls, entry: SegmentEntry, ranges: tuple[ChunkRange, ...] | None = None
+    ) -> SegmentSlice:
+        """The whole segment, or its wanted chunks if they are known."""
+        end_position = entry.size_bytes
+        return cls(entry=entry, start_position=0, end_position=end_position, ranges=ranges)
+
     @property
     def is_open(self) -> bool:
         """Whether this is a piece of the open segment."""
@@ -120,29 +128,6 @@ class Split:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
-    """A segment that is to be read: whole, or its wanted chunks if they are known."""
-
-    entry: SegmentEntry
-    ranges: tuple[ChunkRange, ...] | None = None
-
-    @property
-    def size_bytes(self) -> int:
-        if self.ranges is not None:
-            return sum(part.size_bytes for part in self.ranges)
-        return self.entry.size_bytes
-
-    def whole(self) -> SegmentSlice:
-        """All of it as one slice."""
-        return SegmentSlice(
-            entry=self.entry,
-            start_position=0,
-            end_position=self.entry.size_bytes,
-            ranges=self.ranges,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SplitSizes:
     """Size limits of splits."""
 
@@ -161,21 +146,21 @@ def suited_bytes(sizes_bytes: Sequence[int], task_slots: int) -> int:
 
 
 def cut(
-    candidates: Sequence[Candidate],
+    segments: Sequence[SegmentSlice],
     partition: TopicPartition,
     limits: RowLimits,
     sizes: SplitSizes,
     *,
     first_index: int,
 ) -> Iterator[Split]:
-    """The splits of one partition, numbered from `first_index`; `limits` are its rows."""
+    """Cuts the whole `segments` of one partition into splits, numbered from `first_index`."""
     cuts: Iterator[tuple[tuple[SegmentSlice, ...], RowLimits]]
     if sizes.records_max is None and sizes.task_slots is not None:
-        cuts = ((slices, limits) for slices in _evenly(candidates, sizes.split_bytes))
+        cuts = ((slices, limits) for slices in _evenly(segments, sizes.split_bytes))
     elif sizes.records_max is None:
-        cuts = ((slices, limits) for slices in _by_bytes(candidates, sizes.split_bytes))
+        cuts = ((slices, limits) for slices in _by_bytes(segments, sizes.split_bytes))
     else:
-        cuts = _by_records(candidates, limits, sizes.records_max, sizes.split_bytes)
+        cuts = _by_records(segments, limits, sizes.records_max, sizes.split_bytes)
     for index, (slices, own_limits) in enumerate(cuts, first_index):
         yield Split(index=index, topic_partition=partition, slices=slices, limits=own_limits)
 
@@ -184,13 +169,13 @@ def cut(
 
 
 def _by_bytes(
-    candidates: Sequence[Candidate], split_bytes: int
+    segments: Sequence[SegmentSlice], split_bytes: int
 ) -> Iterator[tuple[SegmentSlice, ...]]:
     """Slices gathered up to `split_bytes`; a single slice is larger only if one chunk is."""
     gathered: list[SegmentSlice] = []
     gathered_bytes = 0
-    for candidate in candidates:
-        for piece in _slices(candidate, split_bytes):
+    for segment in segments:
+        for piece in _slices(segment, split_bytes):
             if gathered and gathered_bytes + piece.size_bytes > split_bytes:
                 yield tuple(gathered)
                 gathered, gathered_bytes = [], 0
@@ -201,15 +186,15 @@ def _by_bytes(
 
 
 def _evenly(
-    candidates: Sequence[Candidate], split_bytes: int
+    segments: Sequence[SegmentSlice], split_bytes: int
 ) -> Iterator[tuple[SegmentSlice, ...]]:
     """As many as are needed of `split_bytes`, of an eighth or a quarter more or less at most."""
     fine_bytes = max(1, split_bytes // 8)
     slices: list[SegmentSlice] = []
-    for one in candidates:
-        # Who reads a part has to ask for the statistics.
+    for one in segments:
+        # A task that reads a part needs the statistics.
         is_small = one.size_bytes <= 2 * fine_bytes
-        slices += (one.whole(),) if is_small else _slices(one, fine_bytes)
+        slices += (one,) if is_small else _slices(one, fine_bytes)
     total_bytes = sum(piece.size_bytes for piece in slices)
     count = max(1, -(-total_bytes // split_bytes))
     gathered: list[SegmentSlice] = []
@@ -238,13 +223,13 @@ def _joined(left: SegmentSlice, right: SegmentSlice) -> SegmentSlice:
     return replace(left, end_position=right.end_position, ranges=ranges)
 
 
-def _slices(candidate: Candidate, split_bytes: int) -> Iterator[SegmentSlice]:
-    if candidate.ranges is not None:
-        return _between_chunks(candidate, candidate.ranges, split_bytes)
+def _slices(segment: SegmentSlice, split_bytes: int) -> Iterator[SegmentSlice]:
+    if segment.ranges is not None:
+        return _between_chunks(segment.entry, segment.ranges, split_bytes)
     # A piece has no statistics to cut it by.
-    if candidate.entry.size_bytes <= split_bytes or isinstance(candidate.entry, OpenPiece):
-        return iter((candidate.whole(),))
-    return _by_position(candidate.entry, split_bytes)
+    if segment.size_bytes <= split_bytes or segment.is_open:
+        return iter((segment,))
+    return _by_position(segment.entry, split_bytes)
 
 
 def _by_position(entry: SegmentEntry, split_bytes: int) -> Iterator[SegmentSlice]:
@@ -259,17 +244,17 @@ def _by_position(entry: SegmentEntry, split_bytes: int) -> Iterator[SegmentSlice
 
 
 def _between_chunks(
-    candidate: Candidate, ranges: Sequence[ChunkRange], split_bytes: int
+    entry: SegmentEntry, ranges: Sequence[ChunkRange], split_bytes: int
 ) -> Iterator[SegmentSlice]:
     gathered: list[ChunkRange] = []
     for part in ranges:
         size_bytes = sum(one.size_bytes for one in gathered)
         if gathered and size_bytes + part.size_bytes > split_bytes:
-            yield _slice_of(candidate.entry, gathered)
+            yield _slice_of(entry, gathered)
             gathered = []
         gathered.append(part)
     if gathered:
-        yield _slice_of(candidate.entry, gathered)
+        yield _slice_of(entry, gathered)
 
 
 def _slice_of(entry: SegmentEntry, ranges: Sequence[ChunkRange]) -> SegmentSlice:
@@ -285,16 +270,16 @@ def _slice_of(entry: SegmentEntry, ranges: Sequence[ChunkRange]) -> SegmentSlice
 
 
 def _by_records(
-    candidates: Sequence[Candidate], limits: RowLimits, records_max: int, split_bytes: int
+    segments: Sequence[SegmentSlice], limits: RowLimits, records_max: int, split_bytes: int
 ) -> Iterator[tuple[tuple[SegmentSlice, ...], RowLimits]]:
     gathered: list[SegmentSlice] = []
     offsets_left, bytes_left = records_max, float(split_bytes)
     start = end = limits.start_offset
-    for candidate in candidates:
-        entry = candidate.entry
+    for segment in segments:
+        entry = segment.entry
         at = max(entry.base_offset, limits.start_offset)
         last = min(entry.end_offset, limits.end_offset)
-        bytes_per_offset = candidate.size_bytes / max(1, last - at)
+        bytes_per_offset = segment.size_bytes / max(1, last - at)
         while at < last:
             if gathered and (offsets_left < 1 or bytes_left < bytes_per_offset):
                 yield tuple(gathered), replace(limits, start_offset=start, end_offset=end)
@@ -302,7 +287,7 @@ def _by_records(
                 offsets_left, bytes_left = records_max, float(split_bytes)
             start = start if gathered else at
             step = min(offsets_left, last - at, max(1, int(bytes_left / max(bytes_per_offset, 1))))
-            gathered.append(candidate.whole())
+            gathered.append(segment)
             at += step
             end = at
             offsets_left -= step

@@ -11,10 +11,9 @@ and that one chunk is read:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
-from strandline.spark_lake.archive.catalog import PARALLEL_READS, Catalog, LakePartition
-from strandline.spark_lake.archive.objects import ObjectReader
+from strandline.spark_lake.archive.catalog import Catalog, LakePartition
+from strandline.spark_lake.archive.objects import ObjectReader, in_parallel
 from strandline.spark_lake.archive.segments import (
     LogReader,
     SegmentMeta,
@@ -42,21 +41,14 @@ class BoundsResolver:
 
     def resolve_all(self, partitions: Sequence[LakePartition]) -> dict[TopicPartition, OffsetRange]:
         """The range of each, asked for in parallel; raises what `resolve` raises."""
-        if not partitions:
-            return {}
-        with ThreadPoolExecutor(min(PARALLEL_READS, len(partitions))) as pool:
-            ranges = list(pool.map(self.resolve, partitions))
+        ranges = in_parallel(self.resolve, partitions)
         return {one.topic_partition: found for one, found in zip(partitions, ranges, strict=True)}
 
     def resolve(self, partition: LakePartition) -> OffsetRange:
         """Raises InvalidConfig if the options ask for what the archive does not have."""
         start = self._offset(self._options.start, partition)
         end = self._offset(self._options.end, partition)
-        available = (
-            archived_range(partition.manifest)
-            if partition.manifest
-            else OffsetRange(start_offset=0, end_offset=0)
-        )
+        available = archived_range(partition.manifest)
         if start is not None and end is not None and start > end:
             raise InvalidConfig(
                 f"options {self._options.start.option} and {self._options.end.option}:"

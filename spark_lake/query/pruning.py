@@ -11,15 +11,13 @@ are as large as they should be; for many, each task does it for its own segments
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from strandline.spark_lake.archive.catalog import PARALLEL_READS
-from strandline.spark_lake.archive.objects import ObjectReader
+from strandline.spark_lake.archive.objects import ObjectReader, in_parallel
 from strandline.spark_lake.archive.segments import SegmentMeta, chunk_ranges, whole_segment
-from strandline.spark_lake.plan.planner import Selection, Skip, Skipped
-from strandline.spark_lake.plan.splits import Candidate, ChunkRange, OpenPiece, SegmentSlice
+from strandline.spark_lake.plan.planner import SelectedSegments, Skip, Skipped
+from strandline.spark_lake.plan.splits import ChunkRange, OpenPiece, SegmentSlice
 from strandline.storage.records.columns.columns import RowLimits
 from strandline.storage.remote.manifest.entries import SegmentEntry
 
@@ -99,53 +97,51 @@ def _lacks(meta: SegmentMeta, keys: Collection[bytes]) -> bool:
 
 
 def prune_selections(
-    selections: Sequence[Selection], reader: ObjectReader, keys: Keys = None
-) -> tuple[Selection, ...]:
+    selections: Sequence[SelectedSegments], reader: ObjectReader, keys: Keys = None
+) -> tuple[SelectedSegments, ...]:
     """The same selections with chunks known where that is worth a request; unchanged if too many.
 
     Raises what `prune` raises.
     """
     asked = [
-        (candidate.entry, one.limits)
+        (segment, one.limits)
         for one in selections
-        for candidate in one.candidates
-        if is_worth_it(candidate.entry, one.limits, keys)
+        for segment in one.segments
+        if is_worth_it(segment.entry, one.limits, keys)
     ]
     if not 0 < len(asked) <= PLANNED_METAS_MAX:
         return tuple(selections)
 
-    def pruned(wanted: tuple[SegmentEntry, RowLimits]) -> Pruned:
-        entry, limits = wanted
-        return prune(SegmentMeta(reader, entry), Candidate(entry=entry).whole(), limits, keys)
+    def pruned(wanted: tuple[SegmentSlice, RowLimits]) -> Pruned:
+        segment, limits = wanted
+        return prune(SegmentMeta(reader, segment.entry), segment, limits, keys)
 
-    with ThreadPoolExecutor(min(PARALLEL_READS, len(asked))) as pool:
-        found = dict(
-            zip((entry.log_key for entry, _ in asked), pool.map(pruned, asked), strict=True)
-        )
+    names = [segment.entry.log_key for segment, _ in asked]
+    found = dict(zip(names, in_parallel(pruned, asked), strict=True))
     return tuple(_with_pruned(one, found) for one in selections)
 
 
-def _with_pruned(selection: Selection, found: dict[str, Pruned]) -> Selection:
+def _with_pruned(selection: SelectedSegments, found: dict[str, Pruned]) -> SelectedSegments:
     skipped = dict(selection.skipped)
-    left: list[Candidate] = []
-    for candidate in selection.candidates:
-        known = found.get(candidate.entry.log_key)
+    left: list[SegmentSlice] = []
+    for segment in selection.segments:
+        known = found.get(segment.entry.log_key)
         if known is None:
-            left.append(candidate)
+            left.append(segment)
             continue
-        after = Candidate(entry=candidate.entry, ranges=known.ranges)
+        after = replace(segment, ranges=known.ranges)
         if known.ranges:
             left.append(after)
         reason = known.skip or Skip.CHUNKS
-        if after.size_bytes < candidate.size_bytes:
+        if after.size_bytes < segment.size_bytes:
             skipped[reason] = skipped.get(reason, Skipped()).plus(
                 Skipped(
                     segment_count=0 if known.ranges else 1,
-                    size_bytes=candidate.size_bytes - after.size_bytes,
+                    size_bytes=segment.size_bytes - after.size_bytes,
                     chunk_count=known.chunks_skipped,
                 )
             )
-    return replace(selection, candidates=tuple(left), skipped=skipped)
+    return replace(selection, segments=tuple(left), skipped=skipped)
 
 
 def _has_offset(part: ChunkRange, limits: RowLimits) -> bool:

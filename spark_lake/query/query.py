@@ -23,8 +23,8 @@ from strandline.spark_lake.archive.objects import ObjectReader
 from strandline.spark_lake.options.options import CORRUPT_COLUMN, SPLIT_BYTES, LakeOptions
 from strandline.spark_lake.plan.planner import (
     OffsetRange,
-    PartitionScan,
     ScanPlan,
+    SelectedSegments,
     assemble,
     select,
     wanted_pages,
@@ -120,9 +120,7 @@ class Query:
         """The plan for these offsets of the partitions that are named in `ranges`."""
         made = assemble(
             prune_selections(
-                [select(scan) for scan in self._scans(Catalog(reader), selected, ranges)],
-                reader,
-                self.predicate.keys,
+                self._selected(Catalog(reader), selected, ranges), reader, self.predicate.keys
             ),
             totals=[one.manifest for one in selected if one.manifest is not None],
             sizes=self._sizes(),
@@ -203,12 +201,12 @@ class Query:
             task_slots=None if self.sizes_are_given else self.task_slots,
         )
 
-    def _scans(
+    def _selected(
         self,
         catalog: Catalog,
         selected: Sequence[LakePartition],
         ranges: Mapping[TopicPartition, OffsetRange],
-    ) -> list[PartitionScan]:
+    ) -> list[SelectedSegments]:
         limits = self.predicate.limits
         archived = [
             (one.manifest, ranges[one.topic_partition])
@@ -218,10 +216,7 @@ class Query:
         pages = catalog.load_pages(
             [page for manifest, found in archived for page in wanted_pages(manifest, found, limits)]
         )
-        return [
-            PartitionScan(manifest=manifest, offsets=found, limits=limits, pages=pages)
-            for manifest, found in archived
-        ]
+        return [select(manifest, found, limits, pages) for manifest, found in archived]
 
     def _tell_task(self, split: Split, report: TaskReport) -> None:
         fields: dict[str, str | int] = {"scan": self._scan_id, "split": split.index}

@@ -33,7 +33,7 @@ from strandline.spark_lake.archive.segments import (
 from strandline.spark_lake.archive.split_prefetch import LogRange, SplitPrefetch
 from strandline.spark_lake.options.options import CORRUPT_COLUMN
 from strandline.spark_lake.plan.planner import OffsetRange
-from strandline.spark_lake.plan.splits import Candidate, OpenPiece, SegmentSlice, Split
+from strandline.spark_lake.plan.splits import OpenPiece, SegmentSlice, Split
 from strandline.spark_lake.query.arrow import ArrowEncoder
 from strandline.spark_lake.query.pruning import Keys, prune
 from strandline.spark_lake.query.row_filter import RowFilter
@@ -177,7 +177,7 @@ class SplitScan:
         again = self._with(
             replace(
                 self._split,
-                slices=tuple(Candidate(entry=entry).whole() for entry in entries),
+                slices=tuple(map(SegmentSlice.whole, entries)),
                 limits=replace(
                     limits,
                     start_offset=max(limits.start_offset, offsets.start_offset),

@@ -115,7 +115,7 @@ def compare(position: StreamOffsets, archived: Sequence[LakePartition]) -> Stand
     losses: list[DataLoss] = []
     for one in archived:
         partition = one.topic_partition
-        available = _available(one.manifest)
+        available = archived_range(one.manifest)
         at = position.offsets.get(partition)
         known_id = position.topic_ids.get(partition.topic)
         if at is not None and known_id is not None and known_id != one.partition.topic_id:
@@ -222,10 +222,6 @@ def up_to(target: StreamOffsets, standing: Standing, *, known: StreamOffsets) ->
     topic_ids = {name: one for name, one in standing.position.topic_ids.items() if name in topics}
     position = StreamOffsets(offsets=offsets, topic_ids=topic_ids)
     return Standing(position=position, waiting=waiting, losses=standing.losses)
-
-
-def _available(manifest: Manifest | None) -> OffsetRange:
-    return archived_range(manifest) if manifest else OffsetRange(start_offset=0, end_offset=0)
 
 
 def _known_end(manifest: Manifest | None) -> Offset:

@@ -5,7 +5,7 @@ A `ValuePlan` holds the texts of the schemas, and is what executors get; each ma
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from strandline.spark_lake.options.selection_options import Assign, Selection, Subscribe
@@ -78,12 +78,12 @@ def plan_values(options: ValueOptions, selection: Selection) -> ValuePlan | None
                     "option valueSchema is missing: valueFormat=json needs the columns, such as"
                     " 'origin STRING, dep_time INT'"
                 )
-            return _with(plan, schema=options.schema)
+            return _checked(plan, schema=options.schema)
         case ValueFormat.AVRO:
             if options.schema is not None:
-                return _with(plan, schema=options.schema)
+                return _checked(plan, schema=options.schema)
             asked, found = _registered(registry, options, selection, serialized=False)
-            return _with(plan, schema=schema_of_registry(asked, found))
+            return _checked(plan, schema=schema_of_registry(asked, found))
         case ValueFormat.PROTOBUF:
             if options.descriptors is not None:
                 descriptors = read_descriptors(options.descriptors)
@@ -92,30 +92,21 @@ def plan_values(options: ValueOptions, selection: Selection) -> ValuePlan | None
                         "option valueMessage is missing: the full name of the message, such as"
                         " shop.Order"
                     )
-                return _with(plan, descriptors=descriptors, message=options.message)
+                return _checked(plan, descriptors=descriptors, message=options.message)
             asked, found = _registered(registry, options, selection, serialized=True)
             imported = referred(asked, found, serialized=True)
             descriptors = descriptors_of_file(
                 found.text, imported=[(name, one.text) for name, one in imported]
             )
             message = options.message or first_message(descriptors)
-            return _with(plan, descriptors=descriptors, message=message)
+            return _checked(plan, descriptors=descriptors, message=message)
         case _:
             return plan
 
 
-def _with(
-    plan: ValuePlan, *, schema: str = "", descriptors: bytes = b"", message: str = ""
-) -> ValuePlan:
-    made = ValuePlan(
-        format=plan.format,
-        errors=plan.errors,
-        registry=plan.registry,
-        schema=schema,
-        descriptors=descriptors,
-        message=message,
-    )
-    made.decoder()  # what is wrong with the schema is said now, not by a task
+def _checked(plan: ValuePlan, **schema: Any) -> ValuePlan:
+    made = replace(plan, **schema)
+    made.decoder()  # a wrong schema is refused here, not by a task
     return made
 
 

@@ -13,7 +13,6 @@ import pytest
 from strandline.spark_lake.options.bound_options import AtOffset, AtTimestamp, Edge
 from strandline.spark_lake.plan.planner import (
     OffsetRange,
-    PartitionScan,
     ScanPlan,
     Skip,
     Skipped,
@@ -24,7 +23,7 @@ from strandline.spark_lake.plan.planner import (
     select,
     wanted_pages,
 )
-from strandline.spark_lake.plan.splits import Candidate, ChunkRange, SplitSizes, cut
+from strandline.spark_lake.plan.splits import ChunkRange, SegmentSlice, SplitSizes, cut
 from strandline.spark_lake.query.arrow_scan import make_query
 from strandline.storage.errors import InvalidConfig
 from strandline.storage.model import EpochStart, TopicPartition
@@ -84,14 +83,9 @@ def planned(
     splits_min: int = 1,
     records_max: int | None = None,
 ) -> ScanPlan:
-    scan = PartitionScan(
-        manifest=manifest,
-        offsets=offsets or archived_range(manifest),
-        limits=limits or RowLimits(),
-        pages=pages or {},
-    )
+    offsets = offsets or archived_range(manifest)
     return assemble(
-        [select(scan)],
+        [select(manifest, offsets, limits or RowLimits(), pages or {})],
         totals=[manifest],
         sizes=SplitSizes(split_bytes=split_bytes, records_max=records_max),
         splits_min=splits_min,
@@ -100,12 +94,9 @@ def planned(
 
 def suited(slots: int, *manifests: Manifest) -> ScanPlan:
     """All of the partitions, in splits for so many tasks at once."""
-    scans = (
-        PartitionScan(manifest=one, offsets=archived_range(one), limits=RowLimits())
-        for one in manifests
-    )
+    selected = [select(one, archived_range(one), RowLimits(), {}) for one in manifests]
     sizes = SplitSizes(split_bytes=64 * MIB, task_slots=slots)
-    return assemble([select(scan) for scan in scans], totals=manifests, sizes=sizes)
+    return assemble(selected, totals=manifests, sizes=sizes)
 
 
 def bases(made: ScanPlan) -> list[list[int]]:
@@ -192,7 +183,7 @@ def test_of_pruned_segments_each_wanted_chunk_is_read_once_and_in_order(
 ) -> None:
     """The chunks are known, every other one is wanted."""
     pruned = [
-        Candidate(entry=one, ranges=tuple(chunk_of(one, number) for number in range(0, 10, 2)))
+        SegmentSlice.whole(one, tuple(chunk_of(one, number) for number in range(0, 10, 2)))
         for one in (entry(base, size_bytes=10 * MIB) for base in range(0, 1000, 100))
     ]
     sizes = SplitSizes(split_bytes=split_bytes, task_slots=task_slots)

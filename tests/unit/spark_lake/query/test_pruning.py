@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from strandline.spark_lake.archive.segments import SegmentMeta
-from strandline.spark_lake.plan.splits import Candidate, SegmentSlice
+from strandline.spark_lake.plan.splits import SegmentSlice
 from strandline.spark_lake.query.pruning import covers, prune
 from strandline.storage.records.columns.columns import RowLimits
 from strandline.storage.remote.segment.meta import ChunkStatistics, SegmentStatistics
@@ -55,7 +55,7 @@ class KnownMeta:
 def left(limits: RowLimits, piece: SegmentSlice | None = None) -> set[int]:
     """The chunks of which something is read."""
     meta = cast("SegmentMeta", KnownMeta())
-    found = prune(meta, piece or Candidate(entry=ENTRY).whole(), limits)
+    found = prune(meta, piece or SegmentSlice.whole(ENTRY), limits)
     return {
         offset // CHUNK_RECORDS
         for part in found.ranges
