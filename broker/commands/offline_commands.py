@@ -27,6 +27,8 @@ from strandline.broker.tools.commands.options import (
     add_repeated,
     add_yes,
 )
+from strandline.storage.errors import InvalidConfig
+from strandline.storage.extras import how_to_install
 
 if TYPE_CHECKING:
     from strandline.storage.remote.object_store.interface import ObjectStore
@@ -360,8 +362,10 @@ def _archive_show(options: argparse.Namespace) -> int:
 
 
 def _lake_plan(options: argparse.Namespace) -> int:
-    from strandline.spark_lake.query.plan_table import print_plan
-
+    try:
+        from strandline.spark_lake.query.plan_table import print_plan
+    except ImportError as error:
+        raise InvalidConfig(f"{error}; {how_to_install('lake')}") from error
     given = list(options.query_options)
     if options.endpoint_url:
         given.append(f"s3.endpoint.url={options.endpoint_url}")

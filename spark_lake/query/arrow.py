@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from strandline.spark_lake.options.options import CORRUPT_COLUMN, HEADERS_COLUMN
 from strandline.storage.errors import CorruptRecords
 from strandline.storage.model import TopicPartition
@@ -56,14 +58,10 @@ class ArrowEncoder:
 
         Raises CorruptRecords for a timestamp that Spark cannot hold.
         """
-        import pyarrow as pa
-
         arrays = [self._array(column, decoded) for column in self._columns]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _array(self, column: str, decoded: DecodedRecords) -> Any:
-        import pyarrow as pa
-
         rows = decoded.row_count
         match column:
             case "key":
@@ -88,8 +86,6 @@ class ArrowEncoder:
 
     def _constant(self, column: str, rows: int, value: str | int, kind: Any) -> Any:
         """The same value in every row; made once for the longest batch, then sliced."""
-        import pyarrow as pa
-
         known = self._constants.get(column)
         if known is None or len(known) < rows:
             known = pa.repeat(pa.scalar(value, kind), rows)
@@ -102,8 +98,6 @@ def schema_of(columns: Sequence[str], value_type: Any = None) -> Any:
 
     `value_type` is that of decoded values; None leaves them binary.
     """
-    import pyarrow as pa
-
     header = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
     kinds = {
         "key": pa.binary(),
@@ -133,27 +127,19 @@ def _microseconds(decoded: DecodedRecords) -> npt.NDArray[np.int64]:
 
 
 def _numbers(kind: Any, values: npt.NDArray[np.int64] | npt.NDArray[np.int32]) -> Any:
-    import pyarrow as pa
-
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)], 0)
 
 
 def _binary(kind: Any, column: BinaryColumn, rows: int) -> Any:
-    import pyarrow as pa
-
     buffers = [_bitmap(column.valid), pa.py_buffer(column.ends), pa.py_buffer(column.content)]
     return pa.Array.from_buffers(kind, rows, buffers, column.null_count)
 
 
 def _bitmap(valid: npt.NDArray[np.uint8] | None) -> Any:
-    import pyarrow as pa
-
     return None if valid is None else pa.py_buffer(valid)
 
 
 def _headers(headers: HeaderColumns, rows: int) -> Any:
-    import pyarrow as pa
-
     count = headers.header_count
     pairs = pa.StructArray.from_arrays(
         [_header_keys(headers), _binary(pa.binary(), headers.values, count)], ["key", "value"]
@@ -165,8 +151,6 @@ def _headers(headers: HeaderColumns, rows: int) -> Any:
 
 def _header_keys(headers: HeaderColumns) -> Any:
     """Header keys as text. What is no UTF-8 is replaced, as Java does, not passed on to the JVM."""
-    import pyarrow as pa
-
     keys = _binary(pa.binary(), headers.keys, headers.header_count)
     if headers.keys_are_ascii:
         return keys.view(pa.string())

@@ -23,7 +23,9 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
+from typing import Any, SupportsIndex, TypeAlias
+
+import pyarrow as pa
 
 from strandline.spark_lake.archive.objects import ObjectReader
 from strandline.spark_lake.options.given_options import nearest, option_texts
@@ -34,11 +36,7 @@ from strandline.spark_lake.plan.splits import Split
 from strandline.spark_lake.query.query import Query
 from strandline.spark_lake.query.query_log import read_fields, tell
 from strandline.storage.errors import InvalidConfig
-from strandline.storage.extras import how_to_install
 from strandline.storage.records.columns.vectorised import INT64_MAX, INT64_MIN
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 # Two threads keep the network and a core busy; more than four wait for each other's interpreter.
 THREADS_MAX = 4
@@ -90,11 +88,6 @@ def scan(
     Raises InvalidConfig for invalid arguments, a TierError for errors of the bucket; the reader
     raises the errors of `Query.read`.
     """
-    try:
-        import pyarrow as pa
-    except ImportError as error:
-        raise ImportError(f"{error}; {how_to_install('lake')}") from error
-
     query = make_query(path, topics, columns=columns, filters=filters, options=options)
     refuse_jvm(query, "scan")
     reader = query.open()
@@ -186,15 +179,9 @@ def read_in_order(
                 batches += 1
                 yield batch
         if not batches:
-            yield _empty(query.schema)
+            yield pa.RecordBatch.from_pylist([], schema=query.schema)
     finally:
         tell("scan read", read_fields(plan, rows, reader.statistics(), planning=planning))
-
-
-def _empty(schema: pa.Schema) -> pa.RecordBatch:
-    import pyarrow as pa
-
-    return pa.RecordBatch.from_pylist([], schema=schema)
 
 
 class _SplitThreads:

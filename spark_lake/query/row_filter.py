@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from strandline.spark_lake.plan.predicate import Comparison, Operator
 
 _FUNCTIONS = {
@@ -49,9 +52,6 @@ class RowFilter:
 
 
 def _mask(column: Any, one: Comparison) -> Any:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     if pa.types.is_integer(column.type):
         column = column.cast(pa.int64())  # a filter's numbers have as many bits
     if one.operator is Operator.NOT_NULL:

@@ -12,6 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
+from strandline.spark_lake.values.columns import ops
 from strandline.spark_lake.values.columns.value_columns import Columns, Layout, Node, NotHere
 
 
@@ -19,8 +22,6 @@ class AvroColumns:
     """One schema; used by one thread."""
 
     def __init__(self, layout: Layout, root: Node) -> None:
-        import numpy as np
-
         self._layout = layout
         self._program = np.array(layout.ops, np.int64)
         self._root = root
@@ -40,21 +41,7 @@ class AvroColumns:
         from strandline.spark_lake.values.columns import avro_kernel
 
         made = Columns.of(values, self._layout)
-        decoded = avro_kernel.decode_avro(
-            made.content,
-            made.ends,
-            made.present,
-            skip,
-            self._program,
-            made.start,
-            made.room,
-            made.count,
-            made.items,
-            made.numbers,
-            made.valid,
-            made.text_start,
-            made.text,
-        )
+        decoded = avro_kernel.decode_avro(made, skip, self._program)
         return made.whole_array(self._root, decoded)
 
 
@@ -65,16 +52,15 @@ def _compile(
     schema: Any, kind: Any, layout: Layout, named: dict[str, Any], *, in_list: bool
 ) -> Node:
     """Appends the ops of a schema. Raises NotHere."""
-    from strandline.spark_lake.values.columns import avro_kernel as k
 
     if isinstance(schema, list):
         if len(schema) != 2 or schema.count("null") != 1:
             raise NotHere
         null = schema.index("null")
-        union = [k.UNION, -1, null, 0]
+        union = [ops.UNION, -1, null, 0]
         layout.ops.append(union)
         node = _compile(schema[1 - null], kind, layout, named, in_list=in_list)
-        union[k.END] = len(layout.ops)
+        union[ops.END] = len(layout.ops)
         return node
     if isinstance(schema, str):
         schema = named.get(schema, {"type": schema})
@@ -84,27 +70,26 @@ def _compile(
     if name in ("record", "enum", "fixed"):
         named[schema["name"]] = schema
     op = _op(name, schema)
-    own = layout.add(op, in_list=in_list, has_bytes=op in (k.BYTES, k.FIXED))
+    own = layout.add(op, in_list=in_list, has_bytes=op in (ops.BYTES, ops.FIXED))
     children: list[Node] = []
-    if op == k.STRUCT:
+    if op == ops.STRUCT:
         for one, part in zip(schema["fields"], kind, strict=True):
             children.append(_compile(one["type"], part.type, layout, named, in_list=in_list))
-    elif op == k.LIST:
+    elif op == ops.LIST:
         if name == "map":
             children.append(_compile("string", kind.key_type, layout, named, in_list=True))
             children.append(_compile(schema["values"], kind.item_type, layout, named, in_list=True))
         else:
             children.append(_compile(schema["items"], kind.value_type, layout, named, in_list=True))
-            if _may_be_empty(children[0], k):
+            if _may_be_empty(children[0]):
                 raise NotHere
-        layout.ops.append([k.LIST_END, -1, 0, 0])
-    own[k.ARGUMENT] = {k.FIXED: schema.get("size", 0), k.ENUM: len(schema.get("symbols", ()))}.get(
-        op, 0
-    )
-    own[k.END] = len(layout.ops)
+        layout.ops.append([ops.LIST_END, -1, 0, 0])
+    sizes = {ops.FIXED: schema.get("size", 0), ops.ENUM: len(schema.get("symbols", ()))}
+    own[ops.ARGUMENT] = sizes.get(op, 0)
+    own[ops.END] = len(layout.ops)
     return Node(
         op=op,
-        column=own[k.COLUMN],
+        column=own[ops.COLUMN],
         kind=kind,
         children=tuple(children),
         symbols=tuple(schema.get("symbols", ())),
@@ -112,35 +97,34 @@ def _compile(
     )
 
 
-def _may_be_empty(item: Node, k: Any) -> bool:
+def _may_be_empty(item: Node) -> bool:
     """Whether an item may take no byte: then a few bytes could be any number of them."""
-    return item.op in (k.STRUCT, k.FIXED) and not any(
-        not _may_be_empty(child, k) for child in item.children
+    return item.op in (ops.STRUCT, ops.FIXED) and not any(
+        not _may_be_empty(child) for child in item.children
     )
 
 
 def _op(name: str, schema: Mapping[str, Any]) -> int:
-    from strandline.spark_lake.values.columns import avro_kernel as k
 
     logical = schema.get("logicalType")
     match name, logical:
         case "int", "date":
-            return k.INT
+            return ops.INT
         case "long", "timestamp-millis" | "timestamp-micros":
-            return k.LONG
+            return ops.LONG
     known = {
-        "int": k.INT,
-        "long": k.LONG,
-        "boolean": k.BOOL,
-        "float": k.FLOAT,
-        "double": k.DOUBLE,
-        "bytes": k.BYTES,
-        "string": k.BYTES,
-        "fixed": k.FIXED,
-        "enum": k.ENUM,
-        "record": k.STRUCT,
-        "array": k.LIST,
-        "map": k.LIST,
+        "int": ops.INT,
+        "long": ops.LONG,
+        "boolean": ops.BOOL,
+        "float": ops.FLOAT,
+        "double": ops.DOUBLE,
+        "bytes": ops.BYTES,
+        "string": ops.BYTES,
+        "fixed": ops.FIXED,
+        "enum": ops.ENUM,
+        "record": ops.STRUCT,
+        "array": ops.LIST,
+        "map": ops.LIST,
     }
     if name not in known or logical is not None:
         raise NotHere

@@ -4,7 +4,7 @@
     columns  numbers         i64, a stretch of `room[column]` from `start[column]`: values, or ends
              valid           u8, the same stretches: 1 is not null
              content         u8, a stretch as long as all values for each column of bytes
-             count           i64[column]: rows filled so far
+             counts          i64[column]: rows filled so far
 
 A value is one walk over the program. LIST stands in front of its items, LIST_END behind them goes
 back for the next item. A null skips its subtree and gives each column in it a null.
@@ -16,11 +16,12 @@ which decides; so this needs to be right, and never complete.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
+from strandline.spark_lake.values.columns import ops
 from strandline.storage.records.kernels.parts import (
-    Bytes,
-    Int32s,
     Int64s,
     compiled,
     copy_bytes,
@@ -28,85 +29,50 @@ from strandline.storage.records.kernels.parts import (
     read_varint,
 )
 
-# Fields of an op.
-OP = 0
-COLUMN = 1
-ARGUMENT = 2
-END = 3
+if TYPE_CHECKING:
+    from strandline.spark_lake.values.columns.value_columns import Columns
 
-INT = 0
-LONG = 1
-BOOL = 2
-FLOAT = 3
-DOUBLE = 4
-BYTES = 5  # a length, then as many bytes; also text
-FIXED = 6  # ARGUMENT bytes
-ENUM = 7  # below ARGUMENT
-STRUCT = 8  # its members follow
-UNION = 9  # ARGUMENT is the branch that is null, the other one follows; no column
-LIST = 10  # its items follow
-LIST_END = 11  # ARGUMENT is the op of the list
-
-DEPTH_MAX = 32
 _INT32_END = 1 << 31
 
 
 @inlined
-def fill_null(
-    program: Int64s,
-    first: int,
-    last: int,
-    start: Int64s,
-    room: Int64s,
-    count: Int64s,
-    numbers: Int64s,
-    valid: Bytes,
-) -> bool:
+def fill_null(program: Int64s, first: int, last: int, columns: Columns) -> bool:
     """A null for each column of these ops; false if there is no room."""
     at = first
     while at < last:
-        op = int(program[at, OP])
-        if op not in (UNION, LIST_END):
-            column = int(program[at, COLUMN])
-            row = int(count[column])
-            if row >= room[column]:
+        op = int(program[at, ops.OP])
+        if op not in (ops.UNION, ops.LIST_END):
+            column = int(program[at, ops.COLUMN])
+            row = int(columns.counts[column])
+            if row >= columns.room[column]:
                 return False
-            place = int(start[column]) + row
+            place = int(columns.start[column]) + row
             # What has ends repeats the one before.
-            numbers[place] = numbers[place - 1] if row > 0 and op in (BYTES, FIXED, LIST) else 0
-            valid[place] = 0
-            count[column] = row + 1
-        at = int(program[at, END]) if op == LIST else at + 1
+            columns.numbers[place] = (
+                columns.numbers[place - 1]
+                if row > 0 and op in (ops.BYTES, ops.FIXED, ops.LIST)
+                else 0
+            )
+            columns.valid[place] = 0
+            columns.counts[column] = row + 1
+        at = int(program[at, ops.END]) if op == ops.LIST else at + 1
     return True
 
 
 @compiled
-def decode_avro(
-    content: Bytes,
-    ends: Int32s,
-    present: Bytes,
-    skip: int,
-    program: Int64s,
-    start: Int64s,
-    room: Int64s,
-    count: Int64s,
-    items: Int64s,
-    numbers: Int64s,
-    valid: Bytes,
-    text_start: Int64s,
-    text: Bytes,
-) -> int:
+def decode_avro(columns: Columns, skip: int, program: Int64s) -> int:
     """Decodes row after row; the number of rows decoded, which is all unless one is odd.
 
     `skip` bytes in front of each value are passed over. `items` counts the items of each list.
     """
+    content, ends, present, start, room, count, items, numbers, valid, text_start, text = columns
     length = program.shape[0]
-    back_to = np.zeros(DEPTH_MAX, np.int64)
-    left = np.zeros(DEPTH_MAX, np.int64)
+    back_to = np.zeros(ops.DEPTH_MAX, np.int64)
+    left = np.zeros(ops.DEPTH_MAX, np.int64)
     rows = ends.size - 1
     for row in range(rows):
         if present[row] == 0:
-            if not fill_null(program, 0, length, start, room, count, numbers, valid):
+            if not fill_null(program, 0, length, columns):
                 return row
             continue
         position = int(ends[row]) + skip
@@ -116,12 +82,12 @@ def decode_avro(
         depth = 0
         at = 0
         while at < length:
-            op = int(program[at, OP])
-            column = int(program[at, COLUMN])
-            argument = int(program[at, ARGUMENT])
-            if op == LIST_END:
+            op = int(program[at, ops.OP])
+            column = int(program[at, ops.COLUMN])
+            argument = int(program[at, ops.ARGUMENT])
+            if op == ops.LIST_END:
                 back = int(back_to[depth - 1])
-                list_column = int(program[back, COLUMN])
+                list_column = int(program[back, ops.COLUMN])
                 items[list_column] += 1
                 left[depth - 1] -= 1
                 if left[depth - 1] > 0:
@@ -148,13 +114,13 @@ def decode_avro(
                 count[list_column] += 1
                 at += 1
                 continue
-            if op == UNION:
+            if op == ops.UNION:
                 branch, position = read_varint(content, position, end)
                 if position < 0 or branch < 0 or branch > 1:
                     return row
                 if branch == argument:
-                    last = int(program[at, END])
-                    if not fill_null(program, at + 1, last, start, room, count, numbers, valid):
+                    last = int(program[at, ops.END])
+                    if not fill_null(program, at + 1, last, columns):
                         return row
                     at = last
                 else:
@@ -164,7 +130,7 @@ def decode_avro(
             if filled >= room[column]:
                 return row
             place = int(start[column]) + filled
-            if op == LIST:
+            if op == ops.LIST:
                 blocks, position = read_varint(content, position, end)
                 if position < 0:
                     return row
@@ -172,7 +138,7 @@ def decode_avro(
                     numbers[place] = items[column]
                     valid[place] = 1
                     count[column] = filled + 1
-                    at = int(program[at, END])
+                    at = int(program[at, ops.END])
                     continue
                 if blocks < 0:
                     blocks = -blocks
@@ -180,25 +146,25 @@ def decode_avro(
                     if position < 0:
                         return row
                 # Each item is at least a byte.
-                if blocks < 0 or blocks > end - position or depth == DEPTH_MAX:
+                if blocks < 0 or blocks > end - position or depth == ops.DEPTH_MAX:
                     return row
                 back_to[depth] = at
                 left[depth] = blocks
                 depth += 1
                 at += 1
                 continue
-            if op in (INT, LONG, ENUM):
+            if op in (ops.INT, ops.LONG, ops.ENUM):
                 number, position = read_varint(content, position, end)
                 if position < 0:
                     return row
-                if op == INT and not -_INT32_END <= number < _INT32_END:
+                if op == ops.INT and not -_INT32_END <= number < _INT32_END:
                     return row
-                if op == ENUM and not 0 <= number < argument:
+                if op == ops.ENUM and not 0 <= number < argument:
                     return row
                 numbers[place] = number
-            elif op in (BYTES, FIXED):
+            elif op in (ops.BYTES, ops.FIXED):
                 size = argument
-                if op == BYTES:
+                if op == ops.BYTES:
                     size, position = read_varint(content, position, end)
                     if position < 0:
                         return row
@@ -208,13 +174,13 @@ def decode_avro(
                 copy_bytes(content, position, size, text, int(text_start[column]) + used)
                 numbers[place] = used + size
                 position += size
-            elif op == BOOL:
+            elif op == ops.BOOL:
                 if position >= end or content[position] > 1:
                     return row
                 numbers[place] = content[position]
                 position += 1
-            elif op in (FLOAT, DOUBLE):
-                size = 4 if op == FLOAT else 8
+            elif op in (ops.FLOAT, ops.DOUBLE):
+                size = 4 if op == ops.FLOAT else 8
                 if size > end - position:
                     return row
                 bits = 0

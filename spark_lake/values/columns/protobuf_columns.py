@@ -11,6 +11,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
+from strandline.spark_lake.values.columns import ops
 from strandline.spark_lake.values.columns.value_columns import Columns, Layout, Node, NotHere
 
 _TIMESTAMP = "google.protobuf.Timestamp"
@@ -20,9 +23,6 @@ class ProtobufColumns:
     """One message type; used by one thread."""
 
     def __init__(self, compiler: _Compiler, root: Node) -> None:
-        import numpy as np
-
-        from strandline.spark_lake.values.columns.protobuf_kernel import FIELD_SIZE
 
         self._layout = compiler.layout
         self._program = np.array(compiler.layout.ops, np.int64)
@@ -30,23 +30,22 @@ class ProtobufColumns:
         lasts = np.cumsum(sizes)
         self._messages = np.stack([lasts - sizes, lasts], axis=1).astype(np.int64)
         rows = [row for one in compiler.messages for row in one]
-        self._fields = np.array(rows, np.int64).reshape(-1, FIELD_SIZE)
+        self._fields = np.array(rows, np.int64).reshape(-1, ops.FIELD_SIZE)
         self._fields_max = max(1, *sizes)
         self._root = root
 
     @classmethod
     def of(cls, descriptor: Any, kind: Any) -> ProtobufColumns | None:
         """For a message and its Arrow type; None if it is not for the loop."""
-        from strandline.spark_lake.values.columns import avro_kernel as k
 
         compiler = _Compiler()
         try:
-            own = compiler.layout.add(k.STRUCT, in_list=False, has_bytes=False)
+            own = compiler.layout.add(ops.STRUCT, in_list=False, has_bytes=False)
             children, _ = compiler.message(descriptor, kind, in_list=False)
-            own[k.END] = len(compiler.layout.ops)
+            own[ops.END] = len(compiler.layout.ops)
         except NotHere:
             return None
-        return cls(compiler, Node(op=k.STRUCT, column=0, kind=kind, children=children))
+        return cls(compiler, Node(op=ops.STRUCT, column=0, kind=kind, children=children))
 
     def decode(self, values: Any, *, skip: int) -> Any:
         """An array of the type for a binary one; None if a message is odd."""
@@ -54,22 +53,7 @@ class ProtobufColumns:
 
         made = Columns.of(values, self._layout)
         decoded = protobuf_kernel.decode_protobuf(
-            made.content,
-            made.ends,
-            made.present,
-            skip,
-            self._messages,
-            self._fields,
-            self._fields_max,
-            self._program,
-            made.start,
-            made.room,
-            made.count,
-            made.items,
-            made.numbers,
-            made.valid,
-            made.text_start,
-            made.text,
+            made, skip, self._messages, self._fields, self._fields_max, self._program
         )
         return made.whole_array(self._root, decoded)
 
@@ -99,42 +83,38 @@ class _Compiler:
     def _field(
         self, one: Any, kind: Any, *, in_list: bool, is_entry: bool
     ) -> tuple[list[int], Node]:
-        from strandline.spark_lake.values.columns import avro_kernel as k
-        from strandline.spark_lake.values.columns import protobuf_kernel as p
 
         oneof = one.containing_oneof.index if one.containing_oneof is not None else -1
         at = len(self.layout.ops)
         is_map = one.message_type is not None and one.message_type.GetOptions().map_entry
         if is_map or one.is_repeated:
-            own = self.layout.add(k.LIST, in_list=in_list, has_bytes=False)
+            own = self.layout.add(ops.LIST, in_list=in_list, has_bytes=False)
             if is_map:
                 children, child = self.message(one.message_type, kind, in_list=True, is_entry=True)
-                wire = p.MESSAGE
+                wire = ops.MESSAGE
             else:
                 wire, child, item = self._single(one, kind.value_type, in_list=True)
                 children = (item,)
-            self.layout.ops.append([k.LIST_END, -1, 0, 0])
-            own[k.END] = len(self.layout.ops)
-            node = Node(op=k.LIST, column=own[k.COLUMN], kind=kind, children=children)
-            return [one.number, wire, at, child, p.MAP if is_map else p.REPEATED, oneof], node
+            self.layout.ops.append([ops.LIST_END, -1, 0, 0])
+            own[ops.END] = len(self.layout.ops)
+            node = Node(op=ops.LIST, column=own[ops.COLUMN], kind=kind, children=children)
+            return [one.number, wire, at, child, ops.MAP if is_map else ops.REPEATED, oneof], node
         wire, child, node = self._single(one, kind, in_list=in_list)
-        what = p.OPTIONAL if one.has_presence else p.PLAIN
+        what = ops.OPTIONAL if one.has_presence else ops.PLAIN
         if is_entry:
-            what = p.NEEDED if wire in (p.MESSAGE, p.TIMESTAMP) else p.PLAIN
+            what = ops.NEEDED if wire in (ops.MESSAGE, ops.TIMESTAMP) else ops.PLAIN
         return [one.number, wire, at, child, what, oneof], node
 
     def _single(self, one: Any, kind: Any, *, in_list: bool) -> tuple[int, int, Node]:
         """How one value lies on the wire, its message if it is one, and its node."""
-        from strandline.spark_lake.values.columns import avro_kernel as k
-        from strandline.spark_lake.values.columns import protobuf_kernel as p
 
         wire, op = _wire_and_op(one)
-        own = self.layout.add(op, in_list=in_list, has_bytes=op == k.BYTES)
+        own = self.layout.add(op, in_list=in_list, has_bytes=op == ops.BYTES)
         child = -1
         children: tuple[Node, ...] = ()
-        if op == k.STRUCT:
+        if op == ops.STRUCT:
             children, child = self.message(one.message_type, kind, in_list=in_list)
-        own[k.END] = len(self.layout.ops)
+        own[ops.END] = len(self.layout.ops)
         names: list[tuple[int, str]] = []
         if one.enum_type is not None:
             if one.enum_type.is_closed:
@@ -142,42 +122,40 @@ class _Compiler:
             names = sorted((n, v.name) for n, v in one.enum_type.values_by_number.items())
         node = Node(
             op=op,
-            column=own[k.COLUMN],
+            column=own[ops.COLUMN],
             kind=kind,
             children=children,
             symbols=tuple(name for _, name in names),
             codes=tuple(number for number, _ in names),
         )
-        assert wire != p.MESSAGE or child >= 0, one.full_name
+        assert wire != ops.MESSAGE or child >= 0, one.full_name
         return wire, child, node
 
 
 def _wire_and_op(one: Any) -> tuple[int, int]:
     """Raises NotHere for a group."""
-    from strandline.spark_lake.values.columns import avro_kernel as k
-    from strandline.spark_lake.values.columns import protobuf_kernel as p
 
     if one.type == one.TYPE_MESSAGE:
         if one.message_type.full_name == _TIMESTAMP:
-            return p.TIMESTAMP, k.LONG
-        return p.MESSAGE, k.STRUCT
+            return ops.TIMESTAMP, ops.LONG
+        return ops.MESSAGE, ops.STRUCT
     known = {
-        one.TYPE_INT32: (p.INT32, k.INT),
-        one.TYPE_INT64: (p.INT64, k.LONG),
-        one.TYPE_UINT32: (p.UINT32, k.LONG),
-        one.TYPE_UINT64: (p.INT64, k.LONG),
-        one.TYPE_SINT32: (p.SINT32, k.INT),
-        one.TYPE_SINT64: (p.SINT64, k.LONG),
-        one.TYPE_FIXED32: (p.FIXED32, k.LONG),
-        one.TYPE_FIXED64: (p.FIXED64, k.LONG),
-        one.TYPE_SFIXED32: (p.SFIXED32, k.INT),
-        one.TYPE_SFIXED64: (p.FIXED64, k.LONG),
-        one.TYPE_FLOAT: (p.FIXED32, k.FLOAT),
-        one.TYPE_DOUBLE: (p.FIXED64, k.DOUBLE),
-        one.TYPE_BOOL: (p.BOOLEAN, k.BOOL),
-        one.TYPE_ENUM: (p.INT32, k.ENUM),
-        one.TYPE_STRING: (p.TEXT, k.BYTES),
-        one.TYPE_BYTES: (p.TEXT, k.BYTES),
+        one.TYPE_INT32: (ops.INT32, ops.INT),
+        one.TYPE_INT64: (ops.INT64, ops.LONG),
+        one.TYPE_UINT32: (ops.UINT32, ops.LONG),
+        one.TYPE_UINT64: (ops.INT64, ops.LONG),
+        one.TYPE_SINT32: (ops.SINT32, ops.INT),
+        one.TYPE_SINT64: (ops.SINT64, ops.LONG),
+        one.TYPE_FIXED32: (ops.FIXED32, ops.LONG),
+        one.TYPE_FIXED64: (ops.FIXED64, ops.LONG),
+        one.TYPE_SFIXED32: (ops.SFIXED32, ops.INT),
+        one.TYPE_SFIXED64: (ops.FIXED64, ops.LONG),
+        one.TYPE_FLOAT: (ops.FIXED32, ops.FLOAT),
+        one.TYPE_DOUBLE: (ops.FIXED64, ops.DOUBLE),
+        one.TYPE_BOOL: (ops.BOOLEAN, ops.BOOL),
+        one.TYPE_ENUM: (ops.INT32, ops.ENUM),
+        one.TYPE_STRING: (ops.TEXT, ops.BYTES),
+        one.TYPE_BYTES: (ops.TEXT, ops.BYTES),
     }
     if one.type not in known:
         raise NotHere

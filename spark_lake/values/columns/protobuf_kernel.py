@@ -14,56 +14,16 @@ parser decides. As in `avro_kernel`, nothing is read or written beyond what was 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from strandline.spark_lake.values.columns.avro_kernel import (
-    ARGUMENT,
-    COLUMN,
-    DEPTH_MAX,
-    END,
-    OP,
-    fill_null,
-)
-from strandline.storage.records.kernels.parts import (
-    Bytes,
-    Int32s,
-    Int64s,
-    compiled,
-    copy_bytes,
-    inlined,
-)
+from strandline.spark_lake.values.columns import ops
+from strandline.spark_lake.values.columns.avro_kernel import fill_null
+from strandline.storage.records.kernels.parts import Bytes, Int64s, compiled, copy_bytes, inlined
 
-__all__ = ["ARGUMENT", "COLUMN", "DEPTH_MAX", "END", "OP"]
-
-# Columns of `fields`.
-NUMBER = 0
-WIRE = 1
-FIELD_OP = 2
-CHILD = 3  # the message of a field that is one
-KIND = 4
-ONEOF = 5  # -1: none
-FIELD_SIZE = 6
-
-# How a field lies on the wire.
-INT64 = 0
-INT32 = 1  # also enums
-UINT32 = 2
-SINT32 = 3
-SINT64 = 4
-BOOLEAN = 5
-FIXED32 = 6  # also the bits of floats
-SFIXED32 = 7
-FIXED64 = 8  # also the bits of doubles
-TEXT = 9  # also bytes
-MESSAGE = 10
-TIMESTAMP = 11
-
-# What a field is.
-PLAIN = 0  # the default where it does not come
-OPTIONAL = 1  # null where it does not come
-REPEATED = 2
-MAP = 3
-NEEDED = 4  # left to Protobuf's parser where it does not come
+if TYPE_CHECKING:
+    from strandline.spark_lake.values.columns.value_columns import Columns
 
 # Tags and lengths have 32 bits; Protobuf's parser refuses longer ones.
 LENGTH_BYTES_MAX = 5
@@ -97,29 +57,29 @@ def _unsigned(content: Bytes, position: int, end: int) -> tuple[int, int]:
 @inlined
 def _number(content: Bytes, position: int, end: int, wire: int) -> tuple[int, int]:
     """A number of this kind and the position behind it; -1 if it is odd."""
-    if wire in (FIXED32, SFIXED32, FIXED64):
-        size = 8 if wire == FIXED64 else 4
+    if wire in (ops.FIXED32, ops.SFIXED32, ops.FIXED64):
+        size = 8 if wire == ops.FIXED64 else 4
         if size > end - position:
             return 0, -1
         bits = 0
         for step in range(size):
             bits |= int(content[position + step]) << (8 * step)
-        if wire == SFIXED32 and bits >= 1 << 31:
+        if wire == ops.SFIXED32 and bits >= 1 << 31:
             bits -= 1 << 32
         return bits, position + size
     number, position = _unsigned(content, position, end)
-    if wire == INT32:
+    if wire == ops.INT32:
         number &= 0xFFFFFFFF
         if number >= 1 << 31:
             number -= 1 << 32
-    elif wire == UINT32:
+    elif wire == ops.UINT32:
         number &= 0xFFFFFFFF
-    elif wire == SINT32:
+    elif wire == ops.SINT32:
         number &= 0xFFFFFFFF
         number = (number >> 1) ^ -(number & 1)
-    elif wire == SINT64:
+    elif wire == ops.SINT64:
         number = ((number >> 1) & 0x7FFFFFFFFFFFFFFF) ^ -(number & 1)
-    elif wire == BOOLEAN:
+    elif wire == ops.BOOLEAN:
         number = 1 if number != 0 else 0
     return number, position
 
@@ -136,7 +96,9 @@ def _timestamp(content: Bytes, position: int, end: int) -> tuple[int, bool]:
         if tag <= last or tag not in (0x08, 0x10):
             return 0, False
         last = tag
-        number, position = _number(content, position + 1, end, INT64 if tag == 0x08 else INT32)
+        number, position = _number(
+            content, position + 1, end, ops.INT64 if tag == 0x08 else ops.INT32
+        )
         if position < 0:
             return 0, False
         if tag == 0x08:
@@ -176,82 +138,58 @@ def _value_at(content: Bytes, position: int, end: int, wire_type: int) -> tuple[
 @inlined
 def _wire_type_of(wire: int) -> int:
     """How a field of this kind says on the wire where it ends."""
-    if wire in (TEXT, MESSAGE, TIMESTAMP):
+    if wire in (ops.TEXT, ops.MESSAGE, ops.TIMESTAMP):
         return _WIRE_LENGTH
-    if wire in (FIXED32, SFIXED32):
+    if wire in (ops.FIXED32, ops.SFIXED32):
         return _WIRE_32
-    if wire == FIXED64:
+    if wire == ops.FIXED64:
         return _WIRE_64
     return _VARINT_WIRE
 
 
 @inlined
 def _end_fields(
-    fields: Int64s,
-    first: int,
-    last: int,
-    seen: Bytes,
-    program: Int64s,
-    start: Int64s,
-    room: Int64s,
-    count: Int64s,
-    items: Int64s,
-    numbers: Int64s,
-    valid: Bytes,
+    fields: Int64s, first: int, last: int, seen: Bytes, program: Int64s, columns: Columns
 ) -> bool:
     """A row for each field of a message that has none yet; false if that is not for us."""
     for index in range(first, last):
-        kind = fields[index, KIND]
-        at = int(fields[index, FIELD_OP])
-        column = int(program[at, COLUMN])
-        if kind in (REPEATED, MAP):
-            if count[column] >= room[column]:
+        kind = fields[index, ops.KIND]
+        at = int(fields[index, ops.FIELD_OP])
+        column = int(program[at, ops.COLUMN])
+        if kind in (ops.REPEATED, ops.MAP):
+            if columns.counts[column] >= columns.room[column]:
                 return False
-            place = int(start[column]) + int(count[column])
-            numbers[place] = items[column]
-            valid[place] = 1
-            count[column] += 1
+            place = int(columns.start[column]) + int(columns.counts[column])
+            columns.numbers[place] = columns.items[column]
+            columns.valid[place] = 1
+            columns.counts[column] += 1
         elif seen[index - first] == 0:
-            if kind == NEEDED:
+            if kind == ops.NEEDED:
                 return False
-            last_op = int(program[at, END])
-            if not fill_null(program, at, last_op, start, room, count, numbers, valid):
+            last_op = int(program[at, ops.END])
+            if not fill_null(program, at, last_op, columns):
                 return False
-            if kind == PLAIN:
-                valid[int(start[column]) + int(count[column]) - 1] = 1
+            if kind == ops.PLAIN:
+                columns.valid[int(columns.start[column]) + int(columns.counts[column]) - 1] = 1
     return True
 
 
 @compiled
 def decode_protobuf(
-    content: Bytes,
-    ends: Int32s,
-    present: Bytes,
-    skip: int,
-    messages: Int64s,
-    fields: Int64s,
-    fields_max: int,
-    program: Int64s,
-    start: Int64s,
-    room: Int64s,
-    count: Int64s,
-    items: Int64s,
-    numbers: Int64s,
-    valid: Bytes,
-    text_start: Int64s,
-    text: Bytes,
+    columns: Columns, skip: int, messages: Int64s, fields: Int64s, fields_max: int, program: Int64s
 ) -> int:
     """Decodes row after row; the number of rows decoded, which is all unless one is odd."""
-    frame_end = np.zeros(DEPTH_MAX, np.int64)
-    frame_message = np.zeros(DEPTH_MAX, np.int64)
-    frame_op = np.zeros(DEPTH_MAX, np.int64)  # of its struct; -1 for an entry of a map
-    frame_list = np.zeros(DEPTH_MAX, np.int64)  # the column of the list it is in; -1 for none
-    seen = np.zeros((DEPTH_MAX, fields_max), np.uint8)
+    content, ends, present, start, room, count, items, numbers, valid, text_start, text = columns
+    frame_end = np.zeros(ops.DEPTH_MAX, np.int64)
+    frame_message = np.zeros(ops.DEPTH_MAX, np.int64)
+    frame_op = np.zeros(ops.DEPTH_MAX, np.int64)  # of its struct; -1 for an entry of a map
+    frame_list = np.zeros(ops.DEPTH_MAX, np.int64)  # the column of the list it is in; -1 for none
+    seen = np.zeros((ops.DEPTH_MAX, fields_max), np.uint8)
     rows = ends.size - 1
     length = program.shape[0]
     for row in range(rows):
         if present[row] == 0:
-            if not fill_null(program, 0, length, start, room, count, numbers, valid):
+            if not fill_null(program, 0, length, columns):
                 return row
             continue
         position = int(ends[row]) + skip
@@ -269,22 +207,10 @@ def decode_protobuf(
             first = int(messages[message, 0])
             last = int(messages[message, 1])
             if position == end:
-                if not _end_fields(
-                    fields,
-                    first,
-                    last,
-                    seen[depth],
-                    program,
-                    start,
-                    room,
-                    count,
-                    items,
-                    numbers,
-                    valid,
-                ):
+                if not _end_fields(fields, first, last, seen[depth], program, columns):
                     return row
                 if frame_op[depth] >= 0:
-                    column = int(program[frame_op[depth], COLUMN])
+                    column = int(program[frame_op[depth], ops.COLUMN])
                     if count[column] >= room[column]:
                         return row
                     place = int(start[column]) + int(count[column])
@@ -304,7 +230,7 @@ def decode_protobuf(
             if position < 0:
                 return row
             field = first
-            while field < last and fields[field, NUMBER] != number:
+            while field < last and fields[field, ops.NUMBER] != number:
                 field += 1
             if field == last:  # of a newer schema
                 # Protobuf's parser takes an entry of a map with such a field for unknown itself.
@@ -312,34 +238,36 @@ def decode_protobuf(
                     return row
                 position = stop
                 continue
-            kind = int(fields[field, KIND])
-            wire = int(fields[field, WIRE])
-            at = int(fields[field, FIELD_OP])
-            is_list = kind in (REPEATED, MAP)
+            kind = int(fields[field, ops.KIND])
+            wire = int(fields[field, ops.WIRE])
+            at = int(fields[field, ops.FIELD_OP])
+            is_list = kind in (ops.REPEATED, ops.MAP)
             if not is_list:
                 if seen[depth, field - first] != 0:
                     return row
-                if fields[field, ONEOF] >= 0:
+                if fields[field, ops.ONEOF] >= 0:
                     for other in range(first, last):
                         if (
-                            fields[other, ONEOF] == fields[field, ONEOF]
+                            fields[other, ops.ONEOF] == fields[field, ops.ONEOF]
                             and seen[depth, other - first] != 0
                         ):
                             return row
             seen[depth, field - first] = 1
-            list_column = int(program[at, COLUMN]) if is_list else -1
-            if wire == MESSAGE:
-                if wire_type != _WIRE_LENGTH or depth + 1 == DEPTH_MAX:
+            list_column = int(program[at, ops.COLUMN]) if is_list else -1
+            if wire == ops.MESSAGE:
+                if wire_type != _WIRE_LENGTH or depth + 1 == ops.DEPTH_MAX:
                     return row
                 depth += 1
                 frame_end[depth] = stop
-                frame_message[depth] = fields[field, CHILD]
-                frame_op[depth] = -1 if kind == MAP else (at + 1 if is_list else at)
+                frame_message[depth] = fields[field, ops.CHILD]
+                frame_op[depth] = -1 if kind == ops.MAP else (at + 1 if is_list else at)
                 frame_list[depth] = list_column
                 seen[depth] = 0
                 continue
-            column = int(program[at + 1 if is_list else at, COLUMN])
-            is_packed = is_list and wire_type == _WIRE_LENGTH and wire not in (TEXT, TIMESTAMP)
+            column = int(program[at + 1 if is_list else at, ops.COLUMN])
+            is_packed = (
+                is_list and wire_type == _WIRE_LENGTH and wire not in (ops.TEXT, ops.TIMESTAMP)
+            )
             if wire_type != _wire_type_of(wire) and not is_packed:
                 return row
             # Not a function of its own: handing it the columns for each field takes twice as long.
@@ -350,14 +278,14 @@ def decode_protobuf(
                 if filled >= room[column]:
                     return row
                 place = int(start[column]) + filled
-                if wire == TEXT:
+                if wire == ops.TEXT:
                     used = int(numbers[place - 1]) if filled > 0 else 0
                     copy_bytes(
                         content, position, stop - position, text, int(text_start[column]) + used
                     )
                     numbers[place] = used + stop - position
                     position = stop
-                elif wire == TIMESTAMP:
+                elif wire == ops.TIMESTAMP:
                     micros, is_good = _timestamp(content, position, stop)
                     if not is_good:
                         return row

@@ -1,17 +1,25 @@
 """Columns that a compiled loop fills, as Arrow arrays; for Avro and Protobuf alike.
 
-    Layout    what a schema's compiler makes: ops for a loop, and which columns there are
-    Node      what one column, or several, become
+    Layout    the ops of a schema for the loop, and its columns
+    Node      the Arrow array that one column becomes, or several
     Columns   the memory of one batch: a loop fills it, `array` reads it
 
-How columns lie in memory is described in `avro_kernel`, whose ops are the kinds of columns.
+`avro_kernel` describes how columns lie in memory; `ops` has the kinds of columns.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from strandline.spark_lake.values.columns import ops
+
+if TYPE_CHECKING:
+    from strandline.storage.records.kernels.parts import Bytes, Int32s, Int64s
 
 _SECOND_US = 1_000_000
 _DAY_S = 86_400
@@ -29,7 +37,7 @@ class NotHere(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """What a column, or several, become: `kind` is an Arrow type."""
+    """An Arrow array to be made of one column, or of several; `kind` is its type."""
 
     op: int
     column: int
@@ -62,27 +70,24 @@ class Layout:
         return row
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Columns:
+class Columns(NamedTuple):
     """The buffers of one batch of values, and the Arrow arrays made from them."""
 
-    content: Any
-    ends: Any
-    present: Any
-    start: Any
-    room: Any
-    count: Any
-    items: Any
-    numbers: Any
-    valid: Any
-    text_start: Any
-    text: Any
+    content: Bytes
+    ends: Int32s
+    present: Bytes
+    start: Int64s
+    room: Int64s
+    counts: Int64s
+    items: Int64s
+    numbers: Int64s
+    valid: Bytes
+    text_start: Int64s
+    text: Bytes
 
     @classmethod
     def of(cls, values: Any, layout: Layout) -> Columns:
         """Nothing decoded yet; `values` is a binary array."""
-        import numpy as np
-
         rows = len(values)
         _, ends_buffer, content_buffer = values.buffers()
         ends = np.frombuffer(ends_buffer, np.int32)[values.offset : values.offset + rows + 1]
@@ -98,7 +103,7 @@ class Columns:
             present=present,
             start=np.cumsum(room) - room,
             room=room,
-            count=np.zeros(len(room), np.int64),
+            counts=np.zeros(len(room), np.int64),
             items=np.zeros(len(room), np.int64),
             numbers=np.empty(int(room.sum()), np.int64),
             valid=np.empty(int(room.sum()), np.uint8),
@@ -112,8 +117,6 @@ class Columns:
         None if the loop stopped before the last one, or Arrow does not take what it found: text
         that is none, a date beyond Python's, an enum's number without a name.
         """
-        import pyarrow as pa
-
         if decoded < len(self.present):
             return None
         try:
@@ -123,26 +126,22 @@ class Columns:
 
     def array(self, node: Node) -> Any:
         """The Arrow array of a node. Raises ArrowInvalid, or NotHere."""
-        import numpy as np
-        import pyarrow as pa
-
-        from strandline.spark_lake.values.columns import avro_kernel as k
 
         start = int(self.start[node.column])
-        rows = int(self.count[node.column])
+        rows = int(self.counts[node.column])
         numbers = self.numbers[start : start + rows]
         valid = self.valid[start : start + rows]
         null_count = rows - int(np.count_nonzero(valid))
         bitmap = pa.py_buffer(np.packbits(valid, bitorder="little")) if null_count else None
         kind = node.kind
-        if node.op == k.STRUCT:
+        if node.op == ops.STRUCT:
             children = [self.array(child) for child in node.children]
             return pa.Array.from_buffers(kind, rows, [bitmap], null_count, children=children)
-        if node.op in (k.LIST, k.BYTES, k.FIXED):
+        if node.op in (ops.LIST, ops.BYTES, ops.FIXED):
             ends = np.zeros(rows + 1, np.int32)
             ends[1:] = numbers
             buffers = [bitmap, pa.py_buffer(ends)]
-            if node.op == k.LIST:
+            if node.op == ops.LIST:
                 items = self._items(node)
                 if pa.types.is_map(kind):
                     _check_keys(ends, items.field(0))
@@ -153,7 +152,7 @@ class Columns:
                 pa.binary(), rows, [*buffers, pa.py_buffer(content)], null_count
             )
             return made if kind == pa.binary() else made.cast(kind)
-        if node.op == k.ENUM:
+        if node.op == ops.ENUM:
             places = _places(node, numbers, valid)
             indexes = pa.Array.from_buffers(
                 pa.int32(), rows, [bitmap, pa.py_buffer(places.astype(np.int32))], null_count
@@ -163,8 +162,6 @@ class Columns:
         return pa.Array.from_buffers(kind, rows, [bitmap, _data(node, numbers)], null_count)
 
     def _items(self, node: Node) -> Any:
-        import pyarrow as pa
-
         children = [self.array(child) for child in node.children]
         if len(children) == 1:
             return children[0]
@@ -175,14 +172,10 @@ class Columns:
 
 def _data(node: Node, numbers: Any) -> Any:
     """The buffer of numbers of a fixed width. Raises NotHere."""
-    import numpy as np
-    import pyarrow as pa
 
-    from strandline.spark_lake.values.columns import avro_kernel as k
-
-    if node.op == k.BOOL:
+    if node.op == ops.BOOL:
         return pa.py_buffer(np.packbits(numbers.astype(np.uint8), bitorder="little"))
-    if node.op == k.FLOAT:
+    if node.op == ops.FLOAT:
         return pa.py_buffer(numbers.astype(np.uint32))
     if pa.types.is_decimal(node.kind):  # of 64 bits without a sign, in 128
         wide = np.zeros((len(numbers), 2), np.int64)
@@ -194,13 +187,11 @@ def _data(node: Node, numbers: Any) -> Any:
         units = _DAY_S * _SECOND_US // node.scale
         _check_range(numbers, _DAYS_MIN * units, (_DAYS_MAX + 1) * units - 1)
         numbers = numbers * node.scale
-    return pa.py_buffer(numbers.astype(np.int32) if node.op == k.INT else numbers.copy())
+    return pa.py_buffer(numbers.astype(np.int32) if node.op == ops.INT else numbers.copy())
 
 
 def _places(node: Node, numbers: Any, valid: Any) -> Any:
     """Which symbol each number is. Raises NotHere for one that has no name."""
-    import numpy as np
-
     if not node.codes:
         return numbers
     codes = np.array(node.codes, np.int64)
@@ -212,8 +203,6 @@ def _places(node: Node, numbers: Any, valid: Any) -> Any:
 
 def _check_keys(ends: Any, keys: Any) -> None:
     """Raises NotHere for a key that is twice in a map, where the last one counts."""
-    import numpy as np
-
     places = np.repeat(np.arange(len(ends) - 1), np.diff(ends))
     codes = np.asarray(keys.dictionary_encode().indices).astype(np.int64)
     if len(np.unique(places * (len(keys) + 1) + codes)) < len(keys):

@@ -18,6 +18,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from strandline.spark_lake.values.columns.avro_bounds import (
     NOTHING_LISTED,
     contains_itself,
@@ -81,8 +84,6 @@ class AvroValues:
         return self._type
 
     def decode(self, values: Any) -> Any:
-        import pyarrow as pa
-
         skip = self._frame_bytes(values)
         if self._columns is not None and skip is not None:
             decoded = self._columns.decode(values, skip=skip)
@@ -96,8 +97,6 @@ class AvroValues:
 
     def _frame_bytes(self, values: Any) -> int | None:
         """What stands in front of each value; None unless all have the reader's schema."""
-        import pyarrow.compute as pc
-
         if self._registry is None:
             return 0
         frames = pc.unique(pc.binary_slice(values, 0, FRAME_BYTES)).drop_null()
@@ -230,8 +229,6 @@ def _fastavro() -> Any:
 
 def arrow_type(schema: Any, named: dict[str, Any], depth: int = 0) -> Any:
     """The Arrow type of a parsed schema; as Spark's from_avro maps it. Raises InvalidConfig."""
-    import pyarrow as pa
-
     if depth > DEPTH_MAX:
         raise InvalidConfig(f"option valueSchema is nested more than {DEPTH_MAX} deep")
     if isinstance(schema, list):
@@ -292,8 +289,6 @@ def arrow_type(schema: Any, named: dict[str, Any], depth: int = 0) -> Any:
 
 
 def _logical(kind: str, schema: Any) -> Any:
-    import pyarrow as pa
-
     match kind, schema.get("logicalType"):
         case "int", "date":
             return pa.date32()

@@ -16,6 +16,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from strandline.spark_lake.options.options import CORRUPT_COLUMN
 from strandline.spark_lake.options.value_options import ValueErrors
 from strandline.spark_lake.values.schema.registry import FRAME_BYTES
@@ -59,8 +63,6 @@ class ValueColumns:
 
     def apply(self, batch: Any) -> Any:
         """A batch of the schema. Raises CorruptRecords if the policy is to fail."""
-        import pyarrow as pa
-
         raw = batch.column("value")
         bad: list[int] = []
         decoded = self._decoded(raw, bad, batch)
@@ -75,8 +77,6 @@ class ValueColumns:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _decoded(self, raw: Any, bad: list[int], batch: Any) -> Any:
-        import pyarrow as pa
-
         parts: list[Any] = []
         # Pieces still to do, the next one last: (first row, rows).
         todo = [(0, len(raw))]
@@ -100,14 +100,11 @@ class ValueColumns:
 
 def _only(raw: Any, rows: Sequence[int]) -> Any:
     """The values of these rows; null in the others."""
-    import numpy as np
-    import pyarrow as pa
-
     if not rows:
         return pa.nulls(len(raw), pa.binary())
     chosen = np.full(len(raw), fill_value=False)
     chosen[list(rows)] = True
-    return pa.compute.if_else(pa.array(chosen), raw, pa.scalar(None, pa.binary()))
+    return pc.if_else(pa.array(chosen), raw, pa.scalar(None, pa.binary()))
 
 
 def _framed_hint(value: bytes) -> str:

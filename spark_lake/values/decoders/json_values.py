@@ -14,6 +14,11 @@ from __future__ import annotations
 import io
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import json
+
 from strandline.spark_lake.values.decoders.decoder import UnparsableValue
 from strandline.spark_lake.values.schema.registry import FRAME_BYTES
 from strandline.storage.errors import InvalidConfig
@@ -29,8 +34,6 @@ class JsonValues:
 
     def __init__(self, kind: Any, *, framed: bool = False) -> None:
         """Raises InvalidConfig for a type that JSON values cannot be read into."""
-        import pyarrow as pa
-
         self._type = kind
         self._framed = framed
         # Arrow's JSON reader takes days since 1970 for a date, where producers write a text.
@@ -43,9 +46,6 @@ class JsonValues:
         return self._type
 
     def decode(self, values: Any) -> Any:
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         present = values if values.null_count == 0 else values.drop_null()
         if not len(present):
             return pa.nulls(len(values), self._type)
@@ -65,8 +65,6 @@ class JsonValues:
         return rows if values.null_count == 0 else _spread(rows, values)
 
     def _rows(self, text: bytes, count: int) -> Any:
-        import pyarrow as pa
-
         try:
             return _struct(text, count, self._schema).cast(self._type)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
@@ -80,9 +78,6 @@ class JsonValues:
 
 def _struct(text: bytes, count: int, schema: Any) -> Any:
     """The objects as rows of the schema. Raises UnparsableValue, or an error of Arrow."""
-    import pyarrow as pa
-    from pyarrow import json
-
     table = json.read_json(
         io.BytesIO(text),
         read_options=json.ReadOptions(use_threads=False, block_size=len(text) + 1),
@@ -103,9 +98,6 @@ def _struct(text: bytes, count: int, schema: Any) -> Any:
 
 def _timed(values: Any, kind: Any) -> Any:
     """The same with times for their texts, wherever the type has one; without a zone it is UTC."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     if pa.types.is_timestamp(kind):
         texts = pc.replace_substring_regex(values, _BEYOND_MICROSECONDS, r"\1")
         is_zoned = pc.match_substring_regex(texts, _ZONED)
@@ -127,9 +119,6 @@ def _timed(values: Any, kind: Any) -> Any:
 
 def _spread(rows: Any, values: Any) -> Any:
     """Rows of the values that are not null, with nulls put back between them."""
-    import numpy as np
-    import pyarrow as pa
-
     valid = np.asarray(values.is_valid())
     places = np.where(valid, np.cumsum(valid) - 1, 0)
     return rows.take(pa.array(places, pa.int64(), mask=~valid))
@@ -137,8 +126,6 @@ def _spread(rows: Any, values: Any) -> Any:
 
 def _parsed(kind: Any, *, times: Any = None) -> Any:
     """What Arrow's reader is told; `times` in the place of timestamps, if given."""
-    import pyarrow as pa
-
     if pa.types.is_date(kind):
         return pa.string()
     if pa.types.is_timestamp(kind):

@@ -16,6 +16,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from strandline.spark_lake.values.columns.protobuf_columns import ProtobufColumns
 from strandline.spark_lake.values.decoders.decoder import UnparsableValue
 from strandline.spark_lake.values.decoders.protobuf_frames import ProtobufFrames
@@ -52,8 +54,6 @@ class ProtobufValues:
         return self._type
 
     def decode(self, values: Any) -> Any:
-        import pyarrow as pa
-
         skip = 0 if self._frames is None else self._frames.common_bytes(values)
         if self._columns is not None and skip is not None:
             decoded = self._columns.decode(values, skip=skip)
@@ -170,8 +170,6 @@ def _add_what_comes_along(pool: Any, file: Any, added: set[str]) -> None:
 
 
 def _struct(descriptor: Any, above: tuple[str, ...]) -> Any:
-    import pyarrow as pa
-
     if descriptor.full_name in above:
         raise InvalidConfig(
             f"option valueMessage: {descriptor.full_name} contains itself, which makes no column;"
@@ -182,8 +180,6 @@ def _struct(descriptor: Any, above: tuple[str, ...]) -> Any:
 
 
 def _field_type(one: Any, above: tuple[str, ...]) -> Any:
-    import pyarrow as pa
-
     if _is_map(one):
         entry = one.message_type.fields_by_name
         return map_of(_single(entry["key"], above), _single(entry["value"], above))
@@ -193,8 +189,6 @@ def _field_type(one: Any, above: tuple[str, ...]) -> Any:
 
 
 def _single(one: Any, above: tuple[str, ...]) -> Any:
-    import pyarrow as pa
-
     if one.cpp_type == one.CPPTYPE_MESSAGE:
         if one.message_type.full_name == _TIMESTAMP:
             return timestamp()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
+
 from strandline.spark_lake.values.decoders.decoder import UnparsableValue
 
 
@@ -12,13 +14,9 @@ class TextValues:
 
     @property
     def type(self) -> Any:
-        import pyarrow as pa
-
         return pa.string()
 
     def decode(self, values: Any) -> Any:
-        import pyarrow as pa
-
         try:
             return values.cast(pa.string())
         except pa.ArrowInvalid as error:

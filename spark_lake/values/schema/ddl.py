@@ -9,21 +9,17 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import pyarrow as pa
+
 from strandline.storage.errors import InvalidConfig
 
 _TOKEN = re.compile(r"\s*(`[^`]+`|[A-Za-z_]\w*|\d+|[<>(),:])")
-_SIMPLE = (
-    *("boolean", "tinyint", "byte", "smallint", "short", "int", "integer", "bigint", "long"),
-    *("float", "real", "double", "string", "binary", "date", "timestamp"),
-)
 # Deeper than this is a mistake, or an attack on the parser.
 DEPTH_MAX = 32
 
 
 def parse_columns(text: str, *, option: str) -> Any:
     """The `pyarrow` struct type of `name TYPE, name TYPE`. Raises InvalidConfig."""
-    import pyarrow as pa
-
     parser = _Parser(text, option)
     fields = parser.fields("")
     parser.expect_end()
@@ -35,23 +31,32 @@ def parse_columns(text: str, *, option: str) -> Any:
 
 def list_of(element: Any) -> Any:
     """An array as Spark names it."""
-    import pyarrow as pa
-
     return pa.list_(pa.field("element", element))
 
 
 def map_of(key: Any, value: Any) -> Any:
     """A map as Spark names it."""
-    import pyarrow as pa
-
     return pa.map_(pa.field("key", key, nullable=False), pa.field("value", value))
 
 
 def timestamp() -> Any:
     """Spark's timestamps: microseconds in UTC."""
-    import pyarrow as pa
-
     return pa.timestamp("us", tz="UTC")
+
+
+_SIMPLE = {
+    "boolean": pa.bool_(),
+    **dict.fromkeys(("tinyint", "byte"), pa.int8()),
+    **dict.fromkeys(("smallint", "short"), pa.int16()),
+    **dict.fromkeys(("int", "integer"), pa.int32()),
+    **dict.fromkeys(("bigint", "long"), pa.int64()),
+    **dict.fromkeys(("float", "real"), pa.float32()),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": timestamp(),
+}
 
 
 class _Parser:
@@ -88,8 +93,6 @@ class _Parser:
             raise self._error(f"{self._tokens[-1]!r} was not expected")
 
     def _type(self, depth: int) -> Any:
-        import pyarrow as pa
-
         if depth > DEPTH_MAX:
             raise self._error(f"types are nested more than {DEPTH_MAX} deep")
         name = self._next("a type").lower()
@@ -112,11 +115,9 @@ class _Parser:
             return self._decimal()
         if name not in _SIMPLE:
             raise self._error(f"{name!r} is no type; there are {', '.join(_SIMPLE)}, ...")
-        return _simple(name)
+        return _SIMPLE[name]
 
     def _decimal(self) -> Any:
-        import pyarrow as pa
-
         precision, scale = 10, 0
         if self._skip("("):
             precision = self._number()
@@ -153,27 +154,3 @@ class _Parser:
             f"option {self._option}: {detail}; expected something like"
             f" 'origin STRING, dep_time INT', given {self._text!r}"
         )
-
-
-def _simple(name: str) -> Any:
-    import pyarrow as pa
-
-    kinds = {
-        "boolean": pa.bool_,
-        "tinyint": pa.int8,
-        "byte": pa.int8,
-        "smallint": pa.int16,
-        "short": pa.int16,
-        "int": pa.int32,
-        "integer": pa.int32,
-        "bigint": pa.int64,
-        "long": pa.int64,
-        "float": pa.float32,
-        "real": pa.float32,
-        "double": pa.float64,
-        "string": pa.string,
-        "binary": pa.binary,
-        "date": pa.date32,
-        "timestamp": timestamp,
-    }
-    return kinds[name]()
