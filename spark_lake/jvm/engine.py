@@ -24,7 +24,7 @@ from strandline.spark_lake.jvm.plan import encode_plan, keys_read
 from strandline.spark_lake.options.options import Engine, LakeOptions
 from strandline.spark_lake.options.value_options import ValueFormat
 from strandline.spark_lake.plan.planner import ScanPlan
-from strandline.spark_lake.plan.predicate import Comparison, Operator
+from strandline.spark_lake.plan.predicate import COMPARED, Comparison, Operator
 from strandline.spark_lake.plan.splits import Split
 from strandline.spark_lake.query.pruning import is_worth_it
 from strandline.spark_lake.query.query import Query
@@ -252,15 +252,6 @@ def _column(one: Comparison) -> Column:
         assert isinstance(one.value, list | tuple), one
         test = column.isin([lit(value) for value in one.value])
     else:
-        test = _COMPARED[one.operator](column, lit(one.value))
+        test = COMPARED[one.operator](column, lit(one.value))
     # As everywhere in the lake, a null is different from nothing, also from an empty list.
     return ~test & column.isNotNull() if one.negated else test
-
-
-_COMPARED: dict[Operator, Any] = {
-    Operator.EQUAL: lambda left, right: left == right,
-    Operator.GREATER: lambda left, right: left > right,
-    Operator.GREATER_OR_EQUAL: lambda left, right: left >= right,
-    Operator.LESS: lambda left, right: left < right,
-    Operator.LESS_OR_EQUAL: lambda left, right: left <= right,
-}

@@ -13,9 +13,11 @@ Times are milliseconds here and microseconds in the comparisons: `timestamp > t`
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import Any
 
 from strandline.storage.model import TopicPartition
 from strandline.storage.records.columns.columns import RowLimits
@@ -40,6 +42,15 @@ class Operator(Enum):
     ENDS_WITH = "ends with"
     CONTAINS = "contains"
     NOT_NULL = "is not null"
+
+
+COMPARED: Mapping[Operator, Callable[[Any, Any], Any]] = {
+    Operator.EQUAL: operator.eq,
+    Operator.GREATER: operator.gt,
+    Operator.GREATER_OR_EQUAL: operator.ge,
+    Operator.LESS: operator.lt,
+    Operator.LESS_OR_EQUAL: operator.le,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,12 +171,6 @@ def _with_keys(predicate: Predicate, keys: frozenset[bytes]) -> Predicate:
 
 # --- tests of a partition ---------------------------------------------------------------------
 
-_ORDERS: dict[Operator, Callable[[int, int], bool]] = {
-    Operator.GREATER: lambda left, right: left > right,
-    Operator.GREATER_OR_EQUAL: lambda left, right: left >= right,
-    Operator.LESS: lambda left, right: left < right,
-    Operator.LESS_OR_EQUAL: lambda left, right: left <= right,
-}
 _TEXTS: dict[Operator, Callable[[str, str], bool]] = {
     Operator.STARTS_WITH: str.startswith,
     Operator.ENDS_WITH: str.endswith,
@@ -183,7 +188,7 @@ def _is_partition_test(one: Comparison) -> bool:
         case Operator.EQUAL:
             return type(one.value) is kind
         case operator:
-            return type(one.value) is kind and operator in (_TEXTS if kind is str else _ORDERS)
+            return type(one.value) is kind and operator in (_TEXTS if kind is str else COMPARED)
 
 
 def _holds(test: Comparison, value: str | int) -> bool:
@@ -199,5 +204,5 @@ def _holds(test: Comparison, value: str | int) -> bool:
             holds = _TEXTS[operator](value, wanted)
         case operator:
             assert isinstance(wanted, int), test
-            holds = _ORDERS[operator](value, wanted)
+            holds = COMPARED[operator](value, wanted)
     return holds != test.negated

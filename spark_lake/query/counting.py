@@ -16,8 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from strandline.spark_lake.archive.objects import ObjectReader
-from strandline.spark_lake.archive.segments import SegmentMeta, chunk_ranges
-from strandline.spark_lake.plan.splits import ChunkRange, OpenPiece, SegmentSlice, Split
+from strandline.spark_lake.archive.segments import SegmentMeta
+from strandline.spark_lake.plan.splits import OpenPiece, SegmentSlice, Split
 from strandline.spark_lake.query.arrow_scan import (
     FilterTuple,
     OptionValue,
@@ -25,12 +25,10 @@ from strandline.spark_lake.query.arrow_scan import (
     make_query,
     refuse_jvm,
 )
-from strandline.spark_lake.query.pruning import covers
+from strandline.spark_lake.query.pruning import covers, may_have, owned_chunks
 from strandline.spark_lake.query.query import Query
 from strandline.spark_lake.query.query_log import read_fields, tell
-from strandline.storage.records.columns.columns import RowLimits
 from strandline.storage.remote.manifest.entries import SegmentEntry
-from strandline.storage.remote.segment.meta import ChunkStatistics
 
 
 def count(
@@ -91,12 +89,8 @@ def _chunks(
     one: Split, piece: SegmentSlice, reader: ObjectReader
 ) -> Iterator[tuple[Split, int | None]]:
     """The wanted chunks of a slice, each with its rows if all of them are wanted."""
-    statistics = SegmentMeta(reader, piece.entry).statistics()
-    ranges = chunk_ranges(piece.entry, statistics)
-    for part, chunk in zip(ranges, statistics.chunks, strict=True):
-        if not piece.start_position <= chunk.position < piece.end_position:
-            continue
-        limits = one.limits
+    limits = one.limits
+    for part, chunk in owned_chunks(SegmentMeta(reader, piece.entry), piece):
         if (
             limits.start_offset <= part.base_offset
             and limits.end_offset >= part.end_offset
@@ -104,17 +98,8 @@ def _chunks(
             and limits.last_timestamp_ms >= chunk.max_timestamp_ms
         ):
             yield one, chunk.record_count
-        elif _overlaps(limits, part, chunk):
+        elif may_have(part, chunk, limits):
             own = SegmentSlice(
                 entry=piece.entry, start_position=chunk.position, end_position=chunk.position + 1
             )
             yield replace(one, slices=(own,)), None
-
-
-def _overlaps(limits: RowLimits, part: ChunkRange, chunk: ChunkStatistics) -> bool:
-    return (
-        part.base_offset < limits.end_offset
-        and part.end_offset > limits.start_offset
-        and chunk.min_timestamp_ms <= limits.last_timestamp_ms
-        and chunk.max_timestamp_ms >= limits.start_timestamp_ms
-    )

@@ -20,6 +20,7 @@ from strandline.spark_lake.plan.planner import SelectedSegments, Skip, Skipped
 from strandline.spark_lake.plan.splits import ChunkRange, OpenPiece, SegmentSlice
 from strandline.storage.records.columns.columns import RowLimits
 from strandline.storage.remote.manifest.entries import SegmentEntry
+from strandline.storage.remote.segment.meta import ChunkStatistics
 
 # Below this, reading the statistics costs about as much as the bytes they could save.
 PRUNED_SEGMENT_BYTES_MIN = 1024 * 1024
@@ -70,23 +71,35 @@ def prune(meta: SegmentMeta, piece: SegmentSlice, limits: RowLimits, keys: Keys 
         return Pruned(ranges=(), skip=Skip.KEYS)
     if piece.is_whole and covers(limits, entry):
         return Pruned(ranges=(whole_segment(entry),))
-    statistics = meta.statistics()
-    owned = [
-        (part, chunk)
-        for part, chunk in zip(chunk_ranges(entry, statistics), statistics.chunks, strict=True)
-        if piece.start_position <= chunk.position < piece.end_position
-    ]
-    wanted = tuple(
-        part
-        for part, chunk in owned
-        if _has_offset(part, limits)
-        and chunk.max_timestamp_ms >= limits.start_timestamp_ms
-        and chunk.min_timestamp_ms <= limits.last_timestamp_ms
-    )
+    owned = owned_chunks(meta, piece)
+    wanted = tuple(part for part, chunk in owned if may_have(part, chunk, limits))
     return Pruned(
         ranges=wanted,
         chunks_skipped=len(owned) - len(wanted),
         skip=None if wanted else Skip.CHUNKS,
+    )
+
+
+def owned_chunks(
+    meta: SegmentMeta, piece: SegmentSlice
+) -> list[tuple[ChunkRange, ChunkStatistics]]:
+    """The chunks of a slice with their statistics, in order. Raises what `prune` raises."""
+    statistics = meta.statistics()
+    return [
+        (part, chunk)
+        for part, chunk in zip(
+            chunk_ranges(piece.entry, statistics), statistics.chunks, strict=True
+        )
+        if piece.start_position <= chunk.position < piece.end_position
+    ]
+
+
+def may_have(part: ChunkRange, chunk: ChunkStatistics, limits: RowLimits) -> bool:
+    """Whether a chunk may have rows within the limits."""
+    return (
+        _has_offset(part, limits)
+        and chunk.max_timestamp_ms >= limits.start_timestamp_ms
+        and chunk.min_timestamp_ms <= limits.last_timestamp_ms
     )
 
 

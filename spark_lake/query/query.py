@@ -173,19 +173,10 @@ class Query:
         finally:
             leave_out_what_is_loaded()
             # Also when the caller has enough rows (LIMIT) and does not ask for the rest.
-            after, counts = reader.statistics(), scan.counts
-            self._tell_task(
-                split,
-                TaskReport(
-                    rows=counts.rows,
-                    segments_read=counts.segments_read,
-                    segments_skipped=counts.segments_skipped,
-                    chunks_read=counts.chunks_read,
-                    chunks_skipped=counts.chunks_skipped,
-                    requests=after.request_count - before.request_count,
-                    bytes_read=after.bytes_read - before.bytes_read,
-                ),
-            )
+            after = reader.statistics()
+            scan.counts.requests = after.request_count - before.request_count
+            scan.counts.bytes_read = after.bytes_read - before.bytes_read
+            self._tell_task(split, scan.counts)
 
     @property
     def sizes_are_given(self) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -42,31 +42,27 @@ class PlanReport:
     bytes_read: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class TaskReport:
-    """The amounts that one task read, `.meta` objects included.
+    """The amounts that one task reads, `.meta` objects included; counted while it runs.
 
     Segments are named, because a large one is read by several tasks and is still one.
     """
 
-    rows: int
-    segments_read: list[str]
-    segments_skipped: list[str]
-    chunks_read: int
-    chunks_skipped: int
-    requests: int
-    bytes_read: int
+    rows: int = 0
+    segments_read: list[str] = field(default_factory=list)
+    segments_skipped: list[str] = field(default_factory=list)  # no chunk was wanted
+    # A segment that is read whole without asking its statistics counts as one chunk.
+    chunks_read: int = 0
+    chunks_skipped: int = 0
+    requests: int = 0
+    bytes_read: int = 0
 
     def fields(self) -> dict[str, int]:
         """As numbers, for one line of log."""
-        return {
-            "rows": self.rows,
+        return asdict(self) | {
             "segments_read": len(self.segments_read),
             "segments_skipped": len(self.segments_skipped),
-            "chunks_read": self.chunks_read,
-            "chunks_skipped": self.chunks_skipped,
-            "requests": self.requests,
-            "bytes_read": self.bytes_read,
         }
 
 

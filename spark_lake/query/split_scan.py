@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from strandline.spark_lake.archive.catalog import LOOKS_MAX, Catalog
@@ -36,6 +36,7 @@ from strandline.spark_lake.plan.planner import OffsetRange
 from strandline.spark_lake.plan.splits import OpenPiece, SegmentSlice, Split
 from strandline.spark_lake.query.arrow import ArrowEncoder
 from strandline.spark_lake.query.pruning import Keys, prune
+from strandline.spark_lake.query.report import TaskReport
 from strandline.spark_lake.query.row_filter import RowFilter
 from strandline.spark_lake.values.decoders.decoder import ValueColumns
 from strandline.storage.errors import (
@@ -56,25 +57,6 @@ DECODE_HINT = (
 )
 
 
-@dataclass(slots=True, kw_only=True)
-class ScanCounts:
-    """Counters of a running task; its owner reads them when the task ends."""
-
-    rows: int = 0
-    segments_read: list[str] = field(default_factory=list)
-    segments_skipped: list[str] = field(default_factory=list)  # no chunk was wanted
-    # A segment that is read whole without asking its statistics counts as one chunk.
-    chunks_read: int = 0
-    chunks_skipped: int = 0
-
-    def add(self, other: ScanCounts) -> None:
-        self.rows += other.rows
-        self.segments_read += other.segments_read
-        self.segments_skipped += other.segments_skipped
-        self.chunks_read += other.chunks_read
-        self.chunks_skipped += other.chunks_skipped
-
-
 class SplitScan:
     """Reads one split; `record_batches` may be called once."""
 
@@ -89,8 +71,9 @@ class SplitScan:
         row_filter: RowFilter | None = None,
         values: ValueColumns | None = None,
         looks_left: int = LOOKS_MAX,
+        counts: TaskReport | None = None,
     ) -> None:
-        """`looks_left`: how often it is asked what holds the records of a piece that is gone."""
+        """`looks_left` bounds the searches for the successor of a deleted piece."""
         self._reader = reader
         self._split = split
         self._isolation = isolation
@@ -100,7 +83,7 @@ class SplitScan:
         self._columns = list(columns)
         self._values = values
         self._encoder = ArrowEncoder(self._needed(), split.topic_partition)
-        self.counts = ScanCounts()
+        self.counts = counts or TaskReport()
 
     def record_batches(self) -> Iterator[Any]:
         """`pyarrow.RecordBatch`es in offset order.
@@ -139,30 +122,19 @@ class SplitScan:
             yield LogRange(entry=entry, log=log, part=part, aborted=aborted, chunks=chunks)
 
     def _read(self, one: LogRange, todo: SplitPrefetch) -> Iterator[Any]:
+        blocks = one.log.blocks(one.part, first=one.first, then=todo.fetch_next)
         if isinstance(one.entry, OpenPiece):
-            yield from self._open_piece(one, one.entry, todo)
-            return
-        self._count(one)
-        for block in one.log.blocks(one.part, first=one.first, then=todo.fetch_next):
-            yield from self._encoded(one.entry, block, one.aborted)
-
-    def _count(self, one: LogRange) -> None:
+            try:
+                # All of it is in memory and checked before its first row is returned.
+                blocks = iter(list(blocks))
+            except ObjectNotFound as error:
+                yield from self._replaced(one.entry, error)
+                return
         if one.chunks is not None:
             self.counts.chunks_read += one.chunks
             self.counts.segments_read.append(one.entry.log_key)
-
-    # --- pieces of the open segment ----------------------------------------------------------
-
-    def _open_piece(self, one: LogRange, piece: OpenPiece, todo: SplitPrefetch) -> Iterator[Any]:
-        try:
-            # All of it is in memory and checked before the first row is given out.
-            blocks = list(one.log.blocks(one.part, first=one.first, then=todo.fetch_next))
-        except ObjectNotFound as error:
-            yield from self._replaced(piece, error)
-            return
-        self._count(one)
         for block in blocks:
-            yield from self._encoded(piece, block, one.aborted)
+            yield from self._encoded(one.entry, block, one.aborted)
 
     def _replaced(self, piece: OpenPiece, error: ObjectNotFound) -> Iterator[Any]:
         """The same offsets from what was uploaded since; raises `error` if they are not there."""
@@ -174,24 +146,16 @@ class SplitScan:
         if not entries or any(entry.log_key == piece.log_key for entry in entries):
             raise error
         limits = self._split.limits
-        again = self._with(
-            replace(
-                self._split,
-                slices=tuple(map(SegmentSlice.whole, entries)),
-                limits=replace(
-                    limits,
-                    start_offset=max(limits.start_offset, offsets.start_offset),
-                    end_offset=min(limits.end_offset, offsets.end_offset),
-                ),
-            )
+        split = replace(
+            self._split,
+            slices=tuple(map(SegmentSlice.whole, entries)),
+            limits=replace(
+                limits,
+                start_offset=max(limits.start_offset, offsets.start_offset),
+                end_offset=min(limits.end_offset, offsets.end_offset),
+            ),
         )
-        try:
-            yield from again.record_batches()
-        finally:
-            self.counts.add(again.counts)
-
-    def _with(self, split: Split) -> SplitScan:
-        return SplitScan(
+        yield from SplitScan(
             self._reader,
             split,
             columns=self._columns,
@@ -200,7 +164,8 @@ class SplitScan:
             row_filter=self._row_filter,
             values=self._values,
             looks_left=self._looks_left - 1,
-        )
+            counts=self.counts,
+        ).record_batches()
 
     # --- which rows --------------------------------------------------------------------------
 

@@ -30,18 +30,8 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     InputPartition,
 )
-from pyspark.sql.pandas.types import from_arrow_type
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    DataType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
 
 from strandline.spark_lake.jvm.engine import add_jar, is_connect, planned, ruled_out
 from strandline.spark_lake.jvm.jar import NoJvmReader
@@ -54,6 +44,7 @@ from strandline.spark_lake.options.options import (
     Mode,
 )
 from strandline.spark_lake.plan.splits import Split
+from strandline.spark_lake.query.arrow import schema_of
 from strandline.spark_lake.query.error_messages import plainly
 from strandline.spark_lake.query.query import Query
 from strandline.spark_lake.query.query_log import tell
@@ -138,19 +129,7 @@ def _is_one_environment(python: Path, other: Path) -> bool:
 
 def spark_schema(columns: Sequence[str], values: ValuePlan | None = None) -> StructType:
     """These columns as Spark's Kafka source has them, with the values decoded as planned."""
-    header = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
-    kinds: dict[str, DataType] = {
-        "key": BinaryType(),
-        "value": BinaryType() if values is None else from_arrow_type(values.type),
-        "topic": StringType(),
-        "partition": IntegerType(),
-        "offset": LongType(),
-        "timestamp": TimestampType(),
-        "timestampType": IntegerType(),
-        HEADERS_COLUMN: ArrayType(header),
-        CORRUPT_COLUMN: BinaryType(),
-    }
-    return StructType([StructField(column, kinds[column]) for column in columns])
+    return from_arrow_schema(schema_of(columns, None if values is None else values.type))
 
 
 class StrandlineDataSource(DataSource):

@@ -104,11 +104,7 @@ class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         """Fixes the end of this run; records archived later are for the next run."""
         _, archived = self._load(self._query.open())
         nowhere = compare(StreamOffsets(), archived)
-        ends = {
-            one.topic_partition: one.manifest.end_offset
-            for one in archived
-            if one.manifest is not None
-        }
+        ends = {partition: one.end_offset for partition, one in _manifests(archived).items()}
         self._target = StreamOffsets(
             offsets={**nowhere.position.offsets, **ends}, topic_ids=nowhere.position.topic_ids
         )

@@ -14,11 +14,11 @@ from __future__ import annotations
 import base64
 import http.client
 import json
-import threading
 import urllib.error
 import urllib.parse
 import urllib.request
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import IO
 
 from strandline.storage.clock import SystemClock
@@ -60,29 +60,18 @@ class Registry:
 
     def latest(self, subject: str, *, serialized: bool = False) -> RegisteredSchema:
         """Raises InvalidConfig for an unknown subject, TierUnavailable, AccessDenied."""
-        return self._get(_version_path(subject, "latest"), serialized=serialized)
+        return self.ask(_version_path(subject, "latest"), serialized=serialized)
 
     def version(self, subject: str, version: int, *, serialized: bool = False) -> RegisteredSchema:
         """A version that another schema refers to; raises the same."""
-        return self._kept(_version_path(subject, str(version)), serialized=serialized)
+        return _kept(self, _version_path(subject, str(version)), serialized=serialized)
 
     def by_id(self, schema_id: int, *, serialized: bool = False) -> RegisteredSchema:
         """The same by id; raises the same."""
-        return self._kept(f"/schemas/ids/{schema_id}", serialized=serialized)
+        return _kept(self, f"/schemas/ids/{schema_id}", serialized=serialized)
 
-    def _kept(self, path: str, *, serialized: bool) -> RegisteredSchema:
-        key = (self.url, path, serialized)
-        with _LOCK:
-            known = _KNOWN.get(key)
-        if known is None:
-            known = self._get(path, serialized=serialized)
-            with _LOCK:
-                if len(_KNOWN) >= _KNOWN_MAX:
-                    _KNOWN.clear()
-                _KNOWN[key] = known
-        return known
-
-    def _get(self, path: str, *, serialized: bool) -> RegisteredSchema:
+    def ask(self, path: str, *, serialized: bool) -> RegisteredSchema:
+        """The registry's answer, asked for now; raises the same."""
         url = self.url.rstrip("/") + path + ("?format=serialized" if serialized else "")
         request = urllib.request.Request(url, headers={"Accept": "application/json"})
         if self.auth:
@@ -178,6 +167,6 @@ def _reference(one: object) -> Reference:
 
 
 # Schemas are few and small; a registry with more of them in one query is asked again.
-_KNOWN_MAX = 1000
-_KNOWN: dict[tuple[str, str, bool], RegisteredSchema] = {}
-_LOCK = threading.Lock()
+@lru_cache(maxsize=1000)
+def _kept(registry: Registry, path: str, *, serialized: bool) -> RegisteredSchema:
+    return registry.ask(path, serialized=serialized)
