@@ -1,1 +1,1 @@
-"""Values decoded into columns: JSON, Avro, Protobuf, text; what does not parse has a policy."""
+"""Decoding of values into columns: JSON, Avro, Protobuf, text, and the policy for parse errors."""

@@ -1,6 +1,6 @@
-"""From options to a decoder: which schema the values are read into, decided once by the driver.
+"""Plan of a query's value decoding: the driver resolves the schema once.
 
-A `ValuePlan` holds the texts of the schemas, and is what executors get; each makes its own decoder.
+Executors get a `ValuePlan`, which holds the schemas as text; each makes its own decoder.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from strandline.storage.errors import InvalidConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValuePlan:
-    """One format with its schema; `schema` is columns for JSON, Avro's JSON for Avro."""
+    """A value format with its schema; `schema` is columns for JSON, Avro's JSON for Avro."""
 
     format: ValueFormat
     errors: ValueErrors
@@ -59,7 +59,7 @@ class ValuePlan:
 
 
 def plan_values(options: ValueOptions, selection: Selection) -> ValuePlan | None:
-    """None for raw values. Asks the registry where the options give no schema.
+    """The plan of these options; None for raw values. Asks the registry if they give no schema.
 
     Raises InvalidConfig, or what `Registry.latest` raises.
     """
@@ -128,7 +128,7 @@ def _registered(
 
 
 def _subject(selection: Selection) -> str:
-    """Confluent's default: one subject per topic."""
+    """The subject of the only topic, by Confluent's default naming. Raises InvalidConfig."""
     match selection:
         case Subscribe():
             topics = list(selection.topics)

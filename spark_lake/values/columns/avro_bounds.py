@@ -1,9 +1,9 @@
-"""Detects schemas with which a few bytes overload a task. Pure; takes parsed schemas.
+"""Detection of Avro schemas with which a few bytes overload a task. Pure; takes parsed schemas.
 
     a type within itself     each level of a value is a call: 100 KB end a process
     a list of nothing        items that take no byte: six bytes are any number of them
 
-Both are schemas by Avro's rules, and any producer may write such values.
+Avro allows both, and any producer may write such values.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ NOTHING_LISTED = "has a list whose items take no byte, of which a few bytes coul
 
 
 def contains_itself(schema: Any, above: tuple[str, ...]) -> bool:
-    """Whether it refers to a type from within that type; `above` are those it lies in."""
+    """Whether a schema refers to a type from within it; `above` are the enclosing types."""
     if isinstance(schema, list):
         return any(contains_itself(one, above) for one in schema)
     if isinstance(schema, str):
@@ -26,14 +26,14 @@ def contains_itself(schema: Any, above: tuple[str, ...]) -> bool:
 
 
 def lists_nothing(schema: Any, sizes: dict[str, bool]) -> bool:
-    """Whether items of some list in it take no byte; `sizes` has the named types seen so far."""
+    """Whether items of a list take no byte; `sizes` says so of the named types seen so far."""
     if isinstance(schema, list):
         return any(lists_nothing(one, sizes) for one in schema)
     if isinstance(schema, str):
         return False
     match schema["type"]:
         case "record":
-            # While it is looked into it takes a byte, or no producer could write one.
+            # A record within itself takes a byte, or no producer could write one.
             sizes[schema["name"]] = False
             found = any(lists_nothing(one["type"], sizes) for one in schema["fields"])
             sizes[schema["name"]] = all(_is_nothing(one["type"], sizes) for one in schema["fields"])
@@ -47,7 +47,7 @@ def lists_nothing(schema: Any, sizes: dict[str, bool]) -> bool:
 
 
 def _is_nothing(schema: Any, sizes: dict[str, bool]) -> bool:
-    if isinstance(schema, list):  # the number of the type that follows
+    if isinstance(schema, list):  # its branch number takes a byte
         return False
     if isinstance(schema, str):
         return schema == "null" or sizes.get(schema, False)

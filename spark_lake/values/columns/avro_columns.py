@@ -1,10 +1,10 @@
-"""Avro values as Arrow columns without a Python object per value: for schemas that allow it.
+"""Decoder of Avro values into Arrow columns without a Python object per value.
 
-    schema  -> program      for the loop in `avro_kernel`, and a tree of what its columns become
-    values  -> columns      one call for a batch; None where fastavro has to look
+    schema  -> program      for the loop in `avro_kernel`, and a tree of Arrow arrays to make
+    values  -> columns      one call per batch; None if fastavro has to decode it
 
-What the loop does not know (decimals, UUIDs, unions of one, values written with another schema)
-and what it finds odd is read by fastavro, row by row. Both give the same, as a test holds.
+fastavro reads row by row what the loop does not support (decimals, UUIDs, unions of one, values
+written with another schema) and what the loop rejects. A test checks that both give the same.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from strandline.spark_lake.values.columns.value_columns import Columns, Layout, 
 
 
 class AvroColumns:
-    """One schema; used by one thread."""
+    """Compiled decoder of one Avro schema; used by one thread."""
 
     def __init__(self, layout: Layout, root: Node) -> None:
         self._layout = layout
@@ -28,7 +28,7 @@ class AvroColumns:
 
     @classmethod
     def of(cls, parsed: Any, kind: Any) -> AvroColumns | None:
-        """For a schema as fastavro parsed it, and its type; None if it is not for the loop."""
+        """For a schema that fastavro parsed, and its type; None if the loop does not support it."""
         layout = Layout()
         try:
             root = _compile(parsed, kind, layout, {}, in_list=False)
@@ -37,7 +37,7 @@ class AvroColumns:
         return cls(layout, root)
 
     def decode(self, values: Any, *, skip: int) -> Any:
-        """An array of the type for a binary one; None if a value is odd."""
+        """Decodes a binary array; None if the loop rejects a value."""
         from strandline.spark_lake.values.columns import avro_kernel
 
         made = Columns.of(values, self._layout)
@@ -51,7 +51,7 @@ class AvroColumns:
 def _compile(
     schema: Any, kind: Any, layout: Layout, named: dict[str, Any], *, in_list: bool
 ) -> Node:
-    """Appends the ops of a schema. Raises NotHere."""
+    """Appends the ops of a schema to `layout`. Raises NotHere."""
 
     if isinstance(schema, list):
         if len(schema) != 2 or schema.count("null") != 1:
@@ -98,7 +98,7 @@ def _compile(
 
 
 def _may_be_empty(item: Node) -> bool:
-    """Whether an item may take no byte: then a few bytes could be any number of them."""
+    """Whether a list item may take no byte: then a few bytes could hold any number of items."""
     return item.op in (ops.STRUCT, ops.FIXED) and not any(
         not _may_be_empty(child) for child in item.children
     )

@@ -1,6 +1,6 @@
-"""The compiled loop over Avro values; `avro_columns` compiles schemas for it and reads its columns.
+"""Compiled loop over Avro values; `avro_columns` compiles its programs and reads its columns.
 
-    program  i64[op][4]      op, column, argument, where its subtree ends
+    program  i64[op][4]      op, column, argument, end of its subtree
     columns  numbers         i64, a stretch of `room[column]` from `start[column]`: values, or ends
              valid           u8, the same stretches: 1 is not null
              content         u8, a stretch as long as all values for each column of bytes
@@ -9,9 +9,9 @@
 A value is one walk over the program. LIST stands in front of its items, LIST_END behind them goes
 back for the next item. A null skips its subtree and gives each column in it a null.
 
-Bytes come from anywhere: nothing is read beyond the value's end, nothing is written beyond a
-column's room, and whatever is odd ends the loop with the row. The rows are then read by fastavro,
-which decides; so this needs to be right, and never complete.
+The bytes are untrusted: the loop reads nothing beyond a value's end, writes nothing beyond a
+column's room, and stops at a row that it cannot decode. fastavro then reads the rows and decides,
+so the loop must be right but need not be complete.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _INT32_END = 1 << 31
 
 @inlined
 def fill_null(program: Int64s, first: int, last: int, columns: Columns) -> bool:
-    """A null for each column of these ops; false if there is no room."""
+    """Writes a null to each column of these ops; false if a column is full."""
     at = first
     while at < last:
         op = int(program[at, ops.OP])
@@ -47,7 +47,7 @@ def fill_null(program: Int64s, first: int, last: int, columns: Columns) -> bool:
             if row >= columns.room[column]:
                 return False
             place = int(columns.start[column]) + row
-            # What has ends repeats the one before.
+            # Ends repeat the previous one.
             columns.numbers[place] = (
                 columns.numbers[place - 1]
                 if row > 0 and op in (ops.BYTES, ops.FIXED, ops.LIST)
@@ -61,9 +61,9 @@ def fill_null(program: Int64s, first: int, last: int, columns: Columns) -> bool:
 
 @compiled
 def decode_avro(columns: Columns, skip: int, program: Int64s) -> int:
-    """Decodes row after row; the number of rows decoded, which is all unless one is odd.
+    """Decodes rows until one that it cannot decode; returns the number of decoded rows.
 
-    `skip` bytes in front of each value are passed over. `items` counts the items of each list.
+    Skips `skip` bytes before each value. `items` counts the items of each list.
     """
     content, ends, present, start, room, count, items, numbers, valid, text_start, text = columns
     length = program.shape[0]

@@ -1,6 +1,6 @@
-"""Ops and fields of the tables that schemas are compiled to, for Avro and Protobuf alike.
+"""Ops and columns of the tables that Avro and Protobuf schemas are compiled to.
 
-Apart from the compiled loops that use them, because those load numba.
+This module is apart from the compiled loops because they load numba.
 """
 
 # Fields of an op.
@@ -18,7 +18,7 @@ BYTES = 5  # a length, then as many bytes; also text
 FIXED = 6  # ARGUMENT bytes
 ENUM = 7  # below ARGUMENT
 STRUCT = 8  # its members follow
-UNION = 9  # ARGUMENT is the branch that is null, the other one follows; no column
+UNION = 9  # ARGUMENT is the null branch, the other one follows; no column
 LIST = 10  # its items follow
 LIST_END = 11  # ARGUMENT is the op of the list
 
@@ -28,12 +28,12 @@ DEPTH_MAX = 32
 NUMBER = 0
 WIRE = 1
 FIELD_OP = 2
-CHILD = 3  # the message of a field that is one
+CHILD = 3  # the message of a message field
 KIND = 4
 ONEOF = 5  # -1: none
 FIELD_SIZE = 6
 
-# How a field of Protobuf lies on the wire.
+# Wire formats of Protobuf fields.
 INT64 = 0
 INT32 = 1  # also enums
 UINT32 = 2
@@ -47,9 +47,9 @@ TEXT = 9  # also bytes
 MESSAGE = 10
 TIMESTAMP = 11
 
-# The kind of a field of Protobuf.
-PLAIN = 0  # the default where it does not come
-OPTIONAL = 1  # null where it does not come
+# Kinds of Protobuf fields.
+PLAIN = 0  # the default if it is absent
+OPTIONAL = 1  # null if it is absent
 REPEATED = 2
 MAP = 3
-NEEDED = 4  # left to Protobuf's parser where it does not come
+NEEDED = 4  # left to Protobuf's parser if it is absent

@@ -1,10 +1,10 @@
-"""Protobuf messages as Arrow columns without a Python object per message.
+"""Decoder of Protobuf messages into Arrow columns without a Python object per message.
 
-    descriptor -> tables     for the loop in `protobuf_kernel`, and a tree of what they become
-    values     -> columns    one call for a batch; None where Protobuf's own parser has to look
+    descriptor -> tables     for the loop in `protobuf_kernel`, and a tree of Arrow arrays to make
+    values     -> columns    one call per batch; None if Protobuf's parser has to decode it
 
-Both ways give the same, as a test holds; only the order of a map's entries is that of the message
-here, and any order there.
+A test checks that both give the same, except for the order of a map's entries: that of the message
+here, and arbitrary in Protobuf's parser.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TIMESTAMP = "google.protobuf.Timestamp"
 
 
 class ProtobufColumns:
-    """One message type; used by one thread."""
+    """Compiled decoder of one message type; used by one thread."""
 
     def __init__(self, compiler: _Compiler, root: Node) -> None:
 
@@ -36,7 +36,7 @@ class ProtobufColumns:
 
     @classmethod
     def of(cls, descriptor: Any, kind: Any) -> ProtobufColumns | None:
-        """For a message and its Arrow type; None if it is not for the loop."""
+        """For a message type and its Arrow type; None if the loop does not support it."""
 
         compiler = _Compiler()
         try:
@@ -48,7 +48,7 @@ class ProtobufColumns:
         return cls(compiler, Node(op=ops.STRUCT, column=0, kind=kind, children=children))
 
     def decode(self, values: Any, *, skip: int) -> Any:
-        """An array of the type for a binary one; None if a message is odd."""
+        """Decodes a binary array; None if the loop rejects a message."""
         from strandline.spark_lake.values.columns import protobuf_kernel
 
         made = Columns.of(values, self._layout)
@@ -59,7 +59,7 @@ class ProtobufColumns:
 
 
 class _Compiler:
-    """Fills the tables; a message that is named often is laid out as often."""
+    """Compiler of a message type into tables; each use of a nested type has columns of its own."""
 
     def __init__(self) -> None:
         self.layout = Layout()
@@ -68,7 +68,7 @@ class _Compiler:
     def message(
         self, descriptor: Any, kind: Any, *, in_list: bool, is_entry: bool = False
     ) -> tuple[tuple[Node, ...], int]:
-        """The nodes of its fields, and its place among the messages. Raises NotHere."""
+        """The nodes of a message's fields, and its index among the messages. Raises NotHere."""
         place = len(self.messages)
         rows: list[list[int]] = []
         self.messages.append(rows)
@@ -106,7 +106,7 @@ class _Compiler:
         return [one.number, wire, at, child, what, oneof], node
 
     def _single(self, one: Any, kind: Any, *, in_list: bool) -> tuple[int, int, Node]:
-        """How one value lies on the wire, its message if it is one, and its node."""
+        """The wire format of one value, the index of its message or -1, and its node."""
 
         wire, op = _wire_and_op(one)
         own = self.layout.add(op, in_list=in_list, has_bytes=op == ops.BYTES)

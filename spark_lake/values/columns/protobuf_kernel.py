@@ -1,15 +1,15 @@
-"""The compiled loop over Protobuf messages; `protobuf_columns` compiles descriptors for it.
+"""Compiled loop over Protobuf messages; `protobuf_columns` compiles descriptors for it.
 
-    messages  i64[message][2]         its fields in `fields`: first, one behind the last
-    fields    i64[field][FIELD_SIZE]  number, how it lies on the wire, its op, what it is
+    messages  i64[message][2]         range of its fields in `fields`
+    fields    i64[field][FIELD_SIZE]  number, wire format, op, child message, kind, oneof
     program, columns                  as in `avro_kernel`
 
-Fields come in any order, each into columns of its own, when they are met. Where a message ends, its
-fields that did not come get their default or a null, lists get their end, and the message its row.
+Fields come in any order; each has its own columns. At the end of a message, absent fields get their
+default or a null, lists get their end, and the message gets its row.
 
-What Protobuf settles by merging or by "the last one counts" (a field that comes twice, two of a
-oneof), groups, a field with another wire type: the loop ends with the row, and Protobuf's own
-parser decides. As in `avro_kernel`, nothing is read or written beyond what was compared before.
+The loop stops at repeated single fields and two fields of a oneof (which Protobuf merges, or takes
+the last), at groups, and at fields with another wire type; then Protobuf's parser decides. As in
+`avro_kernel`, the loop compares with the bounds before each read and write.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NANOS_END = 1_000_000_000
 
 @inlined
 def _unsigned(content: Bytes, position: int, end: int) -> tuple[int, int]:
-    """The 64 bits of a varint, with a sign, and the position behind it; -1 if it is odd."""
+    """A varint as a signed 64-bit number, and the position after it; -1 if it is invalid."""
     result = np.uint64(0)
     shift = 0
     while position < end:
@@ -56,7 +56,7 @@ def _unsigned(content: Bytes, position: int, end: int) -> tuple[int, int]:
 
 @inlined
 def _number(content: Bytes, position: int, end: int, wire: int) -> tuple[int, int]:
-    """A number of this kind and the position behind it; -1 if it is odd."""
+    """A number of this wire format, and the position after it; -1 if it is invalid."""
     if wire in (ops.FIXED32, ops.SFIXED32, ops.FIXED64):
         size = 8 if wire == ops.FIXED64 else 4
         if size > end - position:
@@ -86,7 +86,7 @@ def _number(content: Bytes, position: int, end: int, wire: int) -> tuple[int, in
 
 @inlined
 def _timestamp(content: Bytes, position: int, end: int) -> tuple[int, bool]:
-    """The microseconds of a google.protobuf.Timestamp; false if it is odd."""
+    """The microseconds of a google.protobuf.Timestamp; false if the loop rejects it."""
     seconds = 0
     nanos = 0
     last = 0
@@ -112,9 +112,9 @@ def _timestamp(content: Bytes, position: int, end: int) -> tuple[int, bool]:
 
 @inlined
 def _value_at(content: Bytes, position: int, end: int, wire_type: int) -> tuple[int, int]:
-    """Where the value behind a tag begins, behind its length if it has one, and where it ends.
+    """The start (after a length, if there is one) and the end of the value after a tag.
 
-    -1 as its beginning if it is odd, or does not end within its message.
+    The start is -1 if the value is invalid, or does not end within its message.
     """
     stop = position
     if wire_type == _VARINT_WIRE:
@@ -137,7 +137,7 @@ def _value_at(content: Bytes, position: int, end: int, wire_type: int) -> tuple[
 
 @inlined
 def _wire_type_of(wire: int) -> int:
-    """How a field of this kind says on the wire where it ends."""
+    """The wire type in the tag of a field with this wire format."""
     if wire in (ops.TEXT, ops.MESSAGE, ops.TIMESTAMP):
         return _WIRE_LENGTH
     if wire in (ops.FIXED32, ops.SFIXED32):
@@ -151,7 +151,7 @@ def _wire_type_of(wire: int) -> int:
 def _end_fields(
     fields: Int64s, first: int, last: int, seen: Bytes, program: Int64s, columns: Columns
 ) -> bool:
-    """A row for each field of a message that has none yet; false if that is not for us."""
+    """Writes a row for each absent field of a message; false if Protobuf's parser has to decide."""
     for index in range(first, last):
         kind = fields[index, ops.KIND]
         at = int(fields[index, ops.FIELD_OP])
@@ -178,7 +178,7 @@ def _end_fields(
 def decode_protobuf(
     columns: Columns, skip: int, messages: Int64s, fields: Int64s, fields_max: int, program: Int64s
 ) -> int:
-    """Decodes row after row; the number of rows decoded, which is all unless one is odd."""
+    """Decodes rows until one that it cannot decode; returns the number of decoded rows."""
     content, ends, present, start, room, count, items, numbers, valid, text_start, text = columns
     frame_end = np.zeros(ops.DEPTH_MAX, np.int64)
     frame_message = np.zeros(ops.DEPTH_MAX, np.int64)
@@ -233,7 +233,7 @@ def decode_protobuf(
             while field < last and fields[field, ops.NUMBER] != number:
                 field += 1
             if field == last:  # of a newer schema
-                # Protobuf's parser takes an entry of a map with such a field for unknown itself.
+                # Protobuf's parser treats a map entry with such a field as an unknown field.
                 if frame_op[depth] < 0:
                     return row
                 position = stop
@@ -270,7 +270,7 @@ def decode_protobuf(
             )
             if wire_type != _wire_type_of(wire) and not is_packed:
                 return row
-            # Not a function of its own: handing it the columns for each field takes twice as long.
+            # Inline: as a function, called with the columns for each field, it takes twice as long.
             is_first = True
             while position < stop or (is_first and not is_packed):
                 is_first = False

@@ -1,4 +1,4 @@
-"""Columns that a compiled loop fills, as Arrow arrays; for Avro and Protobuf alike.
+"""Columns that the compiled loops for Avro and Protobuf fill, and their Arrow arrays.
 
     Layout    the ops of a schema for the loop, and its columns
     Node      the Arrow array that one column becomes, or several
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 _SECOND_US = 1_000_000
 _DAY_S = 86_400
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-# What Python's dates can hold, and so what reads values row by row.
+# The range of Python's dates, and so of the row-by-row reader.
 _DAYS_MIN = -(_EPOCH.date() - dt.date.min).days
 _DAYS_MAX = (dt.date.max - _EPOCH.date()).days
-# A schema of more ops is read row by row: a type that is named often is laid out as often.
+# A schema of more ops is read row by row: each use of a named type has ops of its own.
 OPS_MAX = 4096
 
 
@@ -44,9 +44,9 @@ class Node:
     kind: Any
     children: tuple[Node, ...] = ()
     symbols: tuple[str, ...] = ()
-    # The number of each symbol, ascending; its place without.
+    # The number of each symbol, ascending; its index if empty.
     codes: tuple[int, ...] = ()
-    # Of a timestamp: microseconds in one of its numbers.
+    # Microseconds per unit of a timestamp.
     scale: int = 1
 
 
@@ -55,7 +55,7 @@ class Layout:
     """The ops and columns of a schema while it is compiled."""
 
     ops: list[list[int]] = field(default_factory=list)
-    # Of each column: whether lists may give it more rows than there are values, and has bytes.
+    # For each column: whether it is in a list (more rows than values), and whether it has bytes.
     in_list: list[bool] = field(default_factory=list)
     has_bytes: list[bool] = field(default_factory=list)
 
@@ -87,7 +87,7 @@ class Columns(NamedTuple):
 
     @classmethod
     def of(cls, values: Any, layout: Layout) -> Columns:
-        """Nothing decoded yet; `values` is a binary array."""
+        """Empty columns with room for the binary array `values`."""
         rows = len(values)
         _, ends_buffer, content_buffer = values.buffers()
         ends = np.frombuffer(ends_buffer, np.int32)[values.offset : values.offset + rows + 1]
@@ -112,10 +112,10 @@ class Columns(NamedTuple):
         )
 
     def whole_array(self, root: Node, decoded: int) -> Any:
-        """The Arrow array of all values, of which the loop decoded so many.
+        """The Arrow array of all values; the loop decoded the first `decoded` of them.
 
-        None if the loop stopped before the last one, or Arrow does not take what it found: text
-        that is none, a date beyond Python's, an enum's number without a name.
+        None if the loop stopped before the last value, or Arrow refuses one: text that is not
+        UTF-8, a date beyond Python's, an enum's number without a name.
         """
         if decoded < len(self.present):
             return None
@@ -171,13 +171,13 @@ class Columns(NamedTuple):
 
 
 def _data(node: Node, numbers: Any) -> Any:
-    """The buffer of numbers of a fixed width. Raises NotHere."""
+    """The Arrow buffer of fixed-width values. Raises NotHere."""
 
     if node.op == ops.BOOL:
         return pa.py_buffer(np.packbits(numbers.astype(np.uint8), bitorder="little"))
     if node.op == ops.FLOAT:
         return pa.py_buffer(numbers.astype(np.uint32))
-    if pa.types.is_decimal(node.kind):  # of 64 bits without a sign, in 128
+    if pa.types.is_decimal(node.kind):  # unsigned 64 bits, in 128
         wide = np.zeros((len(numbers), 2), np.int64)
         wide[:, 0] = numbers
         return pa.py_buffer(wide)
@@ -191,7 +191,7 @@ def _data(node: Node, numbers: Any) -> Any:
 
 
 def _places(node: Node, numbers: Any, valid: Any) -> Any:
-    """Which symbol each number is. Raises NotHere for one that has no name."""
+    """The symbol index of each number. Raises NotHere for a number without a name."""
     if not node.codes:
         return numbers
     codes = np.array(node.codes, np.int64)
@@ -202,7 +202,7 @@ def _places(node: Node, numbers: Any, valid: Any) -> Any:
 
 
 def _check_keys(ends: Any, keys: Any) -> None:
-    """Raises NotHere for a key that is twice in a map, where the last one counts."""
+    """Raises NotHere for a map with a duplicate key: the last one counts."""
     places = np.repeat(np.arange(len(ends) - 1), np.diff(ends))
     codes = np.asarray(keys.dictionary_encode().indices).astype(np.int64)
     if len(np.unique(places * (len(keys) + 1) + codes)) < len(keys):

@@ -1,1 +1,1 @@
-"""Decoding values one by one: JSON, Avro, Protobuf, text."""
+"""Decoders of values by format: JSON, Avro, Protobuf, text."""

@@ -1,12 +1,12 @@
-"""Values in Avro, with one schema for all or with the schema that each value names.
+"""Decoder of Avro values, with one schema for all or with the schema that each value names.
 
 Values that were written with the reader's schema become columns in one compiled loop
-(`avro_columns`). All others, and whatever that loop does not know, are read by fastavro into the
-reader's schema (Avro's own resolution: defaults, promotions, other orders), row by row.
+(`avro_columns`). fastavro reads all others row by row into the reader's schema, by Avro's own
+resolution (defaults, promotions, other orders).
 
-fastavro takes logical types from the writer's schema, and the columns have those of the reader's.
-So those that make no column of their own are taken off both (`avro_logical`). A number that was
-written before its field became a time is made one afterwards, and so are the bytes of a default.
+fastavro takes logical types from the writer's schema; the columns have those of the reader's. So
+both schemas lose the types that make no column of their own (`avro_logical_types`). Numbers that
+were written before their field became a time are converted afterwards, as are default bytes.
 """
 
 from __future__ import annotations
@@ -42,25 +42,25 @@ from strandline.storage.errors import InvalidConfig
 from strandline.storage.extras import how_to_install
 
 DEPTH_MAX = 32
-# Of a decimal in Spark.
+# Spark's limit for decimals.
 DIGITS_MAX = 38
-# A value of more is no value: a record of Kafka is smaller.
+# No record of Kafka is larger.
 FIXED_BYTES_MAX = 2**31 - 1
-# Of what fastavro says of two schemas that do not go together.
+# Limit for fastavro's text about two incompatible schemas.
 MISMATCH_CHARS = 200
-# What a task keeps of other schemas than the reader's.
+# Writer's schemas that a task keeps.
 WRITERS_MAX = 1000
-# What parsing raises for JSON that is no schema: it expects one.
+# Errors of the parser for JSON that is no schema.
 BAD_SCHEMA = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
 
 
 class AvroValues:
-    """Records of `schema` (Avro's JSON); with a registry, each names its writer's schema."""
+    """Decoder of values of `schema` (Avro's JSON); with a registry, each has its writer's."""
 
     def __init__(self, schema: str, registry: Registry | None) -> None:
-        """Raises InvalidConfig for a schema that is none, or has no columns."""
+        """Raises InvalidConfig for a schema that is invalid, or makes no column."""
         try:
-            # With the full name wherever something is named, so that references are found.
+            # Full names everywhere, so that references are found.
             parsed = _parsed(json.loads(schema))
             self._type = arrow_type(parsed, {})
             if lists_nothing(parsed, {}):
@@ -75,7 +75,7 @@ class AvroValues:
         self._named = named_types(self._reader_schema)
         self._reader = _Writer(schema=self._reader_schema, read=_fastavro().schemaless_reader)
         self._registry = registry
-        # By id; what cannot be used is asked for once, too.
+        # By id; an unusable schema is kept, too.
         self._writers: dict[int, _Writer | UnparsableValue] = {}
         self._columns = AvroColumns.of(self._reader_schema, self._type)
 
@@ -96,7 +96,7 @@ class AvroValues:
             raise UnparsableValue(str(error)) from error
 
     def _frame_bytes(self, values: Any) -> int | None:
-        """What stands in front of each value; None unless all have the reader's schema."""
+        """The bytes before each value; None unless all values have the reader's schema."""
         if self._registry is None:
             return 0
         frames = pc.unique(pc.binary_slice(values, 0, FRAME_BYTES)).drop_null()
@@ -114,13 +114,13 @@ class AvroValues:
             row = writer.read(stream, writer.schema, self._reader_schema)
             row = self._fix(row) if self._fix is not None else row
         except _fastavro().read.SchemaResolutionError as error:
-            # It shows whole schemas, each with all that it names.
+            # The text holds both schemas in full.
             told = textwrap.shorten(str(error), MISMATCH_CHARS, placeholder=" ...")
             raise UnparsableValue(
                 f"{_name_of(writer.schema)} cannot be read as {_name_of(self._reader_schema)}:"
                 f" {told}"
             ) from error
-        except Exception as error:  # damaged bytes make it raise nearly anything
+        except Exception as error:  # nearly any error, for damaged bytes
             raise UnparsableValue(f"{type(error).__name__}: {error}") from error
         if stream.tell() != len(value):
             raise UnparsableValue(f"{len(value) - stream.tell()} bytes are left behind it")
@@ -138,14 +138,14 @@ class AvroValues:
         return writer
 
     def _asked(self, schema_id: int) -> _Writer | UnparsableValue:
-        """The schema of this id, or why values with it do not parse."""
+        """The schema of this id, or the reason that its values do not parse."""
         assert self._registry is not None
         try:
             found = self._registry.by_id(schema_id)
         except InvalidConfig:
             return UnparsableValue(f"its schema {schema_id} is not in the registry")
         if found.kind.upper() != "AVRO":
-            # {"type": "string"} is a schema of JSON too, and of other bytes.
+            # {"type": "string"} is also a JSON schema, whose values are encoded otherwise.
             return UnparsableValue(f"its schema {schema_id} is {found.kind.lower()}")
         try:
             text = avro_text(self._registry, found, _parsed)
@@ -166,20 +166,20 @@ class AvroValues:
             from fastavro._read_py import schemaless_reader
         except ImportError:
             return UnparsableValue(f"its schema {schema_id} contains itself")
-        # The compiled one has no bound on nesting: 100 KB of it end the process.
+        # The compiled reader does not bound nesting: 100 KB of it end the process.
         return _Writer(schema=parsed, read=schemaless_reader)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Writer:
-    """The parsed writer's schema of values, and their reader."""
+    """A parsed writer's schema, and the function that reads its values."""
 
     schema: Any
     read: Callable[[io.BytesIO, Any, Any], Any]
 
 
 def _name_of(schema: Any) -> str:
-    """A parsed schema in a word or two."""
+    """A short name of a parsed schema."""
     if isinstance(schema, list):
         return f"a union of {len(schema)} types"
     return str(schema.get("name", schema["type"])) if isinstance(schema, dict) else str(schema)
@@ -190,7 +190,7 @@ def _told(error: Exception) -> str:
 
 
 def schema_of_registry(registry: Registry, found: RegisteredSchema) -> str:
-    """Avro's JSON that stands alone, for `AvroValues`. Raises InvalidConfig, TierUnavailable."""
+    """Self-contained Avro JSON, for `AvroValues`. Raises InvalidConfig, TierUnavailable."""
     try:
         return avro_text(registry, found, _parsed)
     except BAD_SCHEMA as error:
@@ -201,7 +201,7 @@ def schema_of_registry(registry: Registry, found: RegisteredSchema) -> str:
 
 
 def _parsed(schema: Any, known: dict[str, Any] | None = None) -> Any:
-    """Raises one of BAD_SCHEMA."""
+    """fastavro's parser. Raises one of BAD_SCHEMA."""
     fastavro = _fastavro()
     try:
         return fastavro.parse_schema(schema, named_schemas=known)

@@ -1,14 +1,13 @@
-"""Decodes the values of a record batch into one typed column, with a policy for unparsable values.
+"""Decoding of a batch's values into one typed column, with a policy for unparsable values.
 
     binary column  --ValueDecoder.decode-->  typed column        the usual case: all rows at once
-                   --Unparsable-->  halves, halves of halves     until the rows that do not parse
-                                                                 stand alone
+                   --Unparsable-->  halves, halves of halves     until each unparsable row is alone
     policy   fail     the query ends with an error that names the offset
              null     null
              corrupt  null, and the bytes in a column `_corrupt`
 
-A null value (a tombstone) is null and parses. Whether a value parses is decided by the same decoder
-in every case, so rows do not depend on their neighbours.
+A null value (a tombstone) is null and parses. The same decoder reads the halves, so rows do not
+depend on their neighbours.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ from strandline.storage.errors import CorruptRecords
 
 
 class UnparsableValue(Exception):
-    """Some value of the column does not parse; the message is about one of them."""
+    """At least one value of the column does not parse; the message is about one of them."""
 
 
 class ValueDecoder(Protocol):
-    """One format with one schema; used by one thread."""
+    """Decoder of one format with one schema; used by one thread."""
 
     @property
     def type(self) -> Any:
@@ -44,7 +43,7 @@ class ValueDecoder(Protocol):
 
 
 class ValueColumns:
-    """Replaces the column `value` of record batches, and adds `_corrupt` where it is asked for."""
+    """Replaces the column `value` of record batches, and adds the column `_corrupt` if wanted."""
 
     def __init__(
         self,
@@ -62,7 +61,7 @@ class ValueColumns:
         self._has_registry = has_registry
 
     def apply(self, batch: Any) -> Any:
-        """A batch of the schema. Raises CorruptRecords if the policy is to fail."""
+        """The batch with decoded values. Raises CorruptRecords if the policy is to fail."""
         raw = batch.column("value")
         bad: list[int] = []
         decoded = self._decoded(raw, bad, batch)
@@ -78,7 +77,7 @@ class ValueColumns:
 
     def _decoded(self, raw: Any, bad: list[int], batch: Any) -> Any:
         parts: list[Any] = []
-        # Pieces still to do, the next one last: (first row, rows).
+        # Slices to decode, the next one last: (first row, rows).
         todo = [(0, len(raw))]
         while todo:
             start, length = todo.pop()
@@ -99,7 +98,7 @@ class ValueColumns:
 
 
 def _only(raw: Any, rows: Sequence[int]) -> Any:
-    """The values of these rows; null in the others."""
+    """The values of these rows, and null in all others."""
     if not rows:
         return pa.nulls(len(raw), pa.binary())
     chosen = np.full(len(raw), fill_value=False)
@@ -108,7 +107,7 @@ def _only(raw: Any, rows: Sequence[int]) -> Any:
 
 
 def _framed_hint(value: bytes) -> str:
-    """A hint for values of a registry's serializers that are read without the registry."""
+    """The hint for values of a registry's serializers that are read without the registry."""
     if len(value) <= FRAME_BYTES or value[0] != 0:
         return ""
     schema_id = int.from_bytes(value[1:FRAME_BYTES], "big")

@@ -1,12 +1,12 @@
-"""Values that are JSON objects, all of a batch parsed by Arrow at once.
+"""Decoder of JSON objects; Arrow parses all values of a batch at once.
 
-Arrow reads a stream of objects, and takes newlines between them for any other space. So that one
-value is one row, each must begin with `{` and end with `}`. Then two values cannot melt into one
-(after a whole member only `,` or `}` may follow, and strings hold no raw newline), and a value with
-two objects makes a row too many, which is counted.
+Arrow reads a stream of objects in which a newline is like any other space. So that one value is one
+row, each must begin with `{` and end with `}`. Then two values cannot become one (after a whole
+member only `,` or `}` may follow, and strings hold no raw newline), and a value with two objects
+makes one row too many, which the row count shows.
 
-Arrow's reader refuses times of more than six digits behind the second, as .NET, Go and Java write
-them. Values that it refused are read once more, with the times as texts, which are cut.
+Arrow's reader refuses times with more than six decimal places, as .NET, Go and Java write them.
+Values that it refused are read again with the times as texts, which are then cut.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from strandline.spark_lake.values.schema.registry import FRAME_BYTES
 from strandline.storage.errors import InvalidConfig
 
 _SPACES = " \t\r\n"
-# Behind the sixth digit of a second's fraction; and a time of day with its zone.
+# More than six decimal places of a second; a time of day with a zone.
 _BEYOND_MICROSECONDS = r"(:\d\d\.\d{6})\d+"
 _ZONED = r"\d:\d\d.*(Z|[+-]\d\d(:?\d\d)?)$"
 
 
 class JsonValues:
-    """Objects with these columns; others are ignored, missing ones are null."""
+    """Decoder of objects with these columns; others are ignored, missing ones are null."""
 
     def __init__(self, kind: Any, *, framed: bool = False) -> None:
-        """Raises InvalidConfig for a type that JSON values cannot be read into."""
+        """Raises InvalidConfig for a type that cannot hold JSON values."""
         self._type = kind
         self._framed = framed
-        # Arrow's JSON reader takes days since 1970 for a date, where producers write a text.
+        # Arrow's JSON reader expects days since 1970 for a date; producers write texts.
         self._parsed_type = _parsed(kind)
         self._schema = pa.schema(list(self._parsed_type))
         self._with_texts = pa.schema(list(_parsed(kind, times=pa.string())))
@@ -50,7 +50,7 @@ class JsonValues:
         if not len(present):
             return pa.nulls(len(values), self._type)
         if self._framed:
-            # The id in front says with what the value was checked; its columns are given.
+            # The schema id is unused: the option gives the columns.
             if not pc.all(pc.starts_with(present, b"\x00")).as_py():
                 raise UnparsableValue("it does not begin with 0 and a schema id")
             present = pc.binary_slice(present, FRAME_BYTES)
@@ -91,13 +91,13 @@ def _struct(text: bytes, count: int, schema: Any) -> Any:
         raise UnparsableValue("it holds more than one JSON object")
     columns = [column.combine_chunks() for column in table.columns]
     rows = pa.StructArray.from_arrays(columns, fields=list(schema))
-    # Of decimals Arrow's reader checks the scale, and lets them have too many digits.
+    # Arrow's reader checks a decimal's scale, but not its number of digits.
     rows.validate(full=True)
     return rows
 
 
 def _timed(values: Any, kind: Any) -> Any:
-    """The same with times for their texts, wherever the type has one; without a zone it is UTC."""
+    """The same with texts converted to times where the type has one; UTC if there is no zone."""
     if pa.types.is_timestamp(kind):
         texts = pc.replace_substring_regex(values, _BEYOND_MICROSECONDS, r"\1")
         is_zoned = pc.match_substring_regex(texts, _ZONED)
@@ -118,14 +118,14 @@ def _timed(values: Any, kind: Any) -> Any:
 
 
 def _spread(rows: Any, values: Any) -> Any:
-    """Rows of the values that are not null, with nulls put back between them."""
+    """`rows` with a null inserted for each null of `values`."""
     valid = np.asarray(values.is_valid())
     places = np.where(valid, np.cumsum(valid) - 1, 0)
     return rows.take(pa.array(places, pa.int64(), mask=~valid))
 
 
 def _parsed(kind: Any, *, times: Any = None) -> Any:
-    """What Arrow's reader is told; `times` in the place of timestamps, if given."""
+    """The schema for Arrow's reader, with `times` instead of timestamps if given."""
     if pa.types.is_date(kind):
         return pa.string()
     if pa.types.is_timestamp(kind):

@@ -1,12 +1,11 @@
-"""What a registry's serializers put in front of a Protobuf message: which message of which file.
+"""The registry's prefix of a Protobuf message: the schema id, and the message within its file.
 
     value   0x00 | schema id u32 | indexes (zigzag varints, the count first; 0 alone is the first)
 
-The indexes are those of the file that the value was *written* with, where messages may stand in
-another order than in the reader's. So each id's file is asked for once, and the wanted message is
-looked for in it by its name; the package does not matter. A value whose indexes name another
-message does not parse: it would make a row, and almost any bytes would, of fields that mean
-something else.
+The indexes are those of the *writer's* file, where messages may have another order than in the
+reader's. So the file of each id is fetched once, and the wanted message is found in it by its name;
+the package does not matter. A value whose indexes name another message does not parse: almost any
+bytes would make a row, of fields that mean something else.
 """
 
 from __future__ import annotations
@@ -20,25 +19,25 @@ from strandline.spark_lake.values.decoders.decoder import UnparsableValue
 from strandline.spark_lake.values.schema.registry import FRAME_BYTES, Registry
 from strandline.storage.errors import InvalidConfig
 
-# Names between a file and a message in it.
+# Nesting of messages.
 INDEXES_MAX = 64
-# What a task keeps of files.
+# Schema ids that a task keeps.
 WRITERS_MAX = 1000
 
 
 class ProtobufFrames:
-    """The frames of one wanted message, `names` being its own and those it lies in."""
+    """Reader of the prefixes of one message; `names` are its enclosing messages and itself."""
 
     def __init__(self, registry: Registry, names: Sequence[str]) -> None:
         self._registry = registry
         self._names = tuple(names)
-        # By id: the message's indexes there, or why no value of that id is one.
+        # By id: the message's indexes in that file, or the reason that its values do not parse.
         self._places: dict[int, tuple[int, ...] | UnparsableValue] = {}
 
     def common_bytes(self, values: Any) -> int | None:
-        """What stands in front of each message; None unless all are the wanted one, and alike.
+        """The size of the prefix; None unless all values have the same one, of the wanted message.
 
-        Raises what `Registry.by_id` raises of a registry that does not answer.
+        Raises what `Registry.by_id` raises if the registry does not answer.
         """
         import pyarrow.compute as pc
 
@@ -55,7 +54,7 @@ class ProtobufFrames:
         return size if all(one == wanted for one in frames) else None
 
     def unframed(self, value: bytes) -> bytes:
-        """The message. Raises UnparsableValue if it is another one."""
+        """The bytes of the message. Raises UnparsableValue if it is another message."""
         schema_id = framed_id(value)
         place = self._place(schema_id)
         indexes, position = _indexes(value)
@@ -105,7 +104,7 @@ class ProtobufFrames:
 
 
 def _indexes(value: bytes) -> tuple[tuple[int, ...], int]:
-    """The message indexes behind the schema id, and where they end."""
+    """The message indexes after the schema id, and the position after them."""
     count, position = _varint(value, FRAME_BYTES)
     if not 0 <= count <= INDEXES_MAX:
         raise UnparsableValue(f"it names {count} message indexes")
@@ -117,7 +116,7 @@ def _indexes(value: bytes) -> tuple[tuple[int, ...], int]:
 
 
 def _written(indexes: tuple[int, ...]) -> bytes:
-    # One of its own is the first, and count and index are written as one 0.
+    # The first message of a file has the short form: one 0 for count and index.
     return b"\0" if indexes == (0,) else b"".join(map(_zigzag, (len(indexes), *indexes)))
 
 
@@ -126,7 +125,7 @@ def _shown(indexes: tuple[int, ...]) -> str:
 
 
 def _zigzag(number: int) -> bytes:
-    """A count or an index, which are not negative."""
+    """Encodes a count or an index, which is not negative."""
     left = number << 1
     written = bytearray()
     while left > 0x7F:

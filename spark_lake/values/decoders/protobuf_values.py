@@ -1,10 +1,9 @@
-"""Values in Protobuf, with a descriptor set (`protoc --descriptor_set_out --include_imports`).
+"""Decoder of Protobuf values, with the descriptor set of `protoc --descriptor_set_out`.
 
-Messages become columns in one compiled loop (`protobuf_columns`); what the loop leaves alone is
-read by Protobuf's own parser, row by row. Columns are mapped as Spark's from_protobuf does: enums
-become their names, a message that is not set is null, `google.protobuf.Timestamp` is a timestamp.
-With a registry, a frame stands in front of the message and says which one it is
-(`protobuf_frames`).
+Messages become columns in one compiled loop (`protobuf_columns`); Protobuf's own parser reads what
+the loop rejects, row by row. Columns are mapped as by Spark's from_protobuf: enums become names, an
+unset message is null, `google.protobuf.Timestamp` is a timestamp. With a registry, a prefix
+names the message (`protobuf_frames`).
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ from strandline.storage.errors import InvalidConfig
 from strandline.storage.extras import how_to_install
 
 _TIMESTAMP = "google.protobuf.Timestamp"
-# Files that come with Protobuf: users need not pass them, and a registry has no references to them.
-_COMES_ALONG = tuple(
+# Files that Protobuf bundles: users need not pass them, and registries do not refer to them.
+_BUNDLED_FILES = tuple(
     f"google/protobuf/{name}.proto"
     for name in (
         *("any", "api", "descriptor", "duration", "empty", "field_mask", "source_context"),
@@ -38,7 +37,7 @@ _COMES_ALONG = tuple(
 
 
 class ProtobufValues:
-    """Messages of the type `message` in `descriptors`, the bytes of a FileDescriptorSet."""
+    """Decoder of the type `message` in `descriptors`, the bytes of a FileDescriptorSet."""
 
     def __init__(self, descriptors: bytes, message: str, registry: Registry | None) -> None:
         """Raises InvalidConfig if the message is not in the set, or contains itself."""
@@ -71,12 +70,12 @@ class ProtobufValues:
         try:
             message.ParseFromString(content)
             return _row(message)
-        except Exception as error:  # its DecodeError, a time beyond its own bounds, anything
+        except Exception as error:  # DecodeError, a time out of range, or others
             raise UnparsableValue(f"{type(error).__name__}: {error}") from error
 
 
 def read_descriptors(text: str) -> bytes:
-    """A descriptor set as an option gives it: a file's name, or base64. Raises InvalidConfig."""
+    """The descriptor set of an option: a file name, or base64. Raises InvalidConfig."""
     path = Path(text.removeprefix("file://"))
     try:
         if path.is_absolute():
@@ -90,13 +89,13 @@ def read_descriptors(text: str) -> bytes:
 
 
 def descriptors_of_file(serialized: str, *, imported: Sequence[tuple[str, str]] = ()) -> bytes:
-    """A set of the file that a registry gives with `format=serialized`.
+    """The descriptor set of a registry's file (`format=serialized`).
 
-    In front of it those that it imports, by the names it has for them.
+    The files that it imports precede it, under the names that it has for them.
     """
     files = [_file_of(text) for _, text in imported]
     for (name, _), one in zip(imported, files, strict=True):
-        # The registry's own name of it is another, and the same for all.
+        # The registry's own name is the same for all files.
         one.name = name
     files.append(_file_of(serialized))
     return bytes(_protobuf().FileDescriptorSet(file=files).SerializeToString())
@@ -114,7 +113,7 @@ def _file_of(serialized: str) -> Any:
 
 
 def first_message(descriptors: bytes) -> str:
-    """The full name of the first message of the last file: what a registry's subject means."""
+    """The full name of the last file's first message, which a registry's subject means."""
     descriptor_pb2 = _protobuf()
     file = descriptor_pb2.FileDescriptorSet.FromString(descriptors).file[-1]
     if not file.message_type:
@@ -143,7 +142,7 @@ def _load(descriptors: bytes, message: str) -> tuple[Any, Callable[[], Any]]:
         files = descriptor_pb2.FileDescriptorSet.FromString(descriptors).file
         added = {file.name for file in files}
         for file in files:
-            _add_what_comes_along(pool, file, added)
+            _add_bundled_files(pool, file, added)
             pool.Add(file)
         descriptor = pool.FindMessageTypeByName(message)
     except KeyError as error:
@@ -158,14 +157,14 @@ def _load(descriptors: bytes, message: str) -> tuple[Any, Callable[[], Any]]:
     return descriptor, message_factory.GetMessageClass(descriptor)
 
 
-def _add_what_comes_along(pool: Any, file: Any, added: set[str]) -> None:
-    """Adds the files of Protobuf's own that `file` imports, what they import first."""
+def _add_bundled_files(pool: Any, file: Any, added: set[str]) -> None:
+    """Adds Protobuf's own files that `file` imports; their imports come first."""
     for name in file.dependency:
-        if name in _COMES_ALONG and name not in added:
+        if name in _BUNDLED_FILES and name not in added:
             added.add(name)
             module = importlib.import_module(f"{name.removesuffix('.proto')}_pb2".replace("/", "."))
             own = type(file).FromString(module.DESCRIPTOR.serialized_pb)
-            _add_what_comes_along(pool, own, added)
+            _add_bundled_files(pool, own, added)
             pool.Add(own)
 
 

@@ -1,4 +1,4 @@
-"""Values that are UTF-8 text."""
+"""Decoder of values that are UTF-8 text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from strandline.spark_lake.values.decoders.decoder import UnparsableValue
 
 
 class TextValues:
-    """The value as a string column."""
+    """Decoder of UTF-8 texts into a string column."""
 
     @property
     def type(self) -> Any:

@@ -1,1 +1,1 @@
-"""Schemas of values and the registry that holds them."""
+"""Schemas of values, and the schema registry."""

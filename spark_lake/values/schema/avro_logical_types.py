@@ -1,4 +1,4 @@
-"""Logical types of Avro: which are read as such, and numbers that are read into them. Pure.
+"""Logical types of Avro: those that make columns, and conversions of plain values to them. Pure.
 
     both schemas    date, timestamp-millis, timestamp-micros, decimal    kept if the reader has any
                     uuid, time-*, local-timestamp-*, others              left out: plain values
@@ -7,10 +7,9 @@
                     bytes where the reader has a decimal                 the decimal they mean
                     text where the reader has bytes                      a default: a byte a letter
 
-fastavro makes a time of what was *written* as one. A field that became `timestamp-millis` later
-comes as the number it was then, and Arrow would take that for microseconds; bytes that became a
-decimal come as bytes. Defaults come as the
-schema has them, where bytes are the letters of the same numbers; Arrow would make UTF-8 of them.
+fastavro follows the *writer's* logical types. A field that became `timestamp-millis` later is still
+a number, which Arrow would take for microseconds; bytes that became a decimal are still bytes.
+Default bytes are texts with one letter per byte, of which Arrow would make UTF-8.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from typing import Any
 
 LOGICAL_TYPES = frozenset({"date", "timestamp-millis", "timestamp-micros", "decimal"})
 
-# Changes one value as fastavro gave it; None where there is nothing to change.
+# Conversion of one value of fastavro; None if there is nothing to convert.
 Fix = Callable[[Any], Any] | None
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -34,7 +33,7 @@ _TIMES: Mapping[tuple[str, str], Callable[[int], Any]] = {
 
 
 def logical_types(schema: Any) -> frozenset[str]:
-    """Those of `LOGICAL_TYPES` that are kept: all, if the schema has any."""
+    """The logical types to keep: all of LOGICAL_TYPES if the schema has any, else none."""
     return LOGICAL_TYPES if _has(schema) else frozenset()
 
 
@@ -50,7 +49,7 @@ def _has(schema: Any) -> bool:
 
 
 def without_logical(schema: Any, kept: Collection[str]) -> Any:
-    """The same schema without other logical types than these."""
+    """The schema without all logical types except `kept`."""
     if isinstance(schema, list):
         return [without_logical(one, kept) for one in schema]
     if not isinstance(schema, dict):
@@ -68,14 +67,14 @@ def without_logical(schema: Any, kept: Collection[str]) -> Any:
 
 
 def as_wanted(writer: Any, reader: Any, named: Mapping[str, Any]) -> Any:
-    """The writer's schema without the logical types that the reader's does not have there.
+    """The writer's schema without the logical types that the reader's schema lacks at that place.
 
-    fastavro would make a time where the column is of numbers. `named` has the reader's named types.
+    Else fastavro would make times for a column of numbers. `named` has the reader's named types.
     """
     if isinstance(reader, str):
         reader = named.get(reader, reader)
     if isinstance(reader, list):
-        # A union of a type and null: others make no column.
+        # Only unions of one type and null make a column.
         reader = next((one for one in reader if one != "null"), "null")
         return as_wanted(writer, reader, named)
     if isinstance(reader, dict) and isinstance(reader["type"], dict | list):
@@ -104,7 +103,7 @@ def as_wanted(writer: Any, reader: Any, named: Mapping[str, Any]) -> Any:
 
 
 def named_types(schema: Any) -> dict[str, Any]:
-    """Records, enums and fixed types of a parsed schema by their names."""
+    """The records, enums and fixed types of a parsed schema by name."""
     if isinstance(schema, list):
         return {name: kind for one in schema for name, kind in named_types(one).items()}
     if not isinstance(schema, dict):
@@ -122,9 +121,9 @@ def _names(one: Mapping[str, Any]) -> list[str]:
 
 
 def fixer(schema: Any, named: dict[str, Fix]) -> Fix:
-    """For a parsed schema, which contains itself nowhere; None if numbers are what they should."""
+    """The conversion for a parsed, not recursive schema; None if it needs none."""
     if isinstance(schema, list):
-        # A union of a type and null: others make no column.
+        # Only unions of one type and null make a column.
         inside = next((found for one in schema if (found := fixer(one, named))), None)
         return None if inside is None else _unless_null(inside)
     if isinstance(schema, str):
@@ -157,7 +156,7 @@ def _record(schema: Any, named: dict[str, Fix]) -> Fix:
     defaults = {one["name"]: one["default"] for one in fields if "default" in one}
 
     def fixed(row: Any) -> Any:
-        # A record that is itself a default may leave out what has one of its own.
+        # A default record may omit fields that have defaults.
         if len(row) < len(fields):
             row = {**defaults, **row}
         return {**row, **{name: fix(row[name]) for name, fix in fixes.items()}}

@@ -1,7 +1,6 @@
-"""Column types written as Spark writes them (`origin STRING, dep_time INT`), as Arrow types. Pure.
+"""Parser of Spark's column types (`origin STRING, dep_time INT`) into Arrow types. Pure.
 
-The names inside the types (`element`, `key`, `value`) are Spark's, which compares schemas to the
-letter.
+The names inside the types (`element`, `key`, `value`) are Spark's, which compares schemas exactly.
 """
 
 from __future__ import annotations
@@ -30,17 +29,17 @@ def parse_columns(text: str, *, option: str) -> Any:
 
 
 def list_of(element: Any) -> Any:
-    """An array as Spark names it."""
+    """A list type with the field name of Spark's arrays."""
     return pa.list_(pa.field("element", element))
 
 
 def map_of(key: Any, value: Any) -> Any:
-    """A map as Spark names it."""
+    """A map type with the field names of Spark's maps."""
     return pa.map_(pa.field("key", key, nullable=False), pa.field("value", value))
 
 
 def timestamp() -> Any:
-    """Spark's timestamps: microseconds in UTC."""
+    """The type of Spark's timestamps: microseconds in UTC."""
     return pa.timestamp("us", tz="UTC")
 
 
@@ -74,7 +73,7 @@ class _Parser:
         self._tokens.reverse()
 
     def fields(self, end: str, depth: int = 0) -> list[tuple[str, Any]]:
-        """`name TYPE` or `name: TYPE`, joined by commas, up to `end`."""
+        """Parses `name TYPE` or `name: TYPE`, separated by commas, up to `end`."""
         fields: list[tuple[str, Any]] = []
         while True:
             name = self._next("a column name").strip("`")

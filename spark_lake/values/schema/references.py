@@ -1,10 +1,10 @@
-"""Schemas of a registry that refer to others there, as one that stands alone.
+"""Resolution of references between schemas of a registry into one self-contained schema.
 
     {"schema": ..., "references": [{"name": "shop.Address", "subject": "...", "version": 3}]}
 
-A reference has the name by which the schema means it: of an Avro type, or of a file that a Protobuf
-file imports. What is referred to may refer to others. A name means one schema in all of them, the
-first that is met, as for a registry's own serializers.
+A reference is known by its name in the schema: of an Avro type, or of a file that a Protobuf file
+imports. Referenced schemas may have references, too. A name means the same schema in all of them,
+the first one found, as for a registry's own serializers.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from strandline.spark_lake.values.schema.avro_logical_types import named_types
 from strandline.spark_lake.values.schema.registry import Reference, RegisteredSchema, Registry
 from strandline.storage.errors import InvalidConfig
 
-# Each costs a request the first time; a schema of more is no schema of values.
+# Each costs a request the first time.
 REFERENCES_MAX = 200
-# What fastavro leaves in a schema that it parsed.
+# fastavro's marks in parsed schemas.
 _MARKS = ("__fastavro_parsed", "__named_schemas")
 
 
 def referred(
     registry: Registry, schema: RegisteredSchema, *, serialized: bool = False
 ) -> list[tuple[str, RegisteredSchema]]:
-    """What `schema` refers to by its name there, each behind what it refers to itself.
+    """The schemas that `schema` refers to, by name; each comes after its own references.
 
-    Raises InvalidConfig for what the registry does not have, and what `Registry.version` raises.
+    Raises InvalidConfig for too many references, and what `Registry.version` raises.
     """
     found: dict[str, RegisteredSchema] = {}
     met: set[str] = set()
@@ -53,10 +53,10 @@ def referred(
 def avro_text(
     registry: Registry, schema: RegisteredSchema, parse: Callable[[Any, dict[str, Any]], Any]
 ) -> str:
-    """Avro's JSON with each type that it refers to where it is first needed.
+    """Avro's JSON with each referenced type defined where it is first used.
 
-    `parse` is fastavro's, with the types that are known so far, to which it adds. Raises what
-    `referred` and `parse` raise, and ValueError for what is no JSON.
+    `parse` is fastavro's; it adds to the known types. Raises what `referred` and `parse` raise, and
+    ValueError for invalid JSON.
     """
     if not schema.references:
         return schema.text
@@ -68,7 +68,7 @@ def avro_text(
 
 
 def _standing_alone(schema: Any, types: dict[str, Any], defined: set[str]) -> Any:
-    """`schema` as fastavro parsed it: names in it are full. `defined` grows in its order."""
+    """Defines types at their first use in a parsed schema; `defined` collects their full names."""
     if isinstance(schema, list):
         return [_standing_alone(one, types, defined) for one in schema]
     if isinstance(schema, str):

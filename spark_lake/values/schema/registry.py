@@ -1,12 +1,12 @@
-"""Schemas from a registry that speaks Confluent's interface, and its framing of values.
+"""Client of a schema registry with Confluent's interface.
 
     value   0x00 | schema id u32 | payload
 
-    GET /subjects/<subject>/versions/latest        what a query reads into
-    GET /schemas/ids/<id>                          what a producer wrote with
-    GET /subjects/<subject>/versions/<version>     what either of them refers to
+    GET /subjects/<subject>/versions/latest        the reader's schema
+    GET /schemas/ids/<id>                          the writer's schema of a value
+    GET /subjects/<subject>/versions/<version>     a schema that they refer to
 
-A schema of an id or of a version never changes, so it is asked for once per process.
+The schema of an id or of a version never changes, so each process fetches it once.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from typing import IO
 from strandline.storage.clock import SystemClock
 from strandline.storage.errors import AccessDenied, InvalidConfig, TierUnavailable
 
-# Of each wait for bytes, and of an answer as a whole: one that drips would keep a task for ever.
+# Limits of each wait for bytes, and of a whole answer: a slow trickle would block a task forever.
 TIMEOUT_S = 10.0
 ANSWER_S_MAX = 30.0
 ATTEMPTS_MAX = 3
-# A schema of more than this is no schema.
+# No schema is larger.
 ANSWER_BYTES_MAX = 16 * 1024 * 1024
 FRAME_BYTES = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """Another schema of the registry, and the name by which it is meant."""
+    """A reference of a schema to another one of the registry, with its name there."""
 
     name: str
     subject: str
@@ -44,7 +44,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisteredSchema:
-    """What the registry has under an id; `kind` is AVRO, PROTOBUF or JSON."""
+    """A schema of the registry; `kind` is AVRO, PROTOBUF or JSON."""
 
     kind: str
     text: str
@@ -53,25 +53,25 @@ class RegisteredSchema:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registry:
-    """Where a registry is; picklable."""
+    """Client of one registry; picklable."""
 
     url: str
     auth: str | None = field(default=None, repr=False)  # user:password
 
     def latest(self, subject: str, *, serialized: bool = False) -> RegisteredSchema:
-        """Raises InvalidConfig for an unknown subject, TierUnavailable, AccessDenied."""
-        return self.ask(_version_path(subject, "latest"), serialized=serialized)
+        """The latest schema. Raises InvalidConfig if unknown, TierUnavailable, AccessDenied."""
+        return self.fetch(_version_path(subject, "latest"), serialized=serialized)
 
     def version(self, subject: str, version: int, *, serialized: bool = False) -> RegisteredSchema:
-        """A version that another schema refers to; raises the same."""
-        return _kept(self, _version_path(subject, str(version)), serialized=serialized)
+        """A given version of a subject, kept for this process; raises the same."""
+        return _fetch_once(self, _version_path(subject, str(version)), serialized=serialized)
 
     def by_id(self, schema_id: int, *, serialized: bool = False) -> RegisteredSchema:
-        """The same by id; raises the same."""
-        return _kept(self, f"/schemas/ids/{schema_id}", serialized=serialized)
+        """The schema with this id, kept for this process; raises the same."""
+        return _fetch_once(self, f"/schemas/ids/{schema_id}", serialized=serialized)
 
-    def ask(self, path: str, *, serialized: bool) -> RegisteredSchema:
-        """The registry's answer, asked for now; raises the same."""
+    def fetch(self, path: str, *, serialized: bool) -> RegisteredSchema:
+        """Fetches a schema, with retries; raises the same."""
         url = self.url.rstrip("/") + path + ("?format=serialized" if serialized else "")
         request = urllib.request.Request(url, headers={"Accept": "application/json"})
         if self.auth:
@@ -102,7 +102,7 @@ class Registry:
 
 
 class _SameHost(urllib.request.HTTPRedirectHandler):
-    """Follows redirects within a host: another would get the password, and may say anything."""
+    """Redirect handler that stays within a host: another would get the password."""
 
     def redirect_request(
         self,
@@ -123,13 +123,13 @@ class _SameHost(urllib.request.HTTPRedirectHandler):
 
 
 _OPENER = urllib.request.build_opener(_SameHost)
-# What a registry that is away, cut off or none at all makes of a request.
+# Errors of a registry that is away or cut off, or of a server that is no registry.
 _NO_ANSWER = (OSError, http.client.HTTPException, ValueError, TypeError, RecursionError)
 _READ_BYTES = 64 * 1024
 
 
 def _body(response: http.client.HTTPResponse) -> bytes:
-    """All of an answer. Raises TimeoutError, ValueError for too much, or what the socket does."""
+    """The whole body. Raises TimeoutError, ValueError if it is too long, or a socket's error."""
     clock = SystemClock()
     deadline_s = clock.monotonic_s() + ANSWER_S_MAX
     content = bytearray()
@@ -149,7 +149,7 @@ def _version_path(subject: str, version: str) -> str:
 
 
 def _registered(answer: object) -> RegisteredSchema:
-    """Raises ValueError or TypeError for what no registry answers."""
+    """Parses an answer. Raises ValueError or TypeError if it is no registry's."""
     if not isinstance(answer, dict) or not isinstance(answer.get("schema"), str):
         raise ValueError("the answer has no schema: is this a schema registry?")
     return RegisteredSchema(
@@ -166,7 +166,7 @@ def _reference(one: object) -> Reference:
     raise ValueError(f"the answer refers to {one!r}: is this a schema registry?")
 
 
-# Schemas are few and small; a registry with more of them in one query is asked again.
+# Schemas are few and small; beyond this number they are fetched again.
 @lru_cache(maxsize=1000)
-def _kept(registry: Registry, path: str, *, serialized: bool) -> RegisteredSchema:
-    return registry.ask(path, serialized=serialized)
+def _fetch_once(registry: Registry, path: str, *, serialized: bool) -> RegisteredSchema:
+    return registry.fetch(path, serialized=serialized)
