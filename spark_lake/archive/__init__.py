@@ -1,1 +1,1 @@
-"""The archive as the lake reads it: objects, catalog, segments."""
+"""Readers of the archive: objects, catalog, segments."""

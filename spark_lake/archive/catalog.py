@@ -8,7 +8,7 @@ A partition without a manifest has no rows, a folder without `topic.json` is no 
 proves neither: both objects are written before the objects they describe and deleted after them, so
 a LIST of the topic's folder must show no object that needs them (docs/decisions, 23).
 
-Nothing here lists data. Each object is loaded by `storage.remote.manifest`, as in the broker.
+The catalog lists no data. `storage.remote.manifest` loads each object, as in the broker.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ NAMES_SHOWN = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LakePartition:
-    """A selected partition; `manifest` is None while nothing of it is archived."""
+    """A selected partition; `manifest` is None until its first segment is archived."""
 
     partition: TopicIdPartition
     manifest: Manifest | None
@@ -77,13 +77,13 @@ class LakePartition:
 
 
 class Catalog:
-    """Reads the archive's own description of itself."""
+    """Reader of an archive's cluster, topics and manifests."""
 
     def __init__(self, reader: ObjectReader) -> None:
         self._reader = reader
 
     def load_cluster(self) -> ClusterInfo:
-        """Raises ObjectNotFound if there is no archive, UnsupportedFormat if it is a newer one."""
+        """Raises ObjectNotFound if there is no archive, UnsupportedFormat if it is newer."""
         with self._naming_objects():
             found = load_cluster_info(self._reader)
         if found is None:
@@ -111,10 +111,10 @@ class Catalog:
     ) -> tuple[LakePartition, ...]:
         """The selected partitions in order of topic and number.
 
-        `topics_min` 0: a pattern may match no topic yet.
+        `topics_min` 0 allows a pattern that matches no topic yet.
 
-        With `open_for` the pieces of their open segments stand behind the segments, as far as a
-        reader of this isolation may see. Raises InvalidConfig for a topic or partition that the
+        With `open_for` the pieces of their open segments follow the segments, up to the last offset
+        that this isolation may read. Raises InvalidConfig for a topic or partition that the
         archive does not have.
         """
         topics = self._load_topics(selection, topics_min)
@@ -185,12 +185,11 @@ class Catalog:
     ) -> dict[TopicIdPartition, Manifest | None]:
         """Rechecks partitions without a manifest: the manifest, or None for an empty partition.
 
-        Raises ObjectNotFound for a topic that is just being deleted, and for a manifest that must
-        be there.
+        Raises ObjectNotFound for a topic that is being deleted, and for a missing manifest.
         """
         filled = self._reader.filled_folders(topic_folder(topic.topic, topic.topic_id))
         doubted = [one for one in missing if str(one.partition) in filled]
-        # The first objects of a partition may have been written since: the manifest before them.
+        # The partition may have got its first manifest since, and then its first segment.
         again = dict(zip(doubted, in_parallel(self._load_manifest, doubted), strict=True))
         now = self._load_topic(TopicFolder(topic=topic.topic, topic_id=topic.topic_id))
         if now is None or now.is_deleted:
@@ -252,7 +251,7 @@ class Catalog:
         gone: Collection[str],
         others: Collection[str],
     ) -> None:
-        """`gone`: topics that were found deleted; `others`: the existing ones."""
+        """`gone` are the deleted topics, `others` the existing ones."""
         names = sorted(others)
         shown = ", ".join(names[:NAMES_SHOWN]) + (", ..." if len(names) > NAMES_SHOWN else "")
         has = f"it has {shown}" if names else "it has no topics yet"
@@ -288,8 +287,8 @@ class Catalog:
     def _unless_purged(self, folder: TopicFolder) -> TopicInfo | None:
         """Rechecks a folder without `topic.json`: the description, or None after a purge.
 
-        Such a folder may hold uploads that came late, but no manifest. Raises ObjectNotFound for a
-        description that must be there.
+        Such a folder may hold late uploads, but no manifest. Raises ObjectNotFound for a missing
+        description.
         """
         filled = self._reader.filled_folders(topic_folder(folder.topic, folder.topic_id))
         partitions = [
@@ -337,7 +336,7 @@ def _wants(selection: Selection) -> Callable[[str], bool]:
             return selection.partitions.__contains__
         case SubscribePattern():
             pattern = re.compile(selection.pattern)
-            # Anywhere in the name, as Spark's Kafka source looks for it.
+            # Anywhere in the name, as for Spark's Kafka source.
             return lambda topic: pattern.search(topic) is not None
 
 

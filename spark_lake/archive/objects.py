@@ -1,8 +1,8 @@
 """Reader of objects in the bucket: whole small objects, exact ranges, one level of folders.
 
-fsspec is in front (s3fs for `s3://`), because that is what Spark users have installed and know how
-to configure. This class adds what the lake needs on top: exactly the bytes asked for or an error,
-the four kinds of error of `storage.errors`, few and bounded retries, and a count of what was read.
+The client is fsspec (s3fs for `s3://`), which Spark users have installed and know how to configure.
+ObjectReader adds what the lake needs: exactly the requested bytes or an error, the errors of
+`storage.errors`, few and bounded retries, and counts of requests and bytes.
 
 Forks: Spark forks its Python workers, and s3fs must be created after the fork. So the first read
 opens the file system, a read after a fork opens it again (the connections belong to the other
@@ -42,16 +42,16 @@ R = TypeVar("R")
 # attempts, which makes a server that is away look like a hanging query.
 ATTEMPTS_MAX = 3
 CONNECT_TIMEOUT_S = 5
-# Silence on the socket, not the length of a transfer.
+# Of silence on the socket, not of a transfer.
 READ_TIMEOUT_S = 30
 # Connections of one process.
 CONNECTIONS_MAX = 32
 # Requests in flight while planning: enough to hide S3's latency, few enough for one process.
 PARALLEL_READS = 16
 
-# Buckets whose region a process keeps in mind.
+# Buckets whose region a process caches.
 REGIONS_MAX = 1000
-# By endpoint and bucket; None where the server told none.
+# By endpoint and bucket; None if the server names none.
 _regions: dict[tuple[str | None, str], str | None] = {}
 
 # Only signing needs a region on servers that have none; it is the one S3 began with.
@@ -112,7 +112,7 @@ class ReadStatistics:
 
 
 class ObjectReader:
-    """Reads below one root URL; thread-safe, picklable."""
+    """Reader of objects below one root URL; thread-safe, picklable."""
 
     def __init__(self, url: str, s3: S3Options) -> None:
         self.url = url
@@ -127,9 +127,9 @@ class ObjectReader:
         self._bytes_read = 0
 
     def get(self, key: str, *, start: int = 0, end: int | None = None) -> bytes:
-        """Exactly the bytes [start, end), to the end of the object without `end`.
+        """The bytes [start, end), or to the end of the object.
 
-        Raises a TierError; ObjectCorrupt if they are fewer.
+        Raises a TierError; ObjectCorrupt if there are fewer.
         """
         assert 0 <= start < (start + 1 if end is None else end), (key, start, end)
         try:
@@ -157,27 +157,27 @@ class ObjectReader:
 
     def _paths_below(self, path: str) -> Iterator[str]:
         try:
-            # A listing cached by fsspec would not know topics made since.
+            # A listing that fsspec cached would lack newer topics.
             found = self._open().ls(path, detail=False, refresh=True)
         except FileNotFoundError:
             return
         for one in found:
             name = one.rstrip("/").rsplit("/", 1)[-1]
             if self._is_local and name.endswith(CONTINUATION):
-                # One name in two folders or more.
+                # One name that spans several folders.
                 yield from (f"{name}/{rest}" for rest in self._paths_below(one))
             else:
                 yield name
 
     def filled_folders(self, prefix: str) -> list[str]:
-        """As `list_folders`, without folders that hold no object; only disks have such."""
+        """As `list_folders`, without the empty folders that disks have."""
         found = self.list_folders(prefix)
         if self._is_local:
             found = [name for name in found if _holds_a_file(self._place(f"{prefix}{name}"))]
         return found
 
     def addresses(self, keys: Iterable[str], valid_s: int) -> dict[str, str]:
-        """The addresses of objects for readers outside this package: file paths, or signed URLs.
+        """The addresses of objects for the JVM's reader: file paths, or presigned URLs.
 
         Raises a TierError if they cannot be signed.
         """
@@ -196,7 +196,7 @@ class ObjectReader:
             return ReadStatistics(request_count=self._request_count, bytes_read=self._bytes_read)
 
     def _place(self, key: str) -> str:
-        """Where an object lies; the broker's folders have other names for some."""
+        """The path of an object; the broker's folders have other names for some."""
         return f"{self._root}/{path_of(key) if self._is_local else key}"
 
     def _count(self, bytes_read: int) -> None:
@@ -213,7 +213,7 @@ class ObjectReader:
             return self._file_system
 
     def _signing(self) -> FileSystem:
-        """The file system that signs for the bucket's region: signed URLs are not redirected.
+        """The file system that signs for the bucket's region: presigned URLs are not redirected.
 
         botocore redirects the requests of s3fs itself.
         """
@@ -265,7 +265,7 @@ def _holds_a_file(path: str) -> bool:
     return Path(path).is_file() or any(files for _, _, files in os.walk(path))
 
 
-# Those of S3's codes that s3fs does not make a PermissionError.
+# S3's codes for which s3fs raises no PermissionError.
 _CREDENTIAL_CODES = ("InvalidToken", "TokenRefreshRequired", "RequestTimeTooSkewed")
 _CREDENTIAL_ERRORS = (
     "NoCredentialsError",
@@ -286,7 +286,7 @@ _SETTING_ERRORS = (
 
 
 def _s3_error_code(error: Exception) -> str:
-    """S3's own code: s3fs turns several of them into the same Python exception."""
+    """S3's error code: s3fs raises the same exception for several of them."""
     response = getattr(error.__cause__, "response", None) or getattr(error, "response", None)
     if not isinstance(response, dict):
         return ""
@@ -316,9 +316,9 @@ def _open_file_system(url: str, s3: S3Options) -> FileSystem:
 
 
 def _region_of(file_system: Any, bucket: str, endpoint_url: str | None) -> str | None:
-    """The region of a bucket, which S3 tells even with a refusal; None if the server tells none.
+    """The region of a bucket, which S3 names even in a refusal; None if the server names none.
 
-    Each process asks once: a bucket stays where it is.
+    Each process asks once, because buckets do not move.
     """
     place = (endpoint_url, bucket)
     if place in _regions:
@@ -326,7 +326,7 @@ def _region_of(file_system: Any, bucket: str, endpoint_url: str | None) -> str |
     is_answered = True
     try:
         answer = file_system.call_s3("head_bucket", Bucket=bucket)
-    except Exception as error:  # who is refused, or not answered, signs as before
+    except Exception as error:  # without an answer the region stays as it is
         is_answered = False
         answer = getattr(error.__cause__, "response", None) or getattr(error, "response", None)
     metadata = answer.get("ResponseMetadata", {}) if isinstance(answer, dict) else {}
@@ -346,7 +346,7 @@ def _region_in_use(file_system: Any) -> str | None:
 def _signed_urls(file_system: Any, paths: Sequence[str], valid_s: int) -> list[str]:
     """URLs of objects of one bucket, in the order of `paths`; raises what s3fs raises.
 
-    s3fs makes the first, and the others too where it signs with something of the bucket's own.
+    s3fs signs the first URL, and the others too if `urls_like` cannot.
     """
     from fsspec.asyn import sync
 
@@ -368,7 +368,7 @@ def _s3_arguments(s3: S3Options) -> dict[str, Any]:
         "max_pool_connections": CONNECTIONS_MAX,
     }
     if not s3.anonymous:
-        # Signed URLs would be of the old kind, which buckets made since 2020 refuse.
+        # Else URLs have signature version 2, which buckets created since 2020 refuse.
         config["signature_version"] = "s3v4"
     if s3.endpoint_url:
         # Local servers have no DNS name per bucket.

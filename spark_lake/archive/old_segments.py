@@ -1,8 +1,8 @@
-"""Detects partitions with segments of messages from before Kafka 0.11 (v0 and v1).
+"""Detection of partitions with messages from before Kafka 0.11 (v0 and v1).
 
-An old Kafka's folder may hold them, and its segments are archived as they are. They lie at the
-begin of a log and know no leader epoch, so that the manifest has epoch 0 for them, which segments
-of today may have as well. The first bytes of the first segment of a partition tell.
+Folders of an old Kafka may hold them, and their segments are archived unchanged. They are at the
+start of a log and have no leader epoch, so the manifest has epoch 0 for them, as it may have for
+newer segments. The first bytes of a partition's first segment decide.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from strandline.storage.model import TopicPartition
 from strandline.storage.records.batch.old_messages import MAGIC_POSITION, is_old
 from strandline.storage.remote.manifest.entries import SegmentEntry
 
-# First segments that were asked for: a hundred bytes each.
+# First segments in the cache: a hundred bytes each.
 KNOWN_MAX = 10_000
 # Whether an object begins with an old message, by its URL.
 _known: dict[str, bool] = {}
@@ -33,8 +33,8 @@ def old_partitions(splits: Iterable[Split], reader: ObjectReader) -> frozenset[T
     """The partitions whose first planned segment begins with an old message.
 
     A deleted segment counts as new: a task that reads it reports the deletion. Each process reads
-    the beginning of an object once, because objects are never rewritten. Raises as
-    `ObjectReader.get` does for all else.
+    the start of an object once, because objects are never rewritten. Raises the other errors of
+    `ObjectReader.get`.
     """
     first: dict[TopicPartition, SegmentSlice] = {}
     for split in splits:

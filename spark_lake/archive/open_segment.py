@@ -1,18 +1,17 @@
-"""Reads the pieces of the open segment as the archive's end, for records of the last hour.
+"""Reader of the open segment's pieces as the end of the archive, for records of the last hour.
 
     segments   [ archived ][ archived ]
     pieces                             [ piece ][piece][p]      manifest, written by the broker
     entries    [ segment  ][ segment  ][ piece ][piece]         what the planner gets
-                                               ^ stable end     first record that is not decided
+                                               ^ stable end     first undecided record
 
-A piece has no `.meta`: no statistics, no key filter, no aborted transactions. Where the manifest
-says that it has no transactions, nothing is asked of it before a task reads it. Else the planner
-reads its headers and markers, because `read_committed` must know which transactions were aborted,
-and ends before the first that is neither committed nor aborted as far as the pieces go. Offsets
-below that end never change their rows, whatever is uploaded later.
+A piece has no `.meta`: no statistics, no key filter, no aborted transactions. If the manifest says
+that it has no transactions, only a task reads it. Else the planner reads its headers and markers,
+because `read_committed` must know the aborted transactions, and ends before the first transaction
+that the pieces neither commit nor abort. Later uploads never change the rows below that end.
 
-Pieces are used only where they go on at the archive's end: between a segment that was closed and
-its upload there may be a gap, and what lies behind it is seen when the gap is closed.
+Pieces are used only if they continue the archive's end: while a closed segment is being uploaded
+there may be a gap, and the pieces after it wait for that upload.
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ from strandline.storage.remote.manifest.manifest import Manifest
 from strandline.storage.remote.manifest.open_segment import TailPart
 from strandline.storage.system import crc32c
 
-# The broker writes none larger; one is held in memory as a whole.
+# The broker writes none larger; a task holds a whole piece in memory.
 PIECE_BYTES_MAX = 16 * 1024 * 1024
-# What a stream knows of pieces from one trigger to the next: enough for a few large open segments.
+# Scans that a stream keeps between triggers: enough for a few large open segments.
 SCANS_KEPT = 256
 
 _CONTROL_KEY_BYTES = 4  # of a control record: two of version, two of type
@@ -46,7 +45,7 @@ _REMEDY = "includeOpenSegment=false leaves the pieces of open segments out"
 
 
 def with_open_segment(manifest: Manifest, reader: ObjectReader, isolation: Isolation) -> Manifest:
-    """The manifest with its usable pieces as entries behind the segments.
+    """The manifest with its usable pieces as entries after the segments.
 
     Raises ObjectNotFound for a piece that is gone, ObjectCorrupt for one that is damaged.
     """
@@ -56,7 +55,7 @@ def with_open_segment(manifest: Manifest, reader: ObjectReader, isolation: Isola
 
 
 def usable_parts(manifest: Manifest) -> tuple[TailPart, ...]:
-    """The pieces, if nothing that may be read is missing between them and the archive's end."""
+    """The pieces, if they continue the archive's end without a gap."""
     tail = manifest.tail
     reached = max(manifest.end_offset, manifest.log_start_offset)
     if not tail or tail[0].base_offset > reached or tail[-1].end_offset <= reached:
@@ -90,7 +89,7 @@ def _entries(
             leader_epochs=(),
             size_bytes=part.size_bytes,
             record_count=scan.record_count if scan is not None else part.record_count or 0,
-            # Unknown: headers tell the latest, not the earliest.
+            # Unknown: headers have the latest timestamp, not the earliest.
             min_timestamp_ms=INT64_MIN,
             max_timestamp_ms=INT64_MAX,
             log_key=part.key,
@@ -112,7 +111,7 @@ def _entries(
 def _before(
     end_offset: Offset, piece: OpenPiece, part: TailPart, reader: ObjectReader
 ) -> OpenPiece:
-    """The beginning of a piece, up to a batch in its middle."""
+    """The part of a piece before `end_offset`, where a batch in its middle begins."""
     content = _content(reader, part)
     size_bytes = record_count = 0
     for batch in walk(content):
@@ -129,11 +128,11 @@ def _before(
     )
 
 
-# --- what happened to transactions ------------------------------------------------------------
+# --- transactions -----------------------------------------------------------------------------
 
 
-class _What(Enum):
-    """The state of its producer's transaction that a batch shows."""
+class _State(Enum):
+    """The state of a producer's transaction after a batch."""
 
     WROTE = "wrote"
     COMMITTED = "committed"
@@ -141,11 +140,11 @@ class _What(Enum):
 
 
 # By the type in the key of a control record.
-_ENDS = {b"\x00\x00": _What.ABORTED, b"\x00\x01": _What.COMMITTED}
+_ENDS = {b"\x00\x00": _State.ABORTED, b"\x00\x01": _State.COMMITTED}
 
 
 class _Event(NamedTuple):
-    what: _What
+    state: _State
     producer_id: int
     offset: Offset
 
@@ -158,11 +157,11 @@ class _Transactions:
         self.aborted: list[AbortedTransaction] = []
 
     def add(self, event: _Event) -> None:
-        if event.what is _What.WROTE:
+        if event.state is _State.WROTE:
             self._open.setdefault(event.producer_id, event.offset)
             return
         first_offset = self._open.pop(event.producer_id, None)
-        if first_offset is not None and event.what is _What.ABORTED:
+        if first_offset is not None and event.state is _State.ABORTED:
             self.aborted.append(
                 AbortedTransaction(event.producer_id, first_offset, event.offset, first_offset)
             )
@@ -186,7 +185,7 @@ class _Scan:
 
 
 class _Scans:
-    """Scans by key, the last SCANS_KEPT of them: an object never changes. Thread-safe."""
+    """LRU cache of scans by key; objects never change. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -224,7 +223,7 @@ def _scanned(reader: ObjectReader, part: TailPart) -> _Scan:
 
 
 def _events(content: bytes) -> Iterator[_Event]:
-    """Of the batches that a producer wrote in a row only the first counts."""
+    """The events of a piece; of a producer's consecutive batches only the first is one."""
     writing: set[int] = set()
     for batch in walk(content):
         header = batch.header
@@ -232,16 +231,16 @@ def _events(content: bytes) -> Iterator[_Event]:
             continue
         producer_id = header.producer_id
         if header.is_control:
-            what = _ended(content, batch)
-            if what is not None:
+            state = _ended(content, batch)
+            if state is not None:
                 writing.discard(producer_id)
-                yield _Event(what, producer_id, header.last_offset)
+                yield _Event(state, producer_id, header.last_offset)
         elif producer_id not in writing:
             writing.add(producer_id)
-            yield _Event(_What.WROTE, producer_id, header.base_offset)
+            yield _Event(_State.WROTE, producer_id, header.base_offset)
 
 
-def _ended(content: bytes, batch: Batch) -> _What | None:
+def _ended(content: bytes, batch: Batch) -> _State | None:
     """The outcome in a control batch's marker; None for other control records, or without records.
 
     As the broker reads it. Raises CorruptRecords if it is no control record at all.
@@ -262,7 +261,7 @@ def _content(reader: ObjectReader, part: TailPart) -> bytes:
     """The whole piece. Raises ObjectCorrupt unless it is what the manifest says."""
     if part.size_bytes > PIECE_BYTES_MAX:
         raise _corrupt(reader, part, f"{part.size_bytes} bytes are more than a piece can have")
-    # Bytes are sometimes damaged on their way: they are asked for once more.
+    # Bytes may be damaged in transit: they are read once more.
     for _ in range(2):
         content = reader.get(part.key, end=part.size_bytes)
         if crc32c.crc32c(content) == part.crc32c:

@@ -1,4 +1,4 @@
-"""Reads one archived segment: its `.meta` sections, and its log in checked windows.
+"""Readers of one archived segment: its `.meta` sections, and its log in checked windows.
 
     .meta    tail -> directory -> STATISTICS (which chunks), TXN_INDEX (what was aborted)
     .log     ranges of chunks, each read in windows:
@@ -8,11 +8,11 @@
              block  [whole batches][whole batches ][..]      a window without its torn end, which
                                                              goes in front of the next one
 
-A ranged GET carries no checksum. So every batch's CRC is checked before the first row of a block is
-given out, and that offsets grow and stay inside the range (they lie outside the CRC); a block that
-fails is read once more, and then the segment is declared damaged. Each chunk must have the checksum
-of the statistics, a whole segment that of the manifest, and each range its record count: a wrong
-object under the right name must not become rows. What ends in a block is checked before its rows.
+A ranged GET carries no checksum. So before a block returns its first row, its batches must have the
+right CRCs, and offsets that grow and stay inside the range (the CRC does not cover them). A block
+that fails is read once more; then the segment is corrupt. Each chunk must have the checksum of the
+statistics, a whole segment that of the manifest, and each range its record count, so that a wrong
+object under the right name does not become rows. These are checked before a block's rows, too.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def offsets_of(entry: SegmentEntry) -> str:
 
 
 class _SegmentObjects:
-    """The objects of one segment; errors about them say which offsets it has."""
+    """The objects of one segment; errors about them name its offsets."""
 
     def __init__(self, reader: ObjectReader, entry: SegmentEntry) -> None:
         self._reader = reader
@@ -88,7 +88,7 @@ class _SegmentObjects:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogBlock:
-    """Whole batches whose CRCs are right, and where they lie in the log."""
+    """Whole batches with correct CRCs, and their position in the log."""
 
     position: Position
     content: memoryview
@@ -96,15 +96,15 @@ class LogBlock:
 
 
 class SegmentMeta:
-    """The `.meta` of one segment; each method raises ObjectCorrupt if it is damaged or another's.
+    """Reader of one segment's `.meta`; raises ObjectCorrupt if it is damaged or another segment's.
 
-    Sections are fetched when they are asked for.
+    Sections are fetched on first use.
     """
 
     def __init__(self, reader: ObjectReader, entry: SegmentEntry) -> None:
         self._entry = entry
         self._objects = _SegmentObjects(reader, entry)
-        # What another's says of chunks, keys and transactions would cost rows, or add some.
+        # Another segment's chunks, keys and transactions would lose rows, or add some.
         self._meta = MetaReader(
             self._objects, entry.meta_key, entry.meta_size_bytes, entry.meta_crc32c
         )
@@ -130,7 +130,7 @@ class SegmentMeta:
         return statistics
 
     def key_filter(self) -> KeyFilter | None:
-        """None where it was left out, for it would spare nothing."""
+        """The key filter; None if the broker wrote none because it would save nothing."""
         with self._objects.naming_damage(self._entry.meta_key):
             content = self._meta.section(Section.KEY_FILTER)
             if content is None:
@@ -138,7 +138,7 @@ class SegmentMeta:
             try:
                 return KeyFilter.decode(content, source=self._entry.meta_key)
             except UnsupportedFormat:
-                # A filter only spares work; one of a later release is as good as none.
+                # A filter only saves work; one of a later release is ignored.
                 return None
 
     def aborted_transactions(self) -> tuple[AbortedTransaction, ...]:
@@ -149,7 +149,7 @@ class SegmentMeta:
 
 
 def whole_segment(entry: SegmentEntry) -> ChunkRange:
-    """All of it, without asking the statistics."""
+    """The whole segment as a range, without its statistics."""
     return ChunkRange(
         start_position=0,
         end_position=entry.size_bytes,
@@ -180,7 +180,7 @@ def chunk_ranges(entry: SegmentEntry, statistics: SegmentStatistics) -> list[Chu
 
 
 def joined(ranges: Sequence[ChunkRange]) -> list[ChunkRange]:
-    """The same bytes in as few ranges as possible: neighbours become one."""
+    """Merges adjacent ranges."""
     result: list[ChunkRange] = []
     for part in ranges:
         if result and result[-1].end_position == part.start_position:
@@ -199,7 +199,7 @@ def joined(ranges: Sequence[ChunkRange]) -> list[ChunkRange]:
 
 
 class LogReader:
-    """Reads ranges of one log object as checked blocks, one window ahead of its caller."""
+    """Reader of ranges of one log object as checked blocks, with one window of prefetch."""
 
     def __init__(
         self,
@@ -229,9 +229,9 @@ class LogReader:
         first: Future[bytes] | None = None,
         then: Callable[[], None] | None = None,
     ) -> Iterator[LogBlock]:
-        """The whole range in order. Raises ObjectCorrupt unless it is exactly what was promised.
+        """The blocks of a range in order. Raises ObjectCorrupt unless it is exactly as archived.
 
-        `first` is what `first_window` gave; `then` is called when the last window has come.
+        `first` is the result of `first_window`; `then` is called after the last window was fetched.
         """
         is_whole = part.end_position - part.start_position == self._entry.size_bytes
         checksums = _Checksums(part, self._entry.log_crc32c if is_whole else None)
@@ -257,7 +257,7 @@ class LogReader:
                         f" {part.record_count} were archived",
                     )
                 if (wrong := checksums.wrong_after(block.content[:consumed])) is not None:
-                    raise self._corrupt(wrong.start_position, wrong.detail)
+                    raise self._corrupt(*wrong)
                 yield block
         if torn:
             raise self._corrupt(expected.position, f"{len(torn)} bytes behind the last batch")
@@ -287,7 +287,7 @@ class LogReader:
         try:
             return _verified(content, expected)
         except CorruptRecords:
-            # Bytes are sometimes damaged on their way, and nothing below us would notice.
+            # Bytes may be damaged in transit, which no lower layer notices.
             again = self._fetch(expected.position, expected.position + len(content))
         try:
             return _verified(again, expected)
@@ -300,7 +300,7 @@ class LogReader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Expected:
-    """The start and the limits that the next block must respect."""
+    """The start and the limits of the next block."""
 
     position: Position
     end_position: Position
@@ -314,23 +314,15 @@ class _Expected:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _WrongSum:
-    """Bytes whose checksum differs from the archived one."""
-
-    start_position: Position
-    detail: str
-
-
 class _Checksums:
-    """Verifies the checksums of a range, chunk by chunk or as a whole.
+    """Verifier of the checksums of a range, chunk by chunk or as a whole.
 
-    Every batch may be right in itself and another's: that of a segment of the same shape, or one
-    whose offsets were changed, which lie outside its CRC.
+    Batches with correct CRCs may still be wrong: those of another segment of the same shape, or
+    with changed offsets, which the CRC does not cover.
     """
 
     def __init__(self, part: ChunkRange, whole_crc32c: int | None) -> None:
-        """`whole_crc32c` is that of the range if it is all of its object."""
+        """`whole_crc32c` is the checksum of a range that is the whole object."""
         self._wanted = [
             (one.end_position, one.crc32c, "checksum of the chunk differs from the statistics'")
             for one in part.checksums
@@ -342,15 +334,15 @@ class _Checksums:
         self._position = self._start_position = part.start_position
         self._crc = 0
 
-    def wrong_after(self, content: memoryview) -> _WrongSum | None:
-        """Adds the bytes that follow; the first chunk that ends in them and should be another."""
+    def wrong_after(self, content: memoryview) -> tuple[Position, str] | None:
+        """Adds the next bytes; the position of the first wrong chunk that ends in them, and why."""
         start = 0
         end_position = self._position + len(content)
         while self._wanted and self._wanted[-1][0] <= end_position:
             chunk_end, wanted, detail = self._wanted.pop()
             end = chunk_end - self._position
             if crc32c.crc32c(content[start:end], self._crc) != wanted:
-                return _WrongSum(start_position=self._start_position, detail=detail)
+                return self._start_position, detail
             self._start_position, self._crc = chunk_end, 0
             start = end
         if self._wanted:
@@ -360,7 +352,7 @@ class _Checksums:
 
 
 def _verified(content: bytes, expected: _Expected) -> LogBlock:
-    """Raises CorruptRecords unless these bytes can be what follows."""
+    """The batches of `content`. Raises CorruptRecords unless they continue the range."""
     view = memoryview(content)
     batches = list(walk(view, verify_crc=True))
     next_offset = expected.next_offset
@@ -378,7 +370,7 @@ def _verified(content: bytes, expected: _Expected) -> LogBlock:
 
 
 def _check_torn(view: memoryview, start: Position, bytes_left: int) -> None:
-    """A batch that would end behind its range is refused now, not when all of it was loaded."""
+    """Refuses a batch that would end beyond its range before all of it is loaded."""
     if len(view) - start >= LOG_OVERHEAD_BYTES:
         _, batch_length = LOG_OVERHEAD.unpack_from(view, start)
         if start + LOG_OVERHEAD_BYTES + batch_length > bytes_left:

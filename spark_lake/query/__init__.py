@@ -1,1 +1,1 @@
-"""One query: bounds, pruning, reading its splits into Arrow."""
+"""Queries: bounds, pruning, and reading of splits into Arrow."""

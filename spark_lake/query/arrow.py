@@ -1,4 +1,4 @@
-"""Decoded records as Arrow record batches with the columns of Spark's Kafka source.
+"""Encoder of decoded records as Arrow record batches with the columns of Spark's Kafka source.
 
     key            binary                  timestamp      timestamp, microseconds, UTC
     value          binary                  timestampType  int (0 CreateTime, 1 LogAppendTime)
@@ -36,7 +36,7 @@ _TIMESTAMP_MS_MAX = (2**63 - 1) // _MICROSECONDS_PER_MS
 
 
 class ArrowEncoder:
-    """Turns the decoder's columns of one partition into record batches of `columns`, in order."""
+    """Encoder of one partition's decoded columns into record batches of `columns`, in order."""
 
     def __init__(self, columns: Sequence[str], partition: TopicPartition) -> None:
         self._columns = tuple(columns)
@@ -46,7 +46,7 @@ class ArrowEncoder:
 
     @property
     def wanted(self) -> WantedColumns:
-        """What has to be decoded for these columns."""
+        """The columns to decode."""
         return WantedColumns(
             key="key" in self._columns,
             value="value" in self._columns,
@@ -85,7 +85,7 @@ class ArrowEncoder:
                 return _headers(decoded.headers, rows)
 
     def _constant(self, column: str, rows: int, value: str | int, kind: Any) -> Any:
-        """The same value in every row; made once for the longest batch, then sliced."""
+        """The same value in each row: a slice of an array that is as long as the longest batch."""
         known = self._constants.get(column)
         if known is None or len(known) < rows:
             known = pa.repeat(pa.scalar(value, kind), rows)
@@ -94,7 +94,7 @@ class ArrowEncoder:
 
 
 def schema_of(columns: Sequence[str], value_type: Any = None) -> Any:
-    """The `pyarrow.Schema` of these columns, as Spark expects it to the letter.
+    """The `pyarrow.Schema` of these columns, exactly as Spark expects it.
 
     `value_type` is that of decoded values; None leaves them binary.
     """
@@ -150,7 +150,7 @@ def _headers(headers: HeaderColumns, rows: int) -> Any:
 
 
 def _header_keys(headers: HeaderColumns) -> Any:
-    """Header keys as text. What is no UTF-8 is replaced, as Java does, not passed on to the JVM."""
+    """Header keys as text; invalid UTF-8 is replaced, as in Java."""
     keys = _binary(pa.binary(), headers.keys, headers.header_count)
     if headers.keys_are_ascii:
         return keys.view(pa.string())

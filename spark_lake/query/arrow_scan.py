@@ -1,4 +1,4 @@
-"""Scans the archive into Arrow without Spark or a JVM: for DuckDB, Polars and pandas.
+"""Scan of the archive into Arrow without Spark or a JVM: for DuckDB, Polars and pandas.
 
     reader = scan("s3://bucket/prefix", "flights", columns=["key", "timestamp"],
                   filters=[("timestamp", ">=", datetime(2024, 2, 1, tzinfo=UTC))])
@@ -38,11 +38,11 @@ from strandline.spark_lake.query.query_log import read_fields, tell
 from strandline.storage.errors import InvalidConfig
 from strandline.storage.records.columns.vectorised import INT64_MAX, INT64_MIN
 
-# Two threads keep the network and a core busy; more than four wait for each other's interpreter.
+# Two threads keep the network and a core busy; more than four wait for the GIL.
 THREADS_MAX = 4
 # Batches (about 2 MiB each) that a split may be ahead of its reader.
 QUEUE_BATCHES_MAX = 4
-# Interval at which a thread that waits for room checks for a closed reader.
+# Interval at which a thread with a full queue checks for a closed reader.
 LOOK_S = 0.2
 
 OptionValue: TypeAlias = str | int | bool | Mapping[str, object] | None
@@ -61,7 +61,7 @@ _OPERATORS: Mapping[str, tuple[Operator, bool]] = {
 }
 
 
-# What is iterable and no list of values.
+# Iterables that are no lists of values.
 _NO_LISTS = (str, bytes, bytearray, memoryview, Mapping)
 _TAKES = {
     **dict.fromkeys(("key", "value"), "text or bytes"),
@@ -129,9 +129,7 @@ def make_query(
 
 
 def joined(argument: str, names: str | Sequence[str]) -> str:
-    """Names as an option has them. Raises InvalidConfig for a mapping, whose values would do
-    nothing.
-    """
+    """Names separated by commas. Raises InvalidConfig for a mapping: its values would be unused."""
     if isinstance(names, Mapping):
         raise InvalidConfig(
             f"{argument} is {names!r}, it must be a name or a list of names; option assign names"
@@ -141,7 +139,7 @@ def joined(argument: str, names: str | Sequence[str]) -> str:
 
 
 def _refuse_one_filter(filters: object) -> None:
-    """Raises InvalidConfig for a filter that stands in no list: its parts would be taken for it."""
+    """Raises InvalidConfig for a filter outside a list: its parts would be taken for filters."""
     if isinstance(filters, str) or (
         isinstance(filters, Sequence) and any(isinstance(one, str) for one in filters)
     ):
@@ -151,7 +149,7 @@ def _refuse_one_filter(filters: object) -> None:
 
 
 def refuse_jvm(query: Query, asked: str) -> None:
-    """Raises InvalidConfig where there is no JVM to read in: the option would do nothing."""
+    """Raises InvalidConfig for engine=jvm: these functions have no JVM."""
     if query.options.engine is Engine.JVM:
         raise InvalidConfig(
             f"option engine is jvm, but {asked} reads in Python: leave it out, or use load"
@@ -159,16 +157,16 @@ def refuse_jvm(query: Query, asked: str) -> None:
 
 
 def default_threads() -> int:
-    """Splits that are read at once when `scan` is not told: one a core, THREADS_MAX at most."""
+    """The default number of splits read at once: one per core, THREADS_MAX at most."""
     return min(THREADS_MAX, os.cpu_count() or 1)
 
 
 def read_in_order(
     query: Query, plan: ScanPlan, reader: ObjectReader, *, threads: int
 ) -> Iterator[Any]:
-    """The batches of all splits in their order; ends its threads when it is closed early.
+    """The batches of all splits in order; ends its threads when it is closed early.
 
-    Where there is none, one without rows: Polars takes the types from a batch.
+    If there are none, yields one without rows: Polars takes the types from a batch.
     """
     rows = batches = 0
     planning = reader.statistics()
@@ -185,7 +183,7 @@ def read_in_order(
 
 
 class _SplitThreads:
-    """Reads up to `threads` splits at once, each into a bounded queue."""
+    """Thread pool that reads several splits at once, each into a bounded queue."""
 
     def __init__(self, query: Query, reader: ObjectReader, threads: int) -> None:
         self._query = query
@@ -205,7 +203,7 @@ class _SplitThreads:
         queues: list[queue.Queue[Any]] = []
         process = os.getpid()
         for number in range(len(splits)):
-            # One split more than threads is under way, so that no thread is idle.
+            # One more split than threads is submitted, so that no thread is idle.
             while len(queues) < min(len(splits), number + self._threads + 1):
                 made: queue.Queue[Any] = queue.Queue(QUEUE_BATCHES_MAX)
                 self._pool.submit(self._fill, splits[len(queues)], made)
@@ -215,7 +213,7 @@ class _SplitThreads:
                     raise item
                 yield item
                 if process != os.getpid():
-                    # The threads are those of the other process: it would be waited for in vain.
+                    # The threads belong to the other process: waiting for them would never end.
                     raise InvalidConfig(
                         "this reader was begun in another process, before a fork: make one with"
                         " scan in the process that reads it"
@@ -244,7 +242,7 @@ _END = object()
 
 
 def _comparison(one: FilterTuple) -> Comparison:
-    """Raises InvalidConfig for a filter that no column can have."""
+    """Parses a filter. Raises InvalidConfig for one that no column can have."""
     try:
         column, symbol, value = one
     except (TypeError, ValueError) as error:
@@ -265,9 +263,9 @@ def _comparison(one: FilterTuple) -> Comparison:
 
 
 def _value(one: FilterTuple, column: str, value: object) -> object:
-    """The value as the column has it. Raises InvalidConfig if it cannot be compared with it."""
+    """The value in the type of the column. Raises InvalidConfig if they cannot be compared."""
     if isinstance(value, SupportsIndex) and not isinstance(value, bool):
-        # The integers of numpy and pandas are no int.
+        # The integers of numpy and pandas are not of type int.
         with suppress(TypeError):
             value = operator.index(value)
     match column, value:

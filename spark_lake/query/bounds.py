@@ -1,6 +1,6 @@
-"""Resolves the bounds of a query to offsets per partition.
+"""Resolution of the bounds of a query to offsets per partition.
 
-Explicit bounds need nothing but the manifest. A timestamp means the offset of the first record at
+Explicit bounds need only the manifest. A timestamp means the offset of the first record at
 or after it, as in Kafka; the manifest names the segment, its statistics the chunk (about 1 MiB),
 and that one chunk is read:
 
@@ -32,7 +32,7 @@ from strandline.storage.remote.manifest.manifest import Manifest
 
 
 class BoundsResolver:
-    """Resolves the bounds of one query; reads objects only for timestamps."""
+    """Resolver of the bounds of one query; reads objects only for timestamps."""
 
     def __init__(self, reader: ObjectReader, catalog: Catalog, options: LakeOptions) -> None:
         self._reader = reader
@@ -40,12 +40,12 @@ class BoundsResolver:
         self._options = options
 
     def resolve_all(self, partitions: Sequence[LakePartition]) -> dict[TopicPartition, OffsetRange]:
-        """The range of each, asked for in parallel; raises what `resolve` raises."""
+        """The range of each partition, resolved in parallel; raises what `resolve` raises."""
         ranges = in_parallel(self.resolve, partitions)
         return {one.topic_partition: found for one, found in zip(partitions, ranges, strict=True)}
 
     def resolve(self, partition: LakePartition) -> OffsetRange:
-        """Raises InvalidConfig if the options ask for what the archive does not have."""
+        """The range of a partition. Raises InvalidConfig if the archive does not have it."""
         start = self._offset(self._options.start, partition)
         end = self._offset(self._options.end, partition)
         available = archived_range(partition.manifest)
@@ -111,7 +111,7 @@ class BoundsResolver:
         log = LogReader(self._reader, entry, ahead=None)
         for part in self._parts_reaching(entry, timestamp_ms):
             if part.end_offset > start_offset:
-                # All of the part, so that its checksum is seen.
+                # The whole part, so that its checksum is verified.
                 for block in list(log.blocks(part)):
                     builder = RunBuilder(block.content)
                     runs = [run for row in block.batches for run in builder.add(row)]

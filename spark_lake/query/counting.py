@@ -1,4 +1,4 @@
-"""Counts the rows of a query, from manifests and statistics where possible.
+"""Counting of the rows of a query, from manifests and statistics where possible.
 
     whole segment, no transactions      the manifest's record count             no request
     whole chunks, no transactions       the statistics in `.meta`               one small request
@@ -58,18 +58,18 @@ class _Counter:
     def __init__(self, query: Query, reader: ObjectReader) -> None:
         self._query = query
         self._reader = reader
-        # Whether records of the archive are rows, as far as offsets and times go.
+        # Whether every record within the limits is a row.
         self._counts_records = query.predicate.keys is None and not query.residual
 
     def without_request(self, one: Split) -> int | None:
-        """The rows of a split of one slice, if the manifest tells them."""
+        """The rows of a split of one slice, if the manifest has their number."""
         (piece,) = one.slices
         if self._is_plain(piece.entry) and piece.is_whole and covers(one.limits, piece.entry):
             return piece.entry.record_count
         return None
 
     def of(self, one: Split) -> int:
-        """The same from the statistics, or from the records."""
+        """The rows of a split of one slice, from the statistics or the records."""
         (piece,) = one.slices
         if not self._is_plain(piece.entry) or isinstance(piece.entry, OpenPiece):
             return self._by_reading(one)

@@ -1,8 +1,8 @@
-"""Trims errors for users of Spark: the message first, not thirty stack frames before it.
+"""Errors for users of Spark without stack frames before the message.
 
-Spark shows the traceback of a Python source as text, the message at its end. What we raise on
-purpose names the object and the remedy by itself: neither the frames inside the lake nor the errors
-of s3fs below, which are chained to it and come first, tell more. They are logged at level DEBUG.
+Spark shows the traceback of a Python source as text, with the message at its end. Our own errors
+name the object and the remedy, so the frames and the chained errors of s3fs, which Spark would show
+first, add nothing. They are logged at level DEBUG.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def plain(error: E) -> E:
 
 
 def plainly(call: Callable[P, R]) -> Callable[P, R]:
-    """A call of Spark's whose errors are plain."""
+    """Decorator of a method that Spark calls: makes its errors plain."""
 
     @wraps(call)
     def called(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -1,6 +1,6 @@
-"""`strandline lake plan`: what a query would read, and why not the rest, as tables. Reads no log.
+"""`strandline lake plan`: tables of what a query reads and skips, and why. Reads no log.
 
-On a terminal the tables are drawn to its width; into a pipe they are written wide and plain.
+Tables have the width of a terminal; in a pipe they are wide and plain.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from strandline.storage.errors import InvalidConfig
 from strandline.storage.plurals import counted
 
 PIPE_WIDTH = 200
-# Partitions that have a row of their own; those of which nothing is read share one.
+# Partitions with a row of their own; all unread partitions share one.
 ROWS_MAX = 40
 RUNS_MAX = 4
 _OPERATORS = (">=", "<=", "!=", "==", "=", ">", "<")
@@ -36,7 +36,7 @@ _NUMBERS = ("partition", "offset", "timestampType")
 def print_plan(
     url: str, *, topics: str | None, where: Sequence[str], options: Sequence[str]
 ) -> int:
-    """Plans the query and prints it; the exit code. Raises StrandlineError."""
+    """Prints the plan of a query; returns the exit code. Raises StrandlineError."""
     given = dict(_option(text) for text in options)
     if topics is None and not any(name.lower() in _SELECTIONS for name in given):
         raise InvalidConfig(
@@ -85,7 +85,7 @@ def _requests(plan: ScanPlan) -> str:
     planned, everything = planned_requests(plan.splits), all_requests(plan)
     if planned <= everything:
         return f"{planned:,} of about {counted(everything, 'request')}"
-    # Chunks that lie apart are a request each; everything comes in whole windows.
+    # Each separate chunk is a request; a full read is in whole windows.
     return (
         f"{counted(planned, 'request')}, where {counted(everything, 'larger one')}"
         " would read everything"
@@ -93,7 +93,7 @@ def _requests(plan: ScanPlan) -> str:
 
 
 def _keys(query: Query, plan: ScanPlan) -> Iterator[str]:
-    """Why segments are read that may not have a wanted key."""
+    """The reasons to read segments that may not have a wanted key."""
     keys = query.predicate.keys
     if keys is None:
         return
@@ -122,7 +122,7 @@ def _symbol(one: Comparison) -> str:
 
 
 def _topics(plan: ScanPlan) -> Iterator[Table]:
-    """A table for each topic, under its name: that may be longer than a terminal is wide."""
+    """A table for each topic, titled by its name, which may be wider than a terminal."""
     topics = {one.topic_partition.topic for one in plan.partitions}
     topics |= {one.topic for one in plan.empty}
     for topic in sorted(topics):
@@ -179,7 +179,7 @@ def _add(table: Table, name: str, plans: Sequence[PartitionPlan]) -> None:
 
 
 def _numbers(numbers: Sequence[int]) -> str:
-    """`0, 2 to 5, 9`; how many there are where that would be long."""
+    """`0, 2 to 5, 9`; only their count if that would be long."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and number == runs[-1][-1] + 1:
@@ -207,7 +207,7 @@ def _of(part: int, whole: int) -> str:
     return f"{part:,} of {whole:,}"
 
 
-# --- what the command line says ---------------------------------------------------------------
+# --- arguments --------------------------------------------------------------------------------
 
 
 def _option(text: str) -> tuple[str, str]:

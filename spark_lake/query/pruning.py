@@ -1,11 +1,11 @@
-"""Prunes segments by their `.meta`: chunks by the statistics, whole segments by the key filter.
+"""Pruning of segments by their `.meta`: chunks by statistics, whole segments by the key filter.
 
     nothing to gain             the whole segment, and no request
     keys wanted, none in it     nothing
     limits inside the segment   the chunks whose offsets and times overlap them
 
-The planner does it for a query that needs few segments, so that the plan knows its chunks and tasks
-are as large as they should be; for many, each task does it for its own segments.
+For a query of few segments the planner prunes, so that the plan knows its chunks and tasks get the
+right size; for many segments, each task prunes its own.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def covers(limits: RowLimits, entry: SegmentEntry) -> bool:
 
 
 def is_worth_it(entry: SegmentEntry, limits: RowLimits, keys: Keys) -> bool:
-    """Whether the `.meta` can tell something that saves more than it costs."""
+    """Whether reading the `.meta` may save more than it costs."""
     if isinstance(entry, OpenPiece):
         return False
     return entry.size_bytes > PRUNED_SEGMENT_BYTES_MIN and (
@@ -60,7 +60,7 @@ def is_worth_it(entry: SegmentEntry, limits: RowLimits, keys: Keys) -> bool:
 
 
 def prune(meta: SegmentMeta, piece: SegmentSlice, limits: RowLimits, keys: Keys = None) -> Pruned:
-    """The wanted chunks of a slice. Raises ObjectCorrupt, or what the bucket answers."""
+    """The wanted chunks of a slice. Raises ObjectCorrupt, or another TierError."""
     entry = piece.entry
     if piece.ranges is not None:
         wanted = tuple(part for part in piece.ranges if _has_offset(part, limits))
@@ -104,7 +104,7 @@ def may_have(part: ChunkRange, chunk: ChunkStatistics, limits: RowLimits) -> boo
 
 
 def _lacks(meta: SegmentMeta, keys: Collection[bytes]) -> bool:
-    """Whether the segment has none of the keys for sure."""
+    """Whether the key filter proves that the segment has none of the keys."""
     known = meta.key_filter()
     return known is not None and not any(known.may_have(key) for key in keys)
 
@@ -112,7 +112,7 @@ def _lacks(meta: SegmentMeta, keys: Collection[bytes]) -> bool:
 def prune_selections(
     selections: Sequence[SelectedSegments], reader: ObjectReader, keys: Keys = None
 ) -> tuple[SelectedSegments, ...]:
-    """The same selections with chunks known where that is worth a request; unchanged if too many.
+    """The selections with chunks where those are worth a request; unchanged if that is too many.
 
     Raises what `prune` raises.
     """

@@ -1,11 +1,11 @@
-"""One query over the archive, planned once and read split by split; Spark and `scan` share it.
+"""A query over the archive, planned once and read split by split; Spark and `scan` share it.
 
     Query(options, columns, predicate, residual)      picklable, holds nothing open
       .plan()        manifests -> ScanPlan             in the driver
       .read(split)   split -> Arrow record batches     in an executor, or a thread
 
-`predicate` is what prunes, and is exact for every row that comes out; `residual` are further
-comparisons that only drop rows. A query is one line of log (`query_log`).
+`predicate` prunes, and is exact for each returned row; `residual` holds further comparisons that
+only drop rows. Each query logs one line (`query_log`).
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ from strandline.storage.model import TopicPartition
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """A plan is many small objects that all stay: looking for garbage among them is in vain.
+    """Switches garbage collection off: a plan is many small objects, of which none is garbage.
 
-    With 100,000 segments it would take a third of the time.
+    With 100,000 segments collections would take a third of the time.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -76,7 +76,7 @@ class Query:
         self.columns = tuple(columns)
         self.predicate = predicate or Predicate()
         self.residual = tuple(residual)
-        # Tasks that Spark runs at once, where that is known.
+        # Number of tasks that Spark runs at once, if known.
         self.task_slots: int | None = None
         wants_values = {"value", CORRUPT_COLUMN} & set(columns)
         self.values = plan_values(options.values, options.selection) if wants_values else None
@@ -88,7 +88,7 @@ class Query:
         return schema_of(self.columns, None if self.values is None else self.values.type)
 
     def open(self) -> ObjectReader:
-        """A reader of this query's archive; nothing is asked of it yet."""
+        """A reader of this query's archive; sends no request yet."""
         return ObjectReader(self.options.url, self.options.s3)
 
     def plan(self, reader: ObjectReader) -> ScanPlan:
@@ -117,7 +117,7 @@ class Query:
         selected: Sequence[LakePartition],
         ranges: Mapping[TopicPartition, OffsetRange],
     ) -> ScanPlan:
-        """The plan for these offsets of the partitions that are named in `ranges`."""
+        """The plan for these offset ranges."""
         made = assemble(
             prune_selections(
                 self._selected(Catalog(reader), selected, ranges), reader, self.predicate.keys
@@ -138,7 +138,7 @@ class Query:
     def tell_plan(
         self, made: ScanPlan, reader: ObjectReader, more: Mapping[str, str] | None = None
     ) -> None:
-        """Logs the line of a query whose end the driver cannot see; `reader` planned it."""
+        """Logs the line of a query that Spark reads; `reader` planned it."""
         fields = plan_fields(made, reader.statistics())
         tell("scan planned", {"scan": self._scan_id, **fields, **(more or {})})
 
@@ -172,7 +172,7 @@ class Query:
             raise plain(error) from None
         finally:
             leave_out_what_is_loaded()
-            # Also when the caller has enough rows (LIMIT) and does not ask for the rest.
+            # Also if the caller stops early, because of a LIMIT.
             after = reader.statistics()
             scan.counts.requests = after.request_count - before.request_count
             scan.counts.bytes_read = after.bytes_read - before.bytes_read
@@ -180,7 +180,7 @@ class Query:
 
     @property
     def sizes_are_given(self) -> bool:
-        """Whether the options say how large splits are, or how many; else they suit the slots."""
+        """Whether the options set the size or number of splits; else the task slots do."""
         options = self.options
         return bool(options.split_bytes or options.records_max or options.splits_min > 1)
 

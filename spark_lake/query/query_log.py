@@ -1,4 +1,4 @@
-"""Logs one line per query, where a user of Spark can find it.
+"""Log lines of queries: one for each, where a user of Spark can find it.
 
     scan planned    Spark: what its tasks will read, of how much, when the plan is made; a
                     micro-batch of a stream is a query, too
@@ -6,11 +6,10 @@
     rows counted    `count`: the same
     split read      each task, at level DEBUG
 
-Spark's driver never hears what a Python source's tasks read. But plans are deterministic, and what
-tasks read is the plan, except what a LIMIT spares and tasks prune by themselves.
+Spark's driver does not learn what a Python source's tasks read. But plans are deterministic, and
+tasks read the plan, except what a LIMIT saves and tasks prune by themselves.
 
-The fields stand in the text too: the logging of a notebook or a job prints messages and ignores
-fields.
+The text repeats the fields, because the logging of a notebook or a job prints messages only.
 
 A Python source is planned and read in Spark's Python workers, whose logging has no setup and is at
 level WARNING. With `spark.sql.pyspark.worker.logging.enabled` Spark collects what workers log into
@@ -34,7 +33,7 @@ _COLLECTED = "PYSPARK_SPARK_SESSION_UUID"
 
 
 def tell(text: str, fields: Mapping[str, str | int], *, level: int = logging.INFO) -> None:
-    """Logs one line; `text` is constant, what differs is in `fields`, and behind it in the line."""
+    """Logs one line: the constant `text`, followed by the `fields`."""
     if _COLLECTED in os.environ and log.level == logging.NOTSET:
         log.setLevel(logging.INFO)
     context = {name: str(value) for name, value in fields.items()}
@@ -56,7 +55,7 @@ def plan_fields(plan: ScanPlan, planning: ReadStatistics) -> dict[str, str | int
 def read_fields(
     plan: ScanPlan, rows: int, read: ReadStatistics, *, planning: ReadStatistics
 ) -> dict[str, str | int]:
-    """The same of a query that has ended; `read` holds its planning, too, and so do the totals."""
+    """The fields of a query that has ended; `read` and the totals include its planning."""
     return {
         "rows": rows,
         "plan": str(plan),
@@ -67,7 +66,7 @@ def read_fields(
 
 
 def planned_requests(splits: Sequence[Split]) -> int:
-    """Ranged GETs that the tasks will make of logs, and of the statistics they still need."""
+    """Number of ranged GETs of the tasks, for logs and for statistics that are still needed."""
     requests = 0
     for split in splits:
         for piece in split.slices:
@@ -76,7 +75,7 @@ def planned_requests(splits: Sequence[Split]) -> int:
                 continue
             end = -1
             for part in piece.ranges:
-                # Neighbouring chunks come with one request, up to a window.
+                # Adjacent chunks take one request, up to a window.
                 requests += part.start_position != end or (
                     part.start_position // WINDOW_BYTES != (part.end_position - 1) // WINDOW_BYTES
                 )
@@ -85,11 +84,11 @@ def planned_requests(splits: Sequence[Split]) -> int:
 
 
 def all_requests(plan: ScanPlan) -> int:
-    """What reading everything would take, in whole windows; of sealed pages the most it can be.
+    """Number of GETs of whole windows to read everything; an upper bound for sealed pages.
 
-    A query that wants chunks which lie apart may take more requests than this, for fewer bytes.
+    A query for separate chunks may need more requests, for fewer bytes.
     """
     if plan.bytes_planned == plan.bytes_total:
-        # Of everything, cuts within segments are known.
+        # The plan of a full read knows the cuts within segments.
         return planned_requests(plan.splits)
     return sum(one.windows_total for one in plan.partitions)

@@ -33,7 +33,7 @@ class PlanReport:
     splits: int
     segments_planned: int
     segments_total: int
-    # Left out while planning because their `.meta` told so, and chunks of others.
+    # Pruned by the planner: whole segments, and chunks of others.
     segments_pruned: int
     chunks_pruned: int
     bytes_planned: int
@@ -51,8 +51,8 @@ class TaskReport:
 
     rows: int = 0
     segments_read: list[str] = field(default_factory=list)
-    segments_skipped: list[str] = field(default_factory=list)  # no chunk was wanted
-    # A segment that is read whole without asking its statistics counts as one chunk.
+    segments_skipped: list[str] = field(default_factory=list)  # without a wanted chunk
+    # A segment that is read whole without its statistics counts as one chunk.
     chunks_read: int = 0
     chunks_skipped: int = 0
     requests: int = 0
@@ -92,7 +92,7 @@ class ScanReport:
 
 
 class ReportWriter:
-    """Writes the files of one scan; picklable."""
+    """Writer of the report files of one scan; picklable."""
 
     def __init__(self, folder: str, scan_id: str) -> None:
         self._folder = report_folder(folder)

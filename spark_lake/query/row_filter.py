@@ -1,4 +1,4 @@
-"""Comparisons that the decoder does not know, applied to whole record batches by Arrow.
+"""Filter of record batches by the comparisons that the decoder does not evaluate.
 
 As in SQL, a null is equal to nothing and different from nothing: such a row is dropped.
 """
@@ -28,7 +28,7 @@ _TEXTS = {
 
 
 class RowFilter:
-    """Keeps the rows whose key is among `keys` (None: any) and for which all `comparisons` hold."""
+    """Filter for rows whose key is among `keys` (None: any) and that pass all `comparisons`."""
 
     def __init__(
         self, *, keys: Collection[bytes] | None = None, comparisons: Sequence[Comparison] = ()
@@ -39,7 +39,7 @@ class RowFilter:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """What a batch must have to be filtered."""
+        """The columns that a batch needs."""
         return tuple(dict.fromkeys(one.column for one in self._comparisons))
 
     def apply(self, batch: Any) -> Any:
@@ -53,7 +53,7 @@ class RowFilter:
 
 def _mask(column: Any, one: Comparison) -> Any:
     if pa.types.is_integer(column.type):
-        column = column.cast(pa.int64())  # a filter's numbers have as many bits
+        column = column.cast(pa.int64())  # the type of a filter's numbers
     if one.operator is Operator.NOT_NULL:
         mask = column.is_valid()
     elif one.operator is Operator.IN:

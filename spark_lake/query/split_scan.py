@@ -1,15 +1,15 @@
-"""Reads one split into Arrow record batches; each task runs one.
+"""Reader of one split into Arrow record batches; each task runs one.
 
     for each slice   statistics, if limits or the cut ask for them -> wanted chunks
                      aborted transactions, if the segment has any
-                     a piece of the open segment: as a whole, or what it was replaced with
+                     a piece of the open segment: whole, or its replacement
     for each block   wanted batches -> runs -> decoded rows within the limits -> record batch
 
-Left out: control batches always, records of aborted transactions unless `read_uncommitted` was
-asked for, rows outside the limits. Everything else comes, in offset order, or an error does.
+Left out: control batches, records of aborted transactions unless the option is `read_uncommitted`,
+rows outside the limits. All other rows come in offset order, or an error does.
 
-The transaction index of a segment's `.meta` is taken to hold every aborted transaction that has
-records in the segment, wherever its marker lies.
+The transaction index of a segment's `.meta` holds every aborted transaction that has records in
+the segment, wherever its marker is.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ DECODE_HINT = (
 
 
 class SplitScan:
-    """Reads one split; `record_batches` may be called once."""
+    """Reader of one split; `record_batches` may be called once."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class SplitScan:
                 yield from self._read(one, todo)
 
     def _ranges(self, piece: SegmentSlice, ahead: ThreadPoolExecutor) -> Iterator[LogRange]:
-        """What is to be read of a slice; asks its `.meta` for it."""
+        """The ranges of a slice to read, by its `.meta`."""
         entry = piece.entry
         if isinstance(entry, OpenPiece):
             yield LogRange(
@@ -137,7 +137,7 @@ class SplitScan:
             yield from self._encoded(one.entry, block, one.aborted)
 
     def _replaced(self, piece: OpenPiece, error: ObjectNotFound) -> Iterator[Any]:
-        """The same offsets from what was uploaded since; raises `error` if they are not there."""
+        """The same offsets from newer uploads; raises `error` if those do not have them."""
         parsed = parse_partition_object(piece.log_key)
         offsets = OffsetRange(start_offset=piece.base_offset, end_offset=piece.end_offset)
         if parsed is None or not self._looks_left:
@@ -167,7 +167,7 @@ class SplitScan:
             counts=self.counts,
         ).record_batches()
 
-    # --- which rows --------------------------------------------------------------------------
+    # --- rows --------------------------------------------------------------------------------
 
     def _aborted(self, entry: SegmentEntry, meta: SegmentMeta) -> tuple[AbortedTransaction, ...]:
         if self._isolation is Isolation.READ_UNCOMMITTED or not entry.has_transactions:
@@ -187,7 +187,7 @@ class SplitScan:
                         yield batch
 
     def _needed(self) -> list[str]:
-        """What is decoded: what is asked for, and what filters and values are made from."""
+        """The columns to decode: the query's, and those that filters and values need."""
         needed = dict.fromkeys([*self._columns, *self._row_filter.columns])
         if self._values is not None:
             needed.pop(CORRUPT_COLUMN, None)
@@ -211,7 +211,7 @@ def _runs(
         and limits.start_offset <= batches[0].header.base_offset
         and batches[-1].header.last_offset < limits.end_offset
     )
-    # What each row is asked here costs as much as decoding a dozen records.
+    # Each test here costs as much per batch as decoding a dozen records.
     wanted = (
         batch
         for batch in batches
@@ -229,8 +229,8 @@ def _overlaps(header: BatchHeader, limits: RowLimits) -> bool:
 
 
 def _is_aborted(header: BatchHeader, aborted: Sequence[AbortedTransaction]) -> bool:
-    # A producer has one transaction at a time, so whatever it wrote between the first record and
-    # the marker of an aborted one belongs to it.
+    # A producer has one transaction at a time, so all that it wrote between the first record and
+    # the marker of an aborted transaction belongs to it.
     return header.is_transactional and any(
         transaction.producer_id == header.producer_id
         and transaction.first_offset <= header.base_offset <= transaction.last_offset
@@ -240,7 +240,7 @@ def _is_aborted(header: BatchHeader, aborted: Sequence[AbortedTransaction]) -> b
 
 @contextmanager
 def _naming(reader: ObjectReader, entry: SegmentEntry) -> Iterator[None]:
-    """Errors about records name the object they lie in."""
+    """Converts errors about records to errors that name their object."""
     try:
         yield
     except (CorruptRecords, UnsupportedCodec) as error:

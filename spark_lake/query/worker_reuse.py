@@ -1,9 +1,8 @@
-"""Freezes the loaded libraries of a Spark Python worker out of its garbage collections.
+"""Exclusion of loaded libraries from the garbage collections of Spark's Python workers.
 
-Spark keeps workers, and its daemon collects all of a worker's garbage behind each answer. What is
-there is nearly all libraries, a quarter of a million objects of botocore, pandas and PySpark: a
-tenth of a second of CPU, in which nothing is found. The planner's workers spent it while the tasks
-of the query that they had planned began, on the same cores, and a task's before its next task.
+Spark reuses workers, and its daemon runs a full collection after each answer. Nearly all objects
+are of libraries, a quarter of a million of botocore, pandas and PySpark: a tenth of a second of CPU
+that finds nothing. It delays the tasks of a query just planned, and the next task of a worker.
 """
 
 from __future__ import annotations
@@ -11,17 +10,17 @@ from __future__ import annotations
 import gc
 import os
 
-# Spark sets it in the workers that it keeps, and nowhere else.
+# Spark sets it only in the workers that it reuses.
 _KEPT = "SPARK_REUSE_WORKER"
-# The processes that have done it: this one, and one that it was forked from.
+# Processes that did it: this one, or one that it was forked from.
 _done: set[int] = set()
 
 
 def leave_out_what_is_loaded() -> None:
-    """Called when this process has done its first work, so that its libraries are there.
+    """Freezes the objects of a worker after its first work, when its libraries are loaded.
 
-    Once for each worker: what is no library and becomes garbage later is kept too, if it is part of
-    a cycle. In a process that is no worker of Spark's it does nothing.
+    Only once per worker: other objects in cycles are kept, too. Does nothing in a process that is
+    no worker of Spark's.
     """
     if _KEPT in os.environ and os.getpid() not in _done:
         _done.add(os.getpid())
