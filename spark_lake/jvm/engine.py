@@ -1,4 +1,4 @@
-"""Chooses the reader of a frame: the one inside the JVM where available, else the one in Python.
+"""Choice of the reader of a frame: inside the JVM if available, else in Python.
 
     engine=auto      the JVM's if possible, else Python's with a log line that has the reason
     engine=jvm       the JVM's, or an error with the reason
@@ -39,7 +39,7 @@ SOURCE_CLASS = "strandline.spark.ArchiveSource"
 # A signature and hundreds of bytes of the plan each, which one option of a source has to hold.
 SIGNED_MAX = 10_000
 _DECODED = "values are decoded in Python (valueFormat)"
-# Sessions that have the jar, by what Spark calls them.
+# Ids of the sessions that have the jar.
 _SESSIONS_MAX = 256
 _with_jar: set[str] = set()
 
@@ -61,8 +61,8 @@ def choose_engine(
 ) -> Choice:
     """The choice; adds the jar to a session that lacks it if the JVM reads.
 
-    `reason` is one more to read in Python. Raises InvalidConfig if the JVM's reader was asked for
-    and cannot be had.
+    `reason` is a further reason to read in Python. Raises InvalidConfig if option engine is jvm and
+    the JVM's reader is not available.
     """
     wanted = query.options.engine
     if wanted is Engine.PYTHON:
@@ -114,7 +114,7 @@ def _only_in_python(query: Query, plan: ScanPlan) -> str:
 
 
 def add_jar(spark: SparkSession) -> None:
-    """Hands the jar to the session and its executors, once. Raises NoJvmReader."""
+    """Adds the jar to the session and its executors, once. Raises NoJvmReader."""
     try:
         session = _session_id(spark)
         if session in _with_jar:
@@ -147,7 +147,7 @@ def _session_id(spark: Any) -> str:
 
 
 def _add_to_driver(spark: Any, jar: Path) -> None:
-    """For every thread of the driver: ADD JAR tells executors, and the thread that it runs in."""
+    """Adds it for all threads of the driver: ADD JAR serves executors and its own thread only."""
     jvm = spark._jvm  # noqa: SLF001  # no public way to the class loader
     loader = spark._jsparkSession.sharedState().jarClassLoader()  # noqa: SLF001
     mutable = jvm.java.lang.Class.forName("org.apache.spark.util.MutableURLClassLoader")
@@ -185,10 +185,10 @@ def divided(plan: ScanPlan, reader: ObjectReader) -> tuple[list[Split], list[Spl
 def planned(query: Query, plan: ScanPlan, reader: ObjectReader) -> tuple[str, Sequence[Split]]:
     """The JVM's part of a plan for `format("strandline")`, and the splits that Python reads.
 
-    Logs the line of the query. Raises InvalidConfig if the JVM's reader was asked for and cannot
-    read this, and what `divided` does.
+    Logs the line of the query. Raises InvalidConfig if option engine is jvm and the JVM cannot read
+    this plan, and what `divided` does.
     """
-    # Spark has been told that nothing is left to compare.
+    # Spark will not evaluate the pushed key filter.
     reason = "" if query.predicate.keys is None else "keys are compared in Python"
     choice = choose_engine(query, plan, reason=reason)
     query.tell_plan(plan, reader, choice.fields())
@@ -253,5 +253,5 @@ def _column(one: Comparison) -> Column:
         test = column.isin([lit(value) for value in one.value])
     else:
         test = COMPARED[one.operator](column, lit(one.value))
-    # As everywhere in the lake, a null is different from nothing, also from an empty list.
+    # As everywhere in the lake, a null passes no negated test, not even that of an empty list.
     return ~test & column.isNotNull() if one.negated else test

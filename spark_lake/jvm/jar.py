@@ -24,7 +24,7 @@ class NoJvmReader(StrandlineError):
 
 @cache
 def jar_path() -> Path:
-    """Where the jar lies; out of a wheel that is not unpacked it is taken until this process ends.
+    """The path of the jar; from a packed wheel it is extracted until this process ends.
 
     Raises NoJvmReader.
     """

@@ -1,12 +1,12 @@
-"""Encodes a plan for the reader inside the JVM: JSON, compressed, in one option of its source.
+"""Encoding of a plan for the reader inside the JVM: compressed JSON in one option of its source.
 
     plan     -> columns, settings and texts, once; for each split its limits and slices
     slice    -> log and meta as [key, address, size], offsets, records, checksum, wanted chunks
     chunk    -> [start, end, base offset, end offset, records, checksum if it is known]
 
-Planning stays here: the JVM reads what this says and decides nothing. The address of a file is its
-path, that of an object in a bucket is a URL that this process signed, so that executors need
-neither credentials nor a library. Texts of errors come along, so that both readers say the same.
+All planning is in Python; the JVM's reader decides nothing. The address of a file is its path, that
+of an object in a bucket is a presigned URL, so that executors need neither credentials nor a
+library. The plan has the texts of errors, so that both readers raise the same.
 
 `spark_lake/jvm/src/Plan.scala` is the other side of this format; each change raises PLAN_FORMAT.
 """
@@ -35,7 +35,7 @@ from strandline.spark_lake.query.split_scan import DECODE_HINT
 from strandline.storage.model import Isolation
 
 PLAN_FORMAT = 3
-# Text that repeats, signatures that do not: more effort saves nothing.
+# Higher levels save nothing: signatures do not compress.
 _GZIP_LEVEL = 1
 
 # The address of an object by its key.
@@ -53,7 +53,7 @@ def encode_plan(
 ) -> str:
     """The value of the option `plan` of the JVM's source, for some splits of a plan.
 
-    `signed_until_ms` 0 means for ever.
+    `signed_until_ms` 0 means without end.
     """
     document = {
         "format": PLAN_FORMAT,
@@ -115,7 +115,7 @@ def keys_read(splits: Sequence[Split]) -> Iterator[str]:
 
 
 def _asks_statistics(piece: SegmentSlice, split: Split) -> bool:
-    """As `pruning.prune` decides it, of a query without keys."""
+    """Whether a task reads the statistics, as in `pruning.prune` without keys."""
     return piece.ranges is None and (
         not piece.is_whole or is_worth_it(piece.entry, split.limits, keys=None)
     )

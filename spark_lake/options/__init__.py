@@ -1,1 +1,1 @@
-"""Options of a query, as Spark's Kafka source names them."""
+"""Options of a query, named as in Spark's Kafka source."""

@@ -5,7 +5,7 @@
 
     -> Bounds: one bound for all partitions, or one for each by name
 
-As in Spark's Kafka source. Which offsets these are is found out by `bounds.py`. Pure.
+As in Spark's Kafka source. `query/bounds.py` resolves them to offsets. Pure.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class Edge(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AtOffset:
-    """At this very offset."""
+    """A bound at this offset."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class AtTimestamp:
-    """At the offset of the first record whose timestamp is at least this."""
+    """A bound at the first record with this timestamp or a later one."""
 
     timestamp_ms: int
 
@@ -50,7 +50,7 @@ Bound: TypeAlias = Edge | AtOffset | AtTimestamp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """Where to begin (or end) in each partition. `named` holds all partitions, or none."""
+    """The start (or end) of each partition. `named` holds all partitions, or none."""
 
     option: str
     default: Bound
@@ -77,7 +77,7 @@ class Bounds:
 
 
 def is_behind(start: Bound, end: Bound | None) -> bool:
-    """Whether nothing can be between them; offsets and times cannot be compared."""
+    """Whether the start is after the end; offsets and times cannot be compared."""
     match start, end:
         case AtOffset(first), AtOffset(last):
             return first > last
@@ -140,9 +140,9 @@ def _named(name: str, text: str, bound: Callable[[int], Bound]) -> dict[TopicPar
 
 
 def narrowed(options: Mapping[str, str], topic: str) -> dict[str, str]:
-    """The same options for a query of one topic, where one of them names partitions of several.
+    """The options for a query of one topic, without the partitions of other topics.
 
-    A topic that an option does not name is left to be missed by that query.
+    An option that does not name the topic stays, and that query refuses it.
     """
     of_topic = dict(options)
     for name, text in options.items():

@@ -1,7 +1,7 @@
 """The raw options of a query: texts by name, each parsed to its type.
 
-Names are taken in any case, as everywhere in Spark; one that does not exist is refused with the
-nearest that does. What the options mean together is in `options`. Pure.
+Names are case-insensitive, as in Spark; the error for an unknown name suggests the nearest one.
+`options` has their meaning. Pure.
 """
 
 from __future__ import annotations
@@ -61,24 +61,24 @@ OPTION_NAMES = (
     "s3.profile",
     "s3.requester.pays",
 )
-# Options of Spark's Kafka source about its conversation with brokers.
+# Options of Spark's Kafka source that concern brokers.
 _OF_BROKERS = (
     "kafkaConsumer.pollTimeoutMs",
     "fetchOffset.numRetries",
     "fetchOffset.retryIntervalMs",
     "groupIdPrefix",
 )
-# Common wrong names of options that spelling does not suggest.
+# Common wrong names that are not similar to the right ones.
 _MEANT = {"topic": "subscribe", "topics": "subscribe", "url": "path", "bucket": "path"}
-# What Spark's catalog adds to the options of CREATE TABLE, besides others.
+# Options that Spark's catalog adds for CREATE TABLE.
 _CATALOGS = frozenset({"owner", "provider"})
-# What comes from environment variables that may not be set.
+# Options whose values come from environment variables that may not be set.
 _MAY_BE_EMPTY = ("s3.", "schemaRegistry.auth")
 _NAME_BY_LOWER = {name.lower(): name for name in OPTION_NAMES}
 
 
 def option_texts(options: Mapping[str, object]) -> dict[str, str]:
-    """Options of Python as Spark would hand them over. One that is None was not given.
+    """Python values as the texts that Spark would pass. None means not given.
 
     So `{"s3.token": os.environ.get("AWS_SESSION_TOKEN")}` is right with and without a token.
     """
@@ -93,7 +93,7 @@ def option_text(value: object) -> str:
 
 
 class GivenOptions:
-    """The raw options; names are case-insensitive, as everywhere in Spark."""
+    """The raw options; names are case-insensitive."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         if _CATALOGS.issubset(name.lower() for name in options):
@@ -150,7 +150,7 @@ def _unknown_option(name: str) -> InvalidConfig:
         )
     of_brokers = {one.lower(): one for one in _OF_BROKERS}
     if name.lower().startswith("kafka.") or name.lower() in of_brokers:
-        # Spark hands names over in lower case.
+        # Spark passes names in lower case.
         name = of_brokers.get(name.lower(), name)
         return InvalidConfig(
             f"option {name} has no meaning here: the lake reads the bucket of option path,"
@@ -161,7 +161,7 @@ def _unknown_option(name: str) -> InvalidConfig:
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """The known name that is most like the given one, in any case."""
+    """The most similar known name, ignoring case."""
     by_lower = {one.lower(): one for one in names}
     return by_lower[difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.0)[0]]
 
@@ -190,7 +190,7 @@ def json_object(name: str, text: str, example: str) -> dict[str, object]:
 
 
 def integer(name: str, text: str, unit: str = "") -> int:
-    """Raises InvalidConfig for what Java's `long` cannot be; it says the unit."""
+    """Parses a 64-bit whole number. Raises InvalidConfig, with the unit."""
     if re.fullmatch(r"[+-]?[0-9]{1,19}", text) is None or not is_long(int(text)):
         raise InvalidConfig(
             f"option {name} is {text[:100]!r}, expected a whole number of 64 bits"

@@ -1,6 +1,6 @@
-"""The options of `spark.read.format("strandline")`: their names, their values, what is refused.
+"""Options of `spark.read.format("strandline")`: their names, values and checks.
 
-Names and meanings are those of Spark's Kafka source wherever there is one:
+Names and meanings are those of Spark's Kafka source where it has the option:
 
     which topics   subscribe | subscribePattern | assign                       exactly one
     where to begin startingTimestamp > startingOffsetsByTimestamp > startingOffsets  (first given)
@@ -46,12 +46,12 @@ CORRUPT_COLUMN = "_corrupt"
 URL_EXPIRY_S = 12 * 3600
 URL_EXPIRY_S_MIN = 60
 URL_EXPIRY_S_MAX = 7 * 24 * 3600
-# A plan of more tasks than this cannot be meant.
+# More tasks than this must be a mistake.
 SPLITS_MAX = 1_000_000
 
 
 class Mode(Enum):
-    """How the options are used; ANY is while Spark asks for the schema and does not say."""
+    """The kind of query; ANY while Spark asks for the schema without naming the kind."""
 
     BATCH = "read"
     STREAM = "readStream"
@@ -59,7 +59,7 @@ class Mode(Enum):
 
 
 class Engine(Enum):
-    """What decodes in Spark's tasks; the values are those of option engine."""
+    """The reader in Spark's tasks; the values are those of option engine."""
 
     AUTO = "auto"
     JVM = "jvm"
@@ -68,7 +68,7 @@ class Engine(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Options:
-    """How to reach S3; what is None comes from the usual AWS chain (environment, profile, role)."""
+    """Access to S3; None takes the usual AWS chain (environment, profile, role)."""
 
     endpoint_url: str | None = None
     region: str | None = None
@@ -82,11 +82,11 @@ class S3Options:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriggerLimits:
-    """How much one micro-batch of a stream takes; None is no limit."""
+    """Limits of a micro-batch; None is no limit."""
 
     offsets_max: int | None = None
     bytes_max: int | None = None
-    # Fewer new offsets than this wait for more, but no longer than `delay_ms_max`.
+    # With fewer new offsets a trigger waits for more, for `delay_ms_max` at most.
     offsets_min: int | None = None
     delay_ms_max: int = 15 * 60 * 1000
 
@@ -99,14 +99,14 @@ class LakeOptions:
     selection: Selection
     start: Bounds
     end: Bounds
-    # What to do when a starting timestamp lies behind the last record: an error, or no rows.
+    # Whether a starting timestamp after the last record is an error, or no rows.
     fail_without_match: bool = True
     values: ValueOptions = field(default_factory=ValueOptions)
-    # What is decoded, in this order; `includeHeaders` adds the headers where no columns are named.
+    # The decoded columns in order; `includeHeaders` adds the headers if no columns are named.
     columns: tuple[str, ...] = COLUMNS
     fail_on_data_loss: bool = True
     isolation: Isolation = Isolation.READ_COMMITTED
-    # Whether the pieces of open segments are read, which are in the bucket after an hour at most.
+    # Whether to read pieces of open segments, which are in the bucket after an hour at most.
     include_open_segment: bool = True
     # None: sized for the tasks that run at once, or SPLIT_BYTES where their number is unknown.
     split_bytes: int | None = None
@@ -114,7 +114,7 @@ class LakeOptions:
     records_max: int | None = None
     scan_report: str | None = None
     engine: Engine = Engine.AUTO
-    # How long tasks may read objects that the driver signed for them.
+    # Lifetime of presigned URLs.
     url_expiry_s: int = URL_EXPIRY_S
     trigger: TriggerLimits = field(default_factory=TriggerLimits)
     s3: S3Options = field(default_factory=S3Options)
@@ -136,7 +136,7 @@ class LakeOptions:
 
     @property
     def open_for(self) -> Isolation | None:
-        """How pieces of open segments are read; None: not at all."""
+        """The isolation for pieces of open segments; None if they are not read."""
         return self.isolation if self.include_open_segment else None
 
     @classmethod
@@ -148,7 +148,7 @@ class LakeOptions:
         return cls(
             url=_url(given),
             selection=parse_selection(given),
-            # As in Spark's Kafka source, a stream begins at the end if nothing else is said.
+            # As in Spark's Kafka source, a stream starts at the end by default.
             start=parse_bounds(
                 given, "starting", first, Edge.LATEST if mode is Mode.BATCH else None
             ),
@@ -251,15 +251,15 @@ def _url(given: GivenOptions) -> str:
         raise InvalidConfig(
             "option path is missing: the archive's URL, s3://bucket/prefix or file:///folder"
         )
-    # A folder as the shell has it: nothing in its name means anything.
+    # A plain path: no character of it is special.
     is_folder = text.startswith("/")
     parts = SplitResult("file", "", text, "", "") if is_folder else urlsplit(text)
-    # In a URL `%20` is a space, to the broker too. What is cut off at `#` is another archive.
+    # In a URL `%20` is a space, as for the broker. A URL cut at `#` names another archive.
     path = parts.path if is_folder else unquote(parts.path)
     if not parts.query and not parts.fragment:
         if parts.scheme == "file" and parts.netloc in ("", "localhost") and path.strip("/"):
             return "file://" + path.rstrip("/")
-        # s3a and s3n are what Hadoop calls it.
+        # s3a and s3n are Hadoop's schemes.
         if parts.scheme in ("s3", "s3a", "s3n") and parts.netloc:
             return f"s3://{parts.netloc}/{path.strip('/')}".rstrip("/")
     raise InvalidConfig(

@@ -1,6 +1,6 @@
 """Options for the selection: topics by name, topics by pattern, or single partitions.
 
-Exactly one of subscribe, subscribePattern and assign says so, as in Spark's Kafka source. Pure.
+Exactly one of subscribe, subscribePattern and assign is given, as in Spark's Kafka source. Pure.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Subscribe:
 
 @dataclass(frozen=True, slots=True)
 class SubscribePattern:
-    """All partitions of the topics in whose name the pattern is found."""
+    """All partitions of the topics whose name contains a match of the pattern."""
 
     pattern: str
 
@@ -40,7 +40,7 @@ Selection: TypeAlias = Subscribe | SubscribePattern | Assign
 
 
 def parse_selection(given: GivenOptions) -> Selection:
-    """The one selection that is given. Raises InvalidConfig."""
+    """The only given selection. Raises InvalidConfig."""
     names = [
         name for name in ("subscribe", "subscribePattern", "assign") if given.text(name) is not None
     ]
@@ -51,7 +51,7 @@ def parse_selection(given: GivenOptions) -> Selection:
         )
     if names == ["subscribe"]:
         named = [topic.strip() for topic in (given.text("subscribe") or "").split(",")]
-        # Empty names are passed over, as Spark's Kafka source does.
+        # Empty names are ignored, as by Spark's Kafka source.
         topics = dict.fromkeys(topic for topic in named if topic)
         if not topics:
             raise InvalidConfig("option subscribe names no topic between its commas")
@@ -64,7 +64,7 @@ def parse_selection(given: GivenOptions) -> Selection:
 def _pattern(text: str) -> str:
     """Compiles the pattern. Raises InvalidConfig if it is invalid, or differs in Java.
 
-    Python warns of a nested character class, and takes its brackets for literals.
+    Python warns of a nested character class, and treats its brackets as literals.
     """
     try:
         with warnings.catch_warnings():

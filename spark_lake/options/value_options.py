@@ -14,7 +14,7 @@ from strandline.storage.errors import InvalidConfig
 
 
 class ValueFormat(Enum):
-    """What values are decoded from; the values are those of option valueFormat."""
+    """Format of values; the enum's values are those of option valueFormat."""
 
     RAW = "raw"
     STRING = "string"
@@ -46,7 +46,7 @@ class ValueOptions:
 
 
 def parse_values(given: GivenOptions) -> ValueOptions:
-    """Raises InvalidConfig for an option that means nothing with the format."""
+    """Raises InvalidConfig for an option that does not apply to the format."""
     options = ValueOptions(
         format=given.one_of("valueFormat", {one.value: one for one in ValueFormat}, "raw"),
         errors=given.one_of("valueErrors", {one.value: one for one in ValueErrors}, "fail"),

@@ -1,1 +1,1 @@
-"""From a query to splits of the archive."""
+"""Planning of a query: predicate, selected segments, splits."""

@@ -1,4 +1,4 @@
-"""Plans a query from manifests: the segments to read, and the reason for each skipped one. Pure.
+"""Planner of a query from manifests: segments to read, and reasons to skip the others. Pure.
 
     partition   [log start ........................................ archive end)
     bounds              [start offset ................ end offset)                options
@@ -8,8 +8,8 @@
     pruned                |  ##|####|    |    |##  |                  statistics, key filter
     splits                [ split 0 ]         [ 1  ]                  see `splits`
 
-Selecting knows only manifests. If what is left is few, `pruning` looks into the `.meta` of those
-segments before they are cut, else each task does it for its own.
+Selection uses manifests only. If few segments are left, `pruning` reads their `.meta` before they
+are cut; else each task prunes its own.
 
 Planning is deterministic: the same manifests and options give the same splits, in offset order.
 """
@@ -70,7 +70,7 @@ class Skipped:
 
     segment_count: int = 0
     size_bytes: int = 0
-    # Chunks that the statistics told of, without those of segments whose `.meta` was not read.
+    # Chunks skipped by statistics, without those of segments whose `.meta` was not read.
     chunk_count: int = 0
 
     def plus(self, other: Skipped) -> Skipped:
@@ -101,7 +101,7 @@ class SelectedSegments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionPlan:
-    """The amounts that are read of a partition."""
+    """How much of a partition is read: segments, chunks and bytes, of how many."""
 
     topic_partition: TopicPartition
     segments_planned: int
@@ -110,19 +110,19 @@ class PartitionPlan:
     chunks_total: int
     bytes_planned: int
     bytes_total: int
-    # GETs that all its segments would take.
+    # Number of GETs to read all its segments.
     windows_total: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanPlan:
-    """The splits, and how much of the selected topics they are."""
+    """The splits of a query, and how much of the selected topics they read."""
 
     splits: tuple[Split, ...]
     partitions: tuple[PartitionPlan, ...]
     skipped: Mapping[Skip, Skipped]
     partition_count: int
-    # Selected partitions of which the bucket has nothing yet.
+    # Selected partitions without archived segments.
     empty: tuple[TopicPartition, ...] = ()
 
     @property
@@ -172,7 +172,7 @@ def assemble(
     sizes: SplitSizes,
     splits_min: int = 1,
 ) -> ScanPlan:
-    """Cuts what was selected. `totals` are the manifests that "of how many" refers to."""
+    """Cuts the selected segments into splits. `totals` are all manifests of the selected topics."""
     bytes_planned = sum(one.size_bytes for one in selections)
     if splits_min > 1:
         split_bytes = max(SPLIT_BYTES_MIN, min(sizes.split_bytes, bytes_planned // splits_min))
@@ -182,7 +182,7 @@ def assemble(
         sizes = replace(sizes, split_bytes=suited_bytes(wanted, sizes.task_slots))
     splits = _cut_all(selections, sizes)
     if len(splits) < splits_min:
-        # Too few bytes for so many tasks, but perhaps not too few records.
+        # Too few bytes for so many tasks, but perhaps enough records.
         records_max = max(1, sum(_offset_count(one) for one in selections) // splits_min)
         if sizes.records_max is None or records_max < sizes.records_max:
             splits = _cut_all(selections, replace(sizes, records_max=records_max))
@@ -229,18 +229,18 @@ def _offset_count(selection: SelectedSegments) -> int:
 def _partition_plan(manifest: Manifest, selection: SelectedSegments | None) -> PartitionPlan:
     segments = selection.segments if selection is not None else ()
     chunks_planned = sum(
-        _reckoned_chunks(one.size_bytes) if one.ranges is None else len(one.ranges)
+        _estimated_chunks(one.size_bytes) if one.ranges is None else len(one.ranges)
         for one in segments
     )
     chunks_total = sum(
-        max(page.segment_count, _reckoned_chunks(page.size_bytes)) for page in manifest.pages
-    ) + sum(_reckoned_chunks(entry.size_bytes) for entry in manifest.segments)
+        max(page.segment_count, _estimated_chunks(page.size_bytes)) for page in manifest.pages
+    ) + sum(_estimated_chunks(entry.size_bytes) for entry in manifest.segments)
     return PartitionPlan(
         topic_partition=manifest.topic_id_partition.topic_partition,
         segments_planned=len(segments),
         segments_total=manifest.segment_count,
         chunks_planned=chunks_planned,
-        # What is reckoned by size is too little where statistics tell of smaller chunks.
+        # The estimate by size is too low if the statistics have smaller chunks.
         chunks_total=max(chunks_total, chunks_planned),
         bytes_planned=sum(one.size_bytes for one in segments),
         bytes_total=manifest.size_bytes,
@@ -251,7 +251,7 @@ def _partition_plan(manifest: Manifest, selection: SelectedSegments | None) -> P
     )
 
 
-def _reckoned_chunks(size_bytes: int) -> int:
+def _estimated_chunks(size_bytes: int) -> int:
     return -(-size_bytes // CHUNK_BYTES)
 
 
@@ -269,10 +269,10 @@ def archived_range(manifest: Manifest | None) -> OffsetRange:
 def explicit_offset(
     bound: Bound, manifest: Manifest | None, *, option: str, partition: TopicPartition, strict: bool
 ) -> Offset | None:
-    """The offset that a bound without a timestamp means; None for one with.
+    """The offset of a bound; None for a timestamp.
 
-    With `strict` (failOnDataLoss) an offset
-    outside the archive is refused: rows that were asked for would be missing. Else it is moved.
+    With `strict` (failOnDataLoss) an offset outside the archive is refused, because requested rows
+    would be missing. Else it is moved.
     """
     available = archived_range(manifest)
     if bound is Edge.EARLIEST:
@@ -305,7 +305,7 @@ def select(
     limits: RowLimits,
     pages: Mapping[str, Sequence[SegmentEntry]],
 ) -> SelectedSegments:
-    """The segments that may hold wanted rows, as far as the manifest tells.
+    """The segments that may hold wanted rows, by the manifest.
 
     `pages` holds the entries of those sealed pages that `wanted_pages` named.
     """

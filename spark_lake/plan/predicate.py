@@ -1,10 +1,10 @@
-"""The predicate of a query: plain comparisons, and the limits that the planner derives from them.
+"""Predicate of a query: plain comparisons, and the limits that the planner derives from them.
 
     topic, partition    evaluated while planning: a partition is read or it is not
     offset, timestamp   ranges, which prune segments and chunks and are exact for every row
     key = k, key in ks  the keys that a row may have; segments without any of them can be left out,
                         and `residual` drops the other rows
-    everything else     is not taken; the caller has to evaluate it (Spark, or `residual`)
+    all others          are not taken; the caller evaluates them (Spark, or `residual`)
 
 Times are milliseconds here and microseconds in the comparisons: `timestamp > t` means
 `ms >= floor(t / 1000) + 1`. Pure.
@@ -23,14 +23,14 @@ from strandline.storage.model import TopicPartition
 from strandline.storage.records.columns.columns import RowLimits
 from strandline.storage.records.columns.vectorised import INT64_MAX, INT64_MIN
 
-# Columns that are null in no row.
+# Columns that are never null.
 NEVER_NULL = ("topic", "partition", "offset", "timestamp", "timestampType")
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MICROSECOND = dt.timedelta(microseconds=1)
 
 
 class Operator(Enum):
-    """How a column is compared; the values are how `scan(filters=...)` writes them."""
+    """Comparison operator; the values are those of `scan(filters=...)`."""
 
     EQUAL = "=="
     GREATER = ">"
@@ -78,7 +78,7 @@ class Predicate:
 
 
 def taken(predicate: Predicate, one: Comparison) -> Predicate | None:
-    """`predicate` with this comparison in it; None if it is not understood completely."""
+    """`predicate` with this comparison added; None if it cannot evaluate it completely."""
     value = one.value
     if one.column in ("topic", "partition") and _is_partition_test(one):
         return replace(predicate, partitions=(*predicate.partitions, one))
@@ -135,7 +135,7 @@ def _with_offsets(predicate: Predicate, operator: Operator, value: object) -> Pr
 
 
 def _with_times(predicate: Predicate, operator: Operator, value: object) -> Predicate | None:
-    # Without a time zone it would be another type than the column's, and mean something else.
+    # A time without a zone has another type than the column, and another meaning.
     if not isinstance(value, dt.datetime) or value.tzinfo is None:
         return None
     microseconds = (value - _EPOCH) // _MICROSECOND

@@ -1,4 +1,4 @@
-"""Cuts selected segments into splits, one per Spark task. Pure and deterministic.
+"""Cutting of selected segments into splits, one per Spark task. Pure and deterministic.
 
     segments  |--------|--------|--|--|--|-----------------------------|     selected, in order
     splits    [ 0 ][ 1 ][ 2 ][ 3 ][  4   ][ 5 ][ 6 ][ 7 ][ 8 ][ 9 ][ 10]     by bytes
@@ -10,9 +10,9 @@ by position, and a slice owns the chunks (of the segment's statistics) that begi
 slices meet exactly whatever the cut. A segment that the planner has pruned is cut between chunks.
 Pieces of the open segment are never cut.
 
-Evenly, where it is known how many tasks run at once (their slots) and nothing else was asked for:
-each task costs a core some 25 ms besides its rows, and while the last ones run the other cores have
-nothing to do. So splits are few, and each partition's are of nearly one size (`suited_bytes`).
+Evenly, if the number of task slots is known and the options set no size: each task costs a core
+some 25 ms besides its rows, and other cores are idle while the last tasks run. So splits are few,
+and those of a partition have nearly the same size (`suited_bytes`).
 
 By records (`maxRecordsPerPartition`): each split gets that many *offsets*, and so at most that many
 records, through its limits. A chunk on the border is then read by both its splits.
@@ -32,21 +32,21 @@ from strandline.storage.remote.manifest.entries import SegmentEntry
 WINDOW_BYTES = 8 * 1024 * 1024
 
 
-# Of splits that suit their slots. A task that is repeated costs a second or so; one for less than
-# this costs as much as its rows.
+# Limits of `suited_bytes`. Repeating a task costs a second or so; a task of fewer bytes than the
+# minimum costs as much as its rows.
 SUITED_BYTES_MAX = 256 * 1024 * 1024
 SUITED_BYTES_MIN = 32 * 1024 * 1024
-# How often each slot gets a task at least. One partition is cut into as many as are wanted, and a
-# second round evens out cores that are slower; of several, each is cut by itself.
+# Tasks per slot at least. A single partition is cut exactly, and a second round evens out slower
+# cores; several partitions are each cut by themselves.
 _ROUNDS_OF_ONE = 2
 _ROUNDS_OF_MANY = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenPiece(SegmentEntry):
-    """A piece of the open segment, or its beginning, in the place of a segment.
+    """A piece of the open segment, or the start of one, as an entry of a plan.
 
-    It has no `.meta` to ask; see `open_segment`.
+    It has no `.meta`; see `open_segment`.
     """
 
     aborted: tuple[AbortedTransaction, ...] = ()
@@ -62,14 +62,14 @@ class ChunkChecksum:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkRange:
-    """Consecutive wanted chunks: bytes of the log, its offsets, and the records they must hold."""
+    """Consecutive wanted chunks: positions, offsets, and the number of records they must hold."""
 
     start_position: Position
     end_position: Position
     base_offset: Offset
     end_offset: Offset
     record_count: int
-    # Of its chunks, in order; none of a whole segment, or where its `.meta` has none.
+    # Of its chunks, in order; empty for a whole segment, or if the `.meta` has none.
     checksums: tuple[ChunkChecksum, ...] = ()
 
     @property
@@ -81,7 +81,7 @@ class ChunkRange:
 class SegmentSlice:
     """The chunks of a segment that begin in [start_position, end_position).
 
-    With `ranges` the planner has read the statistics already, and these are the wanted chunks.
+    `ranges` are the wanted chunks, if the planner has read the statistics.
     """
 
     entry: SegmentEntry
@@ -133,12 +133,12 @@ class SplitSizes:
 
     split_bytes: int
     records_max: int | None = None
-    # Tasks that run at once, if splits are to suit them.
+    # Number of concurrent tasks, if splits are to suit them.
     task_slots: int | None = None
 
 
 def suited_bytes(sizes_bytes: Sequence[int], task_slots: int) -> int:
-    """How large a split of partitions of these sizes is, so that the slots end at about a time."""
+    """The split size for partitions of these sizes with which all slots end at about one time."""
     total_bytes = sum(sizes_bytes)
     rounds = _ROUNDS_OF_ONE if len(sizes_bytes) < 2 else _ROUNDS_OF_MANY
     rounds = max(rounds, -(-total_bytes // (task_slots * SUITED_BYTES_MAX)))
@@ -188,7 +188,7 @@ def _by_bytes(
 def _evenly(
     segments: Sequence[SegmentSlice], split_bytes: int
 ) -> Iterator[tuple[SegmentSlice, ...]]:
-    """As many as are needed of `split_bytes`, of an eighth or a quarter more or less at most."""
+    """Splits of about `split_bytes`, with an eighth to a quarter more or less at most."""
     fine_bytes = max(1, split_bytes // 8)
     slices: list[SegmentSlice] = []
     for one in segments:
@@ -200,7 +200,7 @@ def _evenly(
     gathered: list[SegmentSlice] = []
     number = position = 0
     for piece in slices:
-        # Where most of it does.
+        # The split that gets most of the slice.
         belongs = (2 * position + piece.size_bytes) * count // max(1, 2 * total_bytes)
         if gathered and belongs > number:
             yield tuple(gathered)
@@ -216,7 +216,7 @@ def _evenly(
 
 
 def _joined(left: SegmentSlice, right: SegmentSlice) -> SegmentSlice:
-    """Two neighbours of one segment."""
+    """Two adjacent slices of one segment as one."""
     ranges = None
     if left.ranges is not None and right.ranges is not None:
         ranges = left.ranges + right.ranges
@@ -233,7 +233,7 @@ def _slices(segment: SegmentSlice, split_bytes: int) -> Iterator[SegmentSlice]:
 
 
 def _by_position(entry: SegmentEntry, split_bytes: int) -> Iterator[SegmentSlice]:
-    """Equal slices, so that no split is a small rest."""
+    """Equal slices, so that no split is a small remainder."""
     count = -(-entry.size_bytes // split_bytes)
     for number in range(count):
         yield SegmentSlice(

@@ -1,6 +1,6 @@
-"""Filters that Spark pushes, as the comparisons of `predicate`; the only part that knows pyspark.
+"""Conversion of Spark's pushed filters to the comparisons of `predicate`.
 
-What is understood completely is taken from Spark; everything else stays with it.
+Filters that the predicate evaluates completely are taken from Spark; Spark evaluates all others.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _OPERATORS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pushdown:
-    """What was taken and what Spark still has to do."""
+    """The taken filters as a predicate, and those that Spark still evaluates."""
 
     pushed: Predicate
     left: tuple[Filter, ...]
 
 
 def push_down(filters: Sequence[Filter], *, left_to_spark: Collection[str] = ()) -> Pushdown:
-    """Splits the filters, which are joined by "and"; those of some columns are not taken."""
+    """Splits filters joined by "and"; leaves those of `left_to_spark` columns to Spark."""
     pushed = Predicate()
     left: list[Filter] = []
     for one in filters:
@@ -55,7 +55,7 @@ def push_down(filters: Sequence[Filter], *, left_to_spark: Collection[str] = ())
 
 
 def comparison_of(one: Filter) -> Comparison | None:
-    """None for a filter that has no comparison, or of a field inside a column."""
+    """The comparison of a filter; None if it has none, or is about a field inside a column."""
     child: Filter | None = getattr(one, "child", None)
     if child is not None:  # of a Not
         inside = comparison_of(child)

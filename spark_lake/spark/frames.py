@@ -1,13 +1,13 @@
 """`load`: a DataFrame over the archive, planned in the driver and read without a Python source.
 
     driver    options, filters -> plan, at once
-    splits    of segments       the reader inside the JVM (`engine`), where it can be had
-              of open segments  Python, as all others: range(n) in n partitions, and `mapInArrow`
+    splits    of segments       the reader inside the JVM (`engine`), if available
+              of open segments  Python, like all others: range(n) in n partitions, and `mapInArrow`
     executor  number -> its split -> Arrow batches    what `format("strandline")` reads, too
 
 Spark copies each row of a Python data source once more than those of `mapInArrow`, and of these
-once more than those made inside the JVM (docs/decisions, 22). What is lost is that Spark
-pushes the filters of a query down: here they are given, as to `scan`.
+once more than those made inside the JVM (docs/decisions, 22). In return Spark does not push the
+filters of a query down: they are arguments, as of `scan`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def load(
 ) -> DataFrame:
     """The records that are archived now, with the arguments of `scan`.
 
-    Each action over the frame reads the same plan again: what is archived later is not in it.
+    Each action over the frame reads the same plan again, without later records.
     Raises what `scan` raises; tasks raise what `Query.read` raises.
     """
     query = make_query(path, topics, columns=columns, filters=filters, options=options)
@@ -60,12 +60,12 @@ def _task_slots(spark: SparkSession) -> int | None:
 
     try:
         return int(spark.sparkContext.defaultParallelism)
-    except PySparkException:  # a client of Spark Connect is not told
+    except PySparkException:  # unknown to a client of Spark Connect
         return None
 
 
 def _mapped(spark: SparkSession, query: Query, wanted: Sequence[Split]) -> DataFrame:
-    # Each task unpickles all of this and needs one: bytes are unpickled fastest.
+    # Each task unpickles the whole list and needs one split: bytes are unpickled fastest.
     splits = [pickle.dumps(split) for split in wanted]
 
     def read(numbers: Iterator[Any]) -> Iterator[Any]:

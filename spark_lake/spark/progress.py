@@ -14,8 +14,8 @@ batch says where it began:
     initial offset      {..., "began": {}}
     end of batch 0      {..., "began": {"orders": {"0": 3}}}        of no other
 
-A limit is shared out in proportion to what waits in each partition, as in Spark's Kafka source.
-Bytes are those of the archive (compressed); inside a segment they are taken to be spread evenly.
+A limit is shared in proportion to what waits in each partition, as in Spark's Kafka source. Bytes
+are those of the archive (compressed), and assumed to be spread evenly inside a segment.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from strandline.storage.remote.manifest.manifest import Manifest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamOffsets:
-    """The next offset to give out, per partition that the stream has seen."""
+    """The next offset of each partition that the stream has seen."""
 
     offsets: Mapping[TopicPartition, Offset] = field(default_factory=dict)
     topic_ids: Mapping[str, TopicId] = field(default_factory=dict)
 
     def to_json(self, *, began: StreamOffsets | None = None) -> dict[str, dict[str, object]]:
-        """`began`: where the first batch begins that ends here; none yet for an initial offset."""
+        """`began` is the start of the first batch, if it ends here; empty for initial offsets."""
         fields: dict[str, dict[str, object]] = {
             "offsets": dict(_by_topic(self.offsets)),
             "topic_ids": {topic: str(self.topic_ids[topic]) for topic in sorted(self.topic_ids)},
@@ -52,7 +52,7 @@ class StreamOffsets:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Mapping[str, object]]) -> StreamOffsets:
-        """Raises CorruptFile for what no stream of ours wrote."""
+        """Raises CorruptFile for fields that no stream of ours wrote."""
         try:
             offsets = {
                 TopicPartition(topic, int(number)): int(offset)
@@ -69,12 +69,12 @@ class StreamOffsets:
 
 
 def is_initial(fields: Mapping[str, Mapping[str, object]]) -> bool:
-    """Whether no batch ends here: it is where the first one begins."""
+    """Whether these are the initial offsets, at which no batch ends."""
     return fields.get("began") == {}
 
 
 def began_of(end: Mapping[str, Mapping[str, object]]) -> StreamOffsets | None:
-    """Where the first batch began that ends here; None of any other. Raises CorruptFile."""
+    """The start of the first batch, if it ends here; else None. Raises CorruptFile."""
     if not end.get("began"):
         return None
     return StreamOffsets.from_json({**end, "offsets": end["began"]})
@@ -103,13 +103,13 @@ class Standing:
     """The position of a stream relative to the archive."""
 
     position: StreamOffsets
-    # Partitions with something to read: from where the stream stands to the archive's end.
+    # Partitions with records to read, from the stream's position to the archive's end.
     waiting: Mapping[TopicPartition, OffsetRange]
     losses: tuple[DataLoss, ...] = ()
 
 
 def compare(position: StreamOffsets, archived: Sequence[LakePartition]) -> Standing:
-    """What is new since `position`; new partitions enter where their archive begins."""
+    """The records since `position`, and losses; new partitions start where their archive begins."""
     offsets: dict[TopicPartition, Offset] = {}
     waiting: dict[TopicPartition, OffsetRange] = {}
     losses: list[DataLoss] = []
@@ -146,7 +146,7 @@ def compare(position: StreamOffsets, archived: Sequence[LakePartition]) -> Stand
                     f" {available.end_offset}",
                 )
             )
-            # What is written from there on is new, though it has offsets that others had.
+            # Records after it are new, although older ones had the same offsets.
             at = available.end_offset
         offsets[partition] = at
         if at < available.end_offset:
@@ -177,7 +177,7 @@ def admitted(
     offsets_max: int | None = None,
     bytes_max: int | None = None,
 ) -> StreamOffsets:
-    """Where the next micro-batch ends; every partition with something to read moves."""
+    """The end of the next micro-batch; every partition with records to read moves."""
     ends = {partition: one.end_offset for partition, one in standing.waiting.items()}
     if offsets_max is not None:
         shared = _shared(
@@ -190,7 +190,7 @@ def admitted(
             partition: _size_bytes(manifests[partition], one)
             for partition, one in standing.waiting.items()
         }
-        # What fits as a whole is not reckoned: a record would be left behind by rounding.
+        # Rounding could leave a record behind, so everything is admitted if it fits.
         shared = _shared(sizes, bytes_max) if sum(sizes.values()) > bytes_max else {}
         for partition, share in shared.items():
             end = _end_within(manifests[partition], standing.waiting[partition], share)
@@ -201,9 +201,9 @@ def admitted(
 
 
 def up_to(target: StreamOffsets, standing: Standing, *, known: StreamOffsets) -> Standing:
-    """The same without what lies beyond `target`, or in partitions that it does not have.
+    """`standing` without records beyond `target`, or in partitions that it does not have.
 
-    What the stream knows stays where it stands: left out, it would be taken for new later on.
+    Partitions that the stream knows keep their positions: else they would count as new later.
     """
     offsets = {
         partition: offset
@@ -225,9 +225,9 @@ def up_to(target: StreamOffsets, standing: Standing, *, known: StreamOffsets) ->
 
 
 def _known_end(manifest: Manifest | None) -> Offset:
-    """How far records are known to be, though some of them cannot be read yet.
+    """The end of all known records, some of which cannot be read yet.
 
-    What was read from pieces of the open segment waits for its upload when the segment is closed.
+    Records read from pieces of an open segment wait for the upload of the closed segment.
     """
     return max(manifest.end_offset, manifest.tail_end_offset) if manifest else 0
 
@@ -237,7 +237,7 @@ def _length(one: OffsetRange) -> int:
 
 
 def _shared(sizes: Mapping[TopicPartition, int], limit: int) -> dict[TopicPartition, int]:
-    """`limit` in proportion to the sizes; at least 1 each, so that small ones do not starve."""
+    """Shares `limit` in proportion to the sizes; at least 1 each, against starvation."""
     total = sum(sizes.values())
     if total <= limit:
         return dict(sizes)
@@ -260,7 +260,7 @@ def _parts(manifest: Manifest) -> Sequence[PageRef | SegmentEntry]:
 
 
 def _share(base_offset: Offset, end_offset: Offset, one: OffsetRange) -> float:
-    """How much of [base_offset, end_offset) lies in the range."""
+    """The share of [base_offset, end_offset) inside the range."""
     inside = min(end_offset, one.end_offset) - max(base_offset, one.start_offset)
     return max(0, inside) / (end_offset - base_offset)
 

@@ -4,12 +4,12 @@
     planner   reader(schema).pushFilters(...).partitions()     reads manifests, makes the splits
     executor  read(split)                                      one split, as Arrow record batches
 
-Spark finds the format in our jar (`Strandline.scala`), which has each query planned by the Python
-source below. Where Spark does not take the jar, the Python source is the format, without filters:
-Spark keeps the plan of a Python source beside the frame, filters and all, for the next query too.
+Spark finds the format in our jar (`Strandline.scala`), for which the Python source below plans each
+query. If Spark does not accept the jar, the Python source is the format, without filters: Spark
+keeps the plan of a Python source with the frame, filters included, for the next query too.
 
 Spark runs each of them in another Python process and pickles the objects between them. So they
-hold options and splits, never anything open.
+hold options and splits, but no connections.
 """
 
 from __future__ import annotations
@@ -59,17 +59,17 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
 
 FORMAT_NAME = "strandline"
-# `Strandline.scala` knows the Python source by this name, and tells it in an option besides the
-# user's how many tasks Spark runs at once.
+# `Strandline.scala` finds the Python source by this name, and adds the number of concurrent tasks
+# as an option.
 PYTHON_NAME = "strandline_python"
 SLOTS_OPTION = "taskslots"
 PUSHDOWN_CONF = "spark.sql.python.filterPushdown.enabled"
 
 
 def register(spark: SparkSession) -> None:
-    """Makes `format("strandline")` known to this session, with filter pushdown switched on.
+    """Registers `format("strandline")` in this session, and switches filter pushdown on.
 
-    Where Spark does not take the jar, filters are left to Spark, and the logger
+    If Spark does not accept the jar, Spark evaluates all filters, and the logger
     `strandline.spark_lake` says so.
     """
     try:
@@ -86,9 +86,9 @@ def register(spark: SparkSession) -> None:
 
 @contextmanager
 def _active(spark: SparkSession) -> Iterator[None]:
-    """Makes this session the one that Spark asks for a source's name; another may have it already.
+    """Makes this the active session, in which Spark looks up the names of sources.
 
-    Spark refuses a name that a session does not have if its thread's active session has it.
+    Spark refuses a new name if the thread's active session, which may be another, has it.
     """
     if is_connect(spark):
         yield
@@ -107,10 +107,10 @@ def _active(spark: SparkSession) -> Iterator[None]:
 
 
 def _warn_of_another_python(spark: SparkSession) -> None:
-    """Without PYSPARK_PYTHON workers run whatever `python3` is, and fail at the first import."""
+    """Warns of workers without this environment: without PYSPARK_PYTHON they run `python3`."""
     try:
         workers = shutil.which(spark.sparkContext.pythonExec)
-    except PySparkException:  # Spark Connect: the server's Python is not ours to judge
+    except PySparkException:  # with Spark Connect the server's Python is unknown
         return
     if workers is not None and not _is_one_environment(Path(workers), Path(sys.executable)):
         tell(
@@ -128,7 +128,7 @@ def _is_one_environment(python: Path, other: Path) -> bool:
 
 
 def spark_schema(columns: Sequence[str], values: ValuePlan | None = None) -> StructType:
-    """These columns as Spark's Kafka source has them, with the values decoded as planned."""
+    """The schema of Spark's Kafka source for these columns, with the type of decoded values."""
     return from_arrow_schema(schema_of(columns, None if values is None else values.type))
 
 
@@ -141,7 +141,7 @@ class StrandlineDataSource(DataSource):
 
     @plainly
     def schema(self) -> StructType:
-        """Raises InvalidConfig for options that are wrong in themselves."""
+        """The schema of the options. Raises InvalidConfig for wrong ones."""
         options = self._parsed(Mode.ANY)
         return spark_schema(options.columns, plan_values(options.values, options.selection))
 
@@ -152,7 +152,7 @@ class StrandlineDataSource(DataSource):
 
     @plainly
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's
-        """The same as a stream. Raises InvalidConfig on a PySpark that cannot limit one."""
+        """A reader of a stream. Raises InvalidConfig for a PySpark without limits of batches."""
         try:
             from strandline.spark_lake.spark.stream import StrandlineStreamReader
         except ImportError as error:
@@ -163,7 +163,7 @@ class StrandlineDataSource(DataSource):
 
     @plainly
     def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
-        """Raises InvalidConfig: what Spark says by itself has no remedy."""
+        """Raises InvalidConfig, with a remedy that Spark's own error lacks."""
         raise InvalidConfig(
             f'format("{FORMAT_NAME}") only reads: records come into the archive through their'
             ' broker, to which Spark writes with format("kafka")'
@@ -191,7 +191,7 @@ class StrandlineDataSource(DataSource):
 
 
 class PlannedDataSource(StrandlineDataSource):
-    """Plans each query over the jar's `format("strandline")`; takes filters, and streams."""
+    """Python source that plans each query over the jar's format, with filters, and streams."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         slots = [text for name, text in options.items() if name.lower() == SLOTS_OPTION]
@@ -215,7 +215,7 @@ class PlannedDataSource(StrandlineDataSource):
 
 
 class StrandlineReader(DataSourceReader):
-    """One scan: planned once, read split by split."""
+    """Reader of one scan: planned once, read split by split."""
 
     def __init__(self, query: Query) -> None:
         self._query = query
@@ -229,14 +229,14 @@ class StrandlineReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """One split as `pyarrow.RecordBatch`es."""
-        # Of a plan without splits Spark makes one partition of nothing.
+        # For a plan without splits Spark creates one empty partition.
         if isinstance(partition.value, Split):
             yield from self._query.read(partition.value, self._query.open())
         assert not isinstance(partition.value, str), "the JVM's plan came to a task in Python"
 
 
 class PlannedReader(StrandlineReader):
-    """A scan with the filters of one query, that the JVM reads where it can."""
+    """Reader of one query with its filters; the JVM reads its splits where possible."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802  # Spark's name
         """Takes the filters that prune; returns those that Spark has to evaluate."""
@@ -247,7 +247,7 @@ class PlannedReader(StrandlineReader):
         return iter(pushdown.left)
 
     def partitions(self) -> list[InputPartition]:
-        """The plan of the JVM, as text, and behind it the splits that tasks in Python read.
+        """The JVM's plan as text, followed by the splits that tasks in Python read.
 
         Raises what `Query.plan` and `planned` raise.
         """
@@ -257,7 +257,7 @@ class PlannedReader(StrandlineReader):
 
 
 def _check_columns(schema: StructType, values: ValuePlan | None) -> None:
-    """Raises InvalidConfig unless each column is there, and has this type."""
+    """Raises InvalidConfig unless each column exists and has this type."""
     all_columns = (*COLUMNS, HEADERS_COLUMN, CORRUPT_COLUMN)
     known = {field.name: field for field in spark_schema(all_columns, values)}
     for field in schema:

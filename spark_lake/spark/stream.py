@@ -1,16 +1,16 @@
-"""The archive as a stream: `spark.readStream.format("strandline")`, following it as it grows.
+"""Stream over a growing archive: `spark.readStream.format("strandline")`.
 
-    driver   initialOffset()                  once, for a checkpoint that does not exist yet
-             latestOffset(start, limit)       reads manifests: what is new, as much as is admitted
+    driver   initialOffset()                  once, for a new checkpoint
+             latestOffset(start, limit)       reads manifests; the end of the next micro-batch
              partitions(start, end)           plans exactly [start, end), also for a repeated batch
     executor read(split)                      as in a batch query
 
-Exactly once is Spark's checkpoint and our determinism: archived records never change, so a batch
-between two written offsets has the same rows whenever it is read. What retention deleted before it
-was read is an error, unless `failOnDataLoss` is false: then the stream goes on with what there is,
-as Spark's Kafka source does, and where the archive went back it goes back with it.
+Exactly-once comes from Spark's checkpoint and our determinism: archived records never change, so a
+batch between two written offsets always has the same rows. Records that retention deleted before
+they were read are an error, unless `failOnDataLoss` is false: then the stream continues with the
+remaining records, as Spark's Kafka source does, and goes back if the archive went back.
 
-This is the interface of PySpark 4.2 and later, which lets a source limit a micro-batch.
+The interface is that of PySpark 4.2 and later, in which a source can limit a micro-batch.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from strandline.storage.errors import StorageError, TierUnavailable
 from strandline.storage.model import TopicPartition
 from strandline.storage.remote.manifest.manifest import Manifest
 
-# How often the archive is looked at before rows are taken for lost.
+# Reads of the archive before rows count as lost.
 LOOKS_MAX = 2
 
 Json = Mapping[str, Mapping[str, object]]
@@ -64,21 +64,21 @@ class StreamDataLost(StorageError):
 
 
 class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One stream, in the driver; executors get a copy of it that only reads splits."""
+    """Reader of one stream, in the driver; executors get a copy that only reads splits."""
 
     def __init__(self, query: Query) -> None:
         self._options = query.options
         self._query = query
         self._target: StreamOffsets | None = None
         self._latest: StreamOffsets | None = None
-        # When minOffsetsPerTrigger last let a batch through; a query that begins has waited enough.
+        # Time of the last batch that minOffsetsPerTrigger admitted; None before the first one.
         self._triggered_s: float | None = None
 
     # --- the driver --------------------------------------------------------------------------
 
     @plainly
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's name, as all of these
-        """Where `startingOffsets` or `startingTimestamp` say; the archive's end by default."""
+        """The offsets of `startingOffsets` or `startingTimestamp`; the archive's end by default."""
         reader = self._query.open()
         catalog, archived = self._load(reader)
         self._options.start.check_names([one.topic_partition for one in archived])
@@ -89,7 +89,7 @@ class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         ).to_json(began=StreamOffsets())
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """With both limits given, Spark is told of the rows, and `latestOffset` holds both."""
+        """With both limits Spark gets that of rows; `latestOffset` applies both."""
         trigger = self._options.trigger
         if trigger.offsets_max is not None:
             return ReadMaxRows(trigger.offsets_max)
@@ -111,15 +111,15 @@ class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     @plainly
     def latestOffset(self, start: Json, limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Where the next micro-batch ends; `start` if there is nothing for it.
+        """The end of the next micro-batch; `start` if there are no records for it.
 
-        Raises StreamDataLost, or what reading manifests raises.
+        Raises StreamDataLost, or the errors of reading manifests.
         """
         position = StreamOffsets.from_json(start)
         for looks_left in reversed(range(LOOKS_MAX)):
             _, archived = self._load(self._query.open())
             standing = compare(position, archived)
-            if self._believes(standing.losses, looks_left):
+            if self._is_certain(standing.losses, looks_left):
                 break
         manifests = _manifests(archived)
         self._latest = admitted(standing, manifests)
@@ -139,14 +139,14 @@ class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return end.to_json(began=position if is_initial(start) else None)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """The archive's end, as the last `latestOffset` saw it: how far the stream is behind."""
+        """The archive's end at the last `latestOffset`, from which Spark computes the lag."""
         return None if self._latest is None else self._latest.to_json()
 
     @plainly
     def partitions(self, start: Json, end: Json) -> list[InputPartition]:
         """The splits of [start, end): the same for the same offsets."""
         last = StreamOffsets.from_json(end)
-        # The first batch begins where it did when it was made, wherever `initialOffset` is now.
+        # The first batch keeps its start, whatever `initialOffset` returns now.
         first = StreamOffsets.from_json(start)
         if is_initial(start):
             first = began_of(end) or first
@@ -160,7 +160,7 @@ class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         reader = self._query.open()
         for looks_left in reversed(range(LOOKS_MAX)):
             _, archived = self._load(reader)
-            # From `first`, whatever retention has deleted since is missed here, too.
+            # Compared with `first`, which also shows what retention has deleted since.
             standing = compare(
                 StreamOffsets(
                     offsets={partition: one.start_offset for partition, one in ranges.items()},
@@ -171,13 +171,13 @@ class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             manifests = _manifests(archived)
             _check_awaited(ranges, manifests)
             losses = (*standing.losses, *_cut_short(ranges, manifests))
-            if self._believes(losses, looks_left):
+            if self._is_certain(losses, looks_left):
                 break
         readable = {
             partition: replace(one, start_offset=min(one.end_offset, offset))
             for partition, one in ranges.items()
             if (offset := standing.position.offsets.get(partition)) is not None
-            # A recreated topic has other records there: they enter with the next batch.
+            # A recreated topic has other records there; they come with the next batch.
             and standing.position.topic_ids[partition.topic] == last.topic_ids[partition.topic]
         }
         plan = self._query.plan_ranges(reader, archived, readable)
@@ -200,19 +200,19 @@ class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         catalog = Catalog(reader)
         catalog.load_cluster()
         options = self._options
-        # Topics of a pattern come and go: what was read of them and is gone is a loss, no mistake.
+        # Topics of a pattern come and go: a missing one is a loss, not a wrong option.
         return catalog, catalog.load_partitions(
             options.selection, open_for=options.open_for, topics_min=0
         )
 
     def _waits_for_more(self, standing: Standing) -> bool:
-        """minOffsetsPerTrigger: too little is new, and the stream has not waited long yet.
+        """Whether minOffsetsPerTrigger delays the batch: too few new records, and no long wait yet.
 
-        As in Spark's Kafka source the first trigger of a query never waits: one that is started
-        every ten minutes would read nothing for as long as `maxTriggerDelay` is longer.
+        As in Spark's Kafka source the first trigger of a query never waits: a query that is started
+        every ten minutes would read nothing if `maxTriggerDelay` is longer.
         """
         wanted = self._options.trigger.offsets_min
-        # A run over what is available now has to end.
+        # A run of trigger availableNow has to end.
         if wanted is None or self._target is not None:
             return False
         new = sum(one.end_offset - one.start_offset for one in standing.waiting.values())
@@ -224,10 +224,10 @@ class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._triggered_s = now_s
         return False
 
-    def _believes(self, losses: Sequence[DataLoss], looks_left: int) -> bool:
-        """Whether the archive was looked at often enough: a loss is believed when it is seen again.
+    def _is_certain(self, losses: Sequence[DataLoss], looks_left: int) -> bool:
+        """Whether the archive was read often enough: a loss counts if the last read still shows it.
 
-        A store that lags would end the stream else, or have it go on where it should not. Raises
+        Else a store that lags could end the stream, or move it to wrong offsets. Raises
         StreamDataLost.
         """
         if not losses:
@@ -251,10 +251,10 @@ def _manifests(archived: Sequence[LakePartition]) -> dict[TopicPartition, Manife
 def _check_awaited(
     ranges: Mapping[TopicPartition, OffsetRange], manifests: Mapping[TopicPartition, Manifest]
 ) -> None:
-    """Raises TierUnavailable if a batch that is repeated lies in a segment on its way.
+    """Raises TierUnavailable if a repeated batch is in a segment that is being uploaded.
 
-    Its rows were read from pieces of the open segment. It is closed now and has its upload before
-    it, and the pieces are those of the next one.
+    Its rows were read from pieces of the open segment. That segment is closed now but not archived,
+    and the pieces are those of the next one.
     """
     for partition, one in ranges.items():
         manifest = manifests.get(partition)
@@ -271,7 +271,7 @@ def _check_awaited(
 def _cut_short(
     ranges: Mapping[TopicPartition, OffsetRange], manifests: Mapping[TopicPartition, Manifest]
 ) -> list[DataLoss]:
-    """Ranges whose end the archive no longer has: it was replaced by an older one, or by none."""
+    """Losses of ranges beyond the archive's end: an older archive replaced it, or none."""
     ends = {partition: manifest.end_offset for partition, manifest in manifests.items()}
     return [
         DataLoss(

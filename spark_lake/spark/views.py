@@ -1,9 +1,9 @@
-"""SQL in one line: each topic of an archive as a temporary view of the session.
+"""Temporary views of the topics of an archive, for SQL.
 
     register_views(spark, "s3://bucket/prefix")
     spark.sql("select count(*) from flights where timestamp >= current_date()")
 
-A view is named after its topic, with `_` for `.` and `-`, which SQL would take for something else.
+A view is named after its topic, with `_` for `.` and `-`, which mean something else in SQL.
 """
 
 from __future__ import annotations
@@ -37,14 +37,13 @@ def register_views(
     *,
     options: Mapping[str, OptionValue] | None = None,
 ) -> dict[str, str]:
-    """Makes a view of each of these topics, or of all; the topics by the names of their views.
+    """Creates a view of each of these topics, or of all; returns the topics by view name.
 
     A text names topics with commas between them, as for `load` and the option `subscribe`.
-    `options` are those of the source, for every view; those that name partitions name them for all
-    topics, and each view has its own. Each query plans its view again: it
-    sees the records archived by then, and filters prune.
-    Raises InvalidConfig, for a topic that the archive does not have too, and what the bucket
-    answers; then no view was made.
+    `options` are those of the source, for every view; options that name partitions name them for
+    all topics, and each view takes its own. Each query plans its view again: it sees the records
+    archived by then, and filters prune. Raises InvalidConfig, also for a topic that the archive
+    does not have, or a TierError; then no view was created.
     """
     path = os.fspath(path)
     given = option_texts(options or {})
@@ -61,7 +60,7 @@ def register_views(
     parsed = LakeOptions.parse({**given, "path": path, **selection})
     catalog = Catalog(ObjectReader(parsed.url, parsed.s3))
     catalog.load_cluster()
-    # Spark takes names of views in any case, unless it is told otherwise.
+    # View names are case-insensitive by default.
     told_apart = str(spark.conf.get("spark.sql.caseSensitive", "false")).lower() == "true"
     topic_of = _names(catalog.topic_names(parsed.selection), str if told_apart else str.lower)
     if parsed.engine is Engine.JVM and (reason := ruled_out(parsed)):
@@ -80,7 +79,7 @@ def register_views(
 
 
 def _names(topics: Iterable[str], known_as: Callable[[str], str]) -> dict[str, str]:
-    """Topics by the names of their views. Raises InvalidConfig where two would be known as one."""
+    """The topics by view name. Raises InvalidConfig if two topics have the same view name."""
     topic_of: dict[str, str] = {}
     taken: dict[str, str] = {}
     for topic in topics:
