@@ -24,9 +24,6 @@ class GroupDeadlines:
         self._heap: list[_Alarm] = []
         self._armed: dict[str, int] = {}
 
-    def __repr__(self) -> str:
-        return f"<Alarms {len(self._armed)} armed, next at {self.next_ms}>"
-
     @property
     def next_ms(self) -> int | None:
         """The earliest possible deadline."""

@@ -97,8 +97,8 @@ class SaslGate(AuthenticationGate):
             return self._sasl(frame)
         if self._caller is None:
             if api_key == ApiKey.API_VERSIONS and self._exchange is None:
-                nobody = ClientIdentity(listener=self._listener)
-                return self._dispatcher.handle(frame, peer, received_s, nobody)
+                anonymous = ClientIdentity(listener=self._listener)
+                return self._dispatcher.handle(frame, peer, received_s, anonymous)
             raise CloseConnectionError("a request before the login")
         if self._clock.monotonic_s() >= self._ends_s:
             raise CloseConnectionError("the login was not renewed in time")

@@ -200,7 +200,7 @@ class Dispatcher:
         answer: Answer
         if isinstance(request, FetchRequest):
             wait_ms = min(request.max_wait_ms, LARGE_FETCH_WAIT_MS_MAX)
-            request.max_wait_ms = wait_ms  # type: ignore[misc]  # nobody else has it
+            request.max_wait_ms = wait_ms  # type: ignore[misc]  # not shared yet
             answer = self._fetch.handle(request, header, self._now_s())
             answer = self._counted(answer, self._apis[header.api_key], started_s)
         else:

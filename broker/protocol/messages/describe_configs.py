@@ -44,19 +44,6 @@ class ConfigSource(IntEnum):
     GROUP_CONFIG = 8
 
 
-class ConfigType(IntEnum):
-    UNKNOWN = 0
-    BOOLEAN = 1
-    STRING = 2
-    INT = 3
-    SHORT = 4
-    LONG = 5
-    DOUBLE = 6
-    LIST = 7
-    CLASS = 8
-    PASSWORD = 9
-
-
 class DescribeConfigsResource(Struct):
     """`configuration_keys` None asks for all of them."""
 

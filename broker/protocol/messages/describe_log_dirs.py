@@ -39,7 +39,7 @@ class DescribeLogDirsRequest(Request, api=ApiKey.DESCRIBE_LOG_DIRS):
 class DescribeLogDirsPartition(Struct):
     """`is_future_key`: a copy that is being moved here from another folder.
 
-    `remote_size` is ours: bytes in the remote tier, -1 if there is none or nobody knows yet.
+    `remote_size` is ours: bytes in the remote tier, -1 if there is none or it is unknown.
     """
 
     partition_index: int = wire(int32)

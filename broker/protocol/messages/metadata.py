@@ -30,7 +30,7 @@ from strandline.broker.protocol.schema.schema import (
     wire,
 )
 
-# "Was not asked for": a bit field of operations that nobody has.
+# The bit field of an answer whose request did not ask for the authorized operations.
 OPERATIONS_UNKNOWN: Final = -(2**31)
 
 
