@@ -11,9 +11,7 @@ from __future__ import annotations
 
 from strandline.storage.model import NO_TIMESTAMP, Buffer
 from strandline.storage.records.batch import batch as batch_format
-from strandline.storage.records.batch import old_messages
-from strandline.storage.records.batch.record import encode_batch
-from strandline.storage.records.compression import Codec, compress
+from strandline.storage.records.compression import compress
 from strandline.storage.system import crc32c
 
 _KEPT_IN_EMPTY = (
@@ -51,21 +49,6 @@ def empty_batch(original: Buffer) -> bytes:
     fields[7] = NO_TIMESTAMP
     fields[12] = 0
     return _assembled(fields, b"")
-
-
-def modern_batch(buffer: Buffer, position: int) -> bytes:
-    """The message of format 0 or 1 at `position` as a batch of v2, with its offsets and codec.
-
-    Raises CorruptRecords.
-    """
-    header = old_messages.read_header(buffer, position)
-    records = list(old_messages.iter_records(buffer, position))
-    return encode_batch(
-        records,
-        base_offset=header.base_offset,
-        codec=Codec(header.codec),
-        timestamp_type=header.timestamp_type,
-    )
 
 
 def _assembled(fields: list[int], body: bytes) -> bytes:

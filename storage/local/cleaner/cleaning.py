@@ -252,7 +252,7 @@ class Cleaning:
         goes = [self._goes(window, batch, transactions) for batch in window.batches]
         retained = self._retain(window, goes)
         written_bytes = target.size_bytes
-        is_changed = window.is_modernised
+        is_changed = window.is_converted
         for batch, gone, kept in zip(window.batches, goes, retained, strict=True):
             header = batch.header
             self.statistics.records_read += header.record_count

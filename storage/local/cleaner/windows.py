@@ -21,10 +21,9 @@ from typing import NamedTuple
 
 from strandline.storage.errors import CorruptRecords, UnsupportedCodec
 from strandline.storage.files import OpenFile
-from strandline.storage.local.cleaner.cleaned_batch import modern_batch
 from strandline.storage.model import Buffer
 from strandline.storage.records.batch import batch as batch_format
-from strandline.storage.records.batch.any_batch import check_crc, walk
+from strandline.storage.records.batch.any_batch import convert_old, walk
 from strandline.storage.records.batch.batch import Batch
 from strandline.storage.records.compression import Codec, decompress
 
@@ -37,7 +36,7 @@ class BatchWindow(NamedTuple):
     content: bytes
     batches: list[Batch]
     source_bytes: int
-    is_modernised: bool = False
+    is_converted: bool = False
 
     def decompressed(self, batch: Batch) -> Buffer | None:
         """The records of a compressed batch; None if they do not decompress."""
@@ -73,7 +72,12 @@ def read_windows(
                 spend(source_bytes)
                 position += source_bytes
                 wanted_bytes = window_bytes
-                yield _modern(BatchWindow(content, batches, source_bytes))
+                converted = convert_old(content, batches)
+                if converted is None:
+                    yield BatchWindow(content, batches, source_bytes)
+                else:
+                    batches = list(walk(converted))
+                    yield BatchWindow(converted, batches, source_bytes, is_converted=True)
                 continue
             # No whole batch fits, or the file ends inside a batch.
             if len(content) < batch_format.LOG_OVERHEAD_BYTES:
@@ -84,18 +88,3 @@ def read_windows(
                 raise CorruptRecords(f"{path} ends inside the batch at {position}")
     finally:
         file.close()
-
-
-def _modern(window: BatchWindow) -> BatchWindow:
-    """The window with messages of formats 0 and 1 converted to batches of v2."""
-    if not any(batch.header.is_old for batch in window.batches):
-        return window
-    parts: list[Buffer] = []
-    for batch in window.batches:
-        if batch.header.is_old:
-            check_crc(window.content, batch.header, batch.position)
-            parts.append(modern_batch(window.content, batch.position))
-        else:
-            parts.append(batch.encoded(window.content))
-    content = b"".join(parts)
-    return BatchWindow(content, list(walk(content)), window.source_bytes, is_modernised=True)

@@ -221,7 +221,7 @@ def check_replicated(records: memoryview, next_offset: int) -> list[Batch]:
     position = 0
     for batch in walk(records, verify_crc=True):
         header = batch.header
-        if header.is_old:
+        if header.magic != batch_format.MAGIC:
             raise CorruptRecords(f"record batch magic is {header.magic}")
         if header.base_offset < next_offset:
             raise InvalidRecords(

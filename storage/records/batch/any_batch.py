@@ -1,8 +1,9 @@
 """Reads batches of any magic: v2, or messages of the old formats.
 
 Segments that were written by a Kafka before 0.11 hold old messages, and one segment may hold both.
-They are read, checked and archived through this module. Appended batches are always v2, also if a
-client sends old messages (`prepare_old` in storage/local/log/preparation.py).
+This module gives all readers one `Batch`, records and payload, whatever the format. Appended
+batches are always v2, also if a client sends old messages (`prepare_old` in
+storage/local/log/preparation.py).
 
 `walk` is the one way from batch to batch, in memory, in a file or in an object. It reads in
 windows, so memory stays flat whatever a damaged length field claims:
@@ -17,7 +18,7 @@ decompressed as a whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 from strandline.storage.errors import CorruptRecords
@@ -33,7 +34,7 @@ from strandline.storage.records.batch.batch import (
     Batch,
     BatchHeader,
 )
-from strandline.storage.records.compression import DECOMPRESSED_BYTES_MAX
+from strandline.storage.records.compression import DECOMPRESSED_BYTES_MAX, Codec, decompress
 from strandline.storage.system import crc32c
 
 # The shortest possible batch: a message of v0 without key and value.
@@ -90,6 +91,43 @@ def iter_records(
     if header.magic == MAGIC:
         return record.iter_records(buffer, header, position, bytes_max=bytes_max)
     return old_messages.iter_records(buffer, position, bytes_max=bytes_max)
+
+
+def payload_of(encoded: Buffer, header: BatchHeader) -> Buffer:
+    """The records of the batch that fills `encoded`: decompressed, and encoded as in v2.
+
+    Raises CorruptRecords, UnsupportedCodec, DecompressedTooLarge.
+    """
+    if header.magic == MAGIC:
+        return decompress(header.codec, memoryview(encoded)[HEADER_BYTES:])
+    return record.encode_records(
+        old_messages.iter_records(encoded),
+        base_offset=header.base_offset,
+        base_timestamp_ms=header.base_timestamp_ms,
+    )
+
+
+def convert_old(buffer: Buffer, batches: Sequence[Batch]) -> bytes | None:
+    """`batches` of `buffer` with v2 batches in place of old messages; None if it has no old ones.
+
+    Offsets, times and codecs stay. Checks the CRC of what it converts. Raises CorruptRecords.
+    """
+    if all(header.magic == MAGIC for _, header in batches):
+        return None
+    return b"".join(
+        batch.encoded(buffer) if batch.header.magic == MAGIC else _converted(buffer, batch)
+        for batch in batches
+    )
+
+
+def _converted(buffer: Buffer, batch: Batch) -> bytes:
+    old_messages.check_crc(buffer, batch.position)
+    return record.encode_batch(
+        list(old_messages.iter_records(buffer, batch.position)),
+        base_offset=batch.header.base_offset,
+        codec=Codec(batch.header.codec),
+        timestamp_type=batch.header.timestamp_type,
+    )
 
 
 class TornBatch(CorruptRecords):

@@ -112,9 +112,9 @@ class BatchHeader(NamedTuple):
         return bool(self.attributes & CONTROL_BIT)
 
     @property
-    def is_old(self) -> bool:
-        """Whether this is a message of v0 or v1, see `old_messages`."""
-        return self.magic != MAGIC
+    def is_plain(self) -> bool:
+        """Whether the records follow the header as v2 encodes them, uncompressed."""
+        return self.magic == MAGIC and not self.attributes & CODEC_MASK
 
     @property
     def has_producer(self) -> bool:

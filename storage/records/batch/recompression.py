@@ -6,6 +6,7 @@ records  decompressed and compressed; their bytes stay
 
 from __future__ import annotations
 
+from strandline.storage.errors import UnsupportedCodec
 from strandline.storage.records.batch import batch as batch_format
 from strandline.storage.records.batch.batch import BatchHeader
 from strandline.storage.records.batch.record import with_crc
@@ -24,6 +25,8 @@ def recompressed(
 
     Raises CorruptRecords, UnsupportedCodec, DecompressedTooLarge.
     """
+    if header.magic != batch_format.MAGIC:
+        raise UnsupportedCodec(f"a message of format {header.magic} is not recompressed")
     payload = decompress(header.codec, encoded[batch_format.HEADER_BYTES :], bytes_max=bytes_max)
     made = bytearray(encoded[: batch_format.HEADER_BYTES])
     made += compress(codec, payload, level)

@@ -12,7 +12,7 @@ kernel is tested against.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from strandline.storage.errors import CorruptRecords
@@ -119,9 +119,7 @@ def encode_batch(
     assert records, "a batch has records"
     first = records[0].offset if base_offset is None else base_offset
     base_timestamp_ms = records[0].timestamp_ms
-    payload = bytearray()
-    for record in records:
-        _write_record(payload, record, first, base_timestamp_ms)
+    payload = encode_records(records, base_offset=first, base_timestamp_ms=base_timestamp_ms)
     body = compress(codec, bytes(payload), level)
     attributes = int(codec)
     attributes |= batch_format.TIMESTAMP_TYPE_BIT if timestamp_type else 0
@@ -146,6 +144,16 @@ def encode_batch(
     )
     encoded += body
     return bytes(with_crc(encoded))
+
+
+def encode_records(
+    records: Iterable[Record], *, base_offset: int, base_timestamp_ms: int
+) -> bytearray:
+    """The records as they follow the header of an uncompressed batch."""
+    payload = bytearray()
+    for record in records:
+        _write_record(payload, record, base_offset, base_timestamp_ms)
+    return payload
 
 
 def with_crc(encoded: bytearray) -> bytearray:

@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from strandline.storage.errors import CorruptRecords
 from strandline.storage.model import Buffer
 from strandline.storage.records.batch import batch as batch_format
-from strandline.storage.records.batch import old_messages
+from strandline.storage.records.batch.any_batch import payload_of
 from strandline.storage.records.batch.batch import Batch, BatchHeader
-from strandline.storage.records.batch.record import encode_batch
 from strandline.storage.records.columns.vectorised import (
     INT64_MAX,
     INT64_MIN,
@@ -30,7 +29,6 @@ from strandline.storage.records.columns.vectorised import (
     corrupt_record,
     load_kernels,
 )
-from strandline.storage.records.compression import decompress
 
 if TYPE_CHECKING:
     import numpy as np
@@ -142,14 +140,8 @@ class RunBuilder:
         if _is_empty(header):
             return
         start = batch.position + batch_format.HEADER_BYTES
-        payload: Buffer = self._buffer[start : batch.end_position]
-        is_unpacked = header.is_old or bool(header.codec)
-        if header.is_old:
-            # Rare and slow: rewritten as the records of a batch, which the kernel reads.
-            records = list(old_messages.iter_records(self._buffer, batch.position))
-            payload = memoryview(encode_batch(records))[batch_format.HEADER_BYTES :]
-        elif header.codec:
-            payload = decompress(header.codec, payload)
+        payload = payload_of(batch.encoded(self._buffer), header)
+        is_unpacked = not header.is_plain
         if header.record_count > len(payload) // RECORD_BYTES_MIN:
             raise CorruptRecords(
                 f"batch at offset {header.base_offset} says {header.record_count} records"
@@ -170,11 +162,7 @@ class RunBuilder:
         """Adds many batches, without a call for each one that the kernel can read as it is."""
         for batch in batches:
             header = batch.header
-            if (
-                header.attributes & batch_format.CODEC_MASK
-                or header.magic != batch_format.MAGIC
-                or self._unpacked
-            ):
+            if self._unpacked or not header.is_plain:
                 yield from self.add(batch)
                 continue
             start = batch.position + batch_format.HEADER_BYTES

@@ -151,11 +151,6 @@ class KeyFilterBuilder:
             self._blocks = None
         return self._words
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether `add` may still be used."""
-        return self._blocks is not None
-
     def add(self, key: bytes) -> None:
         """Adds the key of one record."""
         self._record_count += 1

@@ -267,7 +267,7 @@ class _Survey:
         self.transactional_batch_count += header.is_transactional
         # Old messages know no epoch: they belong to the one before, or to the first there was.
         last_epoch = self.leader_epochs[-1].epoch if self.leader_epochs else 0
-        epoch = last_epoch if header.is_old else header.leader_epoch
+        epoch = last_epoch if header.leader_epoch < 0 else header.leader_epoch
         if not self.leader_epochs or last_epoch != epoch:
             self.leader_epochs.append(EpochStart(epoch, header.base_offset))
         self.next_offset = header.next_offset

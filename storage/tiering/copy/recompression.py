@@ -90,7 +90,7 @@ def recompress_segment(source: Path, wanted: Recompression) -> Recompressed:
 
 def _smaller(encoded: memoryview, header: BatchHeader, level: int) -> bytearray | None:
     """The batch under zstd; None if it stays as it is."""
-    if header.is_old or header.is_control or header.codec == Codec.ZSTD:
+    if header.is_control or header.codec == Codec.ZSTD:
         return None
     if header.record_count < 1:
         return None

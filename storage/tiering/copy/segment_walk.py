@@ -3,8 +3,7 @@
     plain_walk      in Python                          a tenth of the speed, and ready at once
     AdaptiveWalk    in Python, then compiled loops     once so many records came that these pay
 
-Keys go to a filter on the way. Both give the same; a test holds them together. Batches of old
-formats, and whatever the compiled loops leave alone, are walked in Python.
+Keys go to a filter on the way. Both give the same; a test holds them together.
 """
 
 from __future__ import annotations
@@ -15,13 +14,12 @@ from typing import NamedTuple
 from strandline.storage.errors import CorruptRecords, UnsupportedCodec
 from strandline.storage.model import NO_TIMESTAMP, Buffer, TimestampMs, TimestampType
 from strandline.storage.records.batch import batch as batch_format
-from strandline.storage.records.batch.any_batch import iter_records, walk
+from strandline.storage.records.batch.any_batch import payload_of, walk
 from strandline.storage.records.batch.batch import Batch, BatchHeader
 from strandline.storage.records.batch.stepper import read_varint, step_records
 from strandline.storage.records.columns import vectorised
 from strandline.storage.records.columns.key_filter import KeyFilterBuilder
 from strandline.storage.records.columns.survey import SurveyedRecords, survey
-from strandline.storage.records.compression import decompress
 
 # The compiled kernel walks ten times as fast as Python, but loading numba takes 0.4 s and 100 MB
 # (seconds, when nothing of it is in its cache yet). After so many records, which take as long to
@@ -86,7 +84,7 @@ class AdaptiveWalk:
 def _compiled_run(
     view: memoryview, run: Sequence[Batch], keys: KeyFilterBuilder
 ) -> Iterator[BoundedBatch]:
-    """What of a run is neither old nor compressed goes to the kernel in one call."""
+    """Passes the plain batches of a run to the kernel in one call, others one by one."""
     found = iter(
         survey(
             view,
@@ -98,16 +96,15 @@ def _compiled_run(
                     batch.header.record_count,
                 )
                 for batch in run
-                if not batch.header.is_old and not batch.header.codec
+                if batch.header.is_plain
             ],
             keys,
         )
     )
     for batch in run:
         header = batch.header
-        if header.is_old or header.codec:
-            way = walk_bounds if header.is_old else _compiled_bounds
-            yield batch, _read(way, batch.encoded(view), header, keys)
+        if not header.is_plain:
+            yield batch, _read(_compiled_bounds, batch.encoded(view), header, keys)
             continue
         bounds = next(found)
         yield batch, None if bounds is None else _of_header(TimestampBounds(*bounds), header)
@@ -116,7 +113,7 @@ def _compiled_run(
 def _compiled_bounds(
     encoded: memoryview, header: BatchHeader, keys: KeyFilterBuilder
 ) -> TimestampBounds:
-    payload = decompress(header.codec, encoded[batch_format.HEADER_BYTES :])
+    payload = payload_of(encoded, header)
     records = SurveyedRecords(0, len(payload), header.base_timestamp_ms, header.record_count)
     (bounds,) = survey(payload, [records], keys)
     if bounds is None:
@@ -142,9 +139,6 @@ def _read(
     An append reads no record, so a producer can have such a batch stored. It is archived as it
     is: one client's nonsense must not keep the whole partition on the local disk.
     """
-    if not keys.is_plain and header.is_old:
-        # Compiled loops began the filter, and only they could go on with it.
-        keys.give_up()
     try:
         # The keys of a control batch are those of its markers, which nobody asks for; that they
         # are in the filter does no harm.
@@ -161,9 +155,7 @@ def walk_bounds(
 
     Raises CorruptRecords or UnsupportedCodec.
     """
-    if header.is_old:
-        return _walk_old_bounds(encoded, header, keys)
-    payload = decompress(header.codec, encoded[batch_format.HEADER_BYTES :])
+    payload = payload_of(encoded, header)
     deltas = walk_deltas(payload, header.record_count, keys)
     if not header.record_count:
         return NO_BOUNDS
@@ -172,17 +164,6 @@ def walk_bounds(
     if bounds.min_ms < vectorised.INT64_MIN or bounds.max_ms > vectorised.INT64_MAX:
         raise CorruptRecords(f"times of records are beyond 64 bits: {bounds}")
     return _of_header(bounds, header)
-
-
-def _walk_old_bounds(
-    encoded: memoryview, header: BatchHeader, keys: KeyFilterBuilder | None
-) -> TimestampBounds:
-    times: list[TimestampMs] = []
-    for record in iter_records(encoded, header):
-        times.append(record.timestamp_ms)
-        if keys is not None and keys.is_complete and record.key is not None:
-            keys.add(bytes(record.key))
-    return TimestampBounds(min(times), max(times))
 
 
 def walk_deltas(
