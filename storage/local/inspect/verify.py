@@ -112,6 +112,9 @@ class Verified:
     is_in_use: bool = False
     findings: list[FileFinding] = field(default_factory=list)
 
+    def note(self, path: Path, damage: FileDamage, text: str) -> None:
+        self.findings.append(FileFinding(path=path, damage=damage, text=text))
+
 
 def is_log_folder(data_folder: Path) -> bool:
     """Whether a broker has kept logs there; the mount point of an unmounted disk looks empty."""
@@ -136,26 +139,22 @@ def verify_folders(
 ) -> Verified:
     """Reads everything in the folders of one broker. Raises DiskError if one cannot be read."""
     verified = Verified()
-    note = verified.findings.append
-
     places: dict[TopicPartition, Path] = {}
     for data_folder in data_folders:
         is_in_use = _is_in_use(data_folder)
         verified.is_in_use |= is_in_use
-        checkpoints = _read_checkpoints(data_folder, note)
+        checkpoints = _read_checkpoints(data_folder, verified)
         is_clean = (data_folder / checkpoint.CLEAN_SHUTDOWN).exists()
         for path in _partition_folders(data_folder):
             key = partition_of(path.name)
             assert key is not None, path
             if key in places:
-                text = f"{key} lies in {places[key]} as well"
-                note(FileFinding(path=path, damage=FileDamage.FOLDER, text=text))
+                verified.note(path, FileDamage.FOLDER, f"{key} lies in {places[key]} as well")
             places[key] = path
             verified.partitions += 1
             one = _Partition(
                 path,
                 verified,
-                note,
                 on_bytes,
                 is_in_use=is_in_use,
                 may_have_gaps=key in checkpoints[checkpoint.CLEANED_OFFSETS],
@@ -168,11 +167,7 @@ def verify_folders(
             for name, offsets in checkpoints.items():
                 if key in offsets and not 0 <= offsets[key] <= one.end_offset and not is_in_use:
                     text = f"says {offsets[key]} of {key}, which ends at {one.end_offset}"
-                    note(
-                        FileFinding(
-                            path=data_folder / name, damage=FileDamage.CHECKPOINT, text=text
-                        )
-                    )
+                    verified.note(data_folder / name, FileDamage.CHECKPOINT, text)
     return verified
 
 
@@ -201,7 +196,7 @@ def _is_in_use(data_folder: Path) -> bool:
 
 
 def _read_checkpoints(
-    data_folder: Path, note: Callable[[FileFinding], None]
+    data_folder: Path, verified: Verified
 ) -> dict[str, dict[TopicPartition, int]]:
     offsets_by_file: dict[str, dict[TopicPartition, int]] = {}
     for name in _CHECKPOINTS:
@@ -209,20 +204,14 @@ def _read_checkpoints(
         try:
             offsets_by_file[name] = checkpoint.read_offsets(data_folder / name)
         except (CorruptFile, UnsupportedFormat) as error:
-            note(
-                FileFinding(path=data_folder / name, damage=FileDamage.CHECKPOINT, text=str(error))
-            )
+            verified.note(data_folder / name, FileDamage.CHECKPOINT, str(error))
     meta = data_folder / checkpoint.META_PROPERTIES
     try:
         properties = checkpoint.read_properties(meta)
         if properties is not None and not {"cluster.id", "version"} <= properties.keys():
-            note(
-                FileFinding(
-                    path=meta, damage=FileDamage.FOLDER, text="names no cluster or no version"
-                )
-            )
+            verified.note(meta, FileDamage.FOLDER, "names no cluster or no version")
     except CorruptFile as error:
-        note(FileFinding(path=meta, damage=FileDamage.FOLDER, text=str(error)))
+        verified.note(meta, FileDamage.FOLDER, str(error))
     return offsets_by_file
 
 
@@ -233,7 +222,6 @@ class _Partition:
         self,
         path: Path,
         verified: Verified,
-        note: Callable[[FileFinding], None],
         on_bytes: Callable[[int], None],
         *,
         is_in_use: bool,
@@ -244,7 +232,6 @@ class _Partition:
         """`synced_offset` is the recovery point; None after a clean stop, when all is synced."""
         self.path = path
         self.verified = verified
-        self.note = note
         self.on_bytes = on_bytes
         self.is_in_use = is_in_use
         self.may_have_gaps = may_have_gaps
@@ -276,7 +263,7 @@ class _Partition:
             _Segment(self, base_offset, epochs, is_open=is_last and self.is_in_use).verify()
 
     def wrong(self, name: str, damage: FileDamage, text: str) -> None:
-        self.note(FileFinding(path=self.path / name, damage=damage, text=text))
+        self.verified.note(self.path / name, damage, text)
 
     def _check_small_files(self) -> None:
         try:
@@ -331,7 +318,7 @@ class _Partition:
 
 
 class _Segment:
-    """One segment while it is read; friends with its partition."""
+    """One segment while it is read; it notes its findings and totals in its partition."""
 
     def __init__(
         self,
