@@ -27,7 +27,7 @@ from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from strandline.storage import files
 from strandline.storage.errors import DiskError
@@ -50,9 +50,13 @@ _OFFSET_ENTRY = struct.Struct(">II")
 _TIME_ENTRY = struct.Struct(">qI")
 
 
-class SparseIndex:
+E = TypeVar("E")
+
+
+class SparseIndex(Generic[E]):
     """Two sorted columns, their file, and how much of them is written. Base of both indexes."""
 
+    ENTRY: ClassVar[struct.Struct]
     ENTRY_BYTES: ClassVar[int]
     KEY_TYPE: ClassVar[str]
 
@@ -70,6 +74,9 @@ class SparseIndex:
     @property
     def path(self) -> Path:
         return Path(self._path)
+
+    def _entry(self, key: int, value: int) -> E:
+        raise NotImplementedError
 
     def _encode(self, keys: array[int], values: array[int]) -> bytes:
         raise NotImplementedError
@@ -112,6 +119,29 @@ class SparseIndex:
     @property
     def entry_count(self) -> int:
         return len(self.columns()[0])
+
+    def floor(self, key: int) -> E | None:
+        """The last entry whose first column is at most `key`."""
+        keys, values = self.columns()
+        place = bisect_right(keys, key)
+        return self._entry(keys[place - 1], values[place - 1]) if place else None
+
+    def last_entry(self) -> E | None:
+        """The last entry; read from the file alone if the columns are not loaded."""
+        keys, values = self._keys, self._values
+        if keys is not None and values is not None:
+            return self._entry(keys[-1], values[-1]) if keys else None
+        try:
+            file = OpenFile(self._path, writable=False)
+        except DiskError:
+            return None
+        try:
+            position = file.size_bytes() // self.ENTRY_BYTES * self.ENTRY_BYTES - self.ENTRY_BYTES
+            if position < 0:
+                return None
+            return self._entry(*self.ENTRY.unpack(file.read_at(position, self.ENTRY_BYTES)))
+        finally:
+            file.close()
 
     # --- file ------------------------------------------------------------------------------
 
@@ -162,20 +192,6 @@ class SparseIndex:
             return files.size_bytes(self._path)
         except DiskError:
             return -1
-
-    def _last_row(self) -> bytes | None:
-        """The last entry in the file; None if there is none."""
-        try:
-            file = OpenFile(self._path, writable=False)
-        except DiskError:
-            return None
-        try:
-            entry_count = file.size_bytes() // self.ENTRY_BYTES
-            if entry_count == 0:
-                return None
-            return file.read_at((entry_count - 1) * self.ENTRY_BYTES, self.ENTRY_BYTES)
-        finally:
-            file.close()
 
     def write_out(self) -> None:
         """Appends the unwritten entries to the file. Raises DiskError; memory keeps all entries."""
@@ -260,37 +276,28 @@ class OffsetEntry(NamedTuple):
     position: int
 
 
-class OffsetIndex(SparseIndex):
-    """Relative last offset of a batch -> position of that batch."""
+class OffsetIndex(SparseIndex[OffsetEntry]):
+    """Relative last offset of a batch -> position of that batch.
 
+    `floor`: the batch that holds an offset is that of the entry, or a later one.
+    """
+
+    ENTRY = _OFFSET_ENTRY
     ENTRY_BYTES = 8
     KEY_TYPE = "I"
     __slots__ = ()
 
+    def _entry(self, key: int, value: int) -> OffsetEntry:
+        return OffsetEntry(key, value)
+
     def append(self, relative_offset: int, position: int) -> None:
         self._append(relative_offset, position)
-
-    def floor(self, relative_offset: int) -> OffsetEntry | None:
-        """The last entry whose batch ends at or before `relative_offset`.
-
-        The batch that holds the offset is that of this entry, or a later one.
-        """
-        keys, values = self.columns()
-        place = bisect_right(keys, relative_offset)
-        return OffsetEntry(keys[place - 1], values[place - 1]) if place else None
 
     def floor_by_position(self, position: int) -> OffsetEntry | None:
         """The last entry whose batch begins at or before `position`."""
         keys, values = self.columns()
         place = bisect_right(values, position)
         return OffsetEntry(keys[place - 1], values[place - 1]) if place else None
-
-    def last_entry(self) -> OffsetEntry | None:
-        keys, values = self._keys, self._values
-        if keys is not None and values is not None:
-            return OffsetEntry(keys[-1], values[-1]) if keys else None
-        row = self._last_row()
-        return OffsetEntry(*_OFFSET_ENTRY.unpack(row)) if row else None
 
     def truncate(self, relative_offset: int) -> None:
         """Drops the entries of batches that end at or after `relative_offset`."""
@@ -319,12 +326,19 @@ class TimeEntry(NamedTuple):
     relative_offset: int
 
 
-class TimeIndex(SparseIndex):
-    """Highest timestamp so far -> relative last offset of the batch that has it."""
+class TimeIndex(SparseIndex[TimeEntry]):
+    """Highest timestamp so far -> relative last offset of the batch that has it.
 
+    `floor`: every record of earlier batches is older; the entry's own batch may hold one.
+    """
+
+    ENTRY = _TIME_ENTRY
     ENTRY_BYTES = 12
     KEY_TYPE = "q"
     __slots__ = ()
+
+    def _entry(self, key: int, value: int) -> TimeEntry:
+        return TimeEntry(key, value)
 
     def append_if_later(self, timestamp_ms: int, relative_offset: int) -> None:
         """Adds an entry unless the last one has this timestamp already, or a later one."""
@@ -335,23 +349,6 @@ class TimeIndex(SparseIndex):
         elif timestamp_ms == NO_TIMESTAMP:
             return
         self._append(timestamp_ms, relative_offset)
-
-    def floor(self, timestamp_ms: int) -> TimeEntry | None:
-        """The last entry at or before `timestamp_ms`.
-
-        Every record of earlier batches is older than that; the entry's own batch may hold one.
-        """
-        keys, values = self.columns()
-        place = bisect_right(keys, timestamp_ms)
-        return TimeEntry(keys[place - 1], values[place - 1]) if place else None
-
-    def last_entry(self) -> TimeEntry | None:
-        """The highest timestamp of the segment as far as it is indexed."""
-        keys, values = self._keys, self._values
-        if keys is not None and values is not None:
-            return TimeEntry(keys[-1], values[-1]) if keys else None
-        row = self._last_row()
-        return TimeEntry(*_TIME_ENTRY.unpack(row)) if row else None
 
     def truncate(self, relative_offset: int) -> None:
         """Drops the entries of batches that end at or after `relative_offset`."""
@@ -376,9 +373,9 @@ class LoadedIndexes:
         self.bytes_loaded = 0
         # Lookups may come from a worker thread (timestamps) while the loop serves fetches.
         self._lock = threading.Lock()
-        self._sizes: OrderedDict[int, tuple[SparseIndex, int]] = OrderedDict()
+        self._sizes: OrderedDict[int, tuple[SparseIndex[Any], int]] = OrderedDict()
 
-    def touch(self, index: SparseIndex, size_bytes: int) -> None:
+    def touch(self, index: SparseIndex[Any], size_bytes: int) -> None:
         """Marks `index` as just used, and unloads others until the budget holds."""
         with self._lock:
             known = self._sizes.pop(id(index), None)
@@ -389,7 +386,7 @@ class LoadedIndexes:
                 self.bytes_loaded -= oldest_bytes
                 oldest.unload()
 
-    def forget(self, index: SparseIndex) -> None:
+    def forget(self, index: SparseIndex[Any]) -> None:
         """Removes an index whose segment was deleted."""
         with self._lock:
             known = self._sizes.pop(id(index), None)
