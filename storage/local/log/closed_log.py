@@ -49,7 +49,7 @@ from strandline.storage.local.segment import partition_folder as folder
 from strandline.storage.local.segment.producer_snapshots import ProducerSnapshots
 from strandline.storage.local.segment.recovery_report import RecoveryReport
 from strandline.storage.local.segment.segment import LogSegment, SegmentEnd
-from strandline.storage.model import EpochStart, TopicId
+from strandline.storage.model import EpochStart
 
 log = logging.getLogger(__name__)
 
@@ -209,11 +209,6 @@ def read_rows(directory: Path) -> dict[str, ClosedLog]:
         )
         return {}
     return rows
-
-
-def topic_id_of(row: ClosedLog) -> TopicId:
-    """The topic id of the log that the row describes. Raises CorruptFile."""
-    return checkpoint.decode_id(row.topic_id)
 
 
 def resume_log(

@@ -52,22 +52,12 @@ def create_logs(
 
     `may_be_archived`: the partitions are older than their folders; see missing_folder_mark.py.
     """
-
-    def create(directory: LogDir, topic_partition: TopicPartition) -> LocalLog | DiskError:
-        try:
-            return _create_log(
-                directory,
-                topic_partition,
-                topic_id,
-                config,
-                clock=clock,
-                may_be_archived=may_be_archived,
-            )
-        except DiskError as error:
-            return error
-
     created = together(
-        [partial(create, *pair) for pair in zip(targets, topic_partitions, strict=True)], "create"
+        [
+            partial(_create_log, *pair, topic_id, config, clock, may_be_archived)
+            for pair in zip(targets, topic_partitions, strict=True)
+        ],
+        "create",
     )
     unsynced: dict[LogDir, DiskError] = {}
     for directory in dict.fromkeys(targets):
@@ -91,16 +81,15 @@ def _create_log(
     topic_partition: TopicPartition,
     topic_id: TopicId,
     config: LogConfig,
-    *,
     clock: Clock,
     may_be_archived: bool,
-) -> LocalLog:
+) -> LocalLog | DiskError:
     path = directory.path / str(topic_partition)
     if path.exists():
-        raise DiskError(f"{path} exists already")
-    # Its active segment stays open for the life of the partition.
-    files.check_descriptors_left()
+        return DiskError(f"{path} exists already")
     try:
+        # Its active segment stays open for the life of the partition.
+        files.check_descriptors_left()
         if may_be_archived:
             missing_folder_mark.make_marked(path)
         else:
@@ -116,12 +105,12 @@ def _create_log(
             log_start_offset=0,
             clean_shutdown=True,
         )
-    except DiskError:
+    except DiskError as error:
         _discard(path)
-        raise
-    except MemoryError as error:
+        return error
+    except MemoryError:
         _discard(path)
-        raise DiskError(f"{path}: no memory for a log") from error
+        return DiskError(f"{path}: no memory for a log")
 
 
 def _discard(path: Path) -> None:

@@ -285,7 +285,7 @@ def _load_log(
         if row is None:
             topic_id = checkpoint.read_topic_id(path) or ZERO_TOPIC_ID
         else:
-            topic_id = closed_log.topic_id_of(row)
+            topic_id = checkpoint.decode_id(row.topic_id)
         marked = log_move.marked_log_start(path) if str(path) in marks.moved else 0
     except CorruptFile as error:
         # The topic of these records is unknown: opening them under any id would be a guess. To
