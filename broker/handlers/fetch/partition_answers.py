@@ -103,7 +103,7 @@ def answer_without_read(
         or (epoch != partition.leader_epoch and epoch != NO_EPOCH)  # noqa: PLR1714  # half the time
         or wanted.last_fetched_epoch >= 0
         or plan.header.api_version < FIRST_VERSION_WITH_ZSTD
-        or local.is_stopped
+        or local.failure is not None
         or unified_log.has_unknown_extent
     ):
         return None

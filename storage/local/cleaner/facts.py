@@ -79,7 +79,7 @@ def _is_tiered(opened: LocalLog) -> bool:
 def is_in_reach(opened: LocalLog) -> bool:
     """Whether the log accepts changes, and every record that is not on this disk is archived."""
     archived_below = opened.archived_below()
-    if opened.is_stopped or archived_below is None:
+    if opened.failure is not None or archived_below is None:
         return False
     return opened.segments[0].base_offset <= max(opened.log_start_offset, archived_below)
 

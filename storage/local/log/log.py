@@ -40,7 +40,7 @@ from strandline.storage.errors import (
 )
 from strandline.storage.files import OpenFile
 from strandline.storage.local.formats.names import SNAPSHOT_SUFFIX, file_name
-from strandline.storage.local.formats.producer_state import CompletedTransaction, TransactionMarker
+from strandline.storage.local.formats.producer_state import CompletedTransaction
 from strandline.storage.local.log.append_rules import (
     UNUSUAL_BITS,
     AppendInfo,
@@ -147,7 +147,7 @@ class LocalLog:
         self.on_cut: Callable[[], None] | None = None
         # Records below this offset are archived, and their local segments are not changed any more;
         # None: not known yet. The owner of both tiers supplies it.
-        self.archived_below: Callable[[], int | None] = _nothing_archived
+        self.archived_below: Callable[[], int | None] = lambda: 0
         self.on_segment_closed: Callable[[LogSegment], None] | None = None
         # Called when this log can no longer trust its disk; may come from a worker thread.
         self.on_failure: Callable[[DiskError], None] | None = None
@@ -204,11 +204,6 @@ class LocalLog:
         """
         first_open = self.producers.first_open_offset
         return self._end_offset if first_open is None else max(first_open, self.log_start_offset)
-
-    @property
-    def is_stopped(self) -> bool:
-        """Whether a failure of the disk has ended appending until the next start."""
-        return self._failure is not None
 
     @property
     def recovery_point(self) -> int:
@@ -308,13 +303,13 @@ class LocalLog:
         """The error that stopped this log; None while it works."""
         return self._failure
 
-    def let_go(self) -> None:
+    def drop_callbacks(self) -> None:
         """Drops all callbacks: their cycle of references keeps deleted files open until a GC.
 
         On a quiet broker that may take hours.
         """
         self.on_failure = self.on_cleaning_undone = self.on_cut = self.on_segment_closed = None
-        self.archived_below = _nobody_knows
+        self.archived_below = lambda: None
 
     def stop(self, error: DiskError) -> None:
         """Refuses everything from now on, with `error` for the reason. Thread-safe."""
@@ -473,9 +468,10 @@ class LocalLog:
                         is_transactional,
                     )
                 else:
-                    self._end_transaction(
-                        segment, producer_id, producer_epoch, marker, last_offset, max_timestamp_ms
+                    completed = self.producers.record_marker(
+                        producer_id, producer_epoch, marker, last_offset, max_timestamp_ms
                     )
+                    self._index_aborted(segment, completed)
         except DiskError as error:
             self._note_failed_write(segment, error, base_offset)
             raise
@@ -504,20 +500,6 @@ class LocalLog:
             True,
             0,
         )
-
-    def _end_transaction(
-        self,
-        segment: LogSegment,
-        producer_id: int,
-        producer_epoch: int,
-        marker: TransactionMarker,
-        offset: int,
-        timestamp_ms: int,
-    ) -> None:
-        completed = self.producers.record_marker(
-            producer_id, producer_epoch, marker, offset, timestamp_ms
-        )
-        self._index_aborted(segment, completed)
 
     def _index_aborted(self, segment: LogSegment, completed: CompletedTransaction | None) -> None:
         if completed is not None and completed.aborted:
@@ -889,11 +871,3 @@ class LocalLog:
             f"{len(self.segments)} segments, {self.size_bytes} bytes, "
             f"recovery point {self.recovery_point}>"
         )
-
-
-def _nothing_archived() -> int:
-    return 0
-
-
-def _nobody_knows() -> None:
-    return None

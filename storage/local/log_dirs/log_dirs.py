@@ -327,7 +327,7 @@ class LogDirs:
         # Its folder may have come back, with a reopened log over the same files, not served yet.
         for opened in {deleted, directory.logs.pop(key, deleted)}:
             # A flush that is under way may find its folder gone; that is not a disk failure.
-            opened.let_go()
+            opened.drop_callbacks()
             opened.stop(DiskError(f"{key} was deleted"))
         directory.forget_state(key)
         self.put_aside(deleted)
@@ -343,7 +343,7 @@ class LogDirs:
         assert target is not None, new
         key = old.topic_partition
         # As in delete_log: errors of calls still running in the old folder are not disk failures.
-        old.let_go()
+        old.drop_callbacks()
         del directory.logs[key]
         target.logs[key] = self._watched(target, new)
         if key in directory.cleaned_offsets:

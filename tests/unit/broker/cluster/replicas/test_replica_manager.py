@@ -101,7 +101,7 @@ def test_a_topic_that_is_deleted_while_its_log_comes_back_leaves_nothing(tmp_pat
             await replicas.follow(MetadataImage())
             replicas.replace_logs(revived)
             assert replicas.partitions() == ()
-            assert all(pair.new.is_stopped for pair in revived)
+            assert all(pair.new.failure is not None for pair in revived)
 
     asyncio.run(delete())
     assert dirs.logs == {}

@@ -126,7 +126,7 @@ def test_a_batch_of_which_a_full_disk_took_a_half_is_taken_back_and_the_log_goes
         with pytest.raises(DiskError, match="No space left"):
             fill(log, 1)
     assert took > 0
-    assert not log.is_stopped
+    assert log.failure is None
     fill(log, 1)
     assert_dense(log)
     assert log.end_offset == 30
