@@ -1,25 +1,24 @@
-"""Copies one sealed segment into the bucket. Nothing is freed or committed here.
+"""Copies one closed segment into the bucket, without committing or freeing anything.
 
-    1 flush      the segment and all before it are on this disk's platters
+    1 flush      the segment and all earlier ones are durable on this disk
     2 inspect    every batch checked; checksum, counts, time bounds, chunks, indexes (own process);
-                 before that rewritten, if the topic asks for it: then 3 and 4 are of the rewritten
-                 segment                                       crash point copy.after-rewrite
-    3 put .log   under a name that no other attempt has        crash point copy.after-log
+                 if the topic asks for recompression, the segment is rewritten first, and steps 3
+                 and 4 upload the rewritten one                crash point copy.after-rewrite
+    3 put .log   under a key unique to this attempt            crash point copy.after-log
     4 put .meta                                                crash point copy.after-meta
-    5 verify     size and checksum of both, as the store has them
-    ---- then, by steps.py, if the partition is still ours and the deadline has not passed:
+    5 verify     size and checksum of both, as stored
+    ---- then, in steps.py, if the partition is still ours and the deadline has not passed:
                                                                crash point copy.before-commit
     6 commit     the manifest, by compare-and-swap             crash point copy.after-commit
                  from here on retention may free the local segment
 
-A crash before 6 leaves objects that no manifest names: orphans, found later; the segment is copied
-again under new names. A crash after 6 loses nothing: the manifest says that the segment is there.
-1 comes first because recovery cuts what was not flushed, and the archive must never know more
-records than a restarted broker.
+A crash before 6 leaves orphans (objects that no manifest names), which are deleted later; the
+segment is copied again under new keys. A crash after 6 loses nothing: the manifest names the
+segment. Step 1 comes first because recovery truncates unflushed records, and the archive must never
+have more records than a restarted broker.
 
-A copy has one deadline for everything. An upload that goes on after it can no longer be committed,
-which is what makes the grace time of orphans safe: whatever is uncommitted and older than the
-deadline stays so.
+All steps of a copy share one deadline. An upload that ends after it cannot be committed, which
+makes the grace time of orphans safe: an uncommitted object older than the deadline stays one.
 """
 
 from __future__ import annotations
@@ -91,9 +90,9 @@ class CopyDeadlineMissed(TierError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopySource:
-    """What is copied, fixed before the first wait; the copy is worthless after `deadline_s`.
+    """The input of one copy, which must be committed by `deadline_s`.
 
-    Who sets `useless` does not want it any more; it ends in CopyUseless before its next upload.
+    Setting `useless` cancels the copy: it raises CopyUseless before its next upload.
     """
 
     segment: LogSegment
@@ -101,20 +100,20 @@ class CopySource:
     end_offset: Offset
     keys: SegmentKeys
     leader_epochs: tuple[EpochStart, ...]
-    # Every aborted transaction that touches the segment, wherever its marker lies. All of them are
-    # decided: the segment ends below the last stable offset.
+    # Every aborted transaction that touches the segment, wherever its marker lies. None is open:
+    # the segment ends below the last stable offset.
     aborted: tuple[AbortedTransaction, ...]
     options: ObjectOptions
     offsets: Offsets
     deadline_s: float
     useless: threading.Event
-    # zstd's; None: the bytes go as they are.
+    # zstd's level; None: the segment is uploaded unchanged.
     recompression_level: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copying:
-    """A copy under way; `outcome` is the verified entry to commit, or what failed."""
+    """A running copy; `outcome` is the verified entry to commit, or the error."""
 
     source: CopySource
     outcome: asyncio.Future[SegmentEntry]
@@ -136,7 +135,7 @@ class SegmentCopier:
     ) -> None:
         """`executor` runs the blocking steps, `copies_max` of them at a time."""
         self.quota = quota
-        # May be changed at any time; copies under way go on.
+        # May be changed at any time; running copies continue.
         self.copies_max = copies_max
         self._under_way_count = 0
         self._store = store
@@ -144,27 +143,27 @@ class SegmentCopier:
         self._executor = executor
         self._clock = clock
         self._timeout_s = timeout_ms / 1000
-        # Why copies could not be taken back, as far as it was logged; a good copy ends it.
+        # The error last logged for a failed cleanup; reset by a successful copy.
         self._noted_kind = ""
 
     @property
     def may_go_ahead(self) -> bool:
-        """Whether a copy besides the next one of a partition has a thread that nobody needs.
+        """Whether a thread is free for a copy beyond the next one of each partition.
 
-        The next one of each may always be under way: the number of workers is a bound for it.
+        The next one may always run: the number of workers bounds those.
         """
         return self._under_way_count < self.copies_max
 
     def is_late(self, source: CopySource) -> bool:
-        """Whether its copy may not be committed any more."""
+        """Whether the deadline of the copy has passed, so that it may not be committed."""
         return self._clock.monotonic_s() > source.deadline_s
 
     def begin(
         self, unified_log: UnifiedLog, wanted: SegmentVerdict, *, leader_epoch: Epoch
     ) -> Copying:
-        """Begins to upload the closed segment of these offsets; `finish` waits for it."""
+        """Starts to upload the closed segment with these offsets; `finish` waits for it."""
         local = unified_log.local
-        # By its end: it may begin with segments of which compaction left nothing.
+        # Found by its end: `wanted` may begin with segments that compaction emptied.
         segment = next(
             s for s in local.segments if s.end_offset == wanted.end_offset and s.size_bytes
         )
@@ -205,7 +204,7 @@ class SegmentCopier:
     def _end(self, outcome: asyncio.Future[SegmentEntry]) -> None:
         self._under_way_count -= 1
         if not outcome.cancelled():
-            # Nobody may ask: a copy that became useless is forgotten, with its failure.
+            # Marks the error as retrieved: a cancelled copy has no waiter.
             outcome.exception()
 
     async def finish(self, copying: Copying) -> SegmentEntry:
@@ -216,26 +215,26 @@ class SegmentCopier:
         """
         try:
             async with asyncio.timeout(self._timeout_s):
-                # A copy that is given up goes on to its end, and is waited for by who purges.
+                # A copy that timed out keeps running; a purge waits for its end.
                 return await result_of(copying.outcome)
         except TimeoutError:
             raise self._too_late(copying.source) from None
 
     def take_back(self, copying: Copying) -> None:
-        """Deletes a copy that nobody will commit, or ever tried to, once it has ended."""
+        """Deletes the objects of a copy once it has ended; no commit of it was or will be tried."""
         copying.outcome.add_done_callback(self._take_back)
 
     def _take_back(self, outcome: asyncio.Future[SegmentEntry]) -> None:
         if outcome.cancelled() or outcome.exception() is not None:
-            # It has cleaned up behind itself.
+            # A failed copy deletes its own objects.
             return
         entry = outcome.result()
-        # A broker that stops, or has no thread for it, leaves it to the search for orphans.
+        # While the broker stops, or without a thread, the search for orphans deletes them.
         with suppress(RuntimeError, OutOfResources):
             self._executor.submit(self._delete, entry.log_key, entry.meta_key)
 
     def _copy(self, source: CopySource) -> SegmentEntry:
-        """Steps 2 to 5; blocks."""
+        """Runs steps 2 to 5; blocks."""
         if source.recompression_level is None:
             return self._copy_inspected(source, self._inspect(source), source.segment.log_path)
         with nameless_file(source.segment.log_path.parent) as path:
@@ -249,7 +248,7 @@ class SegmentCopier:
             )
 
     def _copy_inspected(self, source: CopySource, facts: SegmentFacts, path: Path) -> SegmentEntry:
-        """Steps 3 to 5 for the file that `facts` are of."""
+        """Steps 3 to 5 for the inspected file at `path`."""
         segment, keys = source.segment, source.keys
         self._check_wanted(source)
         meta = segment_meta.encode(_sections(source, facts))
@@ -277,18 +276,17 @@ class SegmentCopier:
             meta,
             base_offset=source.base_offset,
             end_offset=segment.end_offset,
-            # Any transactional batch, committed or not: a reader that finds none here need not
-            # look for aborts in later segments either.
+            # Any transactional batch, committed or not: without one, a reader need not search
+            # later segments for aborted transactions either.
             has_transactions=bool(facts.transactional_batch_count or facts.control_batch_count),
             recompressed_from_bytes=facts.recompressed_from_bytes,
             uploaded_ms=self._clock.now_ms(),
         )
 
     def _clean_up(self, keys: SegmentKeys, error: StorageError) -> None:
-        """Takes back what a failed copy uploaded, so that a lasting failure leaves no heap.
+        """Deletes the objects of a failed copy, so that retries of a lasting failure leave no heap.
 
-        Nobody else can know these keys. With the store away it would fail too: that is left to
-        the search for orphans.
+        No manifest names these keys. If the store is unreachable, the search for orphans has them.
         """
         if not isinstance(error, TierUnavailable):
             self._delete(keys.log_key, keys.meta_key)
@@ -351,11 +349,11 @@ class SegmentCopier:
 
 
 def _sections(source: CopySource, facts: SegmentFacts) -> dict[Section, Buffer]:
-    """The content of the `.meta`."""
+    """Returns the sections of the `.meta` object."""
     segment = source.segment
     aborted = set(source.aborted)
     if segment.txn_index_path.exists():
-        # A torn index would show aborted records for ever: decoding refuses it.
+        # Decoding refuses a torn index, with which aborted records would always be visible.
         aborted.update(decode_entries(_read(segment.txn_index_path)))
     return sections_of(
         facts,
@@ -366,9 +364,9 @@ def _sections(source: CopySource, facts: SegmentFacts) -> dict[Section, Buffer]:
 
 
 def _producer_snapshot(path: Path) -> bytes | None:
-    """The producers at the end of the segment; None if there is no good snapshot.
+    """The producer snapshot at the end of the segment; None if it is missing or damaged.
 
-    It can be rebuilt from an older one and the log, so its loss is no reason not to archive.
+    The segment is archived all the same: an older snapshot and the log can rebuild this one.
     """
     if not path.exists():
         return None

@@ -1,23 +1,22 @@
-"""One pass over a sealed segment: is it whole, and what does the archive have to know about it?
+"""Checks a closed segment in one pass and collects the facts that the archive stores about it.
 
     for each batch   header -> CRC-32C -> decompress -> bounds of the record timestamps
     for each ~1 MiB  position, first offset, records, timestamp bounds      (a chunk: for pruning)
     for the file     CRC-32C, records, batches, leader epochs, bounds       (the manifest entry)
-                     which keys it has                                      (a filter, for pruning)
+                     its keys                                               (a filter, for pruning)
     every 4 KiB      an entry of each sparse index, in Kafka's formats      (the `.meta` object)
 
-The indexes of the archive are made here, from the records that were checked in the same breath,
-and not copied from the local files: those are caches that may be stale or damaged, the archive's
-must be right for years.
+The indexes of the archive are built here, from the records that the same pass checked. The local
+index files are caches that may be stale or damaged; those of the archive must be right for years.
 
 The smallest timestamp needs the records themselves: a batch header carries its *first* record's
 timestamp and the largest one, and records of one batch need not be in order. So compressed batches
 are decompressed, which is why this runs in a process of its own (`inspector`).
 
-A segment that fails here is damaged on this disk. It must not be archived as if it were good.
+A segment that fails here is damaged on this disk and must not be archived.
 
-Compaction leaves batches without records, and gaps, at the end of a segment too. Such a segment is
-held to its size by who knows it, and has no time of its own where it has no records.
+Compaction leaves batches without records, and gaps, at the end of a segment too. The caller checks
+the size of such a segment; without records it has no timestamps.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ TIME_INDEX_ENTRY = struct.Struct(">qI")  # highest timestamp so far, relative la
 
 
 class Offsets(Enum):
-    """Which offsets of its range a segment holds."""
+    """Whether a segment holds every offset of its range."""
 
     EVERY = "every one, up to the end"
     SOME = "what compaction left"
@@ -77,7 +76,7 @@ class ChunkFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentFacts:
-    """What one pass found; the pass raises if anything is wrong."""
+    """Facts about a whole, undamaged segment."""
 
     base_offset: Offset
     end_offset: Offset
@@ -87,16 +86,16 @@ class SegmentFacts:
     batch_count: int
     control_batch_count: int
     transactional_batch_count: int
-    # Batches with a true CRC whose records cannot be read: a producer sent them so.
+    # Batches with a correct CRC whose records cannot be read: a producer sent them so.
     unreadable_batch_count: int
     bounds: TimestampBounds
     leader_epochs: tuple[EpochStart, ...]
     chunks: tuple[ChunkFacts, ...]
     offset_index: bytes
     time_index: bytes
-    # None if some key could not be read, or there are too many for a filter that helps.
+    # None if a key could not be read, or there are too many for a useful filter.
     key_filter: KeyFilter | None
-    # Bytes of the segment that these are the rewritten batches of; None: nothing was rewritten.
+    # Size of the segment before recompression; None: it was not rewritten.
     recompressed_from_bytes: int | None = None
 
 
@@ -133,7 +132,7 @@ def inspect_segment(
 
 
 def chunk_bytes(segment_bytes: int) -> int:
-    """Of how many bytes the chunks of a segment are, about."""
+    """The approximate chunk size of a segment."""
     return min(max(segment_bytes // CHUNKS_WANTED, CHUNK_BYTES_MIN), CHUNK_BYTES)
 
 
@@ -145,7 +144,7 @@ def inspect_records(
     walk: Walk,
     offsets: Offsets = Offsets.EVERY,
 ) -> SegmentFacts:
-    """The same for records in memory. Raises CorruptRecords."""
+    """As `inspect_segment`, for records in memory. Raises CorruptRecords."""
     survey = _Survey(
         view=view,
         next_offset=base_offset,
@@ -165,7 +164,8 @@ def inspect_records(
     if not is_complete or not survey.batch_count:
         raise CorruptRecords(f"records end at {survey.next_offset}, not at {end_offset}")
     survey.close_chunk(len(view))
-    survey.indexes.close()
+    # The last time entry has the segment's highest timestamp.
+    survey.indexes.add_time_entry()
     return SegmentFacts(
         base_offset=base_offset,
         end_offset=end_offset,
@@ -187,7 +187,7 @@ def inspect_records(
 
 @dataclass(slots=True, kw_only=True)
 class _Indexes:
-    """Both sparse indexes while they grow; entries fall where Kafka would put them."""
+    """Builder of both sparse indexes, with entries at the same positions as Kafka's."""
 
     base_offset: Offset
     offset_index: bytearray = field(default_factory=bytearray)
@@ -214,14 +214,10 @@ class _Indexes:
             self.time_index += TIME_INDEX_ENTRY.pack(self.highest_ms, self.highest_relative_offset)
             self.indexed_ms = self.highest_ms
 
-    def close(self) -> None:
-        """The last time entry tells the segment's highest timestamp."""
-        self.add_time_entry()
-
 
 @dataclass(slots=True, kw_only=True)
 class _Survey:
-    """What the pass knows so far."""
+    """Running totals of one pass."""
 
     view: memoryview
     next_offset: Offset
@@ -265,7 +261,7 @@ class _Survey:
         self.batch_count += 1
         self.control_batch_count += header.is_control
         self.transactional_batch_count += header.is_transactional
-        # Old messages know no epoch: they belong to the one before, or to the first there was.
+        # Old messages have no epoch: they get the one of the batch before, or 0.
         last_epoch = self.leader_epochs[-1].epoch if self.leader_epochs else 0
         epoch = last_epoch if header.leader_epoch < 0 else header.leader_epoch
         if not self.leader_epochs or last_epoch != epoch:

@@ -1,4 +1,4 @@
-"""Inspection in a process of its own: the broker's loop shares no interpreter with it.
+"""Inspects segments in a child process, which leaves the broker's interpreter to its event loop.
 
     broker   --- InspectionRequest --->  child
              <-- SegmentFacts, or the error ---
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 
 class InspectionFailed(ChildFailed):
-    """The pass did not end in time, or its process died; says nothing about the segment."""
+    """The inspection timed out or its process died; the segment may be good."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InspectionRequest:
-    """A sealed segment file, and the offsets it must hold: [base_offset, end_offset).
+    """A closed segment file, and the offsets it must hold: [base_offset, end_offset).
 
-    With `recompression` it is rewritten first, and the facts are of the rewritten file.
+    With `recompression` it is rewritten first, and the facts describe the rewritten file.
     """
 
     path: Path
@@ -45,14 +45,14 @@ class InspectionRequest:
 
 
 class SegmentInspector(ChildOwner):
-    """The child that inspects. Thread-safe; one inspection at a time."""
+    """Owner of the inspecting child process. Thread-safe; one inspection at a time."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(__name__, clock)
         self._lock = threading.Lock()
 
     def inspect(self, request: InspectionRequest, *, timeout_s: float) -> SegmentFacts:
-        """Blocks until the facts are there.
+        """Returns the facts of the segment; blocks.
 
         Raises CorruptRecords or DiskError about the segment, InspectionFailed about the pass.
         """
@@ -66,7 +66,7 @@ class SegmentInspector(ChildOwner):
         return facts
 
     def end_if_idle(self) -> None:
-        """Never waits for an inspection."""
+        """Ends the child if it was idle for a while; never waits for an inspection."""
         if self._lock.acquire(blocking=False):
             try:
                 super().end_if_idle()
@@ -81,7 +81,7 @@ class SegmentInspector(ChildOwner):
 
 
 def carry_out(request: InspectionRequest, walk: Walk = plain_walk) -> SegmentFacts:
-    """Does what is asked for, in this process. Raises CorruptRecords, DiskError."""
+    """Inspects in this process. Raises CorruptRecords, DiskError."""
     path, rewritten = request.path, None
     if request.recompression is not None:
         done = recompress_segment(request.path, request.recompression)
@@ -98,7 +98,7 @@ def carry_out(request: InspectionRequest, walk: Walk = plain_walk) -> SegmentFac
 
 
 def serve(connection: Connection) -> None:
-    """The child: answers requests until the other end is gone."""
+    """Answers requests in the child until the parent closes the connection."""
     walk = AdaptiveWalk()
     while True:
         try:
@@ -118,5 +118,5 @@ def serve(connection: Connection) -> None:
 
 
 def main() -> None:
-    """The child's program."""
+    """Runs the child process."""
     serve(connect_to_parent())

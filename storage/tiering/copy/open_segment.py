@@ -1,16 +1,16 @@
-"""Puts what is new in the open segment into the bucket, so that losing the machine loses little.
+"""Uploads the open segment in parts, so that losing the machine loses few records.
 
-    1 flush      what is uploaded survives this machine too: the bucket never knows more than it
+    1 flush      the log first, so that the bucket never has records that the disk may lose
     2 put        a part with the new batches               crash point tail.after-part
     3 commit     the manifest, by compare-and-swap         crash point tail.after-commit
 
-A crash after 2 leaves an orphan. A new part swallows the parts before it that are not larger than
-itself, as long as it stays small enough for memory: so there are few parts however often this is
-done, and each byte is uploaded only a few times. Only parts that get smaller and smaller are not
-swallowed that way: from `PARTS_MANY` on a part swallows whatever fits.
+A crash after 2 leaves an orphan. A new part replaces the earlier parts that are not larger than
+itself, as long as it stays small enough for memory: so there are few parts, and each byte is
+uploaded only a few times. Parts that get smaller and smaller are not replaced that way: from
+`PARTS_MANY` on, a part replaces every earlier one that fits.
 
-Records wait for at most `strandline.remote.active.segment.upload.ms`. Nobody tells when they came:
-they are found at one of the looks, so the time between two looks is taken off.
+Records wait for at most `strandline.remote.active.segment.upload.ms`. Their arrival is noticed at
+the next check, so the time between two checks is subtracted.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from strandline.storage.tiering.partition.open_segment_parts import is_prefix_of
 from strandline.storage.tiering.policy.lifecycle import SegmentState
 from strandline.storage.tiering.policy.quota import TierQuota
 
-# A part is read into memory; a larger one has a single batch.
+# A part is read into memory; only a single larger batch exceeds this.
 PART_BYTES_MAX = 16 * 1024 * 1024
-# The manifest names every part. Parts that grow as they should are never this many: any two
-# neighbours are larger than one may be, which makes 256 of the largest segment, of 2 GiB.
+# The manifest names every part. Normally there are fewer: any two neighbours together exceed the
+# maximum of a part, which makes 256 parts for the largest segment, of 2 GiB.
 PARTS_MANY = 300
 
 
@@ -55,7 +55,7 @@ class _Extent:
 
 
 def tail_check_ms(interval_ms: int, upload_ms: int) -> int:
-    """How often it is looked whether the open segment is due: twice in its time at least."""
+    """Ms between two checks whether the open segment is due: at least two in `upload_ms`."""
     return min(interval_ms, max(1, upload_ms // 2))
 
 
@@ -71,7 +71,7 @@ class OpenSegmentCopier:
         quota: TierQuota,
         interval_ms: int,
     ) -> None:
-        """`interval_ms` is the time between two looks at a partition without a tail."""
+        """`interval_ms` is the longest time between two checks of a partition."""
         self.quota = quota
         self.interval_ms = interval_ms
         self._store = store
@@ -86,9 +86,9 @@ class OpenSegmentCopier:
         *,
         leader_epoch: Epoch,
     ) -> tuple[TailPart, ...]:
-        """The parts to commit: those of `tail` that stay, and a new one.
+        """Uploads a part; returns the parts to commit: those of `tail` that stay, and the new one.
 
-        `tail` must be of the segment that is open now, or empty. Raises what disk and store raise.
+        `tail` must be of the current open segment, or empty. Raises DiskError, TierError.
         """
         segment = local.active_segment
         extent = _Extent(
@@ -145,19 +145,19 @@ class OpenSegmentCopier:
 
 
 def _swallows(last_bytes: int, size_bytes: int, *, is_crowded: bool) -> bool:
-    """Whether a new part takes the last of those before it along."""
+    """Whether a new part replaces the last of the earlier ones."""
     is_wanted = is_crowded or last_bytes <= size_bytes
     return is_wanted and last_bytes + size_bytes <= PART_BYTES_MAX
 
 
 def _told_by_headers(content: bytes) -> tuple[int | None, bool | None]:
-    """Records, control records among them, and whether there is a transaction; None: unknown."""
+    """Count of records, with control records, and whether any is transactional; None: unknown."""
     record_count, has_transactions = 0, False
     try:
         for batch in walk(content):
             record_count += batch.header.record_count
             has_transactions = has_transactions or batch.header.is_transactional
-    except CorruptRecords:  # it is uploaded as it lies, and whoever reads it says what is wrong
+    except CorruptRecords:  # it is uploaded unchanged, and its readers report the damage
         return None, None
     return record_count, has_transactions
 
@@ -172,7 +172,7 @@ def _whole_batches(content: bytes) -> tuple[bytes, Offset]:
 
 
 class OpenSegmentSteps:
-    """Copies what is new in one partition's open segment. Used on the event loop only."""
+    """Copies new records of one partition's open segment. Used on the event loop only."""
 
     def __init__(self, owner: ManifestOwner, copier: OpenSegmentCopier) -> None:
         self._owner = owner
@@ -183,10 +183,7 @@ class OpenSegmentSteps:
         self._checked: LogSegment | None = None
 
     async def step(self) -> bool:
-        """Puts what is new in the open segment into the bucket, if it is time to.
-
-        True if there is more. Raises StorageError.
-        """
+        """Uploads and commits a part if one is due; True if there is more. Raises StorageError."""
         owner, local = self._owner, self._owner.log.local
         segment = local.active_segment
         tail = await self._tail_that_fits()
@@ -197,7 +194,7 @@ class OpenSegmentSteps:
             return True
         await owner.ensure_manifest()
         if owner.life.is_detached() or local.active_segment is not segment:
-            # What was found above is about a segment that is closed by now.
+            # `tail` belongs to a segment that is closed by now.
             return not owner.life.is_detached()
         end_offset = local.end_offset
         parts = await self._copier.copy(
@@ -205,26 +202,26 @@ class OpenSegmentSteps:
         )
         self._copier.quota.record(parts[-1].size_bytes)
         if owner.life.is_detached() or local.active_segment is not segment:
-            # It was closed meanwhile, and is copied as a whole: the part is an orphan.
+            # It was closed meanwhile and will be copied as a whole: the part is an orphan.
             return True
         await owner.commit(  # 3
             owner.manifest().with_tail(parts, marked_ms=owner.clock.now_ms())
         )
         crash_point(TAIL_AFTER_COMMIT)
         if parts[-1].end_offset < end_offset:
-            # The rest came as long ago: it is due as well.
+            # The remaining records are as old: they are due as well.
             return True
         self._due_s = None
         return False
 
     async def _tail_that_fits(self) -> tuple[TailPart, ...]:
-        """The committed parts, if they are the beginning of the segment that is open now."""
+        """The committed parts, if the current open segment begins with them."""
         tail = () if self._owner.remote.manifest is None else self._owner.remote.manifest.tail
         segment = self._owner.log.local.active_segment
         if not tail or tail[0].base_offset != segment.base_offset:
             return ()
         if self._checked is not segment:
-            # Once after a start: the disk may have another past than the bucket.
+            # Once after a start: the disk may have diverged from the bucket.
             if not await self._owner.run(partial(is_prefix_of, tail, self._owner.log.local)):
                 return ()
             self._checked = segment
@@ -240,7 +237,7 @@ class OpenSegmentSteps:
             return False
         now_s = self._owner.clock.monotonic_s()
         if self._due_s is None:
-            # They came at any time since the last look, so that time has passed already.
+            # They may have arrived right after the last check.
             passed_ms = min(upload_ms, tail_check_ms(self._copier.interval_ms, upload_ms))
             self._due_s = now_s + (upload_ms - passed_ms) / 1000
         return now_s >= self._due_s

@@ -1,12 +1,12 @@
-"""A segment whose batches are rewritten with zstd on its way into the archive.
+"""Rewrites the batches of a segment with zstd before it is archived.
 
-    segment file ---> batches of v2 that are not zstd yet: rewritten, if that makes them smaller
-                      control batches, old messages, what cannot be read: as they are
+    segment file ---> v2 batches that are not zstd yet: rewritten, if that makes them smaller
+                      control batches, old messages, unreadable batches: unchanged
                  ---> a nameless file beside it, which is inspected and uploaded in its place
 
-Offsets, times, producers and sequences stay; bytes do not, so the archive holds the same records
-and no longer the same batches. It is off unless a topic asks for it. The rewriting runs in the
-inspection's process. The file has no name, so a kill at any moment leaves nothing of it.
+Offsets, timestamps, producers and sequences stay, so the archive holds the same records in other
+batches. It is off unless a topic asks for it, and runs in the inspection's process. The file has no
+name, so a kill at any moment leaves nothing of it.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from strandline.storage.records.batch.batch import BatchHeader
 from strandline.storage.records.batch.recompression import recompressed
 from strandline.storage.records.compression import Codec
 
-# Where a process finds the open files of another one.
+# Through this folder a process opens a file that another one has open.
 _OPEN_FILES = Path("/proc")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recompression:
-    """`path` is where the rewritten segment goes, `level` zstd's."""
+    """The path for the rewritten segment, and the zstd level."""
 
     path: Path
     level: int
@@ -39,7 +39,7 @@ class Recompression:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recompressed:
-    """What was done; nothing is written if `batch_count` is 0."""
+    """Result of a rewrite; if `batch_count` is 0, no batch got smaller."""
 
     source_size_bytes: int
     batch_count: int
@@ -47,7 +47,7 @@ class Recompressed:
 
 @contextmanager
 def nameless_file(folder: Path) -> Iterator[Path]:
-    """A file in `folder` that is gone with this process; the path is good for children as well.
+    """A file in `folder` that vanishes with this process; child processes can open its path.
 
     Raises DiskError.
     """
@@ -63,7 +63,7 @@ def nameless_file(folder: Path) -> Iterator[Path]:
 
 
 def recompress_segment(source: Path, wanted: Recompression) -> Recompressed:
-    """Writes the batches of `source` to `wanted.path`, rewritten where that pays.
+    """Writes the batches of `source` to `wanted.path`, rewritten where that makes them smaller.
 
     Raises CorruptRecords at a batch with a wrong CRC, DiskError.
     """
@@ -89,7 +89,7 @@ def recompress_segment(source: Path, wanted: Recompression) -> Recompressed:
 
 
 def _smaller(encoded: memoryview, header: BatchHeader, level: int) -> bytearray | None:
-    """The batch under zstd; None if it stays as it is."""
+    """The batch compressed with zstd; None if it stays unchanged."""
     if header.is_control or header.codec == Codec.ZSTD:
         return None
     if header.record_count < 1:
@@ -97,6 +97,6 @@ def _smaller(encoded: memoryview, header: BatchHeader, level: int) -> bytearray 
     try:
         made = recompressed(encoded, header, codec=Codec.ZSTD, level=level)
     except (CorruptRecords, UnsupportedCodec):
-        # A producer's nonsense is archived as it was sent.
+        # A batch that its producer sent broken is archived unchanged.
         return None
     return made if len(made) < len(encoded) else None

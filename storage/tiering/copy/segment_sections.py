@@ -1,6 +1,6 @@
-"""What a `.meta` and the manifest say of a segment, from what one pass over it found.
+"""Builds the `.meta` sections and the manifest entry of a segment from its inspected facts.
 
-The copier writes it, a merge and a repair make it again, a scrub compares it with the log.
+A copy, a merge and a repair write them; a scrub compares them with the segment.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ def sections_of(
     aborted: Collection[AbortedTransaction],
     producer_snapshot: bytes | None,
 ) -> dict[Section, Buffer]:
-    """The sections; those that the segment does not have are left out.
+    """The sections that the segment has.
 
-    `aborted` is every aborted transaction that touches the segment, wherever its marker lies: who
-    reads this segment alone, as the lake does, must know them.
+    `aborted` is every aborted transaction that touches the segment, wherever its marker lies: the
+    lake reads a segment alone, and must know them.
     """
     sections: dict[Section, Buffer] = {
         Section.OFFSET_INDEX: facts.offset_index,
@@ -62,7 +62,7 @@ def entry_of(
     recompressed_from_bytes: int | None,
     uploaded_ms: TimestampMs,
 ) -> SegmentEntry:
-    """What the manifest says of a segment and of its `meta`, both uploaded under `keys`."""
+    """The manifest entry of a segment and its `meta`, both uploaded under `keys`."""
     return SegmentEntry(
         base_offset=base_offset,
         end_offset=end_offset,

@@ -1,9 +1,9 @@
-"""The walk over the batches of a segment: each is checked, and the times of its records are found.
+"""Walks over the batches of a segment, checks each, and finds the timestamp bounds of its records.
 
     plain_walk      in Python                          a tenth of the speed, and ready at once
-    AdaptiveWalk    in Python, then compiled loops     once so many records came that these pay
+    AdaptiveWalk    in Python, then compiled loops     after enough records to make these pay
 
-Keys go to a filter on the way. Both give the same; a test holds them together.
+Both add the keys to a filter; a test checks that they have the same result.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from strandline.storage.records.columns.survey import SurveyedRecords, survey
 # (seconds, when nothing of it is in its cache yet). After so many records, which take as long to
 # walk plainly, it pays.
 PLAIN_RECORDS_MAX = 200_000
-# As many batches are one call, and lie between two looks at how full the filter is.
+# Batches per compiled call; the filter's fill is checked between calls.
 RUN_BATCHES_MAX = 1024
 
 
@@ -43,13 +43,12 @@ class TimestampBounds(NamedTuple):
         return TimestampBounds(min(self.min_ms, other.min_ms), max(self.max_ms, other.max_ms))
 
 
-# Of records that are not there: as Kafka has it for what has no time.
+# Bounds of no records: Kafka's value for a missing timestamp.
 NO_BOUNDS = TimestampBounds(NO_TIMESTAMP, NO_TIMESTAMP)
 
 
-# (a segment, what its keys are added to) -> its batches, whose CRCs are right, and the bounds of
-# their records; None if these cannot be read. Raises CorruptRecords at a batch that is not what its
-# header says.
+# (a segment, the filter for its keys) -> its batches, with correct CRCs, and the bounds of their
+# records; None if these cannot be read. Raises CorruptRecords if a header is wrong.
 BoundedBatch = tuple[Batch, TimestampBounds | None]
 Walk = Callable[[memoryview, KeyFilterBuilder], Iterator[BoundedBatch]]
 
@@ -61,7 +60,7 @@ def plain_walk(view: memoryview, keys: KeyFilterBuilder) -> Iterator[BoundedBatc
 
 
 class AdaptiveWalk:
-    """Walks plainly until so many records came that the kernel pays; then uses the kernel."""
+    """A walk in Python that switches to the compiled kernel after enough records."""
 
     def __init__(self, *, plain_records_max: int = PLAIN_RECORDS_MAX) -> None:
         self._plain_records_left = plain_records_max
@@ -84,7 +83,7 @@ class AdaptiveWalk:
 def _compiled_run(
     view: memoryview, run: Sequence[Batch], keys: KeyFilterBuilder
 ) -> Iterator[BoundedBatch]:
-    """Passes the plain batches of a run to the kernel in one call, others one by one."""
+    """Walks a run; one kernel call takes all uncompressed batches."""
     found = iter(
         survey(
             view,
@@ -122,7 +121,7 @@ def _compiled_bounds(
 
 
 def _of_header(bounds: TimestampBounds, header: BatchHeader) -> TimestampBounds:
-    """The records' own bounds, unless their time is the broker's."""
+    """The records' own bounds, unless the broker set their timestamps (LogAppendTime)."""
     if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
         return TimestampBounds(header.max_timestamp_ms, header.max_timestamp_ms)
     return bounds
@@ -136,12 +135,11 @@ def _read(
 ) -> TimestampBounds | None:
     """Bounds of the records; None, and no filter, if they cannot be read.
 
-    An append reads no record, so a producer can have such a batch stored. It is archived as it
-    is: one client's nonsense must not keep the whole partition on the local disk.
+    An append reads no record, so a producer can have such a batch stored. It is archived unchanged:
+    one client's broken batch must not keep the whole partition on the local disk.
     """
     try:
-        # The keys of a control batch are those of its markers, which nobody asks for; that they
-        # are in the filter does no harm.
+        # The keys of control records (markers) get into the filter too, which does no harm.
         return bounds_of(encoded, header, keys)
     except (CorruptRecords, UnsupportedCodec):
         keys.give_up()
@@ -184,7 +182,7 @@ def walk_deltas(
 
 
 def _add_key(records: bytes, position: int, end: int, keys: KeyFilterBuilder) -> None:
-    """The key of the record whose offset delta lies at `position`; no filter if there is none."""
+    """Adds the key of the record whose offset delta is at `position`; unreadable: gives up."""
     # Nearly always a length below 64: one byte, read without a call.
     while position < end and records[position] >= 0x80:
         position += 1

@@ -1,16 +1,15 @@
-"""Copying the closed segments of one partition: the next one, and the one after it.
+"""Copies and commits the closed segments of one partition, the next ones ahead of time.
 
     commit  <-  head: uploading  <-  ahead: inspected, then uploading
 
-A segment is copied, verified and committed by steps 1 to 6 of `copier.py`, in order: a copy
-that is ready early waits here. Nobody waits for the store alone then: while one segment goes over
-the wire, the next is inspected. Before the first one the bucket gets topic.json, and a manifest
-that names nothing.
+A segment is copied, verified and committed by steps 1 to 6 of `copier.py`. Commits are in order: a
+copy that is ready early waits here. So one segment is inspected while another is uploaded. Before
+the first copy the bucket gets topic.json and an empty manifest.
 
-A copy that was verified is kept until its commit is known: after a failure it is committed again,
-not uploaded again. One that is not wanted any more (deleted, out of time, another past, copying
-turned off) is forgotten, and taken back unless somebody may have tried to commit it: then its
-objects are orphans, or not.
+A verified copy is kept until the outcome of its commit is known: after a failure it is committed
+again, not uploaded again. A copy that is no longer wanted (segment deleted, deadline missed, log
+diverged, copying turned off) is forgotten. Its objects are deleted, unless a commit may have been
+tried: then they may be archived, and the search for orphans decides.
 """
 
 from __future__ import annotations
@@ -46,24 +45,24 @@ class CopySteps:
         *,
         retry: RetryState,
     ) -> None:
-        """`retry` says whether the step before failed; its caller keeps it."""
+        """`retry` says whether the previous step failed; the caller updates it."""
         self._owner = owner
         self._copier = copier
         self._counters = counters
         self._retry = retry
         self._copies: dict[Offset, Copying] = {}
-        # Of these, those that somebody may have tried to commit.
+        # Of these, those whose commit may have been tried.
         self._finished: set[Offset] = set()
         self._running: set[asyncio.Future[SegmentEntry]] = set()
         self._misfit_told: Offset | None = None
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is being uploaded, useful or not."""
+        """Whether no copy is running, cancelled ones included."""
         return not self._running
 
     async def wait_until_idle(self) -> None:
-        """Returns when nothing is being uploaded any more, useful or not."""
+        """Waits until no copy is running, cancelled ones included."""
         if self._running:
             await asyncio.wait(set(self._running))
 
@@ -85,7 +84,7 @@ class CopySteps:
                 return True
             if self._owner.life.is_detached():
                 return False
-            # Retention or the cleaner may have taken what was wanted.
+            # Retention or the cleaner may have removed the segment.
             wanted = self._owner.log.judge().next_copies()
             self._forget_all_but(wanted)
             if head not in wanted:
@@ -93,7 +92,7 @@ class CopySteps:
         self._begin_copies(wanted)
         copying = self._copies[head.base_offset]
         entry = await self._finish(copying)
-        # The world went on while the copy was made.
+        # The log and the archive may have changed during the copy.
         if self._owner.life.is_detached() or not self._still_fits(copying, entry):
             return not self._owner.life.is_detached()
         await self._commit(entry)
@@ -101,7 +100,7 @@ class CopySteps:
         return bool(self._owner.log.judge().next_copies())
 
     def _tell_of_misfit(self, segment: SegmentVerdict | None) -> None:
-        """A line in the log, once for each segment, since no retry mends it."""
+        """Logs a misfit once for each segment: retries cannot fix it."""
         told = self._misfit_told
         self._misfit_told = None if segment is None else segment.base_offset
         if segment is None or segment.base_offset == told:
@@ -154,12 +153,12 @@ class CopySteps:
     # --- the copies under way ----------------------------------------------------------------
 
     def _begin_copies(self, wanted: Sequence[SegmentVerdict]) -> None:
-        """Begins the next copy, and those behind it as far as nothing speaks against it."""
+        """Starts the next copy, and later ones if threads, quota and earlier copies permit."""
         for segment in wanted:
             if segment.base_offset in self._copies:
                 continue
             is_ahead = segment is not wanted[0]
-            # Behind a segment that cannot be copied nothing could be committed in time.
+            # Copies after one that fails would miss their deadline.
             is_stuck = self._retry.failure is not None
             over_quota = self._copier.quota.throttle_s() > 0
             if is_ahead and (is_stuck or over_quota or not self._copier.may_go_ahead):
@@ -173,7 +172,7 @@ class CopySteps:
             copying.outcome.add_done_callback(self._running.discard)
 
     async def _finish(self, copying: Copying) -> SegmentEntry:
-        """Waits for a copy that was begun; it stays here until `_forget`. Raises as a copy."""
+        """Waits for a running copy, which stays known until `_forget`. Raises its errors."""
         base_offset = copying.source.base_offset
         self._finished.add(base_offset)
         try:
@@ -184,20 +183,20 @@ class CopySteps:
             raise
 
     def _forget_all_but(self, wanted: Sequence[SegmentVerdict]) -> None:
-        """Forgets copies of other segments, those that failed, and those that are too late."""
+        """Forgets copies of other segments, failed ones, and those past their deadline."""
         ends = {segment.base_offset: segment.end_offset for segment in wanted}
         for base_offset, copying in list(self._copies.items()):
             outcome = copying.outcome
             is_failed = outcome.done() and (outcome.cancelled() or outcome.exception() is not None)
-            # A cleaned log may have other borders.
+            # Compaction may have changed the segment boundaries.
             is_other = ends.get(base_offset) != copying.source.end_offset
             if is_other or is_failed or self._copier.is_late(copying.source):
                 self._forget(base_offset)
 
     def _forget(self, base_offset: Offset) -> None:
-        """The copy is committed, or of no use: then it ends before its next upload.
+        """Drops a committed copy, or cancels one that is no longer wanted.
 
-        Fine if it is forgotten already: the partition may be detached while it is committed.
+        It may be forgotten already: the partition may be detached during the commit.
         """
         copying = self._copies.pop(base_offset, None)
         if copying is None:
@@ -209,5 +208,5 @@ class CopySteps:
             self._copier.take_back(copying)
 
     def forget_all(self) -> None:
-        """Whatever is under way is thrown away, and not committed any more."""
+        """Cancels all copies; none is committed any more."""
         self._forget_all_but(())

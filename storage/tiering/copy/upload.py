@@ -1,10 +1,10 @@
-"""Puts the two objects of a segment into the bucket and checks that they are there, as they are.
+"""Uploads the two objects of a segment and verifies them in the bucket.
 
-    3 put .log   under a name that no other attempt has
+    3 put .log   under a key unique to this attempt
     4 put .meta
-    5 verify     size and checksum of both, as the store has them
+    5 verify     size and checksum of both, as stored
 
-The steps before and after are those of who calls: a copy, a merge, a compaction.
+The caller (a copy, a merge or a compaction) does the steps before and after.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def upload_segment(
 ) -> None:
     """Steps 3 to 5; blocks. `check` is called between requests, and may raise.
 
-    Raises ObjectCorrupt unless the store holds exactly these bytes then, and what it raises itself.
+    Raises ObjectCorrupt unless the store then holds exactly these bytes, and the store's errors.
     """
     store.put(keys.log_key, body)  # 3
     crash_point(points.after_log)
@@ -61,7 +61,7 @@ def _verify(
         raise ObjectCorrupt(
             key, "verify", f"has {stored.size_bytes} bytes, {size_bytes} were written"
         )
-    # Who wrote it computed its note from the bytes that went out.
+    # The writer computed the stated checksum from the bytes it sent.
     found_crc32c = stored.stated_crc32c
     if found_crc32c is None:
         found_crc32c = 0

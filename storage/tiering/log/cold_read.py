@@ -127,7 +127,7 @@ async def in_newest(log: ReadLog, remote: RemoteLog, search: Callable[[], Awaita
     try:
         return await _in_newest(log, remote, search)
     except StorageError as error:
-        remote.note_unreadable(error)
+        remote.reader.note_unreadable(error)
         raise
 
 
@@ -192,7 +192,7 @@ async def _aborted_from(
         if not later.has_transactions:
             continue
         listed = await of_segment(
-            later, remote.aborted_transactions(later, start_offset, OFFSET_MAX)
+            later, remote.reader.aborted_transactions(later, start_offset, OFFSET_MAX)
         )
         aborted.update(t for t in listed if t.first_offset < end_offset)
         if any(t.last_stable_offset >= end_offset for t in listed):

@@ -22,16 +22,13 @@ from typing import TYPE_CHECKING
 from strandline.storage.errors import (
     CorruptFile,
     ObjectNotFound,
-    StorageError,
     StrandlineError,
     TierUnavailable,
     UnsupportedFormat,
 )
 from strandline.storage.model import (
-    AbortedTransaction,
     Offset,
     TimestampMs,
-    TimestampOffset,
     TopicIdPartition,
 )
 from strandline.storage.remote.keys import manifest_key
@@ -86,7 +83,7 @@ class RemoteLog:
         # Takes over the newest manifest of an archive that is followed.
         self.follow: Callable[[], Awaitable[object]] | None = None
         self._pages = pages
-        self._reader = reader
+        self.reader = reader
         self._executor = executor
         self._gate = gate
         # Sequential readers ask for the same entry again and again.
@@ -210,10 +207,6 @@ class RemoteLog:
 
         return await asyncio.get_running_loop().run_in_executor(self._executor, collect)
 
-    def note_unreadable(self, error: StorageError) -> None:
-        """Counts and logs a failed read that the newest manifest does not explain."""
-        self._reader.note_unreadable(error)
-
     def following(self, entry: SegmentEntry) -> Sequence[SegmentEntry]:
         """A few entries after `entry`, as far as they are known without a request."""
         manifest, latest = self.manifest, self._latest
@@ -247,7 +240,7 @@ class RemoteLog:
         up.
         """
         self._gate.check_quota(self.partition)
-        found = await self._reader.read(
+        found = await self.reader.read(
             entry,
             offset,
             bytes_max=bytes_max,
@@ -257,18 +250,6 @@ class RemoteLog:
         )
         self._gate.quota.record(found.size_bytes)
         return found
-
-    async def find_timestamp(
-        self, entry: SegmentEntry, timestamp_ms: TimestampMs, *, start_offset: Offset
-    ) -> TimestampOffset | None:
-        """The first record of `entry` at or after that time and at or after `start_offset`."""
-        return await self._reader.find_timestamp(entry, timestamp_ms, start_offset=start_offset)
-
-    async def aborted_transactions(
-        self, entry: SegmentEntry, start_offset: Offset, end_offset: Offset
-    ) -> Sequence[AbortedTransaction]:
-        """What the transaction index of `entry` says about [start_offset, end_offset)."""
-        return await self._reader.aborted_transactions(entry, start_offset, end_offset)
 
     def __repr__(self) -> str:
         manifest = self.manifest

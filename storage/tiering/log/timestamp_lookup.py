@@ -32,7 +32,7 @@ async def find_timestamp(
         async for entry in remote.entries_from(start, max_timestamp_from_ms=timestamp_ms):
             if entry.base_offset >= log.local.start_offset:
                 return None
-            looking = remote.find_timestamp(entry, timestamp_ms, start_offset=start)
+            looking = remote.reader.find_timestamp(entry, timestamp_ms, start_offset=start)
             record = await cold_read.of_segment(entry, looking)
             if record is not None:
                 return record
@@ -66,7 +66,7 @@ async def max_timestamp(
                 return found
         if best is None:
             return None
-        looking = remote.find_timestamp(best, best.max_timestamp_ms, start_offset=start)
+        looking = remote.reader.find_timestamp(best, best.max_timestamp_ms, start_offset=start)
         return await cold_read.of_segment(best, looking)
 
     return await cold_read.in_newest(log, remote, search)
@@ -83,7 +83,7 @@ async def _latest(
     found: TimestampOffset | None = None
     wanted_ms, highest_ms = entry.max_timestamp_ms, entry.max_timestamp_ms
     while lowest_ms <= highest_ms:
-        looking = remote.find_timestamp(entry, wanted_ms, start_offset=start_offset)
+        looking = remote.reader.find_timestamp(entry, wanted_ms, start_offset=start_offset)
         record = await cold_read.of_segment(entry, looking)
         if record is None:
             highest_ms = wanted_ms - 1

@@ -1,11 +1,11 @@
 """Background work of the archive: aborts dead uploads, deletes orphans, ends idle child processes.
 
     every 24 h                   multipart uploads older than two copy timeouts are aborted
-    every orphan.interval        objects that no manifest names, and that are old enough, go
-    every step                   children that had nothing to do for a while are ended
+    every orphan.interval        old enough objects that no manifest names are deleted
+    every step                   child processes that were idle for a while are ended
 
-All of it needs a store that answers and an archive that is this broker's. A failure is logged, and
-the work is done when it is due again: nothing depends on it.
+Work in the bucket needs a reachable store and an archive that is this broker's. A failure is logged
+and retried at the next interval: nothing depends on it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from strandline.storage.tiering.policy.store_health import StoreHealth
 
 log = logging.getLogger(__name__)
 
-# Parts of uploads that died with a process cost money until somebody aborts them.
+# Parts of uploads that died with a process cost money until they are aborted.
 ABORT_UPLOADS_INTERVAL_S = 24 * 3600.0
 
 
@@ -42,7 +42,7 @@ class Housekeeping:
         ownership: Ownership,
         end_idle: Callable[[], None],
     ) -> None:
-        """`end_idle` ends children that had nothing to do for a while; it blocks."""
+        """`end_idle` ends idle child processes; it blocks."""
         self._threads = threads
         self._config = config
         self._clock = clock
@@ -50,7 +50,7 @@ class Housekeeping:
         self._ownership = ownership
         self._end_idle = end_idle
         self._abort_uploads_s = 0.0
-        # Not at the start, when there is enough to do.
+        # Not at the start, which has enough work.
         self._orphans_s = clock.monotonic_s() + config.orphan_interval_ms / 1000
 
     async def step(self) -> None:
@@ -72,16 +72,12 @@ class Housekeeping:
         call = partial(
             self._threads.store.abort_uploads, TOPICS_PREFIX, older_than_ms=older_than_ms
         )
-        try:
-            aborted = await self._threads.run(call)
-        except StorageError as error:
-            log.info("old uploads not aborted", extra={"fields": {"reason": str(error)}})
-            return
-        if aborted:
-            log.info("old uploads aborted", extra={"fields": {"uploads": aborted}})
+        await self._run(
+            call, "uploads", done="old uploads aborted", failed="old uploads not aborted"
+        )
 
     async def _delete_orphans(self) -> None:
-        """Deletes what dead uploads left behind, in folders whose manifest could be read."""
+        """Deletes the objects of dead uploads, in folders whose manifest can be read."""
         now_s = self._clock.monotonic_s()
         if now_s < self._orphans_s or not self._may_change_bucket:
             return
@@ -97,10 +93,13 @@ class Housekeeping:
             clock=self._clock,
             grace_ms=grace_ms,
         )
+        await self._run(call, "objects", done="orphans deleted", failed="orphans not deleted")
+
+    async def _run(self, call: Callable[[], int], unit: str, *, done: str, failed: str) -> None:
         try:
-            deleted = await self._threads.run(call)
+            count = await self._threads.run(call)
         except StorageError as error:
-            log.info("orphans not deleted", extra={"fields": {"reason": str(error)}})
+            log.info(failed, extra={"fields": {"reason": str(error)}})
             return
-        if deleted:
-            log.info("orphans deleted", extra={"fields": {"objects": deleted}})
+        if count:
+            log.info(done, extra={"fields": {unit: count}})

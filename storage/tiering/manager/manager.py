@@ -1,4 +1,4 @@
-"""The single owner of everything this broker does to the remote tier.
+"""Schedules the work of all tiered partitions and of the topics that are removed from the tier.
 
     segment closed ──wake──┐
     every interval ────────┤ queue: each partition, and each topic being purged, at most once
@@ -6,13 +6,13 @@
                                ▼
                      N workers, one step each: load, copy one segment, mark, delete
 
-A step copies at most one segment, and a partition with more goes to the end of the queue: a long
-backlog of one does not hold up the others. Everything that blocks runs in executors that are given
-from outside; the state lives on the event loop.
+A step copies at most one segment, and a partition with more goes to the end of the queue, so that a
+long backlog does not delay the other partitions. Blocking calls run in executors; the state is used
+on the event loop only.
 
-While the store is away the queue turns without doing anything (see `store_health`). Appends and hot
-reads do not come by here, nothing local is freed, and copying goes on by itself when it is back.
-What fails for another reason is tried again with growing waits, up to `retry.backoff_ms_max`.
+While the store is unreachable, steps do nothing (see `store_health.py`): appends and hot reads do
+not depend on it, nothing local is freed, and copying resumes when it is back. Other failures are
+retried with growing waits, up to `retry.backoff_ms_max`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ from strandline.storage.tiering.policy.store_health import PROBE_BACKOFF, StoreH
 
 log = logging.getLogger(__name__)
 
-# Manifests are small; this many at a time load a thousand partitions in seconds.
+# Manifests are small; with so many parallel loads a thousand partitions take seconds.
 PARALLEL_LOADS_MAX = 16
 HOUSEKEEPING_INTERVAL_S = 15.0
 
@@ -69,7 +69,7 @@ WorkKey: TypeAlias = TopicPartition | TopicId
 
 
 class TieringManager:
-    """Owner of all tiered partitions and of the topics that leave. Used on the event loop only."""
+    """Owner of all tiered partitions and of topic removals. Used on the event loop only."""
 
     def __init__(
         self,
@@ -86,10 +86,10 @@ class TieringManager:
         believed_ms: Callable[[], TimestampMs] | None = None,
         ownership: Ownership | None = None,
     ) -> None:
-        """`on_topic_purged` is told when the bucket has nothing of a topic, and nothing may come.
+        """`on_topic_purged` is called when the bucket has no object of a topic and gets none.
 
-        `believed_ms` is the time by which tombstones are over; None: that of the clock.
-        `ownership` is told by its owner whether the archive is this broker's; None: it is.
+        `believed_ms` is the time by which tombstones expire; None: the clock's. `ownership` says
+        whether the archive is this broker's; None: it is.
         """
         self.ownership = ownership or Ownership()
         self.health = StoreHealth(store, executor=executors.metadata, clock=clock)
@@ -130,12 +130,11 @@ class TieringManager:
             end_idle=self._end_idle,
         )
         self._partitions: dict[TopicPartition, PartitionTiering] = {}
-        # The same by topic: what is done for one looks at no other; there may be thousands.
+        # The same by topic, so that work for one of thousands need not scan the others.
         self._of_topic: dict[TopicId, dict[TopicPartition, PartitionTiering]] = {}
         self._topics = TopicRegistrations()
         self._removals = TopicRemovals(
-            store,
-            executor=self._workers.expirer.executor,
+            self._workers.expirer.threads,
             clock=clock,
             config=config,
             on_away=self.health.failed,
@@ -153,9 +152,9 @@ class TieringManager:
         leader_epoch: Epoch,
         is_new: bool = False,
     ) -> None:
-        """Makes the partition tiered. `is_new`: its topic was created just now, under a new id.
+        """Makes the partition tiered. `is_new`: its topic was just created, under a new id.
 
-        `start` or the next step loads its manifest; until then only hot offsets are served.
+        `start` or the next step loads its manifest; until then only hot offsets can be read.
         """
         topic_partition = unified_log.topic_partition
         assert topic_partition not in self._partitions, topic_partition
@@ -186,7 +185,6 @@ class TieringManager:
                 topic_info.topic_id, topic_partition.partition
             ),
             threads=self._threads,
-            clock=self._clock,
             health=self.health,
             changes=self.changes,
         )
@@ -202,7 +200,7 @@ class TieringManager:
         self._pool.add(topic_partition)
 
     def detach(self, topic_partition: TopicPartition) -> None:
-        """Ends tiering of the partition; what is under way is not committed any more."""
+        """Ends tiering of the partition; running work is not committed any more."""
         partition = self._partitions.pop(topic_partition, None)
         if partition is None:
             return
@@ -214,25 +212,23 @@ class TieringManager:
         if not self._config.follows:
             self._removals.add(partition)
         elif topic_id not in self._of_topic and self._topics.remove(topic_id):
-            # No purge comes for it: that is the origin's.
+            # A replica purges nothing: the origin does.
             self._retire_counters(topic_partition.topic)
 
     def _retire_counters(self, topic: str) -> None:
-        """Unless another topic has the name of the one that is gone."""
+        """Retires the counters of a removed topic, unless another one has its name."""
         if not self._topics.has_name(topic):
             self._metrics.retire(topic=topic)
 
     def disable_topics(self, topic_ids: Iterable[TopicId]) -> None:
-        """The topics that are not tiered now: whatever start-up finds of them is deleted."""
+        """Sets the topics that are not tiered: start-up deletes their archives."""
         self._removals.disabled = frozenset(topic_ids)
 
     def update_topic(self, topic_info: TopicInfo) -> TopicRegistration:
-        """Partitions or properties of a topic changed: topic.json follows."""
+        """Registers a topic, or its changed partitions or properties, for topic.json."""
         known = self._topics.get(topic_info.topic_id)
         if known is None:
-            known = TopicRegistration(
-                topic_info, store=self._threads.store, executor=self._threads.executor
-            )
+            known = TopicRegistration(topic_info, self._threads)
             self._topics.add(known)
         elif known.info != topic_info:
             known.update(topic_info)
@@ -241,13 +237,13 @@ class TieringManager:
         return known
 
     def disable_topic(self, topic_info: TopicInfo) -> None:
-        """As `delete_topic`, for a topic that stays and may be tiered again."""
+        """As `delete_topic`, for a topic that still exists and may be tiered again."""
         self._empty(topic_info, stays=True)
 
     def delete_topic(self, topic_info: TopicInfo) -> None:
         """Detaches the topic's partitions and empties its folder in the bucket, in the background.
 
-        Asking again is fine, also after a restart.
+        Idempotent, also after a restart.
         """
         self._empty(topic_info, stays=False)
         self._removals.forget(topic_info.topic_id)
@@ -262,7 +258,7 @@ class TieringManager:
             self._pool.add(topic_info.topic_id)
 
     def _go_on_with_purge(self, info: TopicInfo) -> None:
-        """A purge of an earlier run; if the topic is tiered (again), it waits for its end."""
+        """Resumes a purge of an earlier run; a topic that is tiered again waits for its end."""
         tiered = tuple(self._of_topic.get(info.topic_id, {}).values())
         self._empty(info, stays=bool(tiered) or info.topic_id in self._removals.disabled)
         self._removals.wait(info.topic_id, tiered)
@@ -273,47 +269,47 @@ class TieringManager:
             self._on_topic_purged(purge.info)
         told = self._topics.get(purge.info.topic_id)
         for waiting in self._removals.end(purge):
-            # Nothing is left of the archive before, so there is no manifest to wait for.
+            # The earlier archive is gone, so there is no manifest to load.
             if waiting.log.config.remote_storage_enable:
-                # It may have been altered meanwhile.
+                # The topic may have been altered meanwhile.
                 info = waiting.info if told is None else told.info
                 self.attach(waiting.log, info, leader_epoch=waiting.leader_epoch, is_new=True)
 
     def update_leader_epoch(self, topic_partition: TopicPartition, leader_epoch: Epoch) -> None:
-        """This broker leads the partition under a new epoch: its next commit says so."""
+        """Sets the epoch under which this broker leads the partition; the next commit writes it."""
         partition = self._partitions.get(topic_partition)
         if partition is not None:
-            partition.lead(leader_epoch)
+            partition.owner.lead(leader_epoch)
             self._pool.add(topic_partition)
         self._removals.lead(topic_partition, leader_epoch)
 
     def wake(self, topic_partition: TopicPartition) -> None:
-        """Something changed: a segment was closed, or the log start moved."""
+        """Queues the partition, after a segment was closed or the log start moved."""
         if topic_partition in self._partitions:
             self._pool.add(topic_partition)
 
     # --- running -----------------------------------------------------------------------------
 
     def confirm(self) -> None:
-        """The archive is this broker's: what waited for that begins."""
+        """Confirms that the archive is this broker's, and starts the work that waited for that."""
         if self.ownership.confirm():
             self._add_all()
 
     def note_probe(self, refusal: TierError | None) -> None:
-        """Whether the store takes writes at all, or why not: then it is read, and nobody copies."""
+        """Records a write probe; `refusal`: why the store takes no writes, so nothing is copied."""
         if self.health.note_probe(refusal):
             self._add_all()
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a partition has to claim its archive, or to go on behind it."""
+        """Whether a partition has yet to claim its archive, or to continue behind it."""
         return any(partition.remote.life.awaits_claim for partition in self._partitions.values())
 
     async def start(self) -> None:
-        """Loads all manifests and finds purges that were interrupted, as far as the store answers;
-        once more for those that waited until it was known whose the archive is.
+        """Loads all manifests and finds interrupted purges, as far as the store answers.
 
-        Never raises for the store: what could not be loaded is tried again by `run`.
+        Called again when it is known whose archive it is. Never raises for the store: `run` retries
+        failed loads.
         """
         try:
             async with asyncio.timeout(self._config.start_timeout_ms / 1000):
@@ -342,22 +338,22 @@ class TieringManager:
         await side_by_side(*works)
 
     def hear(self, news: News) -> bool:
-        """What to look at, for a replica; whether something changed that it was not told."""
+        """Takes news of changed manifests on a replica; whether a change had not been announced."""
         silent = [partition.hear(news) for partition in self._partitions.values()]
         self._add_all()
         return any(silent)
 
     async def tell_last_changes(self) -> None:
-        """What `run` had no time to tell those who follow, when it has ended.
+        """Announces the last changes to replicas, after `run` has ended.
 
-        A commit that was under way then may be done or not: they are to ask for everything.
+        If the outcome of a commit is unknown, it tells them to check every manifest.
         """
         if any(partition.remote.life.in_doubt for partition in self._partitions.values()):
             self.changes.doubt()
         await self.changes.step(is_last=True)
 
     def reconfigure(self, config: TieringConfig) -> None:
-        """Takes over what may change while it works: quotas, copies and reads at a time."""
+        """Applies the dynamic settings: quotas, parallel copies and reads."""
         self.copy_quota.limits = config.copy_quota
         self.fetch_quota.limits = config.fetch_quota
         self._gate.reads_max = config.reads_max
@@ -371,7 +367,7 @@ class TieringManager:
             await asyncio.sleep(self._interval_ms() / 1000)
 
     def _interval_ms(self) -> int:
-        """Ms until every partition is looked at again: the shortest that one of them needs."""
+        """Ms until every partition is checked again: the shortest that one of them needs."""
         uploads_ms = (
             p.log.config.strandline_remote_active_segment_upload_ms
             for p in self._partitions.values()
@@ -416,7 +412,7 @@ class TieringManager:
         return more
 
     async def run_once(self) -> None:
-        """Does everything that is due now, and what follows from it: for tests and tools."""
+        """Does all work that is due, until none is left: for tests and tools."""
         await self.health.probe_if_due()
         if not self._tombstones_read:
             await self._read_tombstones()
@@ -425,21 +421,21 @@ class TieringManager:
             pass
 
     async def step_each(self) -> bool:
-        """One step of every partition and purge; whether one has more to do: for tests."""
+        """Takes one step of every partition and purge; whether one has more to do: for tests."""
         keys: list[WorkKey] = [*self._partitions, *self._removals]
         return any([await self._step(key) for key in keys])
 
     # --- purges of an earlier run -------------------------------------------------------------
 
     async def _read_tombstones(self) -> bool:
-        """Goes on with purges that a crash interrupted; False if the store does not answer."""
+        """Resumes purges that a crash interrupted; False if the store does not answer."""
         try:
             topics = await self._threads.run(partial(list_topics, self._threads.store))
         except TierUnavailable as error:
             self.health.failed(error)
             return False
         except StorageError as error:
-            # One damaged topic.json, or a LIST that is not allowed, must not stop everything else.
+            # One damaged topic.json, or a forbidden LIST, must not stop all other work.
             log.warning(
                 "deleted topics cannot be looked up, purges of an earlier run wait",
                 extra={"fields": {"reason": str(error)}},
@@ -452,7 +448,7 @@ class TieringManager:
         return True
 
     def close(self) -> None:
-        """Ends the inspection process; blocks for as long as an inspection runs."""
+        """Ends the child processes; blocks while an inspection runs."""
         self._inspector.close()
         self._workers.compactor.close()
 
@@ -463,14 +459,14 @@ class TieringManager:
     # --- what an operator sees ---------------------------------------------------------------
 
     def statistics(self) -> tuple[PartitionStatistics, ...]:
-        """One row per tiered partition."""
+        """Statistics of each tiered partition."""
         return tuple(
             self._partitions[topic_partition].statistics()
             for topic_partition in sorted(self._partitions)
         )
 
     def statistics_of(self, topic_partition: TopicPartition) -> PartitionStatistics | None:
-        """One row; None if the partition is not tiered."""
+        """Statistics of one partition; None if it is not tiered."""
         partition = self._partitions.get(topic_partition)
         return None if partition is None else partition.statistics()
 

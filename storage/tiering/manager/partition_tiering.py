@@ -1,16 +1,15 @@
-"""The archive side of one partition: what is done next, in which order, and what a crash leaves.
+"""Takes the steps of one partition's archive, in order.
 
-One step, under the partition's lock; each file numbers the steps of its own work:
+One step, under the partition's lock; each file numbers its own steps:
 
     load       the manifest, if it must be read; log start := the higher of both   manifest_owner.py
     copy       the log start into the manifest, then a closed segment,                copy/steps.py
-               or what is new in the open one                                  copy/open_segment.py
-    expire     what lies below the log start                                          expiration.py
+               or new records of the open one                                  copy/open_segment.py
+    expire     segments below the log start                                           expiration.py
     merge      small segments                                                    rewrite/merging.py
     compact    the archive of a compacted topic                               rewrite/compaction.py
 
-Each kind of work fails by itself and is tried again by itself (`retry.py`): what cannot be deleted
-does not hold up what is copied.
+Each kind of work has its own retries (`retry.py`): a failing delete does not delay copies.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ from strandline.storage.errors import (
     TierUnavailable,
 )
 from strandline.storage.metrics import Counter, MetricRegistry
-from strandline.storage.model import Epoch
 from strandline.storage.tiering.changes.change_reader import Expectation, News
 from strandline.storage.tiering.copy.open_segment import OpenSegmentSteps
 from strandline.storage.tiering.copy.steps import CopySteps
@@ -58,11 +56,10 @@ class PartitionTiering:
     ) -> None:
         self.log = owner.log
         self.remote = owner.remote
-        self.topic = owner.topic
         self._life = owner.life
-        self._owner = owner
+        self.owner = owner
         self._health = health
-        # What a replica waits for.
+        # The announced change that a replica waits for.
         self.expectation = Expectation()
         if self.remote.is_followed:
             self.remote.follow = self.follow
@@ -81,46 +78,33 @@ class PartitionTiering:
 
     # --- for the manager ---------------------------------------------------------------------
 
-    @property
-    def leader_epoch(self) -> Epoch:
-        return self._owner.leader_epoch
-
-    @property
-    def generation(self) -> str:
-        """That of its archive, or of the one before while there is none."""
-        return self._owner.generation
-
     def detach(self) -> None:
-        """Nothing new begins from here on; what is under way is thrown away, not committed."""
-        self._owner.detach()
+        """Starts no new work, and cancels running work without a commit."""
+        self.owner.detach()
         self._copies.forget_all()
         if not self._lock.locked():
             self._compaction.give_up()
         self.log.remote = None
         self.log.local.on_segment_closed = None
 
-    def lead(self, leader_epoch: Epoch) -> None:
-        """Owns the manifest under this epoch from now on, if nobody has a higher one."""
-        self._owner.lead(leader_epoch)
-
     @property
     def is_idle(self) -> bool:
-        """Whether no step is under way, and no copy. Once it is detached, it stays so."""
+        """Whether no step or copy is running. A detached partition stays idle."""
         return not self._lock.locked() and self._copies.is_idle
 
     async def wait_until_idle(self) -> None:
-        """Returns when no step is under way, and no copy."""
+        """Waits until no step or copy is running."""
         async with self._lock:
             await self._copies.wait_until_idle()
 
     async def load(self) -> None:
-        """Loads the manifest if it is not known yet; a failure is noted and tried again later."""
-        await self._look(self._owner.load_if_needed)
+        """Loads the manifest if it is not known yet; a failure is recorded and retried later."""
+        await self._look(self.owner.load_if_needed)
 
     async def follow(self) -> bool:
-        """For an archive that somebody else writes: takes over its newest manifest."""
+        """Adopts the newest manifest of an archive that another broker writes."""
         if self._health.is_up:
-            await self._look(self._owner.adopt_newest)
+            await self._look(self.owner.adopt_newest)
         return False
 
     async def _look(self, look: Callable[[], Awaitable[None]]) -> None:
@@ -135,7 +119,7 @@ class PartitionTiering:
 
     @property
     def is_due(self) -> bool:
-        """Whether there may be something to do; a replica knows."""
+        """Whether there may be work; a replica waits for announced changes."""
         return not self.remote.is_followed or self.expectation.is_due
 
     def hear(self, news: News) -> bool:
@@ -144,7 +128,7 @@ class PartitionTiering:
         return self.expectation.hear(news, key, self.remote.manifest)
 
     async def step(self) -> bool:
-        """Does what is due; True if there is more to do right away."""
+        """Does the work that is due; True if there is more to do right away."""
         async with self._lock:
             more, life = False, self._life
             if not life.is_detached() and self.log.is_tiered and self._health.is_up:
@@ -158,7 +142,7 @@ class PartitionTiering:
     # --- one step ----------------------------------------------------------------------------
 
     async def _next_step(self) -> bool:
-        more, counters, owner = False, self._counters, self._owner
+        more, counters, owner = False, self._counters, self.owner
         if not self._life.ownership.is_ours and self.remote.known:
             return False
         if self._copying.may_try:
@@ -171,21 +155,21 @@ class PartitionTiering:
         may_merge = may_merge and owner.may_change and self._merging.may_try
         if may_merge and (not more or self._merges.is_crowded):
             more |= await self._guard(self._merging, counters.copy_errors, self._merges.step)
-        # A round that is under way is finished beside what is copied: others wait for its place.
+        # A running round continues beside copies: other partitions wait for its turn.
         may_compact = owner.may_change and self._compacting.may_try
         if may_compact and (not more or self._compaction.is_under_way):
             more |= await self._guard(
                 self._compacting,
                 counters.copy_errors,
                 self._compaction.step,
-                # A round succeeds when it ends: before it fails once more it may have had a
-                # thousand steps that did not, and the next one begins with the first of them.
+                # Only the end of a round is a success: a failing round may take a thousand good
+                # steps first, and the next one starts over.
                 is_over=lambda: not self._compaction.is_under_way,
             )
         return more
 
     async def _copy(self) -> bool:
-        owner = self._owner
+        owner = self.owner
         await owner.load_if_needed()
         if not owner.life.may_commit or not self._health.takes_writes:
             return False
@@ -202,15 +186,15 @@ class PartitionTiering:
         *,
         is_over: Callable[[], bool] = lambda: True,
     ) -> bool:
-        """Runs `work`; what the world did wrong is noted and ends it, to be tried again.
+        """Runs `work`; records an error of disk or store, so that the work is retried later.
 
-        It has succeeded if `is_over` then.
+        A return counts as success if `is_over` then.
         """
         try:
             more = await work()
         except (StorageError, RecordsRejected) as error:
             if self._life.is_detached():
-                # Its log went away under it: nothing is wrong, and nothing is tried again.
+                # Its log was removed meanwhile: no failure, and no retry.
                 return False
             errors.add()
             state.failed(error)
@@ -230,7 +214,7 @@ class PartitionTiering:
     # --- what an operator sees ---------------------------------------------------------------
 
     def statistics(self) -> PartitionStatistics:
-        """Everything about this partition, as of now."""
+        """Current statistics of the partition."""
         return statistics_of(
             self.log,
             self.remote,

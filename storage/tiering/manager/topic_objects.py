@@ -1,15 +1,15 @@
-"""The objects of a topic that is deleted: which there are, and their deletion, some at a time.
+"""Deletes the objects of a deleted topic, a bounded number at a time.
 
-    1 by name      of each partition what its manifest names, and then the manifest:
+    1 by name      of each partition the objects in its manifest, and then the manifest:
                    segments of a page, the page, ..., segments of the root, parts, marks, root
-    2 by listing   what no manifest names: uploads that died, and whose commit lost
+    2 by listing   objects that no manifest names: uploads that died, or whose commit failed
 
-A manifest is read as it is, and a listing may lag: some servers show late what was written, and
-what was deleted for a while. So nothing that was committed is left behind for want of being listed,
-and a listing of nothing but what was just deleted is asked for again later, not at once.
+Reads are consistent, but listings may lag: some servers list new objects late, and deleted ones for
+a while. Step 1 therefore deletes committed objects without a listing, and a listing of only objects
+that were just deleted is retried later, not at once.
 
 A crash in 1 leaves a manifest whose first objects are gone, which is read again; or none, and then
-the listing has the rest. Deleting what is not there is fine.
+the listing has the rest. Deleting an absent object is harmless.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from strandline.storage.remote.manifest.manifest import Manifest
 from strandline.storage.remote.manifest.topic_info import TopicInfo
 from strandline.storage.remote.object_store.interface import ObjectStore
 
-# What one request deletes at most, and how many requests one visit to the executor makes: other
-# work gets its turn while a large topic goes.
+# Bounds on the keys of one request, and on the requests of one call in the executor, so that other
+# work gets its turn while a large topic is deleted.
 KEYS_PER_DELETE_MAX = 1000
 DELETES_PER_STEP_MAX = 10
 
 
 class ListingLags(TierError):
-    """The store lists what was deleted before."""
+    """The store lists objects that were deleted before."""
 
 
 class TopicObjects:
-    """Everything in a topic's folder but `topic.json`. Blocking; used by one thread at a time."""
+    """The objects in a topic's folder but `topic.json`. Blocking; used by one thread at a time."""
 
     def __init__(
         self,
@@ -57,15 +57,15 @@ class TopicObjects:
         self._info = info
         self._store = store
         self._folder = topic_folder(info.topic, info.topic_id)
-        # None: all that the manifests name is deleted.
+        # None: all objects that the manifests name are deleted.
         self._named: Iterator[Sequence[str]] | None = self._iter_named()
         self._last_listed: frozenset[str] = frozenset()
         self.deleted_count = 0
 
     def delete_some(self) -> bool:
-        """Deletes a bounded number; True if some may be left. Raises as the store does.
+        """Deletes a bounded number; True if some may be left.
 
-        Raises ListingLags if the store says that there is what was deleted before.
+        Raises the store's errors, and ListingLags if it lists only objects deleted before.
         """
         for _ in range(DELETES_PER_STEP_MAX):
             try:
@@ -86,13 +86,13 @@ class TopicObjects:
         return True
 
     def _next(self) -> Sequence[str] | None:
-        """What goes with the next request, which may be nothing; None if there is no more."""
+        """The keys for the next request, which may be none; None if all are deleted."""
         if self._named is not None:
             named = next(self._named, None)
             if named is not None:
                 return named
             self._named = None
-        # One more than goes into a request, for topic.json may be among them.
+        # One more than a request takes: topic.json may be among them.
         found = self._store.list(self._folder, limit=KEYS_PER_DELETE_MAX + 1)
         return [i.key for i in found if i.key != self._info.key][:KEYS_PER_DELETE_MAX] or None
 
@@ -109,7 +109,7 @@ class TopicObjects:
     # --- by name -----------------------------------------------------------------------------
 
     def _iter_named(self) -> Iterator[Sequence[str]]:
-        """Requests' worth of keys; one at least for each partition, so that each has a turn."""
+        """Batches of keys, one request each; at least one, maybe empty, for each partition."""
         for number in range(self._info.partition_count):
             keys: list[str] = []
             for key in self._named_of(
@@ -125,7 +125,7 @@ class TopicObjects:
         try:
             stored = manifest_store.load(self._store, partition)
         except (CorruptFile, UnsupportedFormat, ObjectCorrupt):
-            # It names nothing that can be read; the listing has it all.
+            # Its objects are found by listing.
             return
         if stored is not None:
             yield from self._in_manifest(stored.manifest)

@@ -2,38 +2,36 @@
 
     tiered ── detached ──> leaving ── purge ──> purged once ── second purge ──> gone
                                         |             |
-    tiered again:                       '── waiting ──'──> tiered, as something new
+    tiered again:                       '── waiting ──'──> tiered, with a new archive
 
-A topic leaves when it is deleted, or not tiered any more; what was begun for its partitions comes
-to its end first.
+A topic leaves when it is deleted or not tiered any more; running work on its partitions ends first.
 
-An upload of a process that was killed, or one that was given up, may still be on its way when the
-topic is purged: a proxy or the store has it, and goes on. Its objects would lie in a folder without
-topic.json, where nobody takes them for safe to delete. So a topic counts as gone when its folder
-was emptied a second time, after the time that an upload may take. Until then the metadata log asks
-for the purge again at each start.
+An upload that timed out, or whose process was killed, may still arrive after the purge: a proxy or
+the store may have buffered it. Its objects would be in a folder without topic.json, where the
+search for orphans deletes nothing. So a topic counts as gone when its folder was emptied a second
+time, after the longest time of an upload. Until then the metadata log asks for the purge again at
+each start.
 
-A DELETE may be on its way as well, if one was given up, or sent by a process that was killed. Most
-names are used once, and a manifest's is not: it would take the manifest of a topic that was tiered
-again meanwhile. So such a topic waits for the same time, and keeps its tombstone meanwhile: a start
-finds it, and waits anew.
+A DELETE that timed out, or whose process was killed, may arrive late as well. Most keys are used
+only once, but a manifest's is not: the DELETE would remove the manifest of a topic that was tiered
+again meanwhile. So such a topic waits for the same time, and keeps its tombstone: after a restart
+it waits again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor
 from dataclasses import dataclass
 
 from strandline.storage.clock import Clock
 from strandline.storage.errors import TierUnavailable
 from strandline.storage.model import Epoch, TopicId, TopicPartition
 from strandline.storage.remote.manifest.topic_info import TopicInfo
-from strandline.storage.remote.object_store.interface import ObjectStore
 from strandline.storage.tiering.log.unified_log import UnifiedLog
 from strandline.storage.tiering.manager.partition_tiering import PartitionTiering
 from strandline.storage.tiering.manager.topic_purge import TopicPurge
 from strandline.storage.tiering.partition.config import TieringConfig
+from strandline.storage.tiering.policy.metadata_threads import MetadataThreads
 
 
 @dataclass(slots=True)
@@ -50,60 +48,58 @@ class TopicRemovals:
 
     def __init__(
         self,
-        store: ObjectStore,
+        threads: MetadataThreads,
         *,
-        executor: Executor,
         clock: Clock,
         config: TieringConfig,
         on_away: Callable[[TierUnavailable], None],
     ) -> None:
-        """`executor` deletes; `on_away` is told of a store that does not answer a purge."""
-        self._store = store
+        """`threads` delete; `on_away` is called when the store does not answer a purge."""
+        self._threads = threads
         self._on_away = on_away
-        self._executor = executor
         self._clock = clock
         self._config = config
         self._purges: dict[TopicId, TopicPurge] = {}
-        # Topics that were purged once, and when they are purged again.
+        # Topics that were purged once, and the time of their second purge.
         self._purged_once: dict[TopicId, tuple[float, TopicInfo]] = {}
-        # Of these, those of which a DELETE may still come.
+        # Of these, those for which an earlier DELETE may still arrive.
         self._in_doubt: set[TopicId] = set()
         # Partitions that are tiered again while their earlier archive is still being deleted.
         self._waiting: dict[TopicId, list[WaitingPartition]] = {}
-        # Topics that are not tiered any more; what the bucket has of them goes.
+        # Topics that are not tiered any more; their archives are deleted.
         self.disabled: frozenset[TopicId] = frozenset()
         # Detached partitions whose last step may still run.
         self._leaving: dict[TopicId, list[PartitionTiering]] = {}
-        # Of the archives that disabled topics had; by the number of the partition.
+        # Generations of the archives of disabled topics, by partition number.
         self._generations: dict[TopicId, dict[int, str]] = {}
 
     def __len__(self) -> int:
         return len(self._purges)
 
     def __iter__(self) -> Iterator[TopicId]:
-        """The topics that are purged now."""
+        """The topics whose purge is running."""
         return iter(self._purges)
 
     def purge_of(self, topic_id: TopicId) -> TopicPurge | None:
-        """What empties its folder now."""
+        """The running purge of the topic, if any."""
         return self._purges.get(topic_id)
 
     # --- partitions that leave, and that come back -------------------------------------------
 
     def add(self, partition: PartitionTiering) -> None:
-        """A partition was detached; its topic may be purged, or tiered again."""
+        """Takes a detached partition, whose topic may be purged or tiered again."""
         topic_id, number = partition.log.topic_id, partition.log.topic_partition.partition
-        self._generations.setdefault(topic_id, {})[number] = partition.generation
+        self._generations.setdefault(topic_id, {})[number] = partition.owner.generation
         self._leaving.setdefault(topic_id, []).append(partition)
 
     def past_generation(self, topic_id: TopicId, number: int) -> str:
-        """That of the archive which the partition had before; empty if it had none."""
+        """The generation of the partition's earlier archive; empty if it had none."""
         return self._generations.get(topic_id, {}).get(number, "")
 
     def hold_up(self, unified_log: UnifiedLog, info: TopicInfo, leader_epoch: Epoch) -> bool:
-        """Whether a partition that is to be tiered waits until nothing of its past can come."""
+        """Whether a partition waits to be tiered: late writes of its past archive may arrive."""
         if info.topic_id not in self._purges and info.topic_id not in self._in_doubt:
-            # What its manifests will not name is found as an orphan.
+            # A late upload of the earlier archive is deleted as an orphan.
             self._purged_once.pop(info.topic_id, None)
             return False
         waiting = self._waiting.setdefault(info.topic_id, [])
@@ -112,17 +108,18 @@ class TopicRemovals:
         return True
 
     def wait(self, topic_id: TopicId, partitions: Iterable[PartitionTiering]) -> None:
-        """These were tiered already when a purge of an earlier run was found."""
-        again = [WaitingPartition(p.log, p.topic.info, p.leader_epoch) for p in partitions]
+        """Lets partitions wait that were tiered before a purge of an earlier run was found."""
+        owners = [partition.owner for partition in partitions]
+        again = [WaitingPartition(o.log, o.topic.info, o.leader_epoch) for o in owners]
         if again:
             self._waiting[topic_id] = again
 
     def stop_waiting(self, topic_id: TopicId) -> None:
-        """The topic is not to be tiered any more."""
+        """Drops the waiting partitions of a topic that is not to be tiered any more."""
         self._waiting.pop(topic_id, None)
 
     def lead(self, topic_partition: TopicPartition, leader_epoch: Epoch) -> None:
-        """A partition that waits has another leader epoch by now."""
+        """Sets the leader epoch of a waiting partition."""
         for waiting in (one for some in self._waiting.values() for one in some):
             if waiting.log.topic_partition == topic_partition:
                 waiting.leader_epoch = leader_epoch
@@ -130,17 +127,16 @@ class TopicRemovals:
     # --- purges ------------------------------------------------------------------------------
 
     def is_purged_once(self, topic_id: TopicId) -> bool:
-        """Whether its folder is empty, and is looked at once more later."""
+        """Whether its folder was emptied once, and a second purge will follow."""
         return topic_id in self._purged_once
 
     def purge(self, info: TopicInfo, *, stays: bool, is_second: bool = False) -> None:
-        """Begins to empty the folder of a topic, or goes on with it. `stays`: see TopicPurge."""
+        """Starts the purge of a topic unless one is running. `stays`: see TopicPurge."""
         if info.topic_id not in self._purges:
             self._purges[info.topic_id] = TopicPurge(
                 info,
                 leaving=self._leaving.pop(info.topic_id, ()),
-                store=self._store,
-                executor=self._executor,
+                threads=self._threads,
                 clock=self._clock,
                 retry=self._config.retry,
                 grace_ms=self._config.delete_grace_ms,
@@ -150,12 +146,12 @@ class TopicRemovals:
         self._purges[info.topic_id].stays = stays
 
     def let_go(self) -> None:
-        """Drops the partitions that no purge has to wait for any more."""
+        """Drops the partitions that no purge needs to wait for."""
         for purge in self._purges.values():
             purge.let_go()
 
     def begin_second_purges(self) -> None:
-        """Purges again what was purged long enough ago."""
+        """Starts the second purges that are due."""
         now_s = self._clock.monotonic_s()
         for topic_id, (due_s, info) in list(self._purged_once.items()):
             if now_s >= due_s:
@@ -164,11 +160,11 @@ class TopicRemovals:
                 self.purge(info, stays=True, is_second=True)
 
     def end(self, purge: TopicPurge) -> list[WaitingPartition]:
-        """A purge is done; the partitions that nothing holds up any more."""
+        """Ends a finished purge; returns the partitions that can be tiered now."""
         topic_id = purge.info.topic_id
         del self._purges[topic_id]
         if purge.is_in_doubt or not purge.is_second:
-            # Longer than an upload that was begun before the purge may take.
+            # Longer than the longest upload that began before the purge.
             wait_s = 2 * self._config.copy_timeout_ms / 1000
             self._purged_once[topic_id] = (self._clock.monotonic_s() + wait_s, purge.info)
         if purge.is_in_doubt:
@@ -176,7 +172,7 @@ class TopicRemovals:
         return [] if topic_id in self._in_doubt else self._waiting.pop(topic_id, [])
 
     def forget(self, topic_id: TopicId) -> None:
-        """The topic is deleted: no archive of it comes after this one."""
+        """Forgets a deleted topic, which gets no later archive."""
         self._generations.pop(topic_id, None)
 
     def __repr__(self) -> str:

@@ -4,14 +4,14 @@
                    ^            |  add(k) meanwhile: noted
                    +------------+  and queued again when done
 
-So a hundred wake-ups of one partition cost one more step of it, nobody works on a key twice at a
-time, and the queue is never longer than there are keys.
+So a hundred wake-ups of one partition cost one more step, no key has two steps at a time, and the
+queue never has more entries than there are keys.
 
-    0 1 2 ... count-1 | parked ...        a worker with a number from `count` on waits until the
-                                          pool grows; the step that it is in it ends
+    0 1 2 ... count-1 | parked ...        a worker with a number from `count` on finishes its step
+                                          and waits until the pool grows
 
-Workers are added when they are first needed, so many at a time that their nesting stays flat. A
-step that fails by a mistake of ours ends nothing but itself.
+Workers are added when first needed, in numbers that double, so that task groups nest only a few
+deep. A step that fails by a bug of ours affects no other key.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ KeyT = TypeVar("KeyT", bound=Hashable)
 
 
 class WorkerPool(Generic[KeyT]):
-    """Calls `step` for the keys that wait, `count` at a time. Used on the event loop only."""
+    """Calls `step` for queued keys, `count` at a time. Used on the event loop only."""
 
     def __init__(
         self, count: int, step: Callable[[KeyT], Awaitable[bool]], *, clock: Clock
     ) -> None:
-        """`step` tells whether there is more to do for its key."""
+        """`step` returns whether there is more to do for its key."""
         assert count >= 1, count
         self._count = count
         self._step = step
@@ -46,11 +46,11 @@ class WorkerPool(Generic[KeyT]):
         self._again: set[KeyT] = set()
         self._something_waits = asyncio.Event()
         self._resized = asyncio.Event()
-        # A mistake is met at every turn, by every key.
+        # A bug may fail every step of every key.
         self._quiet_log = QuietLog(log, clock)
 
     def add(self, key: KeyT) -> None:
-        """Queues `key` unless it waits already."""
+        """Queues `key` unless it is queued already."""
         if key in self._running:
             self._again.add(key)
         else:
@@ -58,7 +58,7 @@ class WorkerPool(Generic[KeyT]):
             self._something_waits.set()
 
     def resize(self, count: int) -> None:
-        """Takes effect at once; steps that are under way go on."""
+        """Changes the number of workers at once; running steps continue."""
         assert count >= 1, count
         self._count = count
         self._resized.set()
@@ -93,7 +93,7 @@ class WorkerPool(Generic[KeyT]):
         more = False
         try:
             more = await self._step(key)
-        except Exception as error:  # whatever it is, the other keys go on
+        except Exception as error:  # the other keys continue
             self._quiet_log.say(
                 logging.ERROR, "step failed", place_of(error), {"key": str(key)}, error=error
             )
@@ -102,7 +102,7 @@ class WorkerPool(Generic[KeyT]):
             if more or key in self._again:
                 self._again.discard(key)
                 self.add(key)
-        # A step with nothing to do never waits, and a thousand of them would hold the loop.
+        # A step without work never awaits, and a thousand of them would block the loop.
         await asyncio.sleep(0)
 
     def __repr__(self) -> str:

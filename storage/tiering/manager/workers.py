@@ -14,6 +14,7 @@ from strandline.storage.tiering.copy.inspector import SegmentInspector
 from strandline.storage.tiering.copy.open_segment import OpenSegmentCopier
 from strandline.storage.tiering.partition.config import TieringConfig, TieringExecutors
 from strandline.storage.tiering.partition.expiration import SegmentExpirer
+from strandline.storage.tiering.policy.metadata_threads import MetadataThreads
 from strandline.storage.tiering.policy.quota import TierQuota
 from strandline.storage.tiering.rewrite.compaction import ArchiveCompactor
 from strandline.storage.tiering.rewrite.merging import SegmentMerger
@@ -73,8 +74,7 @@ class ArchiveWorkers:
                 interval_ms=config.task_interval_ms,
             ),
             expirer=SegmentExpirer(
-                store=store,
-                executor=executors.deletes or executors.metadata,
+                threads=MetadataThreads(store, executors.deletes or executors.metadata),
                 grace_ms=config.delete_grace_ms,
             ),
             merger=merger,

@@ -16,10 +16,9 @@ merge or compaction replaced reach 2 by their marks. Kafka: RemoteLogManager.RLM
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import partial
 
 from strandline.storage.crash_points import DELETE_AFTER_MARK, DELETE_AFTER_OBJECTS, crash_point
 from strandline.storage.errors import (
@@ -31,10 +30,10 @@ from strandline.storage.errors import (
 )
 from strandline.storage.remote.manifest.entries import DeletedEntry, SegmentEntry
 from strandline.storage.remote.manifest.manifest import Manifest
-from strandline.storage.remote.object_store.interface import ObjectStore
 from strandline.storage.tiering.log.statistics import PartitionCounters
 from strandline.storage.tiering.partition.manifest_owner import ManifestOwner
 from strandline.storage.tiering.policy.grace_times import GraceTimes
+from strandline.storage.tiering.policy.metadata_threads import MetadataThreads
 
 log = logging.getLogger(__name__)
 
@@ -48,16 +47,10 @@ SEGMENTS_PER_DELETE_MAX = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentExpirer:
-    """Deletes the objects of segments that no manifest names any more, for all partitions."""
+    """The threads and the grace time of deletes, for all partitions."""
 
-    store: ObjectStore
-    executor: Executor
+    threads: MetadataThreads
     grace_ms: int
-
-    async def delete(self, keys: list[str]) -> None:
-        """Returns when the objects are deleted. Raises TierError."""
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self.executor, self.store.delete, keys)
 
 
 class ExpirationSteps:
@@ -159,7 +152,8 @@ class ExpirationSteps:
         if not due:
             return
         keys = [key for mark in due for key in mark.keys]
-        await self._expirer.delete(keys)
+        threads = self._expirer.threads
+        await threads.run(partial(threads.store.delete, keys))
         crash_point(DELETE_AFTER_OBJECTS)
         await self._owner.commit(manifest.without_deleting(due))
         self._counters.deleted_segments.add(sum(mark.log_key != mark.meta_key for mark in due))

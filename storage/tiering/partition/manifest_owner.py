@@ -1,16 +1,14 @@
-"""The manifest of one partition: whose it is, what of it is known, and the commits that change it.
+"""Loads, claims and commits the manifest of one partition.
 
-The states of a partition's archive, and what moves it between them, are in `archive_state.py`; the
-moves are made here.
+`archive_state.py` has the states of a partition's archive; this module makes the transitions.
 
-Every commit is a compare-and-swap. If its outcome is not known the manifest is read again before
-anything else is done. A commit that had gone through after all is recognised by what the manifest
-says.
+Every commit is a compare-and-swap. If its outcome is unknown, the manifest is read again before
+any other work; its content tells whether the commit succeeded.
 
-A disk that has nothing the bucket has not claims the manifest under its own leader epoch; one that
-is behind the bucket goes on behind it (`local_restart.py`), and what it took meanwhile comes after
-that (`divergence.py`). While it is not known whose the archive is, neither is done: the manifest
-is read, and a disk that is behind it takes no records.
+A disk without records that the bucket lacks claims the manifest under its own leader epoch. A disk
+that ends below the archive restarts behind it (`local_restart.py`), and re-appends its diverged
+records there (`divergence.py`). While the owner of the archive is unknown, neither happens: the
+manifest is only read, and a disk that ends below the archive takes no records.
 
 The steps of the partition (copy, merge, compact, expire) decide what is committed;
 `PartitionTiering` calls them one at a time.
@@ -23,7 +21,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from strandline.storage.clock import Clock
 from strandline.storage.crash_points import (
     DELETE_AFTER_LOG_START,
     GIVE_BACK_AFTER_RESTART,
@@ -71,30 +68,29 @@ class ManifestOwner:
         leader_epoch: Epoch,
         past_generation: str,
         threads: MetadataThreads,
-        clock: Clock,
         health: StoreHealth,
         changes: ChangeWriter,
     ) -> None:
-        """`past_generation` is that of an archive that the partition had before; empty: unknown.
-        `changes` tells replicas of what is committed.
+        """`past_generation` is that of the partition's earlier archive; empty: unknown. `changes`
+        announces commits to replicas.
         """
         self.log = unified_log
         self.remote = remote
         self.life = remote.life
         self.topic = topic
         self.leader_epoch = leader_epoch
-        self.clock = clock
+        self.clock = unified_log.local.clock
         self._threads = threads
         self._health = health
         self._changes = changes
         self._past_generation = past_generation
-        # What was read but not claimed; a claim may be tried with it once.
+        # A manifest that was read but not claimed; a claim may be tried with it once.
         self._unclaimed: StoredManifest | None = None
         # The folder of the log was missing at a start; see `missing_folder_mark.py`.
         self._is_marked = missing_folder_mark.is_marked(unified_log.local.directory)
-        # Records are set aside. After a crash in between nobody appends until they are back.
+        # Records are set aside. After a crash the log takes no appends until they are back.
         self._is_set_aside = diverged_records.is_any(unified_log.local.directory)
-        # Of a topic that another broker made, this one has no past before it has read of it.
+        # A replica knows nothing of an origin's log before it has read the manifest.
         is_followed_anew = remote.is_followed and unified_log.end_offset == 0
         self.life.is_past_unknown = self._is_marked or is_followed_anew
         if self._is_set_aside:
@@ -103,44 +99,44 @@ class ManifestOwner:
             self.life.move(ArchiveState.OWNED)
 
     def lead(self, leader_epoch: Epoch) -> None:
-        """Owns the manifest under this epoch from now on, if nobody has a higher one."""
+        """Owns the manifest under this epoch from now on, unless it has a higher one."""
         self.leader_epoch = leader_epoch
         self._doubt()
 
     def detach(self) -> None:
-        """Nothing may be committed any more."""
+        """Ends ownership: no commit is made any more."""
         self.life.move(ArchiveState.DETACHED)
 
     def _doubt(self) -> None:
-        """The manifest is read again before anything else is done."""
+        """Requires that the manifest is read again before any other work."""
         if not self.life.must_load:
             self.life.move(ArchiveState.IN_DOUBT)
 
     @property
     def generation(self) -> str:
-        """That of its archive, or of the one before while there is none."""
+        """The generation of its archive; while there is none, of the earlier one."""
         manifest = self.remote.manifest
         return self._past_generation if manifest is None else manifest.generation
 
     @property
     def may_change(self) -> bool:
-        """Whether a commit may be begun, and has a chance."""
+        """Whether a commit is permitted and the store is reachable."""
         return self.life.may_commit and self._health.is_up
 
     async def run(self, call: Callable[[], T]) -> T:
-        """What `call` returns, in the threads of manifests and other small objects."""
+        """Runs `call` in the threads for manifests and other small objects."""
         return await self._threads.run(call)
 
     # --- loading -----------------------------------------------------------------------------
 
     async def load_if_needed(self) -> None:
-        """Reads the manifest if it is not known, or in doubt; takes it over, or only reads by it.
+        """Reads the manifest if it is unknown or in doubt, and claims it or only reads by it.
 
-        What this disk took under the manifest's offsets is set aside before the claim and comes
-        back after it: steps 1 to 7 of `divergence.py`. When the archive has said what it has, the
-        mark that asks for that goes.
+        Diverged records of this disk are set aside before the claim and re-appended after it: steps
+        1 to 7 of `divergence.py`. When the extent of the archive is known, the mark of a missing
+        folder is removed.
 
-        Raises StorageError: then nothing was taken over that is not durable.
+        Raises StorageError; every adopted manifest is durable.
         """
         if not self.life.must_load:
             return
@@ -161,10 +157,10 @@ class ManifestOwner:
             self._is_marked = False
 
     async def adopt_newest(self) -> None:
-        """For an archive that somebody else writes: takes over what he wrote last."""
+        """Adopts the newest manifest of an archive that another broker writes."""
         held = self.remote.stored
         key = manifest_key(self.remote.partition)
-        # What was held before but not gone on behind is loaded again, be it new or not.
+        # After a failed restart behind the archive, the same manifest is loaded again.
         if held is not None and self.life.may_append:
             in_bucket = await self.run(partial(self._threads.store.head, key))
             if in_bucket.etag == held.etag:
@@ -182,9 +178,9 @@ class ManifestOwner:
         return stored
 
     async def _refuse_older(self, stored: StoredManifest | None) -> None:
-        """A disk that goes on behind its archive goes on behind the newest manifest.
+        """Refuses an older manifest than the newest: this disk would restart at the wrong offset.
 
-        Until it lies there nobody appends. Raises CorruptFile.
+        The log takes no appends until the newest is in the bucket. Raises CorruptFile.
         """
         if stored is None or not self._is_behind(stored.manifest):
             return
@@ -195,10 +191,10 @@ class ManifestOwner:
             raise
 
     def _must_hold_off(self, stored: StoredManifest) -> bool:
-        """Whether this disk may not go on by this manifest.
+        """Whether this disk may not claim this manifest, or restart behind it.
 
-        It may be another broker's, or cannot be claimed where no write is taken. It is read by it
-        then, as far as that is safe, and the next load asks again.
+        It may be another broker's, or the store takes no writes. The manifest is then read, as far
+        as that is safe, and the next load tries again.
         """
         ownership = self.life.ownership
         if ownership.is_ours and self._health.takes_writes:
@@ -221,7 +217,7 @@ class ManifestOwner:
             await take_away_own(self.log, manifest, threads=self._threads, life=self.life)
 
     async def _claim(self, stored: StoredManifest | None) -> StoredManifest | None:
-        """The manifest under this broker's epoch, if it has to be; else as it is."""
+        """Claims the manifest under this broker's epoch if it must; returns the current one."""
         if stored is None or not self._must_claim(stored.manifest):
             return stored
         claimed = stored.manifest.with_leader_epoch(self.leader_epoch)
@@ -230,24 +226,23 @@ class ManifestOwner:
                 partial(manifest_store.commit, self._threads.store, stored, claimed)
             )
         except (AccessDenied, StoreFull):
-            # What cannot be written is no reason not to read.
+            # Without permission to write, the archive can still be read.
             self._only_read(stored)
             raise
 
     def _has_own_past(self, manifest: Manifest) -> bool:
-        """Whether this disk took records under offsets that the archive has others of."""
+        """Whether this disk has records under offsets of other archived records."""
         return own_start(self.log.local, manifest) is not None
 
     def _is_behind(self, manifest: Manifest) -> bool:
         return self.log.local.end_offset < bucket_end(manifest)
 
     def _only_read(self, stored: StoredManifest) -> None:
-        """This disk has nothing that the archive has not, and that may be another broker's.
+        """Reads by a manifest that may be another broker's; this disk has no records beyond it.
 
-        What lies ahead of this disk cannot even be offered until that is known, and nobody writes.
-        What it has all of can be read, and written to: as if the store were away
-        (docs/decisions, 15).
-        If it turned out to be another broker's, nobody begins to write now.
+        A disk that ends below the archive serves no records of it and takes no appends until the
+        owner is known. A disk that has all of it is read and appended to, as if the store were
+        unreachable (docs/decisions, 15), unless the archive turned out to be another broker's.
         """
         is_behind = self._is_behind(stored.manifest)
         is_blocked = is_behind or self.life.ownership.is_lost or self._is_set_aside
@@ -259,9 +254,9 @@ class ManifestOwner:
         self.log.adopt_remote_log_start()
 
     def _take_unclaimed(self) -> StoredManifest | None:
-        """What was read before it was known whose it is, once, if a claim tells whether it is new.
+        """The unclaimed manifest, once, if the claim will tell whether it is still the newest.
 
-        At a start there are as many of them as idle partitions.
+        This saves a read for every idle partition at a start.
         """
         stored, self._unclaimed = self._unclaimed, None
         if stored is None or not self.life.ownership.is_ours:
@@ -269,17 +264,17 @@ class ManifestOwner:
         return stored if self._must_claim(stored.manifest) else None
 
     def _loader(self) -> Callable[[ObjectStore, TopicIdPartition], StoredManifest | None]:
-        """Without a manifest the log begins where this disk does: not for one wrong answer."""
+        """A 404 alone is no proof of a missing manifest, unless this disk has the whole log."""
         local = self.log.local
         is_all_here = local.start_offset == 0 and local.end_offset > 0
         is_believed = self.remote.known or self.remote.is_followed or is_all_here
         return manifest_store.load if is_believed else manifest_store.load_or_refuse
 
     def _must_claim(self, manifest: Manifest) -> bool:
-        """Whether this disk has nothing that the bucket has not: it may be another one.
+        """Whether this disk has no records that the bucket lacks: it may have lost some.
 
-        Then offsets are given out once more, and a commit of the broker before, still on its way,
-        would bury the new records. After the claim it cannot be done any more.
+        Then it assigns offsets again, and a late commit of the earlier broker would bury the new
+        records. After the claim such a commit fails.
         """
         if self.life.is_claimed or self.life.is_detached():
             return False
@@ -289,7 +284,7 @@ class ManifestOwner:
     def _end_load(self) -> None:
         """The manifest is this broker's, unless it was written under a higher epoch."""
         manifest = self.remote.manifest
-        # Who follows may hear of the manifest of a new epoch before he hears of the epoch.
+        # A replica may read the manifest of a new epoch before it learns of the epoch.
         if (
             manifest is None
             or self.remote.is_followed
@@ -312,10 +307,9 @@ class ManifestOwner:
     # --- committing --------------------------------------------------------------------------
 
     async def commit(self, new: Manifest) -> None:
-        """Writes `new` under this broker's epoch and takes it over.
+        """Writes `new` under this broker's epoch and adopts it.
 
-        After any failure the manifest is read again first. Raises ValueError if a higher epoch
-        owns it.
+        After a failure the manifest is read again. Raises ValueError if a higher epoch owns it.
         """
         new = new.with_leader_epoch(self.leader_epoch)
         self.life.move(ArchiveState.IN_DOUBT)
@@ -332,16 +326,16 @@ class ManifestOwner:
         self.life.move(ArchiveState.OWNED)
 
     def _adopt(self, stored: StoredManifest | None) -> None:
-        """Takes over what lies in the bucket, and tells of it whoever follows this broker."""
+        """Adopts the manifest in the bucket, and announces it to replicas."""
         self.remote.adopt(stored)
         if stored is not None and not self.remote.is_followed:
             self._changes.note(stored.manifest)
 
     async def move_log_start(self) -> None:
-        """Moves the log start in the manifest to that of the log, before anything is copied.
+        """Moves the log start in the manifest to that of the log, before any copy.
 
-        So the archive may go on behind records that were deleted before they were ever copied, and
-        nothing is deleted later that a restarted broker would still offer.
+        So the archive may continue behind records that were deleted before they were copied, and
+        no record is deleted that a restarted broker would still serve.
         """
         manifest = self.remote.manifest
         if manifest is not None and self.log.log_start_offset > manifest.log_start_offset:
@@ -349,17 +343,17 @@ class ManifestOwner:
             crash_point(DELETE_AFTER_LOG_START)
 
     async def ensure_manifest(self) -> None:
-        """Returns when the bucket has topic and manifest, which come before any other object.
+        """Writes topic.json and the manifest if they are missing, before any other object.
 
-        So an object without a manifest says that the manifest was lost. And the only commit that
-        could be done after a purge, because it wants nothing to be there, names nothing.
+        So an object without a manifest proves that the manifest was lost. And the only commit that
+        could succeed after a purge, because it expects no manifest, names no object.
         """
         await self.topic.ensure()
         if self.remote.manifest is None and not self.life.is_detached():
             await self.commit(self.manifest())
 
     def manifest(self) -> Manifest:
-        """The committed one, or an empty one to begin with."""
+        """The committed manifest, or a new empty one."""
         partition = self.remote.partition
         return self.remote.manifest or Manifest(
             topic=partition.topic,
@@ -371,14 +365,14 @@ class ManifestOwner:
     # --- the disk behind the archive ---------------------------------------------------------
 
     async def _restart_local_if_behind(self) -> None:
-        """If this disk lost what the archive has, goes on behind the archive.
+        """Restarts a log that ends below the archive behind it.
 
-        Otherwise offsets that the archive knows would be given to other records.
+        Otherwise it would assign archived offsets to new records.
         """
         manifest = self.remote.manifest
         if self.life.is_detached() or (manifest is None and self.life.may_append):
             return
-        # If it fails, it is begun again by the next step, and until then nobody appends.
+        # After a failure the next step retries, and until then the log takes no appends.
         self.life.move(ArchiveState.RESTARTING)
         if manifest is not None:
             await restart_behind(self.log, self.remote, manifest, threads=self._threads)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from concurrent.futures import Executor
+from functools import partial
 
 from strandline.storage.errors import StorageError
 from strandline.storage.model import TopicId
 from strandline.storage.remote.manifest.topic_info import TopicInfo, change_topic_info
-from strandline.storage.remote.object_store.interface import ObjectStore
+from strandline.storage.tiering.policy.metadata_threads import MetadataThreads
 
 
 class TopicDeletedError(StorageError):
@@ -23,10 +23,9 @@ class TopicDeletedError(StorageError):
 class TopicRegistration:
     """Description of one topic, shared by its partitions. Used on the event loop only."""
 
-    def __init__(self, info: TopicInfo, *, store: ObjectStore, executor: Executor) -> None:
+    def __init__(self, info: TopicInfo, threads: MetadataThreads) -> None:
         self.info = info
-        self._store = store
-        self._executor = executor
+        self._threads = threads
         self._saved: TopicInfo | None = None
         self._lock = asyncio.Lock()
 
@@ -46,8 +45,7 @@ class TopicRegistration:
         async with self._lock:
             info = self.info
             if self._saved != info:
-                loop = asyncio.get_running_loop()
-                await loop.run_in_executor(self._executor, self._save, info)
+                await self._threads.run(partial(self._save, info))
                 self._saved = info
 
     def _save(self, info: TopicInfo) -> None:
@@ -56,7 +54,7 @@ class TopicRegistration:
                 raise TopicDeletedError(f"{info.key}: the topic was deleted at {found.deleted_ms}")
             return None if found == info else info
 
-        change_topic_info(self._store, info, change)
+        change_topic_info(self._threads.store, info, change)
 
     def __repr__(self) -> str:
         return f"<TopicRegistration {self.info.topic} saved={self.is_saved}>"

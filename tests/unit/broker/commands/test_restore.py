@@ -52,6 +52,7 @@ from strandline.storage.tiering.audit.listing import list_partitions
 from strandline.storage.tiering.audit.restoring import read_partition
 from strandline.storage.tiering.audit.scrub import Depth
 from strandline.storage.tiering.manager.topic_purge import TopicPurge
+from strandline.storage.tiering.policy.metadata_threads import MetadataThreads
 from tests.unit.storage.tiering.harness import (
     ID_PARTITION,
     PARTITION,
@@ -209,8 +210,7 @@ async def purge(rig: Rig) -> None:
     topic_purge = TopicPurge(
         rig.topic_info,
         leaving=(),
-        store=rig.store,
-        executor=rig.executors.metadata,
+        threads=MetadataThreads(rig.store, rig.executors.metadata),
         clock=rig.clock,
         retry=rig.tiering_config.retry,
         grace_ms=0,

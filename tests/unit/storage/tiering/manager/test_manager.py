@@ -26,6 +26,7 @@ from strandline.storage.tiering.partition.topic_registration import (
     TopicRegistration,
     TopicRegistrations,
 )
+from strandline.storage.tiering.policy.metadata_threads import MetadataThreads
 from tests.unit.storage.tiering.harness import (
     CONFIG,
     GRACE_MS,
@@ -179,7 +180,7 @@ async def test_whether_a_topic_has_a_namesake_is_known_without_a_look_at_the_oth
         topic_ids = [uuid.UUID(int=number) for number in range(3)]
         for topic_id, topic in zip(topic_ids, ("many", "many", "other"), strict=True):
             info = replace(MANY, topic=topic, topic_id=topic_id)
-            one = TopicRegistration(info, store=rig.store, executor=rig.executors.metadata)
+            one = TopicRegistration(info, MetadataThreads(rig.store, rig.executors.metadata))
             known.add(one)
         # Who looks at the last one now finds nothing to look at.
         del one.info
