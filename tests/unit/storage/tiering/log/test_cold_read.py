@@ -48,10 +48,11 @@ async def archive_and_free(rig: Rig) -> int:
 def change_under(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, method: str, change: Callable[[], Any]
 ) -> list[object]:
-    """The first call of this method of the remote log meets a `change`; the entries asked."""
+    """The first call of this method of the remote log or its reader meets a `change`; the entries asked."""
     remote = rig.log.remote
     assert remote is not None
-    original = getattr(remote, method)
+    target = remote if method == "read" else remote.reader
+    original = getattr(target, method)
     asked: list[object] = []
 
     async def late(entry: object, *args: object, **options: object) -> object:
@@ -60,7 +61,7 @@ def change_under(
             await change()
         return await original(entry, *args, **options)
 
-    monkeypatch.setattr(remote, method, late)
+    monkeypatch.setattr(target, method, late)
     return asked
 
 
