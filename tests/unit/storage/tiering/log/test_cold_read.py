@@ -48,7 +48,10 @@ async def archive_and_free(rig: Rig) -> int:
 def change_under(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, method: str, change: Callable[[], Any]
 ) -> list[object]:
-    """The first call of this method of the remote log or its reader meets a `change`; the entries asked."""
+    """The first call of this method of the remote log or its reader meets a `change`.
+
+    Returns the entries that were asked for.
+    """
     remote = rig.log.remote
     assert remote is not None
     target = remote if method == "read" else remote.reader
