@@ -14,4 +14,6 @@ while [ $# -gt 0 ]; do
     esac
     shift
 done
+# Kafka's script deletes without asking.
+[ "$action" != delete ] || options+=(--yes)
 exec "${STRANDLINE_PYTHON:-python3}" -m strandline topic "$action" "$topic" "${options[@]}"
