@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from strandline.storage.model import NO_TIMESTAMP, Buffer
 from strandline.storage.records.batch import batch as batch_format
+from strandline.storage.records.batch.batch import BatchHeader
+from strandline.storage.records.batch.record import with_crc
 from strandline.storage.records.compression import compress
-from strandline.storage.system import crc32c
 
 _KEPT_IN_EMPTY = (
     batch_format.TIMESTAMP_TYPE_BIT | batch_format.TRANSACTIONAL_BIT | batch_format.CONTROL_BIT
@@ -31,29 +32,24 @@ def rewritten_batch(
 
     With `delete_horizon_ms` the records are relative to that.
     """
-    fields = list(batch_format.HEADER.unpack_from(original))
-    attributes = fields[5]
-    body = compress(attributes & batch_format.CODEC_MASK, records)
+    header = batch_format.read_header(original)
+    body = compress(header.codec, records)
     if delete_horizon_ms is not None:
-        fields[5] = attributes | batch_format.DELETE_HORIZON_BIT
-        fields[7] = delete_horizon_ms
-    fields[8] = max_timestamp_ms
-    fields[12] = record_count
-    return _assembled(fields, body)
+        attributes = header.attributes | batch_format.DELETE_HORIZON_BIT
+        header = header._replace(attributes=attributes, base_timestamp_ms=delete_horizon_ms)
+    header = header._replace(max_timestamp_ms=max_timestamp_ms, record_count=record_count)
+    return _assembled(header, body)
 
 
 def empty_batch(original: Buffer) -> bytes:
     """The batch without records: only its header, as Kafka writes it."""
-    fields = list(batch_format.HEADER.unpack_from(original))
-    fields[5] &= _KEPT_IN_EMPTY
-    fields[7] = NO_TIMESTAMP
-    fields[12] = 0
-    return _assembled(fields, b"")
+    header = batch_format.read_header(original)
+    attributes = header.attributes & _KEPT_IN_EMPTY
+    return _assembled(
+        header._replace(attributes=attributes, base_timestamp_ms=NO_TIMESTAMP, record_count=0), b""
+    )
 
 
-def _assembled(fields: list[int], body: bytes) -> bytes:
-    fields[1] = batch_format.BATCH_LENGTH_MIN + len(body)
-    header = bytearray(batch_format.HEADER.pack(*fields))
-    crc = crc32c.crc32c(memoryview(header)[batch_format.CRC_START :])
-    batch_format.CRC_FIELD.pack_into(header, batch_format.CRC_POSITION, crc32c.crc32c(body, crc))
-    return b"".join((header, body))
+def _assembled(header: BatchHeader, body: bytes) -> bytes:
+    header = header._replace(batch_length=batch_format.BATCH_LENGTH_MIN + len(body))
+    return bytes(with_crc(bytearray(batch_format.HEADER.pack(*header)) + body))

@@ -31,14 +31,14 @@ from typing import NamedTuple
 
 from strandline.storage.errors import CorruptRecords
 from strandline.storage.model import Buffer, TimestampType
-from strandline.storage.records.batch import batch_layout
 from strandline.storage.system import crc32c
 
-HEADER_BYTES = batch_layout.HEADER_BYTES
-LOG_OVERHEAD_BYTES = batch_layout.LOG_OVERHEAD_BYTES
-BATCH_LENGTH_MIN = batch_layout.BATCH_LENGTH_MIN
-CRC_START = batch_layout.CRC_START
-MAGIC = batch_layout.MAGIC
+MAGIC = 2
+HEADER_BYTES = 61
+# Base offset and batch length: enough to step over a batch.
+LOG_OVERHEAD_BYTES = 12
+BATCH_LENGTH_MIN = HEADER_BYTES - LOG_OVERHEAD_BYTES
+CRC_START = 21
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
 LOG_OVERHEAD = struct.Struct(">qi")

@@ -17,14 +17,13 @@ from strandline.storage.errors import CorruptRecords
 from strandline.storage.model import NO_TIMESTAMP
 from strandline.storage.records.batch import batch as batch_format
 from strandline.storage.records.batch.batch import BatchHeader
+from strandline.storage.records.batch.record import INT64_MAX, with_crc
 from strandline.storage.records.batch.stepper import step_records
 from strandline.storage.records.compression import decompress
-from strandline.storage.system import crc32c
 
 # A max timestamp before the base timestamp.
 _TIMESTAMPS_POSITION = batch_format.MAX_TIMESTAMP_POSITION - 8
 _unpack_timestamps = struct.Struct(">qq").unpack_from
-_TIMESTAMP_MAX = 2**63 - 1
 
 
 def says_too_early(records: memoryview) -> bool:
@@ -45,11 +44,8 @@ def set_newest(records: memoryview, header: BatchHeader, *, bytes_max: int) -> N
     """
     payload = decompress(header.codec, records[batch_format.HEADER_BYTES :], bytes_max=bytes_max)
     deltas_ms = (delta_ms for *_, delta_ms in step_records(bytes(payload), header.record_count))
-    newest_ms = max(
-        NO_TIMESTAMP, header.base_timestamp_ms + max(deltas_ms, default=-_TIMESTAMP_MAX)
-    )
-    if newest_ms > _TIMESTAMP_MAX:
+    newest_ms = max(NO_TIMESTAMP, header.base_timestamp_ms + max(deltas_ms, default=-INT64_MAX))
+    if newest_ms > INT64_MAX:
         raise CorruptRecords(f"timestamp {newest_ms} has more than 64 bits")
     batch_format.OFFSET_FIELD.pack_into(records, batch_format.MAX_TIMESTAMP_POSITION, newest_ms)
-    crc = crc32c.crc32c(records[batch_format.CRC_START :])
-    batch_format.CRC_FIELD.pack_into(records, batch_format.CRC_POSITION, crc)
+    with_crc(records)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from strandline.storage.errors import CorruptRecords
 from strandline.storage.model import Buffer, TimestampType
@@ -32,6 +33,8 @@ from strandline.storage.records.compression import (
     decompress,
 )
 from strandline.storage.system import crc32c
+
+WritableT = TypeVar("WritableT", bytearray, memoryview)
 
 INT64_MIN = -(2**63)
 INT64_MAX = 2**63 - 1
@@ -156,7 +159,7 @@ def encode_records(
     return payload
 
 
-def with_crc(encoded: bytearray) -> bytearray:
+def with_crc(encoded: WritableT) -> WritableT:
     """Sets the CRC of the batch that fills `encoded`; returns the same object."""
     crc = crc32c.crc32c(memoryview(encoded)[batch_format.CRC_START :])
     batch_format.CRC_FIELD.pack_into(encoded, batch_format.CRC_POSITION, crc)

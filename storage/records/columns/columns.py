@@ -183,12 +183,10 @@ class RunBuilder:
         self._payload_bytes = 0
         if not rows:
             return
-        if not parts:
-            yield Run(payloads=self._buffer, batches=tuple(rows))
-        else:
-            yield Run(
-                payloads=parts[0] if len(parts) == 1 else b"".join(parts), batches=tuple(rows)
-            )
+        payloads: Buffer = self._buffer
+        if parts:
+            payloads = parts[0] if len(parts) == 1 else b"".join(parts)
+        yield Run(payloads=payloads, batches=tuple(rows))
 
 
 def _is_empty(header: BatchHeader) -> bool:
@@ -255,17 +253,17 @@ class _Output:
     """Arrays as large as one output may become; memory is only touched as far as it is filled."""
 
     def __init__(self, rows_max: int, payload_bytes: int, wanted: WantedColumns) -> None:
+        import numpy as np
+
         self._wanted = wanted
         # Each header is at least two bytes of its payload.
         headers_max = payload_bytes // 2 if wanted.headers else 0
-        self._offsets = _empty64(rows_max)
-        self._timestamps = _empty64(rows_max)
-        self._timestamp_types = _empty32(rows_max)
+        self._offsets: Int64s = np.empty(rows_max, np.int64)
+        self._timestamps: Int64s = np.empty(rows_max, np.int64)
+        self._timestamp_types: Int32s = np.empty(rows_max, np.int32)
         self._key = _BinaryOutput(rows_max, payload_bytes, used=wanted.key)
         self._value = _BinaryOutput(rows_max, payload_bytes, used=wanted.value)
-        self._header_ends = _empty32(rows_max + 1 if wanted.headers else 1)
-        self._header_ends[0] = 0
-        self._headers_valid = _bitmap(rows_max if wanted.headers else 0)
+        self._header_ends, self._headers_valid = _ends_and_bitmap(rows_max if wanted.headers else 0)
         self._header_key = _BinaryOutput(headers_max, payload_bytes, used=wanted.headers)
         self._header_value = _BinaryOutput(headers_max, payload_bytes, used=wanted.headers)
 
@@ -329,11 +327,10 @@ class _BinaryOutput:
     """Ends, content and bitmap of one variable-size column; nearly empty if it is not used."""
 
     def __init__(self, rows_max: int, bytes_max: int, *, used: bool) -> None:
-        rows = rows_max if used else 0
-        self.ends = _empty32(rows + 1)
-        self.ends[0] = 0
-        self.content = _empty8(bytes_max if used else 0)
-        self.valid = _bitmap(rows)
+        import numpy as np
+
+        self.ends, self.valid = _ends_and_bitmap(rows_max if used else 0)
+        self.content: Bytes = np.empty(bytes_max if used else 0, np.uint8)
 
     def column(self, rows: int, size_bytes: int, null_count: int) -> BinaryColumn:
         return BinaryColumn(
@@ -344,31 +341,13 @@ class _BinaryOutput:
         )
 
 
-# --- parts ------------------------------------------------------------------------------------
-
-
-def _empty64(length: int) -> Int64s:
+def _ends_and_bitmap(rows: int) -> tuple[Int32s, Bytes]:
+    """Arrow's offsets, of which the first is 0, and a bitmap without a bit, for so many rows."""
     import numpy as np
 
-    return np.empty(length, np.int64)
-
-
-def _empty32(length: int) -> Int32s:
-    import numpy as np
-
-    return np.empty(length, np.int32)
-
-
-def _empty8(length: int) -> Bytes:
-    import numpy as np
-
-    return np.empty(length, np.uint8)
-
-
-def _bitmap(length: int) -> Bytes:
-    import numpy as np
-
-    return np.zeros((length + 7) // 8, np.uint8)
+    ends: Int32s = np.empty(rows + 1, np.int32)
+    ends[0] = 0
+    return ends, np.zeros((rows + 7) // 8, np.uint8)
 
 
 def _table_row(header: BatchHeader, start: int, end: int) -> tuple[int, ...]:

@@ -17,11 +17,9 @@ it is. Appends read no records, so a client may have produced such a batch.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
-from types import ModuleType
 from typing import Final, NamedTuple, Protocol
 
 from strandline.storage.errors import CorruptRecords
@@ -202,6 +200,7 @@ class CompiledKeyIndex:
         self.key_count_max = max(1, int(slots * load_factor))
         if offsets_max < self.key_count_max:
             slots = min(slots, int(offsets_max / min(load_factor, 0.6)) + 1)
+        self._kernels = kernels
         # One free slot ends every search.
         slots = max(slots, min(self.key_count_max, offsets_max) + 1)
         self._table = np.zeros((slots, kernels.TABLE_COLUMNS), np.uint64)
@@ -219,7 +218,7 @@ class CompiledKeyIndex:
         import numpy as np
 
         self._state[1] = self.latest_offset
-        is_full = load_kernels().index_records(
+        is_full = self._kernels.index_records(
             vectorised.as_array(buffer),
             np.array(payloads, np.int64),
             start_offset,
@@ -235,10 +234,9 @@ class CompiledKeyIndex:
     def retain(self, buffer: Buffer, payloads: Sequence[Payload]) -> list[Retained]:
         import numpy as np
 
-        kernels = load_kernels()
-        found = np.empty((len(payloads), kernels.FOUND_FIELDS), np.int64)
+        found = np.empty((len(payloads), self._kernels.FOUND_FIELDS), np.int64)
         target = np.empty(sum(payload.end - payload.start for payload in payloads), np.uint8)
-        kernels.filter_records(
+        self._kernels.filter_records(
             vectorised.as_array(buffer),
             np.array(payloads, np.int64),
             self.latest_offset,
@@ -258,20 +256,12 @@ class CompiledKeyIndex:
         import numpy as np
 
         target = np.empty(len(records) + REBASED_GROWTH_BYTES * record_count, np.uint8)
-        size_bytes, is_whole = load_kernels().rebase_records(
+        size_bytes, is_whole = self._kernels.rebase_records(
             vectorised.as_array(records), record_count, shift_ms, target
         )
         if not is_whole:
             raise CorruptRecords("records to be rebased are not whole")
         return memoryview(target.data)[:size_bytes]
-
-
-@functools.cache
-def load_kernels() -> ModuleType:
-    """The compiled loops: imports numba."""
-    from strandline.storage.records.kernels import compaction as compaction_kernels
-
-    return compaction_kernels
 
 
 def _slice(buffer: Buffer, payload: Payload) -> bytes:

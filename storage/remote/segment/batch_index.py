@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from strandline.storage.errors import CorruptRecords
 from strandline.storage.records.batch import any_batch
-from strandline.storage.records.batch import batch_layout as batch_format
+from strandline.storage.records.batch import batch as batch_format
 from strandline.storage.records.batch.old_messages import is_old, message_bytes
 from strandline.storage.system import crc32c
 
