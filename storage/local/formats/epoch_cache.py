@@ -109,11 +109,14 @@ class LeaderEpochCache:
         """Drops epochs that begin at or after `end_offset`."""
         found = bisect_left(self._starts, end_offset, key=lambda start: start.start_offset)
         if found < len(self._starts):
-            self._replace(self._starts[:found])
+            self.replace(self._starts[:found])
 
     def replace(self, starts: Iterable[EpochStart]) -> None:
-        """Replaces the lineage, as restored from the remote tier."""
-        self._replace(tuple(starts))
+        """Replaces the lineage and writes the file."""
+        self._starts = tuple(starts)
+        self.latest_epoch = self._starts[-1].epoch if self._starts else NO_EPOCH
+        # Not synced: epochs after the recovery point are read again from the batches themselves.
+        self.write(sync=False)
 
     def write(self, *, sync: bool) -> None:
         """Brings the file up to date. Blocks; may be called from any thread. Raises DiskError."""
@@ -135,12 +138,6 @@ class LeaderEpochCache:
             except (DiskError, MemoryError):
                 self.is_unsynced = True
                 raise
-
-    def _replace(self, starts: Iterable[EpochStart]) -> None:
-        self._starts = tuple(starts)
-        self.latest_epoch = self._starts[-1].epoch if self._starts else NO_EPOCH
-        # Not synced: epochs after the recovery point are read again from the batches themselves.
-        self.write(sync=False)
 
     def __repr__(self) -> str:
         return f"<LeaderEpochCache {list(map(tuple, self._starts))}>"

@@ -59,6 +59,7 @@ class SparseIndex(Generic[E]):
     ENTRY: ClassVar[struct.Struct]
     ENTRY_BYTES: ClassVar[int]
     KEY_TYPE: ClassVar[str]
+    OFFSET_COLUMN: ClassVar[int]
 
     __slots__ = ("_file_suspect", "_keys", "_path", "_resident", "_values", "_written")
 
@@ -236,7 +237,7 @@ class SparseIndex(Generic[E]):
         self._resident = True
         self.rewrite()
 
-    def _append(self, key: int, value: int) -> None:
+    def append(self, key: int, value: int) -> None:
         keys, values = self._keys, self._values
         assert keys is not None, self.path
         assert values is not None, self.path
@@ -255,15 +256,12 @@ class SparseIndex(Generic[E]):
             self._warn("index not written", error)
 
     def _warn(self, event: str, error: DiskError) -> None:
-        _quiet_log.say(
-            logging.WARNING,
-            event,
-            str(self._path),
-            {"reason": str(error)},
-        )
+        _quiet_log.say(logging.WARNING, event, str(self._path), {"reason": str(error)})
 
-    def _cut(self, entry_count: int) -> None:
+    def truncate(self, relative_offset: int) -> None:
+        """Drops the entries of batches that end at or after `relative_offset`."""
         keys, values = self.columns()
+        entry_count = bisect_left((keys, values)[self.OFFSET_COLUMN], relative_offset)
         if entry_count < len(keys):
             del keys[entry_count:], values[entry_count:]
             self.rewrite()
@@ -285,23 +283,17 @@ class OffsetIndex(SparseIndex[OffsetEntry]):
     ENTRY = _OFFSET_ENTRY
     ENTRY_BYTES = 8
     KEY_TYPE = "I"
+    OFFSET_COLUMN = 0
     __slots__ = ()
 
     def _entry(self, key: int, value: int) -> OffsetEntry:
         return OffsetEntry(key, value)
-
-    def append(self, relative_offset: int, position: int) -> None:
-        self._append(relative_offset, position)
 
     def floor_by_position(self, position: int) -> OffsetEntry | None:
         """The last entry whose batch begins at or before `position`."""
         keys, values = self.columns()
         place = bisect_right(values, position)
         return OffsetEntry(keys[place - 1], values[place - 1]) if place else None
-
-    def truncate(self, relative_offset: int) -> None:
-        """Drops the entries of batches that end at or after `relative_offset`."""
-        self._cut(bisect_left(self.columns()[0], relative_offset))
 
     def _encode(self, keys: array[int], values: array[int]) -> bytes:
         rows = array("I", bytes(8 * len(keys)))
@@ -335,6 +327,7 @@ class TimeIndex(SparseIndex[TimeEntry]):
     ENTRY = _TIME_ENTRY
     ENTRY_BYTES = 12
     KEY_TYPE = "q"
+    OFFSET_COLUMN = 1
     __slots__ = ()
 
     def _entry(self, key: int, value: int) -> TimeEntry:
@@ -348,11 +341,7 @@ class TimeIndex(SparseIndex[TimeEntry]):
                 return
         elif timestamp_ms == NO_TIMESTAMP:
             return
-        self._append(timestamp_ms, relative_offset)
-
-    def truncate(self, relative_offset: int) -> None:
-        """Drops the entries of batches that end at or after `relative_offset`."""
-        self._cut(bisect_left(self.columns()[1], relative_offset))
+        self.append(timestamp_ms, relative_offset)
 
     def _encode(self, keys: array[int], values: array[int]) -> bytes:
         return b"".join(map(_TIME_ENTRY.pack, keys, values))
