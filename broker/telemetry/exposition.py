@@ -18,9 +18,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, TypeAlias
 
-TEXT_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-OPENMETRICS_CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
-
 _ESCAPES = {"\\": r"\\", '"': r"\"", "\n": r"\n"}
 _TO_ESCAPE = re.compile(r'[\\"\n]')
 
@@ -34,10 +31,10 @@ class Kind(StrEnum):
 
 
 class Format(StrEnum):
-    """The format of a page."""
+    """The format of a page; the value is its content type."""
 
-    TEXT = TEXT_CONTENT_TYPE
-    OPENMETRICS = OPENMETRICS_CONTENT_TYPE
+    TEXT = "text/plain; version=0.0.4; charset=utf-8"
+    OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ action and a remedy. Questions about many partitions are sent in one request.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from strandline.broker.tools.client.connection import (
     require_library,
     settings_checked,
 )
-from strandline.broker.tools.client.failures import ToolFailure
+from strandline.broker.tools.client.failures import ToolFailure, WrongUse
 from strandline.broker.tools.client.resets import Move, PartitionState
 from strandline.storage.model import TimestampMs
 from strandline.storage.plurals import counted
@@ -30,8 +30,10 @@ if TYPE_CHECKING:
     from confluent_kafka import KafkaError, KafkaException, TopicPartition
     from confluent_kafka.admin import (
         ClusterMetadata,
+        ConfigEntry,
         MemberAssignment,
         OffsetSpec,
+        ResourceType,
         TopicDescription,
     )
 
@@ -131,22 +133,24 @@ class Cluster:
     def brokers(self) -> list[BrokerAddress]:
         """Returns all brokers, by id."""
         found = self._listing().brokers.values()
-        return sorted(
-            (
-                BrokerAddress(node_id=one.id, host=str(one.host), port=int(one.port))
-                for one in found
-            ),
-            key=lambda place: place.node_id,
-        )
+        return [
+            BrokerAddress(node_id=one.id, host=str(one.host), port=int(one.port))
+            for one in sorted(found, key=lambda one: one.id)
+        ]
 
     def broker_config(self, node_id: int, name: str) -> str | None:
         """Returns one property; None if it is unset or unknown to the broker."""
-        from confluent_kafka.admin import ConfigResource, ResourceType
+        from confluent_kafka.admin import ResourceType
 
-        resource = ConfigResource(ResourceType.BROKER, str(node_id))
-        futures = self._admin.describe_configs([resource], request_timeout=REQUEST_SECONDS_MAX)
-        entries = _result(futures[resource], f"cannot read the configuration of broker {node_id}")
+        entries = self._config(ResourceType.BROKER, str(node_id), f"broker {node_id}")
         return entries[name].value if name in entries else None
+
+    def _config(self, kind: ResourceType, name: str, what: str) -> dict[str, ConfigEntry]:
+        from confluent_kafka.admin import ConfigResource
+
+        resource = ConfigResource(kind, name)
+        futures = self._admin.describe_configs([resource], request_timeout=REQUEST_SECONDS_MAX)
+        return _result(futures[resource], f"cannot read the configuration of {what}")
 
     # --- topics ------------------------------------------------------------------------------
 
@@ -166,6 +170,20 @@ class Cluster:
         return [
             _topic_view(_result(futures[name], f"cannot find topic {name!r}")) for name in names
         ]
+
+    def partitions(self, wanted: Mapping[str, Collection[int]]) -> list[Key]:
+        """Returns the `wanted` partitions by topic, all of a topic without any.
+
+        Raises ToolFailure, and WrongUse for a partition that does not exist.
+        """
+        keys = []
+        for topic in self.topics(list(wanted)):
+            there = {place.partition for place in topic.partitions}
+            absent = sorted(set(wanted[topic.name]) - there)
+            if absent:
+                raise WrongUse(f"topic {topic.name!r} has no partition {absent[0]}")
+            keys += [(topic.name, number) for number in sorted(set(wanted[topic.name]) or there)]
+        return keys
 
     def create_topic(
         self,
@@ -208,11 +226,9 @@ class Cluster:
 
     def topic_config(self, name: str) -> list[ConfigValue]:
         """Returns every property, sorted by name."""
-        from confluent_kafka.admin import ConfigResource, ConfigSource, ResourceType
+        from confluent_kafka.admin import ConfigSource, ResourceType
 
-        resource = ConfigResource(ResourceType.TOPIC, name)
-        futures = self._admin.describe_configs([resource], request_timeout=REQUEST_SECONDS_MAX)
-        entries = _result(futures[resource], f"cannot read the configuration of topic {name!r}")
+        entries = self._config(ResourceType.TOPIC, name, f"topic {name!r}")
         return [
             ConfigValue(
                 name=entry.name,
@@ -298,11 +314,7 @@ class Cluster:
         if listing.errors:
             raise _failure(listing.errors[0], "cannot list the groups")
         lines = [
-            GroupLine(
-                group=line.group_id,
-                state=_word(line.state),
-                kind=_word(line.type),
-            )
+            GroupLine(group=line.group_id, state=_word(line.state), kind=_word(line.type))
             for line in listing.valid
         ]
         return sorted(lines, key=lambda line: line.group)

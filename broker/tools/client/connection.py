@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -127,10 +127,8 @@ def connection_of(
             lines = settings_file.read_text().splitlines()
         except OSError as error:
             raise WrongUse(f"cannot read {settings_file}: {error.strerror}") from None
-        merged.update(
-            _pairs(line for line in lines if line.strip() and line.strip()[0] not in "#!")
-        )
-    merged.update(_pairs(settings))
+        merged.update(pair(line) for line in lines if line.strip() and line.strip()[0] not in "#!")
+    merged.update(map(pair, settings))
     return ClusterConnection(bootstrap=bootstrap, settings=merged)
 
 
@@ -140,10 +138,6 @@ def pair(text: str) -> tuple[str, str]:
     if not equals or not name.strip():
         raise WrongUse(f"{text!r} is no KEY=VALUE")
     return name.strip(), value.strip()
-
-
-def _pairs(texts: Iterable[str]) -> dict[str, str]:
-    return dict(pair(text) for text in texts)
 
 
 def split_address(address: str) -> tuple[str, int]:

@@ -149,8 +149,8 @@ def _consume(options: argparse.Namespace) -> int:
         )
     cluster = Cluster(connection)
     topics = list(dict.fromkeys(options.topics))
-    keys = _partitions(cluster, topics, options.partition)
-    from confluent_kafka import Consumer
+    keys = cluster.partitions(dict.fromkeys(topics, options.partition))
+    from confluent_kafka import Consumer, TopicPartition
 
     with settings_checked():
         consumer = Consumer(
@@ -169,7 +169,8 @@ def _consume(options: argparse.Namespace) -> int:
         if options.group is not None:
             consumer.subscribe(topics)
         else:
-            _assign(consumer, _starts(cluster, position, keys, quiet=options.quiet))
+            starts = _starts(cluster, position, keys, quiet=options.quiet)
+            consumer.assign([TopicPartition(*key, offset) for key, offset in starts.items()])
         if is_waiting and not options.quiet:
             remark("waiting for new records; --from start reads those that are there, Ctrl-C ends")
         count = _copy(consumer, options, silence_ms_max)
@@ -180,23 +181,6 @@ def _consume(options: argparse.Namespace) -> int:
     if not options.quiet:
         remark(counted(count, "record"))
     return 0
-
-
-def _partitions(cluster: Cluster, topics: Sequence[str], numbers: Sequence[int]) -> list[Key]:
-    keys = []
-    for topic in cluster.topics(topics):
-        there = {place.partition for place in topic.partitions}
-        absent = sorted(set(numbers) - there)
-        if absent:
-            raise WrongUse(f"topic {topic.name!r} has no partition {absent[0]}")
-        keys += [(topic.name, number) for number in sorted(set(numbers) or there)]
-    return keys
-
-
-def _assign(consumer: Consumer, starts: Mapping[Key, int]) -> None:
-    from confluent_kafka import TopicPartition
-
-    consumer.assign([TopicPartition(*key, offset) for key, offset in starts.items()])
 
 
 def _starts(

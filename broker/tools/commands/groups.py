@@ -269,18 +269,10 @@ def _chosen(cluster: Cluster, texts: Sequence[str]) -> list[Key]:
         elif all(number.strip().isdigit() for number in numbers.split(",")):
             known = chosen.setdefault(name, set())
             if known is not None:
-                known.update(int(number) for number in numbers.split(","))
+                known.update(map(int, numbers.split(",")))
         else:
             raise WrongUse(f"{text!r} is no topic:partition,partition")
-    keys = []
-    for topic in cluster.topics(list(chosen)):
-        there = {place.partition for place in topic.partitions}
-        wanted = chosen[topic.name]
-        absent = sorted((wanted or set()) - there)
-        if absent:
-            raise WrongUse(f"topic {topic.name!r} has no partition {absent[0]}")
-        keys += [(topic.name, number) for number in sorted(there if wanted is None else wanted)]
-    return keys
+    return cluster.partitions({name: numbers or () for name, numbers in chosen.items()})
 
 
 def _owner_cells(member: MemberView | None) -> tuple[object, object, object]:

@@ -108,7 +108,7 @@ def _create(options: argparse.Namespace) -> int:
     _check_count(options.partitions, "partitions", PARTITIONS_MAX)
     _check_count(options.replication_factor, "replicas", REPLICAS_MAX)
     connection = chosen_connection(options)
-    config = dict(pair(text) for text in options.config)
+    config = dict(map(pair, options.config))
     cluster = Cluster(connection)
     there = set(cluster.topic_names()) if options.if_not_exists else set()
     for name in options.topics:
@@ -224,7 +224,7 @@ def _alter(options: argparse.Namespace) -> int:
     if partition_count is not None:
         _check_count(partition_count, "partitions", PARTITIONS_MAX)
     connection = chosen_connection(options)
-    changed = dict(pair(text) for text in options.config)
+    changed = dict(map(pair, options.config))
     if partition_count is None and not changed and not removed:
         raise WrongUse(
             "nothing to change",
