@@ -308,13 +308,23 @@ class LogCleaner:
                 error,
             )
 
-    def _note_death(self, opened: LocalLog, error: Exception) -> None:
+    def _note_failure(self, opened: LocalLog, error: Exception) -> None:
+        """Decides whether the log is tried again."""
         key = _identity(opened)
-        deaths = self._child_deaths[key] = self._child_deaths.get(key, 0) + 1
-        if deaths >= CHILD_DEATHS_MAX:
+        match error:
+            case _RoundEnded():
+                return
+            case DiskError():
+                failures = 1
+            # A fault of the machine: the child died, or no thread or no memory was left.
+            case ChildFailed() | OutOfResources() | RuntimeError() | MemoryError():
+                failures = self._child_deaths[key] = self._child_deaths.get(key, 0) + 1
+            case _:
+                failures = CHILD_DEATHS_MAX
+        if failures >= CHILD_DEATHS_MAX:
             self._give_up(opened, error)
             return
-        self._retry_at_s[key] = self._clock.monotonic_s() + RETRIES.wait_s(deaths)
+        self._retry_at_s[key] = self._clock.monotonic_s() + RETRIES.wait_s(failures)
         _warn("log not compacted, will be tried again", opened.topic_partition, error)
 
     # --- cleaning ----------------------------------------------------------------------------
@@ -330,23 +340,10 @@ class LogCleaner:
         try:
             await self._clean(process, candidate)
             self._child_deaths.pop(_identity(opened), None)
-        except _RoundEnded:
-            await self._stop(process, opened)
-        except DiskError as error:
-            await self._stop(process, opened)
-            if self._is_wanted(opened) and key not in self._abandoned:
-                retry_at_s = self._clock.monotonic_s() + RETRIES.wait_s(1)
-                self._retry_at_s[_identity(opened)] = retry_at_s
-                _warn("log not compacted, will be tried again", key, error)
-        # A fault of the machine: the child died, or no thread or no memory was left.
-        except (ChildFailed, OutOfResources, RuntimeError, MemoryError) as error:
-            await self._stop(process, opened)
-            if self._is_wanted(opened) and key not in self._abandoned:
-                self._note_death(opened, error)
         except Exception as error:  # any error: the other logs go on
             await self._stop(process, opened)
             if self._is_wanted(opened) and key not in self._abandoned:
-                self._give_up(opened, error)
+                self._note_failure(opened, error)
         except BaseException:
             process.abandon()
             raise

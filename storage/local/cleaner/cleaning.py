@@ -166,10 +166,12 @@ class Cleaning:
             if header.last_offset < start_offset:
                 continue
             check_crc(window.content, batch.header, batch.position)
-            if header.attributes & _NEEDS_TRANSACTIONS and self._is_left_out(
-                window, batch, transactions
-            ):
-                continue
+            if header.attributes & _NEEDS_TRANSACTIONS:
+                if header.is_control:
+                    _take_marker(window, batch, transactions)
+                    continue
+                if transactions.is_aborted_data(header):
+                    continue
             if header.record_count and not header.codec:
                 run.append(_payload(batch))
             elif header.record_count:
@@ -187,20 +189,6 @@ class Cleaning:
             return True
         keys.latest_offset = max(keys.latest_offset, last_offset)
         return False
-
-    def _is_left_out(
-        self, window: BatchWindow, batch: Batch, transactions: CleanedTransactions
-    ) -> bool:
-        """Whether a batch adds no keys to the index: markers, and data of aborted transactions."""
-        header = batch.header
-        if header.is_control:
-            _take_marker(window, batch, transactions)
-            return True
-        return transactions.is_aborted_data(
-            header.producer_id,
-            header.last_offset,
-            transactional=header.is_transactional,
-        )
 
     # --- second pass -------------------------------------------------------------------------
 
@@ -220,7 +208,9 @@ class Cleaning:
                 for window in self._windows(segment):
                     is_changed |= self._copy_window(window, target, transactions)
             if request.keeps_segments and not target.size_bytes and self._dropped:
-                self._keep_last_header(target, *self._dropped[-1])
+                window, batch = self._dropped[-1]
+                content = empty_batch(batch.encoded(window.content))
+                target.append(content, batch.header.last_offset, batch.header.max_timestamp_ms)
             retained = transactions.take_retained()
             if not is_changed:
                 target.abandon()
@@ -229,11 +219,6 @@ class Cleaning:
         except BaseException:
             target.abandon()
             raise
-
-    def _keep_last_header(self, target: CleanedSegment, window: BatchWindow, batch: Batch) -> None:
-        header = batch.header
-        original = batch.encoded(window.content)
-        target.append(empty_batch(original), header.last_offset, header.max_timestamp_ms)
 
     def _modified_ns(self, segment: CleanableFacts) -> int:
         path = self._request.directory / file_name(segment.base_offset, LOG_SUFFIX)
@@ -280,12 +265,7 @@ class Cleaning:
                 return _STAYS
             needs_horizon = _horizon_ms(batch) is None
             return _Goes(all_records=self._is_over(batch), needs_horizon=needs_horizon)
-        aborted = transactions.is_aborted_data(
-            header.producer_id,
-            header.last_offset,
-            transactional=header.is_transactional,
-        )
-        return _Goes(all_records=aborted, needs_horizon=False)
+        return _Goes(all_records=transactions.is_aborted_data(header), needs_horizon=False)
 
     def _is_over(self, batch: Batch) -> bool:
         """Whether the delete horizon of tombstones and markers in the batch has passed."""
@@ -411,14 +391,8 @@ def _horizon_ms(batch: Batch) -> int | None:
 
 def _take_marker(window: BatchWindow, batch: Batch, transactions: CleanedTransactions) -> bool:
     """Passes a control batch to the transactions; returns whether it may be removed."""
-    header = batch.header
-    is_empty = not header.record_count
-    marker = None
-    if not is_empty:
-        marker = read_marker(window.content, header, batch.position)
-    return transactions.is_marker_free(
-        header.producer_id, header.last_offset, marker, empty=is_empty
-    )
+    marker = read_marker(window.content, batch.header, batch.position)
+    return transactions.is_marker_free(batch.header, marker)
 
 
 def _payload(

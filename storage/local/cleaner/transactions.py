@@ -23,6 +23,7 @@ from collections.abc import Iterable
 
 from strandline.storage.local.formats.producer_state import MarkerType, TransactionMarker
 from strandline.storage.model import AbortedTransaction
+from strandline.storage.records.batch.batch import BatchHeader
 
 
 class CleanedTransactions:
@@ -43,36 +44,36 @@ class CleanedTransactions:
         retained, self.retained = self.retained, []
         return retained
 
-    def is_aborted_data(self, producer_id: int, last_offset: int, *, transactional: bool) -> bool:
-        """Notes a data batch; whether it belongs to an aborted transaction and is dropped."""
-        self._begin_up_to(last_offset)
-        if not transactional:
+    def is_aborted_data(self, header: BatchHeader) -> bool:
+        """Adds a data batch; returns whether it is dropped, with its aborted transaction."""
+        self._begin_up_to(header.last_offset)
+        if not header.is_transactional:
             return False
-        self._end_below(producer_id, last_offset)
+        producer_id = header.producer_id
+        self._end_below(producer_id, header.last_offset)
         if producer_id in self._aborted:
             self._aborted_with_data.add(producer_id)
             return True
         self._committed.add(producer_id)
         return False
 
-    def is_marker_free(
-        self, producer_id: int, last_offset: int, marker: TransactionMarker | None, *, empty: bool
-    ) -> bool:
-        """Notes a control batch; returns whether no data of its transaction is left.
+    def is_marker_free(self, header: BatchHeader, marker: TransactionMarker | None) -> bool:
+        """Adds a control batch; returns whether its transaction has no data any more.
 
-        `marker` is None for an `empty` batch, whose record was removed already, and for control
-        records of other kinds, which stay.
+        `marker` is None for a batch whose record was removed by an earlier cleaning, and for
+        control records of other kinds, which stay.
         """
-        self._begin_up_to(last_offset)
-        if empty:
+        self._begin_up_to(header.last_offset)
+        if not header.record_count:
             return True
         if marker is None:
             return False
+        producer_id = header.producer_id
         if marker.type is MarkerType.COMMIT:
             had_data = producer_id in self._committed
             self._committed.discard(producer_id)
             return not had_data
-        self._end_below(producer_id, last_offset)
+        self._end_below(producer_id, header.last_offset)
         entry = self._aborted.pop(producer_id, None)
         if entry is None or producer_id not in self._aborted_with_data:
             return True

@@ -418,12 +418,15 @@ class _Segment:
                 f" {known}",
             )
 
+    def _wrong_cache(self, suffix: str, text: str) -> None:
+        self._partition.wrong(file_name(self._base_offset, suffix), FileDamage.CACHE, text)
+
     def _read_indexes(self) -> None:
         """Reads all entries; the walk removes each one whose batch it meets."""
         if self._is_open:
             return
-        for name, content in self._index_contents():
-            if name.endswith(TIME_INDEX_SUFFIX):
+        for suffix, content in self._index_contents():
+            if suffix == TIME_INDEX_SUFFIX:
                 for timestamp_ms, relative_offset in iter_time_entries(content):
                     self._times[self._base_offset + relative_offset] = timestamp_ms
             else:
@@ -433,58 +436,50 @@ class _Segment:
 
     def _index_contents(self) -> Iterator[tuple[str, bytes]]:
         for suffix, entry_bytes in ((INDEX_SUFFIX, 8), (TIME_INDEX_SUFFIX, 12)):
-            name = file_name(self._base_offset, suffix)
             try:
-                content = files.read_whole(self._path / name)
+                content = files.read_whole(self._path / file_name(self._base_offset, suffix))
             except DiskError as error:
-                self._partition.wrong(name, FileDamage.CACHE, str(error))
+                self._wrong_cache(suffix, str(error))
                 continue
             if len(content) % entry_bytes:
-                self._partition.wrong(name, FileDamage.CACHE, "ends inside an entry")
+                self._wrong_cache(suffix, "ends inside an entry")
             # Apache Kafka preallocates the index of an active segment, 10 MiB of zeros, and a kill
             # leaves it so.
             entry_count = -(-len(content.rstrip(b"\0")) // entry_bytes)
-            yield name, content[: entry_count * entry_bytes]
+            yield suffix, content[: entry_count * entry_bytes]
 
     def _judge_indexes(self) -> None:
-        wrong = self._partition.wrong
         for position, last_offset in sorted(self._positions.items())[:1]:
-            wrong(
-                file_name(self._base_offset, INDEX_SUFFIX),
-                FileDamage.CACHE,
+            self._wrong_cache(
+                INDEX_SUFFIX,
                 f"{counted(len(self._positions), 'entry', 'entries')} without a batch, the first"
                 f" one says that the batch at position {position} ends at offset {last_offset}",
             )
         for last_offset, timestamp_ms in sorted(self._times.items())[:1]:
-            wrong(
-                file_name(self._base_offset, TIME_INDEX_SUFFIX),
-                FileDamage.CACHE,
+            self._wrong_cache(
+                TIME_INDEX_SUFFIX,
                 f"{counted(len(self._times), 'entry', 'entries')} not true, the first one says that"
-                " time"
-                f" {timestamp_ms} is reached at offset {last_offset}",
+                f" time {timestamp_ms} is reached at offset {last_offset}",
             )
         if self._last_time_ms < self._newest_ms:
-            wrong(
-                file_name(self._base_offset, TIME_INDEX_SUFFIX),
-                FileDamage.CACHE,
+            self._wrong_cache(
+                TIME_INDEX_SUFFIX,
                 f"ends at {self._last_time_ms}, the newest record is of {self._newest_ms}",
             )
         self._judge_transactions()
 
     def _judge_transactions(self) -> None:
-        name = file_name(self._base_offset, TXN_INDEX_SUFFIX)
+        path = self._path / file_name(self._base_offset, TXN_INDEX_SUFFIX)
         try:
-            path = self._path / name
             listed = decode_entries(files.read_whole(path)) if path.exists() else []
         except StrandlineError as error:
-            self._partition.wrong(name, FileDamage.CACHE, str(error))
+            self._wrong_cache(TXN_INDEX_SUFFIX, str(error))
             return
         # The last stable offset depends on transactions that began before the first segment.
         known, found = ({entry[:3] for entry in entries} for entries in (listed, self._aborted))
         if known != found and self._partition.knows_producers:
-            self._partition.wrong(
-                name,
-                FileDamage.CACHE,
+            self._wrong_cache(
+                TXN_INDEX_SUFFIX,
                 f"lists {len(known)} aborted transactions, the markers say {len(found)}"
                 if len(known) != len(found)
                 else "lists other aborted transactions than the markers say",

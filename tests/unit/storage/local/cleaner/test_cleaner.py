@@ -17,8 +17,8 @@ from strandline.storage.local.formats.producer_state import MarkerType, Transact
 from strandline.storage.local.segment.cleaned_segment import CleanedSegment
 from strandline.storage.model import AbortedTransaction
 from strandline.storage.records.batch.any_batch import walk
-from strandline.storage.records.batch.batch import DELETE_HORIZON_BIT
-from strandline.storage.records.batch.record import Record
+from strandline.storage.records.batch.batch import DELETE_HORIZON_BIT, BatchHeader, read_header
+from strandline.storage.records.batch.record import Record, encode_batch
 from strandline.storage.records.compression import Codec
 from strandline.storage.system.child_process import ChildFailed
 from tests.support.old_formats import message_set
@@ -312,12 +312,16 @@ def test_a_transaction_that_is_named_longer_than_its_marker_is_kept_ends_where_t
     transactions = CleanedTransactions(aborted)
     abort = TransactionMarker(MarkerType.ABORT, 0)
 
+    def header(offset: int) -> BatchHeader:
+        record = Record(offset=offset, timestamp_ms=0, key=None, value=None)
+        return read_header(encode_batch([record], producer_id=7, transactional=True))
+
     def is_aborted(offset: int) -> bool:
-        return transactions.is_aborted_data(7, offset, transactional=True)
+        return transactions.is_aborted_data(header(offset))
 
     # The marker at 4 went with an earlier cleaning.
     assert [is_aborted(offset) for offset in (2, 3, 6, 9, 11)] == [True, True, False, True, True]
-    assert not transactions.is_marker_free(7, 12, abort, empty=False)
+    assert not transactions.is_marker_free(header(12), abort)
     assert transactions.take_retained() == aborted[1:]
     assert not is_aborted(14)
 
