@@ -1,21 +1,21 @@
 """The log cleaner: compacts the dirtiest log, then the next one, while the broker serves requests.
 
-    worker      pick the dirtiest log ── plan (cleaner_plan) ── nothing due: wait backoff.ms
+    worker      pick the dirtiest log ── plan (plan.py) ── nothing due: wait backoff.ms
                    │
-    child          └─> index keys, copy group by group          (cleaning, cleaner_process)
+    child          └─> index keys, copy group by group          (cleaning.py, process.py)
                           │ a group is on disk
     worker + loop         └─> swap it in, next group             (swap)
                                  │ the last one
                                  └─> checkpoint: clean up to here
 
 There are log.cleaner.threads workers with a child each; a log has one worker at a time. Reads and
-appends go on: files are replaced, never changed. Before a group is swapped in the log is looked at
-again: if retention removed one of its segments, or the log was removed, the round ends there and
-a later round does the rest.
+appends continue: files are replaced, never changed. Before a worker swaps a group in, it checks the
+log again: if retention removed one of the segments, or the log was removed, the round ends and a
+later round does the rest.
 
-A log whose records are damaged, or whose cleaning makes the child die time after time, is
-uncleanable until the next start; the others go on. A full disk is not the log's fault, and a
-child that dies once may have found no memory: the log is tried again later.
+A log with damaged records, or whose cleaning crashes the child repeatedly, is uncleanable until the
+next start; the cleaner continues with the others. After a disk error, or a single crash, which may
+be a lack of memory, the log is retried later.
 """
 
 from __future__ import annotations
@@ -65,12 +65,11 @@ from strandline.storage.system.child_process import ChildFailed
 
 log = logging.getLogger(__name__)
 
-# How long a log is left alone. After a disk error the first wait: a full disk stays full for a
-# while. After each death of a child the next one.
+# Waits before a log is retried: the first one after a disk error, as a full disk stays full for a
+# while, and the next one after each crash of the child.
 RETRIES = Backoff(60.0, 480.0)
 
-# A child that died this often over one log, with such pauses, did not die because the machine was
-# short of memory.
+# After so many crashes with such pauses, a lack of memory is not the reason.
 CHILD_DEATHS_MAX = 5
 
 T = TypeVar("T")
@@ -149,7 +148,7 @@ class CleanedOffsets(Protocol):
 
 
 class _RoundEnded(Exception):
-    """The log changed during the cleaning, or was removed; this is no fault."""
+    """The log changed during the cleaning, or was removed; not an error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,7 +195,7 @@ class LogCleaner:
         # By the monotonic clock. This and the next are not keyed by the name of the log alone: a
         # topic that is re-created under the same name starts without failures.
         self._retry_at_s: dict[TopicIdPartition, float] = {}
-        # How often in a row the child died over the log, or could not be started for it.
+        # How often in a row the child crashed on the log, or could not be started for it.
         self._child_deaths: dict[TopicIdPartition, int] = {}
 
     # --- running -----------------------------------------------------------------------------
@@ -363,7 +362,7 @@ class LogCleaner:
     async def _clean(self, process: CleanerProcess, candidate: _Candidate) -> None:
         opened, plan = candidate.log, candidate.plan
         if plan.resets_checkpoint or self._offsets.cleaned_offset(opened) is None:
-            # From now on gaps between offsets are not damage, even if cleanup.policy changes.
+            # Recovery then accepts gaps between offsets, even if cleanup.policy changes.
             await self._checkpoint(opened, plan.first_dirty_offset)
         started_s = self._clock.monotonic_s()
         segments = [s for s in rewritable(opened) if s.end_offset <= plan.first_uncleanable_offset]
@@ -429,7 +428,7 @@ class LogCleaner:
         await self._in(partial(files.sync_directory, opened.directory))  # 7
 
     def _is_unchanged(self, opened: LocalLog, group: CleanedGroup) -> bool:
-        """Whether the sources of a group are in the log as they were when the child read them."""
+        """Whether the log still has the source segments as the child read them."""
         if not self._is_wanted(opened):
             return False
         present = {s.base_offset: s for s in rewritable(opened)}

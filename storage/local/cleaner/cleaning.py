@@ -3,21 +3,21 @@
     dirty segments ──index──> key -> latest offset      (until the memory for it is used up)
     all segments, group by group ──copy──> <base>.log.cleaned ...
 
-    a record stays      if it is the latest of its key, or lies behind what was indexed
-    a tombstone stays   until the delete horizon that its batch got when it was first met here
-    a record goes       without a key; of an aborted transaction; superseded
-    an empty batch stays, header only, if it is the last of a producer (it has its sequence), or
-                        the last of the round (it has the end offset)
+    a record is kept       if it is the latest of its key, or was not indexed
+    a tombstone is kept    until the delete horizon that the first cleaning set in its batch
+    a record is dropped    without a key; of an aborted transaction; superseded
+    an empty batch is kept, header only, if it is the last of a producer (it has its sequence), or
+                           the last of the round (it has the end offset)
 
 Offsets, batch borders and producer fields never change. A batch that keeps its records is copied
 as it is; any other is compressed again with the codec it had. Same results as Kafka's Cleaner and
 MemoryRecords.filterTo.
 
-Every batch's CRC is verified before it counts, in both passes: a damaged batch must neither
-displace good records nor get a new, valid CRC. It ends the cleaning with CorruptRecords.
+Both passes verify the CRC of every batch before they use it: a damaged batch must neither replace
+good records nor get a new, valid CRC. It ends the cleaning with CorruptRecords.
 
-Reads segment files and writes `.cleaned` ones; nothing else. It runs in a process of its own
-(`cleaner_process`), and the segments keep being read meanwhile.
+The cleaning only reads segment files and writes `.cleaned` ones. It runs in a child process
+(`process.py`) while the broker reads the segments.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ class Cleaning:
         fetch: Callable[[SegmentWanted], None] = lambda _wanted: None,
         compiled: bool | None = None,
     ) -> None:
-        """`spend` is called with bytes read and written; may wait or raise. `fetch` returns when a
-        segment is there, if the request asks for segments. `compiled` None: if numba pays off.
+        """`spend` is called with bytes read and written; it may wait or raise. `fetch` makes a
+        segment available if the request asks for segments. `compiled` None: if numba pays off.
         """
         if compiled is None:
             compiled = request.is_large and vectorised.available()
@@ -141,8 +141,8 @@ class Cleaning:
 
     def _index_keys(self) -> None:
         request, keys = self._request, self._keys
-        # A transaction that ended before the dirty part would seem to be open: its marker is passed
-        # over, and later committed records of its producer would be taken for aborted.
+        # Without its marker, a transaction that ended before the dirty part would seem to be open,
+        # and later committed records of its producer to be aborted.
         transactions = CleanedTransactions(
             entry for entry in request.aborted if entry.last_offset >= request.first_dirty_offset
         )
@@ -234,38 +234,40 @@ class Cleaning:
         for batch in window.batches:
             header = batch.header
             check_crc(window.content, batch.header, batch.position)
-        goes = [self._goes(window, batch, transactions) for batch in window.batches]
-        retained = self._retain(window, goes)
+        verdicts = [self._verdict(window, batch, transactions) for batch in window.batches]
+        retained = self._retain(window, verdicts)
         written_bytes = target.size_bytes
         is_changed = window.is_converted
-        for batch, gone, kept in zip(window.batches, goes, retained, strict=True):
+        for batch, verdict, kept in zip(window.batches, verdicts, retained, strict=True):
             header = batch.header
             self.statistics.records_read += header.record_count
-            remains = self._remains(window, batch, gone, kept)
-            if remains is None:
+            rewritten = self._rewritten(window, batch, verdict, kept)
+            if rewritten is None:
                 is_changed = True
                 self._dropped[:] = [(window, batch)]
                 continue
-            is_changed |= remains.is_changed
-            self.statistics.records_kept += remains.record_count
-            target.append(remains.content, header.last_offset, remains.max_timestamp_ms)
+            is_changed |= rewritten.is_changed
+            self.statistics.records_kept += rewritten.record_count
+            target.append(rewritten.content, header.last_offset, rewritten.max_timestamp_ms)
         written_bytes = target.size_bytes - written_bytes
         self.statistics.bytes_read += window.source_bytes
         self.statistics.bytes_written += written_bytes
         self._spend(written_bytes)
         return is_changed
 
-    def _goes(self, window: BatchWindow, batch: Batch, transactions: CleanedTransactions) -> _Goes:
-        """The verdict on a batch by its transaction."""
+    def _verdict(
+        self, window: BatchWindow, batch: Batch, transactions: CleanedTransactions
+    ) -> _Verdict:
+        """Decides about a batch by its transaction."""
         header = batch.header
         if not header.attributes & _NEEDS_TRANSACTIONS:
-            return _STAYS
+            return _KEEP
         if header.is_control:
             if not _take_marker(window, batch, transactions):
-                return _STAYS
+                return _KEEP
             needs_horizon = _horizon_ms(batch) is None
-            return _Goes(all_records=self._is_over(batch), needs_horizon=needs_horizon)
-        return _Goes(all_records=transactions.is_aborted_data(header), needs_horizon=False)
+            return _Verdict(all_records=self._is_over(batch), needs_horizon=needs_horizon)
+        return _Verdict(all_records=transactions.is_aborted_data(header), needs_horizon=False)
 
     def _is_over(self, batch: Batch) -> bool:
         """Whether the delete horizon of tombstones and markers in the batch has passed."""
@@ -276,14 +278,14 @@ class Cleaning:
             and batch.header.last_offset < self._request.horizon_end_offset
         )
 
-    def _retain(self, window: BatchWindow, goes: Sequence[_Goes]) -> list[Retained | None]:
-        """The retained records of data batches; None for batches whose records are not read."""
+    def _retain(self, window: BatchWindow, verdicts: Sequence[_Verdict]) -> list[Retained | None]:
+        """The retained records of each data batch; None for a batch that is not read."""
         retained: list[Retained | None] = [None] * len(window.batches)
         run: list[Payload] = []
         places: list[int] = []
-        for place, (batch, gone) in enumerate(zip(window.batches, goes, strict=True)):
+        for place, (batch, verdict) in enumerate(zip(window.batches, verdicts, strict=True)):
             header = batch.header
-            if gone.all_records or header.is_control or not header.record_count:
+            if verdict.all_records or header.is_control or not header.record_count:
                 continue
             drop = self._is_over(batch)
             if not header.codec:
@@ -299,29 +301,29 @@ class Cleaning:
                 retained[place] = kept
         return retained
 
-    def _remains(
-        self, window: BatchWindow, batch: Batch, gone: _Goes, kept: Retained | None
-    ) -> _Remains | None:
-        """The batch to write; None if none of it remains."""
+    def _rewritten(
+        self, window: BatchWindow, batch: Batch, verdict: _Verdict, kept: Retained | None
+    ) -> _Rewritten | None:
+        """The batch to write; None if it is dropped."""
         header = batch.header
         original = batch.encoded(window.content)
-        if gone.all_records or not header.record_count:
+        if verdict.all_records or not header.record_count:
             return self._emptied(batch, original)
         if header.is_control:
-            if not gone.needs_horizon:
-                return _Remains(original, header.record_count, header.max_timestamp_ms, False)
+            if not verdict.needs_horizon:
+                return _Rewritten(original, header.record_count, header.max_timestamp_ms, False)
             records: Buffer = original[batch_format.HEADER_BYTES :]
             kept = Retained(records, header.record_count, header.max_timestamp_ms, True, 0, True)
         elif kept is None or not kept.is_readable:
-            # Unreadable records are no reason to give up the log, nor to lose them.
+            # Unreadable records are kept, and do not end the cleaning.
             self.statistics.unreadable_batches += 1
-            return _Remains(original, header.record_count, header.max_timestamp_ms, False)
+            return _Rewritten(original, header.record_count, header.max_timestamp_ms, False)
         self.statistics.keyless_records += kept.keyless_count
         if not kept.record_count:
             return self._emptied(batch, original)
         needs_horizon = kept.has_tombstone and _horizon_ms(batch) is None
         if kept.record_count == header.record_count and not needs_horizon:
-            return _Remains(original, header.record_count, header.max_timestamp_ms, False)
+            return _Rewritten(original, header.record_count, header.max_timestamp_ms, False)
         horizon_ms = None
         records = kept.records
         if needs_horizon:
@@ -338,16 +340,16 @@ class Cleaning:
             max_timestamp_ms=max_timestamp_ms,
             delete_horizon_ms=horizon_ms,
         )
-        return _Remains(content, kept.record_count, max_timestamp_ms, True)
+        return _Rewritten(content, kept.record_count, max_timestamp_ms, True)
 
-    def _emptied(self, batch: Batch, original: memoryview) -> _Remains | None:
+    def _emptied(self, batch: Batch, original: memoryview) -> _Rewritten | None:
         """Only the header of a batch, if a producer or the last offset still needs it."""
         header = batch.header
         if not self._is_needed_empty(batch):
             return None
         if not header.record_count:
-            return _Remains(original, 0, header.max_timestamp_ms, False)
-        return _Remains(empty_batch(original), 0, header.max_timestamp_ms, True)
+            return _Rewritten(original, 0, header.max_timestamp_ms, False)
+        return _Rewritten(empty_batch(original), 0, header.max_timestamp_ms, True)
 
     def _is_needed_empty(self, batch: Batch) -> bool:
         header = batch.header
@@ -361,15 +363,15 @@ class Cleaning:
         return header.is_control and header.producer_epoch == producer.epoch
 
 
-class _Goes(NamedTuple):
-    """Whether all records of a batch go, and whether a batch that stays gets a delete horizon."""
+class _Verdict(NamedTuple):
+    """Whether a batch loses all records, and whether a kept one gets a delete horizon."""
 
     all_records: bool
     needs_horizon: bool
 
 
-class _Remains(NamedTuple):
-    """A batch to write."""
+class _Rewritten(NamedTuple):
+    """A batch to write to the cleaned segment."""
 
     content: Buffer
     record_count: int
@@ -377,12 +379,12 @@ class _Remains(NamedTuple):
     is_changed: bool
 
 
-_STAYS = _Goes(all_records=False, needs_horizon=False)
+_KEEP = _Verdict(all_records=False, needs_horizon=False)
 _NEEDS_TRANSACTIONS = batch_format.TRANSACTIONAL_BIT | batch_format.CONTROL_BIT
 
 
 def _horizon_ms(batch: Batch) -> int | None:
-    """When tombstones and markers of the batch may go: its delete horizon; None if unset."""
+    """The delete horizon, after which tombstones and markers may be dropped; None if unset."""
     header = batch.header
     if header.attributes & batch_format.DELETE_HORIZON_BIT:
         return header.base_timestamp_ms
@@ -398,7 +400,7 @@ def _take_marker(window: BatchWindow, batch: Batch, transactions: CleanedTransac
 def _payload(
     batch: Batch, decompressed_bytes: int | None = None, *, drop_tombstones: bool = False
 ) -> Payload:
-    """Where the records of a batch lie: in the window, or in a decompressed buffer."""
+    """The position of a batch's records, in the window or in a decompressed buffer."""
     header = batch.header
     if decompressed_bytes is None:
         start, end = batch.position + batch_format.HEADER_BYTES, batch.end_position

@@ -2,7 +2,7 @@
 
     [ archived ......)[ clean, about to be copied )[ rewritable ............)[ active )
 
-Archived segments are not rewritten on this disk, and clean ones wait for their copy.
+The local cleaner does not rewrite archived segments, nor clean ones that wait for their copy.
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ class CleaningRequest:
     """One log to be cleaned. `segments` are the closed ones below the first uncleanable offset.
 
     `aborted` are the aborted transactions that touch them, `producers` those that may go on.
-    Tombstones and markers at or above `horizon_end_offset` stay whatever their horizon is. With
-    `keeps_segments` no segment becomes empty: the header of its last batch stays. With
+    Tombstones and markers at or above `horizon_end_offset` are kept even after their horizon. With
+    `keeps_segments` no segment becomes empty: the header of its last batch is kept. With
     `asks_for_segments` the child requests each one before it reads it, and needs one at a time.
     `key_bytes_max` is this cleaner's share of log.cleaner.dedupe.buffer.size, `io_bytes` that of
     log.cleaner.io.buffer.size.
@@ -73,7 +73,7 @@ class SegmentWanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanedGroup:
-    """Segments and the segment that replaces them; `facts` is None if there is nothing to gain."""
+    """Segments and the one that replaces them; `facts` is None if the cleaning changes nothing."""
 
     sources: tuple[CleanableFacts, ...]
     facts: CleanedFacts | None

@@ -6,14 +6,14 @@
 
 Dirty are records after the last cleaning (the checkpoint). Not cleanable are the active segment,
 records after the last stable offset (open transactions), records younger than
-min.compaction.lag.ms, and records not synced yet: an older record must stay until the newer
-record of its key is safe. Always whole segments.
+min.compaction.lag.ms, and records not synced yet: an older record is kept until the newer record
+of its key is durable. Both parts consist of whole segments.
 
     dirty ratio = dirty bytes / (clean bytes + dirty bytes)
 
 The dirtiest log above its min.cleanable.dirty.ratio goes first; one with a record older than
-max.compaction.lag.ms needs no ratio. Nor does one that is archived: clean segments
-leave the disk, and only clean ones are copied, so a ratio of 1 would end the copying.
+max.compaction.lag.ms needs no ratio. Nor does a log with an archive: only clean segments are
+copied and then deleted locally, so a ratio of 1 would end the copying.
 
 A cleaning rewrites everything below the first uncleanable offset, in groups of neighbouring
 segments that fit into one, so that segments do not become ever smaller.

@@ -6,10 +6,10 @@
              ...
              <-- CleaningStatistics, or the error ---
 
-A request may have the child ask for each segment (SegmentWanted); True says that it is there.
+If the request says so, the child asks for each segment (SegmentWanted); True says that it is there.
 
-One child per cleaner thread (`ChildOwner`). To stop it in the middle it is killed: what it wrote so
-far has names that are ignored.
+Each cleaner thread has one child (`ChildOwner`). To abort a cleaning, the broker kills the child:
+the names of its unfinished files are ignored.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from strandline.storage.system.child_process import (
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-# No faster than Kafka's throttle looks.
+# As often as Kafka's throttler looks.
 THROTTLE_SLEEP_S_MAX = 1.0
 
 
 class CleaningFailed(StorageError):
-    """The cleaning failed for a reason that lies neither in the disk nor in the records."""
+    """The cleaning failed, but neither the disk nor the records are the reason."""
 
 
 class CleanerProcess(ChildOwner):
-    """The child that cleans. One cleaning at a time; the methods block and belong in a worker."""
+    """The child process that cleans, one log at a time; its methods block."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(__name__, clock)
@@ -67,7 +67,7 @@ class CleanerProcess(ChildOwner):
 
 
 class _Orphaned(Exception):
-    """The broker is gone, or has abandoned this cleaning."""
+    """The broker has exited, or has abandoned this cleaning."""
 
 
 class _Throttle:

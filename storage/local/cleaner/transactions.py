@@ -3,17 +3,16 @@
 One pass over the log, from its start, one batch after the other:
 
     data of an aborted transaction    dropped
-    its marker                        stays while the pass saw data of it, and so does its entry in
-                                      the transaction index: readers need both to skip that data
-    data of a committed transaction   compacted like any other
-    its marker                        stays while there is data
+    its marker                        kept if the pass saw data of it, with its entry in the
+                                      transaction index: readers need both to skip that data
+    data of a committed transaction   compacted like other data
+    its marker                        kept while the transaction has data
 
-A marker without data may go, but not at once: a consumer inside the transaction must still read
-it. So it first gets a delete horizon, like a tombstone.
+A marker without data may be dropped, but not at once: a consumer inside the transaction must still
+read it. So it first gets a delete horizon, like a tombstone.
 
-A transaction ends at the offset of its marker, whether that is still there or not: an index that
-names a transaction longer than its marker is kept must not make the next one of the producer, which
-was committed, look aborted.
+A transaction ends at the offset of its marker, even if the marker was dropped: the index may keep
+the entry longer, and the producer's next, committed transaction must not look aborted.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class CleanedTransactions:
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
         """`aborted` are those that touch the range of the pass, in any order."""
         self._waiting = deque(sorted(aborted, key=lambda entry: entry.first_offset))
-        # producer id -> the transaction, and whether the pass has seen data of it
+        # Open aborted transactions by producer id, and the producers whose data the pass has seen.
         self._aborted: dict[int, AbortedTransaction] = {}
         self._aborted_with_data: set[int] = set()
         self._committed: set[int] = set()

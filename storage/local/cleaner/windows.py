@@ -3,11 +3,10 @@
     segment file   [batch][batch][batch][batch....]      a window holds as many whole batches as fit
                    |---- window ----|--- window --       into io_bytes; a larger batch gets its own
 
-    window = content, and where its batches lie in it
+    window = content, and the positions of its batches
 
-Messages of formats 0 and 1 are converted to batches of v2: so a log has one format once it was
-cleaned, and only v2 batches can have a delete horizon. Kafka keeps the old format and goes
-by the age of the file.
+Messages of formats 0 and 1 are converted to batches of v2: a cleaned log has one format, and only
+v2 batches can have a delete horizon. Kafka keeps the old format and uses the age of the file.
 
 Callers verify the CRC of a batch before they use it; here only old messages are verified, before
 they are converted.

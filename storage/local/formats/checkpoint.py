@@ -11,7 +11,7 @@
     meta.properties                       version=1, node.id, cluster.id, directory.id
     .kafka_cleanshutdown                  there after a clean stop only
 
-All are replaced as a whole, so a reader sees an old or a new one, never a torn one.
+Each is replaced as a whole, so a reader sees the old file or the new one, never a torn one.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def read_offsets(path: Path) -> dict[TopicPartition, int]:
         }
     except ValueError as error:
         raise CorruptFile(f"{path}: {error}") from error
-    # A log start behind the end empties a log: so a number that cannot be an offset is refused.
+    # A log start behind the end empties a log, so numbers that cannot be offsets are refused.
     if offsets and max(offsets.values()) > OFFSET_MAX:
         raise CorruptFile(f"{path} has an offset of more than 63 bits")
     return offsets

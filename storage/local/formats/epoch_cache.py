@@ -3,14 +3,14 @@
     (epoch 0, 0) (epoch 3, 120) (epoch 4, 200)   and end 260:
     epoch 0 wrote [0, 120), 1 and 2 wrote nothing, 3 wrote [120, 200), 4 writes [200, ...)
 
-Epochs and start offsets both grow strictly. The lineage goes back to the *log* start, which may
-lie in the remote tier: removing local segments does not shorten it, moving the log start does. So
-it does not grow with every start of the broker for ever.
+Epochs and start offsets both grow strictly. The lineage begins at the *log* start, which may be in
+the remote tier: removing local segments does not shorten it, moving the log start does. So it does
+not grow without bound over restarts.
 
 A new epoch is in memory at once and in the file a little later: replacing a file may wait for the
-device, and after a start every partition begins an epoch with its first append. Until then it can
-be read from the batches themselves, which lie behind the recovery point: `flush` writes the file,
-or syncs one that was only written, before it moves that.
+device, and after a restart every partition begins an epoch with its first append. Until then
+recovery reads it from the batches behind the recovery point: `flush` writes the file, or syncs one
+that was only written, before it moves that point.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class LeaderEpochCache:
         self.latest_epoch = self._starts[-1].epoch if self._starts else NO_EPOCH
         # Whether the file lacks an epoch that was assigned.
         self.is_unwritten = False
-        # Whether the last write of the file may be lost in a power cut.
+        # Whether a power cut may lose the last write of the file.
         self.is_unsynced = False
-        # Worker threads write the file, too.
+        # Worker threads also write the file.
         self._write_lock = threading.Lock()
 
     @classmethod

@@ -3,17 +3,17 @@
     .index      entry = relative offset u32 | position u32           8 bytes
     .timeindex  entry = timestamp ms i64    | relative offset u32   12 bytes
 
-An offset entry names the *last* offset of a batch and the first byte of that same batch. A time
-entry says: the highest timestamp up to and including the batch that ends at this offset is this
-one. Both grow strictly in both columns.
+An offset entry has the *last* offset of a batch and the position of its first byte. A time entry
+has the highest timestamp of the segment up to and including the batch that ends at its offset.
+Both grow strictly in both columns.
 
-Invariant: entries may be missing (sparse), never wrong. So an index is a cache: a lookup gives a
-place to start walking from, and a doubtful index is thrown away and rebuilt from the log.
+Invariant: entries may be missing (sparse), never wrong. So an index is a cache: a lookup returns
+a position to start the walk from, and a doubtful index is deleted and rebuilt from the log.
 Kafka's format has no checksum, so callers compare an entry with the batch it names.
 
 The active segment's index lives in memory and is written out in runs of entries; a sealed one is
-complete on disk and is loaded when asked. Loaded sealed indexes share one memory budget. No
-descriptor stays open: with thousands of partitions those are dearer than an `open` per 512 entries.
+complete on disk and is loaded on demand. Loaded sealed indexes share one memory budget. No file
+descriptor stays open: for thousands of partitions that costs more than an `open` per 512 entries.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 # Each lookup tries the file again. One limit for all indexes, of which few fail.
 _quiet_log = QuietLog(log)
 
-# Entries kept back before they are written: one small write per 512 batches of the hot path.
+# Entries buffered before they are written: one small write per 512 batches of the hot path.
 UNWRITTEN_ENTRIES_MAX = 512
 # Memory for indexes of sealed segments, over all partitions; the index of a 1 GiB segment is 2 MiB.
 LOADED_BYTES_MAX = 32 * 1024 * 1024
@@ -54,7 +54,7 @@ E = TypeVar("E")
 
 
 class SparseIndex(Generic[E]):
-    """Two sorted columns, their file, and how much of them is written. Base of both indexes."""
+    """The base class of both indexes: two sorted columns and their file."""
 
     ENTRY: ClassVar[struct.Struct]
     ENTRY_BYTES: ClassVar[int]
@@ -176,7 +176,7 @@ class SparseIndex(Generic[E]):
         """Makes the bytes of `read_file` the content of an active index."""
         keys = self._keys
         if keys is None:
-            # Lookups of other indexes have unloaded this one meanwhile.
+            # Lookups in other indexes may have unloaded this one.
             keys, _ = self._load()
         LOADED.forget(self)
         self._resident = True
@@ -355,7 +355,7 @@ class TimeIndex(SparseIndex[TimeEntry]):
 
 
 class LoadedIndexes:
-    """Least-recently-used bound on the memory of sealed indexes; shared by all logs."""
+    """An LRU cache that bounds the memory of sealed indexes over all logs."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max

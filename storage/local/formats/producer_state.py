@@ -1,7 +1,7 @@
 """The producer state of a partition: sequences, epochs and open transactions.
 
-For each producer id the last five batches are kept, because a client may have five requests in
-flight: a repeat of any of them is answered with the offset that the first attempt got.
+The last five batches of each producer id are kept, because a client may have five requests in
+flight: a retry of any of them returns the offset of the first attempt.
 
     sequence of the next batch
       = last + 1                         in order (wraps from 2^31 - 1 to 0)
@@ -10,7 +10,7 @@ flight: a repeat of any of them is answered with the offset that the first attem
 
     epoch  older than known              InvalidProducerEpoch
            newer                         must begin with sequence 0
-    producer that is not known           any sequence is accepted, as since Kafka 2.4: the state may
+    unknown producer                     any sequence is accepted, as since Kafka 2.4: the state may
                                          have expired while the client kept its count
 
 An open transaction holds the last stable offset back to its first record. A marker (control batch)
@@ -156,8 +156,8 @@ class ProducerState:
 
     def __init__(self) -> None:
         self.entries: dict[int, ProducerEntry] = {}
-        # First offset -> producer id, in the order of the offsets: transactions are opened by
-        # appends, and offsets only grow. An OrderedDict, as its first element is at hand.
+        # First offset -> producer id, in the order of the offsets: appends open transactions, and
+        # offsets only grow. An OrderedDict finds its first element in constant time.
         self._open: OrderedDict[int, int] = OrderedDict()
         self.first_open_offset: int | None = None
 

@@ -3,8 +3,8 @@
     .txnindex  entry = version i16 (0) | producer id i64 | first offset i64
                      | last offset i64 | last stable offset i64             34 bytes, no gaps
 
-`last offset` is that of the abort marker; `last stable offset` is where the partition's stood just
-after it, which tells a search when it may stop. The file exists only if there are entries: most
+`last offset` is that of the abort marker; `last stable offset` is that of the partition just after
+the marker, and tells a search when it may stop. The file exists only if it has entries: most
 segments have none, and then no file is opened.
 """
 
@@ -74,9 +74,9 @@ class TxnIndex:
         return self._entries
 
     def append(self, entry: AbortedTransaction) -> None:
-        """Adds an entry and writes it; aborts are rare enough to go to the file one by one.
+        """Adds an entry and writes it; aborts are rare enough for a write each.
 
-        Raises DiskError: the entry is known in memory, and `write_out` makes the file right.
+        Raises DiskError: memory has the entry, and `write_out` repairs the file.
         """
         self._entries.append(entry)
         if self._file_suspect:
@@ -91,7 +91,7 @@ class TxnIndex:
         self._file_suspect = False
 
     def write_out(self) -> None:
-        """Replaces a file that a failed write left torn; otherwise there is nothing to do."""
+        """Replaces a file that a failed write left torn; does nothing to others."""
         if self._file_suspect:
             files.write_atomically(self.path, encode_entries(self._entries), sync=False)
             self._file_suspect = False

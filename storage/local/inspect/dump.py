@@ -1,10 +1,10 @@
 """Prints the files of a log folder as text, for `strandline dump-log FILE`.
 
-The name gives the type of a file, as in Kafka; a file that was renamed to `.deleted` or downloaded
-from the archive under its object name (`<base>-<epoch>-<unique>.log`) is read, too.
+The name determines the type of a file, as in Kafka; files that were renamed to `.deleted`, or
+downloaded under their object names (`<base>-<epoch>-<unique>.log`), are accepted too.
 
-Damage is part of the answer: the dump says where it is and stops there, it does not raise. Lines
-about damage are `DamageLine`, which scripts test for: keys and values may hold any text.
+The dump reports damage as a line and stops there; it does not raise. Such lines are of the type
+`DamageLine`, as the text of keys and values may look the same.
 """
 
 from __future__ import annotations

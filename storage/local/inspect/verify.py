@@ -1,17 +1,17 @@
 """Verifies a data folder against itself: reads everything, changes nothing.
 
     batches       every CRC, offsets that follow each other, whole files
-    indexes       every entry names a batch, or a time, that is there; all times are reached
-    transactions  aborted ones as the markers say; producer snapshots as the batches say
-    checkpoints   readable, and within what the logs hold
+    indexes       every entry points to an existing batch or time; no time is missing
+    transactions  aborted ones agree with the markers, producer snapshots with the batches
+    checkpoints   readable, and within the offsets of the logs
     folders       each partition once, with the id of its topic
 
 Each fault is a FileFinding with its consequence: DATA is damaged or missing records, CACHE
 is a file that the broker rebuilds from the records, CHECKPOINT a fault that costs time or an
 offset, and TAIL is left by any crash.
 
-A broker may run on the folder meanwhile. Then the last segment of each log is still written to: its
-tail and its indexes are not checked. Nor are indexes of segments behind the recovery point
+A broker may use the folder meanwhile. As it writes to the last segment of each log, the tail and
+the indexes of that segment are not checked. Nor are indexes of segments behind the recovery point
 after an unclean stop, as the next start rebuilds them.
 """
 
@@ -238,7 +238,7 @@ class _Partition:
         self.synced_offset = synced_offset
         self.log_start_offset = log_start_offset
         self.producers = ProducerState()
-        # Transactions and producers of a log that lost its beginning are known from a snapshot on.
+        # A log without its beginning has transactions and producers only from a snapshot on.
         self.knows_producers = True
         self.end_offset = 0
 
@@ -304,8 +304,7 @@ class _Partition:
             entry = self.producers.entries.get(row.producer_id)
             if not self.knows_producers or entry is None or not entry.batches:
                 continue
-            # A producer's last batch before a snapshot may be compacted away: then the log has an
-            # earlier batch of it.
+            # Compaction may have removed the last batch before a snapshot; an earlier one is left.
             if self.may_have_gaps and entry.batches[-1].last_sequence < row.last_sequence:
                 continue
             if entry.epoch == row.epoch and entry.batches[-1].last_sequence != row.last_sequence:
@@ -443,8 +442,8 @@ class _Segment:
                 continue
             if len(content) % entry_bytes:
                 self._wrong_cache(suffix, "ends inside an entry")
-            # Apache Kafka preallocates the index of an active segment, 10 MiB of zeros, and a kill
-            # leaves it so.
+            # Apache Kafka preallocates the index of an active segment with 10 MiB of zeros, which a
+            # kill leaves behind.
             entry_count = -(-len(content.rstrip(b"\0")) // entry_bytes)
             yield suffix, content[: entry_count * entry_bytes]
 
