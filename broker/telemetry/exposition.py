@@ -4,9 +4,9 @@
     # TYPE name counter
     name{label="value"} 12
 
-A counter's samples end in `_total`; OpenMetrics wants the family's name without it. Pure: values
-in, lines out, one family at a time, so that a page of a hundred thousand lines need not be in
-memory. Only its labels are kept as text: ten families name the same partitions.
+A counter's samples end in `_total`; in OpenMetrics the family's name does not. Pure: values in,
+lines out, one family at a time, so that a page of a hundred thousand lines is never in memory as a
+whole. Only the texts of labels are cached: ten families have the same partitions.
 """
 
 from __future__ import annotations

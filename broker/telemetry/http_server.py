@@ -4,11 +4,10 @@
     /healthz   the event loop runs                                 200
     /readyz    clients are served                                  200, 503 with the reason
 
-It shares the loop with Kafka's clients, so all its resources are small: connections, bytes of a
-request, seconds per connection. The page is built in pieces, as many per turn of the loop as take a
-millisecond and fit into the socket; the next ones are built when these are sent, so a client that
-does not read costs these and no page. There is no password: bind the listener where only monitoring
-can reach it.
+The listener shares the loop with Kafka's clients, so all its limits are small: connections, bytes
+of a request, seconds per connection. Each turn of the loop builds pieces of the page for at most a
+millisecond, and the next turn waits until they are sent, so a client that does not read costs no
+whole page. There is no password: bind the listener where only monitoring can reach it.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ log = logging.getLogger(__name__)
 
 # Enough for two Prometheus servers and a person with curl; more are refused.
 CONNECTIONS_MAX = 16
-# The request line and headers of a monitoring system; a larger request is from another client.
+# Enough for the request line and headers of a monitoring system.
 REQUEST_BYTES_MAX = 8 * 1024
 # How long a client may send nothing of its request, or read nothing of its answer.
 SILENCE_S_MAX = 15.0

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 _PROC = Path("/proc/self")
-# Fields of /proc/self/stat behind the name, which may hold spaces and brackets.
+# Fields of /proc/self/stat after the name, which may contain spaces and brackets.
 _STAT_THREADS = 17
 _STAT_START = 19
 _STAT_VIRTUAL = 20

@@ -2,12 +2,12 @@
 
     frame in the buffer ──queue──► handler ──local──► answer there ──remote──► answer on its way
 
-queue   how long the loop was busy with others after the bytes arrived
-local   the broker's own work: decoding, deciding, reading, encoding
-remote  its waits: for more records, an fsync, the object store, other members
+queue   time in the buffer while the loop served other requests
+local   work of the broker: decoding, deciding, reading, encoding
+remote  waits: for more records, an fsync, the object store, other members
 total   all of them
 
-Counting costs a few additions per request; there is no lock, because all of it is on the loop.
+Counting costs a few additions per request, and needs no lock, as it runs on the loop.
 Quantiles come from counts by powers of two of a microsecond, interpolated, over the last one to two
 minutes: accurate to a factor of two, which separates 1 ms from 30 ms, at the cost of one addition.
 """

@@ -1,7 +1,7 @@
 """The codecs of record batches, with a bound on the decompressed size.
 
 Producers differ in framing: Java wraps snappy in the "xerial" stream format, librdkafka writes raw
-snappy, and lz4 is always the frame format. A few bytes can claim to become gigabytes, so every
+snappy, and lz4 always has the frame format. A few bytes can decompress to gigabytes, so every
 decompression has a bound.
 """
 
@@ -131,7 +131,7 @@ def too_large(bytes_max: int) -> DecompressedTooLarge:
 def _gunzip(data: Buffer, bytes_max: int) -> bytes:
     parts: list[bytes] = []
     left_bytes, rest = bytes_max, data
-    # As Java's GZIPInputStream: one member behind the other; other trailing bytes are ignored.
+    # As Java's GZIPInputStream: reads consecutive members and ignores other trailing bytes.
     while not parts or bytes(rest[: len(GZIP_MAGIC)]) == GZIP_MAGIC:
         unpacker = zlib.decompressobj(GZIP_WINDOW_BITS)
         # To zlib, a bound of 0 is none.
@@ -161,7 +161,7 @@ def iter_snappy(data: Buffer, bytes_max: int) -> Iterator[bytes]:
     position = _XERIAL_HEADER_BYTES
     while position < len(view):
         if view[position : position + len(_XERIAL_MAGIC)] == _XERIAL_MAGIC:
-            # Java reads streams behind one another as one.
+            # Java reads consecutive streams as one.
             position += _XERIAL_HEADER_BYTES
             continue
         if position + _BLOCK_LENGTH.size > len(view):
@@ -220,7 +220,7 @@ def _unzstd(data: Buffer, bytes_max: int) -> bytes:
     if size_bytes > bytes_max:
         raise too_large(bytes_max)
     if 0 < size_bytes <= _ZSTD_TRUSTED_BYTES_MAX:
-        # Several frames, as Java reads them, or damage: the slow way decides.
+        # An error means several frames, which Java reads, or damage: the slices below tell.
         with suppress(zstandard.ZstdError):
             unpacked: bytes = decompressor.decompress(data, allow_extra_data=False)
             return unpacked

@@ -6,7 +6,7 @@ import sys
 
 from strandline.broker.tools.client.failures import ToolFailure, WrongUse
 
-# The word to type: one that no finger slips to.
+# A whole word, so that a slip of the finger confirms nothing.
 WORD = "yes"
 
 

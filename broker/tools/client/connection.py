@@ -26,7 +26,7 @@ DEFAULT_PORT = 9092
 # One try per address: a broker on the same continent answers a SYN in a tenth of this.
 CONNECT_SECONDS_MAX = 3.0
 REQUEST_SECONDS_MAX = 30.0
-# A login without answer by then is left to the request, which reports its error.
+# After that, the first request reports the error of a slow login.
 LOGIN_TRY_SECONDS = 0.25
 LOGIN_TRIES_MAX = 20
 

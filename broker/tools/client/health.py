@@ -1,6 +1,6 @@
 """Health checks on a broker's metrics, with the limits of the alerts in docs/operations.md.
 
-Pure: takes the texts of `/metrics` and `/readyz`, returns checks. Each check is fine or names its
+Pure: takes the texts of `/metrics` and `/readyz`, returns checks. Each check passes or names its
 trouble; docs/operations.md has the remedy under the same words.
 """
 

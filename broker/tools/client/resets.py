@@ -1,7 +1,7 @@
 """Plans a reset of a group's offsets; pure.
 
-A target is clamped to the start and the end of the log: an offset outside would leave the next
-consumer to its `auto.offset.reset`, which the user did not request. Kafka's tool does the same.
+A target is clamped to the start and the end of the log: with an offset outside, the next consumer
+would apply its `auto.offset.reset`, which the user did not request. Kafka's tool does the same.
 """
 
 from __future__ import annotations

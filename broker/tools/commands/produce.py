@@ -1,6 +1,6 @@
 """`strandline produce`: sends lines as records.
 
-A refused record does not stop the ones behind it; the first error is printed at the end, with the
+A refused record does not stop the following ones; the first error is printed at the end, with the
 number of refused records, and the exit code is 1.
 """
 

@@ -1,7 +1,7 @@
 """`strandline status`: health checks and tier sizes of all brokers on one page.
 
-The brokers return the addresses of their metrics over Kafka, which are then read; `--metrics` gives
-the addresses, and needs no Kafka client.
+The brokers report the addresses of their metrics over the Kafka protocol; with `--metrics`, which
+names the addresses, no Kafka client is needed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ HTTP_SECONDS_MAX = 15.0
 # A page of 20,000 partitions has a few MB.
 PAGE_BYTES_MAX = 64 * 1024 * 1024
 _DAY_S = 86_400.0
-# A monitoring address is internal; the machine's proxy for the outside does not reach it.
+# Monitoring addresses are internal, so requests bypass the machine's proxy.
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 

@@ -1,19 +1,18 @@
 """Reads batches of any magic: v2, or messages of the old formats.
 
-Segments that were written by a Kafka before 0.11 hold old messages, and one segment may hold both.
-This module gives all readers one `Batch`, records and payload, whatever the format. Appended
-batches are always v2, also if a client sends old messages (`prepare_old` in
-storage/local/log/preparation.py).
+Segments that a Kafka before 0.11 wrote have old messages, and one segment may have both. Readers
+get the same `Batch`, records and payload for every format. Appended batches are always v2, also if
+a client sends old messages (`prepare_old` in storage/local/log/preparation.py).
 
-`walk` is the one way from batch to batch, in memory, in a file or in an object. It reads in
-windows, so memory stays flat whatever a damaged length field claims:
+`walk_file` is the one loop over batches, in memory, in a file or in an object. It reads in windows,
+so a damaged length field cannot fill the memory:
 
     source    │ batch │ batch │ batch │        large batch         │ batch │
     windows   │◄─────────────────►┊   │                            │
                               │◄───────── its CRC, in pieces ─────►│◄─────►│
 
-Messages of the old formats are the exception: a wrapper tells its first offset only when it is
-decompressed as a whole.
+Messages of the old formats are the exception: the first offset of a wrapper is known only after
+it is decompressed as a whole.
 """
 
 from __future__ import annotations

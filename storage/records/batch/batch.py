@@ -20,8 +20,8 @@
 The broker stamps the base offset and the leader epoch, which lie before the CRC'd part, and
 changes nothing else. Reading a header never touches the records.
 
-The meaning of a bad byte depends on its place, so the functions here raise `CorruptRecords` and
-leave it to the caller whether that is a hostile client, a torn tail or a damaged object.
+The functions raise `CorruptRecords` for a bad byte; the caller knows whether that is a hostile
+client, a torn tail or a damaged object.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ assert HEADER.size == HEADER_BYTES
 class BatchHeader(NamedTuple):
     """The 61 bytes in front of the records, decoded; unchecked unless a function says otherwise.
 
-    A tuple, because there is one for every batch: it is created in a quarter of the time.
+    A tuple, because every batch needs one: creating it takes a quarter of the time.
     """
 
     base_offset: int

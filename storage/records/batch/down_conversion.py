@@ -2,10 +2,10 @@
 
     Fetch 2 and 3   message format 1        Fetch 0 and 1   message format 0, without timestamps
 
-A batch becomes its messages, in a wrapper with the same codec if it was compressed. Headers of
-records, producers and epochs do not exist there and are left out, as are control batches. Blocks
-for as long as it takes to decompress and walk the records, so this belongs in a worker thread. The
-converted size is bounded: a few KB of a hostile batch could fill the memory as messages.
+A batch becomes its messages, in a wrapper with the same codec if it was compressed. Old formats
+have no record headers, producers, epochs or control batches, so these are left out. Conversion
+blocks while it decompresses and walks the records: call it in a worker thread. The converted size
+is bounded: a few KB of a hostile batch could fill the memory as messages.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@
     max timestamp     that of the newest one, so never below it
 
 Sarama, a Go client, wrote -1 as max timestamp up to 1.43.3 (2024). Lookups by time,
-retention and rolling go by this field, so it is corrected when such a batch is appended, as Kafka's
-LogValidator does. That takes every record's timestamp; a max timestamp that is wrong in another way
-is not found without reading the records of every batch (docs/decisions/0005).
+retention and rolling use this field, so the append of such a batch corrects it, as Kafka's
+LogValidator does. That reads every record's timestamp; other errors of a max timestamp could be
+found only by reading the records of every batch (docs/decisions/0005).
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ A compressed run of messages is the value of a *wrapper* message:
     wrapper (offset 14, codec gzip)  { message 0 | message 1 | ... | message 4 }    v1: relative
                                      { message 10 | ... | message 14 }              v0: absolute
 
-The wrapper's offset is that of its last message. So a reader of its first offset, or of how many
-messages there are, must decompress it: old segments are slow to walk, and nothing here is fast.
+The wrapper's offset is that of its last message. So its first offset and its message count are
+known only after decompression, and old segments are slow to walk.
 
 A v2 batch corresponds to one message or one wrapper here; `read_header` describes it as a
 BatchHeader without a producer, a leader epoch or a sequence.

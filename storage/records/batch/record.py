@@ -4,10 +4,9 @@
            | key length varint, key | value length varint, value
            | header count varint, (key length varint, key, value length varint, value) ...
 
-Lengths of -1 mean null. An ordinary append or fetch never comes here. This is for batches that must
-be decoded (the first of a connection, those of topics whose configuration requires it), for
-batches the broker writes itself, for dump-log, for tests, and as the slow path that the lake's
-kernel is tested against.
+Lengths of -1 mean null. Ordinary appends and fetches do not use this module. Its users are batches
+that must be decoded (the first of a connection, those of topics whose configuration requires it),
+batches that the broker writes itself, dump-log, and tests, which compare the lake's kernel with it.
 """
 
 from __future__ import annotations

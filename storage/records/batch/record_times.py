@@ -1,10 +1,10 @@
 """Reads offsets and times of a batch's records without holding the batch decompressed.
 
-    blocks of at most BLOCK_BYTES ─► length, time and offset of a record ─► its rest is passed over
+    blocks of at most BLOCK_BYTES ─► length, time and offset of a record ─► its rest is skipped
 
-For lookups by time: a client may ask for any batch, and a few KB can decompress to half a GiB. So
-no block is kept after its records were read, and no key or value is copied. Raw snappy, as
-librdkafka frames it, is one block; it grows by a factor of 22 at most.
+For lookups by time: a client may name any batch, and a few KB can decompress to half a GiB. So the
+reader keeps no block after its records, and copies no key or value. Raw snappy, as librdkafka
+frames it, is one block; it grows by a factor of 22 at most.
 """
 
 from __future__ import annotations

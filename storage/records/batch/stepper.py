@@ -1,4 +1,4 @@
-"""Steps over records: the one plain reader of a record's head, and of varints.
+"""Steps over records: reads varints and the heads of records, in plain Python.
 
     record = length varint | attributes i8 | timestamp delta varlong | ...      see `record`
              ^ start                                                 ^ after           ^ end

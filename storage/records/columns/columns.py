@@ -3,12 +3,12 @@
     batches  --RunBuilder--> Run --decode--> DecodedRecords
                 (decompressed)     (numpy arrays: values, ends, bitmaps)
 
-A run is a bounded number of payload bytes: either a stretch of a segment whose batches are not
-compressed, taken as it lies, or decompressed batches one behind another. `decode` cuts a run into
-outputs of bounded rows and bytes, so that Arrow's 32-bit ends cannot overflow.
+A run is a bounded number of payload bytes: either uncompressed batches in place in their segment,
+or decompressed batches joined into one buffer. `decode` splits a run into outputs of bounded rows
+and bytes, so that Arrow's 32-bit ends cannot overflow.
 
-`decode` accepts exactly what `record.iter_records` accepts, which is the slow oracle of its tests,
-and raises CorruptRecords for everything else.
+`decode` accepts exactly the batches that `record.iter_records` accepts, the slow oracle of its
+tests, and raises CorruptRecords for all others.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ class RunBuilder:
 
 
 def _is_empty(header: BatchHeader) -> bool:
-    """Whether compaction left only the header of a batch, whatever its codec was."""
+    """Whether compaction left only the header of a batch, of any codec."""
     return not header.record_count and header.size_bytes == batch_format.HEADER_BYTES
 
 

@@ -1,4 +1,4 @@
-"""Which keys a segment may have: a split-block Bloom filter, built while the segment is inspected.
+"""A split-block Bloom filter over the keys of a segment, built while the segment is inspected.
 
     section   magic u32 | version u8 | 0 u8 | 0 u16 | block count u32 | record count u64 | blocks
     block     eight little-endian words of 32 bits; a key sets one bit in each of them
@@ -7,12 +7,12 @@
               |  block: the top bits  | ... |  8 x 5 bits: which bit of each word  |
 
 A block is half a cache line, as in Parquet's filters: one test touches 32 bytes. The hash is not
-Parquet's, because a broker has to make it without compiled loops: both checksums are C functions
-of packages that it has anyway. The block is named by the *top* bits, so that a filter is folded to
-half its size by joining neighbours. Keys are added to a filter of the largest size, which is then
-folded to the size they need; their number need not be known before.
+Parquet's, because the broker must compute it without compiled loops: both checksums are C functions
+of packages that it has anyway. The *top* bits select the block, so a filter is folded to half its
+size by joining neighbours. Keys are added to a filter of the largest size, which is then folded to
+the size they need; their number need not be known in advance.
 
-A filter that says "no" is right. Records without a key are not in it, nor are control records.
+A "no" of the filter is always right. Records without a key and control records are not in it.
 """
 
 from __future__ import annotations

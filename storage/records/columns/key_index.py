@@ -1,18 +1,18 @@
-"""The latest offset of every key of a run of batches, and the records retained by it.
+"""Indexes the latest offset of every key for compaction, and filters records by it.
 
     add      dirty batches, in order     key -> its latest offset, until the memory is used up
     retain   any batches                 the records that are the latest of their key, as bytes
-    rebase   records that stay           the same, relative to another base timestamp (KIP-534)
+    rebase   retained records            the same, relative to another base timestamp (KIP-534)
 
-Two classes behave the same: `CompiledKeyIndex` steps at compiled speed and needs numba and numpy
-(see kernels/compaction.py for the table), `PlainKeyIndex` is Python and needs nothing, for brokers
-without them and for logs too small to be worth loading numba. A property test compares the two.
+Two classes behave the same: `CompiledKeyIndex` runs compiled loops and needs numba and numpy (see
+kernels/compaction.py for the table); `PlainKeyIndex` is plain Python, for brokers without them and
+for logs too small to be worth loading numba. A property test compares the two.
 
 Keys are compared by a keyed hash of 128 bits under a secret of each index, so that no client can
 construct two keys that displace each other.
 
-A batch whose records cannot be read is no reason to give up a log: it is not counted, and kept as
-it is. Appends read no records, so a client may have produced such a batch.
+A batch with unreadable records does not fail the cleaning: its keys are not indexed, and it is kept
+as it is. Appends read no records, so a client may have produced such a batch.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class KeyIndex(Protocol):
     """The latest offset of every key, and the records retained by it."""
 
     key_count_max: int
-    # Everything up to this offset is in the index; what lies behind it stays untouched.
+    # The index covers records up to this offset; later ones are retained.
     latest_offset: int
 
     @property

@@ -1,6 +1,6 @@
 """Computes the time bounds of many batches, and adds their keys to a filter, at compiled speed.
 
-    where the records of each batch lie --survey kernel, one call--> bounds of each
+    positions of each batch's records --survey kernel, one call--> time bounds of each
 
 Imports numba when it is first used; see `vectorised`.
 """

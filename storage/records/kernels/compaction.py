@@ -1,12 +1,12 @@
 """The compiled loops of compaction: the latest offset of each key, and the retained records.
 
     table   u64[slot] = hash 1 | hash 2 | latest offset + 1 (0: free)      24 bytes a key
-    rows    i64[batch][ROW_FIELDS]          where each batch's decompressed records lie
+    rows    i64[batch][ROW_FIELDS]          positions of each batch's decompressed records
     found   i64[batch][FOUND_FIELDS]        results of `filter_records`
 
 The table stores a key as its SipHash-2-4 of 128 bits under a secret of this run. Without the
 secret no client can make two keys collide; by chance two of a billion keys collide once in 10^20
-runs. Kafka's SkimpyOffsetMap does the same with MD5. The search goes from slot to slot.
+runs. Kafka's SkimpyOffsetMap does the same with MD5. Collisions are resolved by linear probing.
 
 This module loads numba; only `key_index` imports it, when it is needed.
 
@@ -178,8 +178,8 @@ def _survey(
 ) -> bool:
     """Walks a batch and hashes its keys; False if its records do not fill it with growing offsets.
 
-    Looking up what was hashed comes later, in a loop of its own: lookups that do not wait for the
-    walk overlap, and most of their time is waiting for memory.
+    A later loop looks the hashes up: lookups that do not wait for the walk overlap, and they mostly
+    wait for memory.
     """
     position = rows[row, START]
     end = rows[row, END]
@@ -301,8 +301,8 @@ def filter_records(
 ) -> None:
     """Copies the records that stay to `target`, which is as large as the payloads together.
 
-    A record stays if it lies behind `latest_offset`, or has a key of which the table knows no
-    later one and is no tombstone that may go. A batch that cannot be read is not copied.
+    A record stays if its offset is above `latest_offset`, or if it is the latest of its key and no
+    tombstone to drop. An unreadable batch is not copied.
     """
     most = _scratch_rows(rows)
     records = np.empty((most, RECORD_FIELDS), np.int64)

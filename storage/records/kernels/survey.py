@@ -1,6 +1,6 @@
 """The compiled pass over the records of a segment before its upload; only `survey` calls it.
 
-    rows     i64[batch][ROW_FIELDS]     where the records of each batch lie, decompressed
+    rows     i64[batch][ROW_FIELDS]     positions of each batch's records, decompressed
     found    i64[batch][FOUND_FIELDS]   their time bounds
 
 One call takes many batches: with batches of 16 KiB a call costs more than its work.
