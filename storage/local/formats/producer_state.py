@@ -297,10 +297,6 @@ class ProducerState:
         self._open.pop(first_offset, None)
         self.first_open_offset = next(iter(self._open), None)
 
-    @property
-    def open_transaction_count(self) -> int:
-        return len(self._open)
-
     def expire(self, now_ms: int, expiration_ms: int) -> int:
         """Drops producers that were silent for `expiration_ms` and have no open transaction."""
         expired = [

@@ -23,7 +23,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from strandline.storage import files
@@ -76,7 +75,7 @@ from strandline.storage.records.batch import batch as batch_format
 from strandline.storage.records.batch.batch import Batch
 from strandline.storage.system import crc32c
 
-__all__ = ["AppendInfo", "AppendOrigin", "LocalLog", "LocalRead", "LogStatistics"]
+__all__ = ["AppendInfo", "AppendOrigin", "LocalLog", "LocalRead"]
 
 log = logging.getLogger(__name__)
 
@@ -100,21 +99,6 @@ _CLIENT = AppendOrigin.CLIENT
 _REPLICATION = AppendOrigin.REPLICATION
 _TRANSACTIONAL_BIT = batch_format.TRANSACTIONAL_BIT
 _CODEC_LAST = batch_format.CODEC_LAST
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogStatistics:
-    """Figures of a partition's local log."""
-
-    start_offset: int
-    end_offset: int
-    last_stable_offset: int
-    recovery_point: int
-    size_bytes: int
-    segment_count: int
-    producer_count: int
-    open_transaction_count: int
-    deleted_file_count: int
 
 
 class LocalLog:
@@ -151,21 +135,17 @@ class LocalLog:
         self.on_segment_closed: Callable[[LogSegment], None] | None = None
         # Called when this log can no longer trust its disk; may come from a worker thread.
         self.on_failure: Callable[[DiskError], None] | None = None
+        self.clock = clock
         self._last_flush_s = clock.monotonic_s()
-        self._clock = clock
         self._segments = SegmentList(directory, loaded.segments, config=config, clock=clock)
-        self._failure: DiskError | None = None
+        # The error that stopped this log; None while it works.
+        self.failure: DiskError | None = None
         self._names_unsynced = True
         self._flush_lock = threading.Lock()
         self._recovery_point = RecoveryPoint()
         self._end_offset = loaded.end_offset
         # The row of the last clean stop, if the next one may write it again.
         self._as_resumed = self._state() if loaded.report.was_resumed else None
-
-    @property
-    def clock(self) -> Clock:
-        """The clock for all times of this log."""
-        return self._clock
 
     # --- where things are ----------------------------------------------------------------------
 
@@ -227,25 +207,12 @@ class LocalLog:
 
         By monotonic time: a wall clock that is set back delays no flush.
         """
-        unflushed = self._end_offset - self.recovery_point
-        if unflushed <= 0:
+        unflushed_count = self.unflushed_record_count
+        if unflushed_count <= 0:
             return False
-        if unflushed >= self.config.flush_messages:
+        if unflushed_count >= self.config.flush_messages:
             return True
         return (now_s - self._last_flush_s) * 1000 >= self.config.flush_ms
-
-    def statistics(self) -> LogStatistics:
-        return LogStatistics(
-            start_offset=self.start_offset,
-            end_offset=self._end_offset,
-            last_stable_offset=self.last_stable_offset,
-            recovery_point=self.recovery_point,
-            size_bytes=self.size_bytes,
-            segment_count=len(self.segments),
-            producer_count=len(self.producers.entries),
-            open_transaction_count=self.producers.open_transaction_count,
-            deleted_file_count=self._segments.deleted_file_count,
-        )
 
     def update_config(self, config: LogConfig) -> None:
         """Takes over a changed topic configuration, for the active segment too."""
@@ -298,11 +265,6 @@ class LocalLog:
         opened._recovery_point.offset = min(synced_end, opened.end_offset)
         return opened
 
-    @property
-    def failure(self) -> DiskError | None:
-        """The error that stopped this log; None while it works."""
-        return self._failure
-
     def drop_callbacks(self) -> None:
         """Drops all callbacks: their cycle of references keeps deleted files open until a GC.
 
@@ -313,17 +275,17 @@ class LocalLog:
 
     def stop(self, error: DiskError) -> None:
         """Refuses everything from now on, with `error` for the reason. Thread-safe."""
-        if self._failure is None:
-            self._failure = error
+        if self.failure is None:
+            self.failure = error
 
     def abandon(self) -> None:
         """Closes the files of a stopped log without a sync, because the log is opened again."""
-        assert self._failure is not None, self
+        assert self.failure is not None, self
         for segment in self.segments:
             segment.forget_indexes()
 
     def _stopped(self) -> DiskError:
-        return DiskError(f"{self.topic_partition} is stopped: {self._failure}")
+        return DiskError(f"{self.topic_partition} is stopped: {self.failure}")
 
     def _fail(self, error: DiskError) -> None:
         """Stops for good, and notifies the owner of the folder."""
@@ -354,7 +316,7 @@ class LocalLog:
         """
         # The hot path. It is one long function because a batch of 16 KiB has 15 us in all, of which
         # the write takes most, and each call costs a hundredth of that.
-        if self._failure is not None:
+        if self.failure is not None:
             raise self._stopped()
         if origin is _REPLICATION:
             return self._append_replicated(records)
@@ -417,7 +379,7 @@ class LocalLog:
                     )
         elif is_transactional and marker is None:
             raise InvalidRecords("transactional batch without a producer id")
-        now_ms = self._clock.now_ms()
+        now_ms = self.clock.now_ms()
         log_append_time_ms = NO_TIMESTAMP
         if config.message_timestamp_type is TimestampType.LOG_APPEND_TIME:
             max_timestamp_ms = log_append_time_ms = now_ms
@@ -601,7 +563,7 @@ class LocalLog:
         never compacted are not skipped: they are an error.
         Raises OffsetOutOfRange outside [start_offset, end_offset], CorruptFile, DiskError.
         """
-        if self._failure is not None:
+        if self.failure is not None:
             raise self._stopped()
         segments = self._segments
         if not segments.start_offset <= offset <= self._end_offset:
@@ -646,18 +608,42 @@ class LocalLog:
 
         Exact to the record: decompresses a batch, so large ones belong in a worker thread.
         """
-        return self._segments.find_timestamp(timestamp_ms, start_offset)
+        for segment in self._segments.from_offset(start_offset):
+            if segment.max_timestamp_ms >= timestamp_ms:
+                found = segment.find_timestamp(timestamp_ms, start_offset)
+                if found is not None:
+                    return found
+        return None
 
     def max_timestamp(self, *, start_offset: int = 0) -> TimestampOffset | None:
         """The first record with the highest timestamp of those at or after `start_offset`.
 
         None without timestamps. As `find_timestamp`, this belongs in a worker thread.
         """
-        return self._segments.find_max_timestamp(start_offset)
+        best: TimestampOffset | None = None
+        # The first of equals comes first. A compacted segment may no longer hold the record that
+        # gave it its time; then another segment's record may be later.
+        segments = self._segments.from_offset(start_offset)
+        for segment in sorted(segments, key=lambda s: s.max_timestamp_ms, reverse=True):
+            if best is not None and segment.max_timestamp_ms <= best.timestamp_ms:
+                break
+            found = segment.find_max_timestamp(start_offset)
+            if found is not None and (best is None or found.timestamp_ms > best.timestamp_ms):
+                best = found
+        return best
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
         """The aborted transactions that have records in [start_offset, end_offset)."""
-        return self._segments.aborted_transactions(start_offset, end_offset)
+        aborted = []
+        for segment in self._segments.from_offset(start_offset):
+            for entry in segment.txn_index.entries:
+                if entry.last_offset >= start_offset and entry.first_offset < end_offset:
+                    aborted.append(entry)
+                # Everything before this offset was decided when the entry was written, so later
+                # entries cannot reach back behind it.
+                if entry.last_stable_offset >= end_offset:
+                    return aborted
+        return aborted
 
     # --- segments --------------------------------------------------------------------------------
 
@@ -666,7 +652,7 @@ class LocalLog:
 
         Does not sync: the closed segment is durable after the next `flush`.
         """
-        if self._failure is not None:
+        if self.failure is not None:
             raise self._stopped()
         closed = self._segments.active
         if closed.size_bytes == 0 and closed.base_offset == self._end_offset:
@@ -724,7 +710,7 @@ class LocalLog:
         process only had no descriptor left to sync with. A log that is stopped is not synced.
         """
         with self._flush_lock:
-            if self._failure is not None:
+            if self.failure is not None:
                 # The next fsync would be called a success, see below.
                 raise self._stopped()
             # Read before the sync: records appended meanwhile belong to the next flush.
@@ -752,11 +738,11 @@ class LocalLog:
                 self._names_unsynced = True
                 raise
             self._recovery_point.raise_to(end_offset, cut_count=cut_count)
-            self._last_flush_s = self._clock.monotonic_s()
+            self._last_flush_s = self.clock.monotonic_s()
 
     def write_epochs(self) -> None:
         """Writes leader epochs that are only in memory. Blocks; thread-safe. Raises DiskError."""
-        if self._failure is not None or not self.leader_epochs.is_unwritten:
+        if self.failure is not None or not self.leader_epochs.is_unwritten:
             return
         try:
             self.leader_epochs.write(sync=False)
@@ -783,7 +769,7 @@ class LocalLog:
         try:
             segment = self._segments.replace(sources, opened, facts)
         except StorageError as error:
-            self._failure = DiskError(f"a cleaned segment is half swapped in: {error}")
+            self.failure = DiskError(f"a cleaned segment is half swapped in: {error}")
             raise
         self._names_unsynced = True
         return segment
@@ -793,7 +779,7 @@ class LocalLog:
 
         Blocks for large files; thread-safe.
         """
-        return self._segments.purge_deleted(now_s)
+        return self._segments.trash.purge(now_s)
 
     def truncate_to(self, offset: int) -> None:
         """Drops every batch that ends at or after `offset`.
@@ -844,7 +830,7 @@ class LocalLog:
         self.producers.clear()
         if producer_snapshot is not None:
             self.producers.load_snapshot(producer_snapshot)
-        self._failure = None
+        self.failure = None
         self._write_snapshot(sync=False)
 
     def close(self) -> None:
@@ -853,7 +839,7 @@ class LocalLog:
         Raises DiskError: the files are closed, and the next start must not count as clean.
         """
         try:
-            if self._failure is not None:
+            if self.failure is not None:
                 raise self._stopped()
             # A broker has thousands of partitions, and few of them were written to since its start.
             if self._as_resumed != self._state():

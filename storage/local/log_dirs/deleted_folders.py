@@ -7,7 +7,6 @@ Such a folder is renamed at once, so that it is no log for the next start, and i
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from pathlib import Path
 
 from strandline.storage import files
@@ -15,17 +14,12 @@ from strandline.storage.errors import DiskError
 from strandline.storage.local.formats.names import DELETE_SUFFIX, put_aside
 
 
-@dataclass(frozen=True, slots=True)
-class _DeletedFolder:
-    path: Path
-    remove_at_s: float
-
-
 class DeletedFolders:
     """The deleted folders in all log folders of a broker. `purge` may run in a worker thread."""
 
     def __init__(self) -> None:
-        self._waiting: list[_DeletedFolder] = []
+        # When each folder may be removed, by monotonic time.
+        self._remove_at_s: dict[Path, float] = {}
 
     def put(self, path: Path, *, remove_at_s: float) -> None:
         """Renames the folder durably and adds it. Blocks. Raises DiskError."""
@@ -35,23 +29,23 @@ class DeletedFolders:
 
     def add(self, path: Path, *, remove_at_s: float) -> None:
         """Adds a folder that is renamed already."""
-        self._waiting.append(_DeletedFolder(path, remove_at_s))
+        self._remove_at_s[path] = remove_at_s
 
     def purge(self, now_s: float, *, within: Collection[Path]) -> tuple[int, DiskError | None]:
-        """Removes what has waited long enough and lies in these log folders, each of which must be
-        there: a folder that is gone counts as removed. How many, and the first error.
+        """Removes folders of these log folders whose delay is over: their count, the first error.
 
-        What cannot be removed is tried again and holds nothing else back.
+        The log folders must be there: a folder that is gone counts as removed. One that cannot be
+        removed is tried again, and delays no other.
         """
         count, first_error = 0, None
-        for folder in list(self._waiting):
-            if folder.remove_at_s > now_s or folder.path.parent not in within:
+        for path, remove_at_s in list(self._remove_at_s.items()):
+            if remove_at_s > now_s or path.parent not in within:
                 continue
             try:
-                files.remove_tree(folder.path)
+                files.remove_tree(path)
             except DiskError as error:
                 first_error = first_error or error
             else:
-                self._waiting.remove(folder)
+                del self._remove_at_s[path]
                 count += 1
         return count, first_error

@@ -125,15 +125,6 @@ class LogDirs:
             for key, offset in directory.log_starts.items()
         }
 
-    @property
-    def high_watermarks(self) -> dict[TopicPartition, int]:
-        """High watermarks as the checkpoints had them when the folders were opened."""
-        return {
-            key: offset
-            for directory in self.directories
-            for key, offset in directory.high_watermarks.items()
-        }
-
     def load(
         self,
         config_for: ConfigFor,
@@ -453,13 +444,9 @@ class LogDirs:
                         directory.note_late(error)
         return frozenset(failed)
 
-    def close(
-        self,
-        log_starts: Mapping[TopicPartition, int] | None = None,
-        high_watermarks: Mapping[TopicPartition, int] | None = None,
-    ) -> None:
-        """Closes every log, writes the clean-shutdown mark where all succeeded, and unlocks."""
-        self.finish(log_starts or {}, high_watermarks or {})
+    def close(self) -> None:
+        """`finish` and `unlock`, with the log starts of the logs themselves."""
+        self.finish({}, {})
         self.unlock()
 
     def finish(
@@ -467,7 +454,10 @@ class LogDirs:
         log_starts: Mapping[TopicPartition, int],
         high_watermarks: Mapping[TopicPartition, int],
     ) -> None:
-        """`close` without the unlock: no other process may have the folders yet."""
+        """Closes every log, and writes the clean-shutdown mark where all succeeded.
+
+        The folders stay locked: no other process may use them yet.
+        """
         rows: dict[LogDir, list[ClosedLog]] = {}
         for directory in self.directories:
             rows[directory] = []

@@ -78,22 +78,14 @@ class LogMove:
 
     def __init__(self, source: LocalLog, target: Path, *, clock: Clock) -> None:
         """`target` is the folder of the copy, which does not exist yet or is an unfinished one."""
-        self._source = source
-        self._target = target
+        self.source = source
+        self.target = target
         self._clock = clock
         self._copy: LocalLog | None = None
         self._cut_count = source.cut_count
         # Every segment whose batches are in the copy, by base offset.
         self._copied: dict[int, LogSegment] = {}
         self.cancelled = False
-
-    @property
-    def source(self) -> LocalLog:
-        return self._source
-
-    @property
-    def target(self) -> Path:
-        return self._target
 
     @property
     def copy(self) -> LocalLog:
@@ -110,7 +102,7 @@ class LogMove:
     @property
     def offset_lag(self) -> int:
         """How many offsets the copy is behind."""
-        source = self._source
+        source = self.source
         if self._copy is not None:
             return source.end_offset - self._copy.end_offset
         ends = [segment.end_offset for segment in self._copied.values()]
@@ -120,20 +112,18 @@ class LogMove:
 
     def prepare(self) -> None:
         """Step 1. Raises DiskError."""
-        if diverged_records.is_any(self._source.directory):
-            raise DiskError(
-                f"records of {self._source.directory} are set aside and come back first"
-            )
-        if self._target.exists() and not is_unfinished(self._target):
-            raise DiskError(f"{self._target} exists already")
-        if missing_folder_mark.is_marked(self._source.directory):
-            raise DiskError(f"what the archive has of {self._source.directory} is not known yet")
-        if not self._target.exists():
-            made = self._target.with_name(put_aside(self._target.name, DELETE_SUFFIX))
+        if diverged_records.is_any(self.source.directory):
+            raise DiskError(f"records of {self.source.directory} are set aside and come back first")
+        if self.target.exists() and not is_unfinished(self.target):
+            raise DiskError(f"{self.target} exists already")
+        if missing_folder_mark.is_marked(self.source.directory):
+            raise DiskError(f"what the archive has of {self.source.directory} is not known yet")
+        if not self.target.exists():
+            made = self.target.with_name(put_aside(self.target.name, DELETE_SUFFIX))
             files.make_directory(made)
             files.write_atomically(made / MOVING_MARK, f"{_MARK_VERSION}\n".encode())
-            files.rename(made, self._target)
-        checkpoint.write_topic_id(self._target, self._source.topic_id)
+            files.rename(made, self.target)
+        checkpoint.write_topic_id(self.target, self.source.topic_id)
 
     def copy_closed(self, segments: Sequence[LogSegment]) -> None:
         """Step 2, after a roll. Raises SourceChanged, DiskError."""
@@ -142,11 +132,11 @@ class LogMove:
             if self.cancelled:
                 return
             self._copy_segment(segment)
-        starts = self._source.leader_epochs.starts
-        end_offset = segments[-1].end_offset if segments else self._source.start_offset
+        starts = self.source.leader_epochs.starts
+        end_offset = segments[-1].end_offset if segments else self.source.start_offset
         kept = [start for start in starts if start.start_offset < end_offset or not segments]
-        checkpoint.write_epochs(self._target / checkpoint.LEADER_EPOCHS, kept, sync=True)
-        files.sync_directory(self._target)
+        checkpoint.write_epochs(self.target / checkpoint.LEADER_EPOCHS, kept, sync=True)
+        files.sync_directory(self.target)
 
     def _remove_others(self, segments: Sequence[LogSegment]) -> None:
         """Removes files of an earlier attempt that the original has not, or not like this."""
@@ -156,9 +146,9 @@ class LogMove:
             for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)
         }
         try:
-            found = list(self._target.iterdir())
+            found = list(self.target.iterdir())
         except OSError as error:
-            raise DiskError(f"cannot list {self._target}: {error.strerror}") from error
+            raise DiskError(f"cannot list {self.target}: {error.strerror}") from error
         for path in found:
             if path.name not in {*kept, MOVING_MARK, checkpoint.PARTITION_METADATA}:
                 files.remove(path)
@@ -169,7 +159,7 @@ class LogMove:
         others = [file_name(base, suffix) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX)]
         optional = [file_name(base, TXN_INDEX_SUFFIX), file_name(end, SNAPSHOT_SUFFIX)]
         for name in [*others, *optional]:
-            original = self._source.directory / name
+            original = self.source.directory / name
             try:
                 content = original.read_bytes()
             except FileNotFoundError:
@@ -178,12 +168,12 @@ class LogMove:
                 continue
             except OSError as error:
                 raise DiskError(f"cannot read {original}: {error.strerror}") from error
-            files.write_atomically(self._target / name, content)
+            files.write_atomically(self.target / name, content)
         self._copied[base] = segment
 
     def _copy_bytes(self, segment: LogSegment) -> None:
         """Copies the batches from the open file: retention may have renamed it."""
-        path = self._target / file_name(segment.base_offset, LOG_SUFFIX)
+        path = self.target / file_name(segment.base_offset, LOG_SUFFIX)
         position, size_bytes = 0, segment.size_bytes
         try:
             if self._has_copied(segment, path):
@@ -221,12 +211,12 @@ class LogMove:
     def open_copy(self, end_offset: int) -> None:
         """Step 3; `end_offset` is the end of what was copied. Raises DiskError."""
         opened = LocalLog.open(
-            self._target,
-            topic_partition=self._source.topic_partition,
-            topic_id=self._source.topic_id,
+            self.target,
+            topic_partition=self.source.topic_partition,
+            topic_id=self.source.topic_id,
             # Cut where the original is cut, and nowhere else.
             config=replace(
-                self._source.config,
+                self.source.config,
                 segment_bytes=2**31 - 1,
                 segment_ms=LONG_MAX,
                 segment_jitter_ms=0,
@@ -238,7 +228,7 @@ class LogMove:
         )
         if opened.end_offset != end_offset or opened.recovery_report.problems:
             raise DiskError(
-                f"{self._target}: the copy ends at {opened.end_offset}, not {end_offset}"
+                f"{self.target}: the copy ends at {opened.end_offset}, not {end_offset}"
             )
         opened.roll()
         self._copy = opened
@@ -250,7 +240,7 @@ class LogMove:
 
         Cuts the copy where the original is cut.
         """
-        source, copy = self._source, self.copy
+        source, copy = self.source, self.copy
         if source.cut_count != self._cut_count:
             raise SourceChanged(f"{source.topic_partition} was cut while it was copied")
         while (offset := copy.end_offset) < source.end_offset:
@@ -288,7 +278,7 @@ class LogMove:
         the log. The owner must use it from this call on, without waiting for anything in between.
         Raises SourceChanged, DiskError: the original is still the log.
         """
-        source, copy = self._source, self.copy
+        source, copy = self.source, self.copy
         while (piece := self.next_piece()) is not None:
             self.append(piece)
         for segment in source.segments:
@@ -300,7 +290,7 @@ class LogMove:
         if not is_synced:
             copy.flush()
         content = f"{_MARK_VERSION}\n{log_start_offset}\n".encode()
-        files.write_atomically(self._target / MOVED_MARK, content, sync=False)
+        files.write_atomically(self.target / MOVED_MARK, content, sync=False)
         return copy
 
     def abandon(self) -> None:
@@ -308,7 +298,7 @@ class LogMove:
         if self._copy is not None:
             for segment in self._copy.segments:
                 segment.close()
-        remove_copy(self._target)
+        remove_copy(self.target)
 
 
 # --- what a start finds --------------------------------------------------------------------------

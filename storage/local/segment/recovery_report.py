@@ -18,17 +18,13 @@ class RecoveryReport:
     was_resumed: bool = False
     segments_checked: int = 0
     batches_checked: int = 0
+    # After kill -9 that is an unacknowledged torn tail at most.
     bytes_cut: int = 0
     segments_removed: int = 0
     indexes_rebuilt: int = 0
     files_removed: int = 0
     producer_batches_replayed: int = 0
     problems: list[str] = field(default_factory=list)
-
-    @property
-    def lost_data(self) -> bool:
-        """Whether bytes were cut; after kill -9 that is an unacknowledged torn tail at most."""
-        return self.bytes_cut > 0
 
     def note_problem(self, directory: Path, text: str) -> None:
         """Adds a problem, and logs it."""

@@ -375,10 +375,6 @@ class LogSegment:
                 OPEN_SEALED.add(self)
         return file
 
-    @property
-    def has_open_file(self) -> bool:
-        return self._file is not None
-
     def give_up_file(self) -> None:
         """See OpenSegments. Its readers keep the file until they are done."""
         self._file = None
@@ -746,9 +742,9 @@ class LogSegment:
     def _read_at(self, position: int, length: int) -> bytes:
         return (self._file or self._reopened()).read_at(position, length)
 
-    def scan(self, position: int = 0, *, verify_crc: bool = False) -> Iterator[Batch]:
+    def scan(self, position: int = 0) -> Iterator[Batch]:
         """The batches from a border to the end, with their headers. Raises CorruptRecords."""
-        return walk_file(self.file().read_at, position, self.size_bytes, verify_crc=verify_crc)
+        return walk_file(self.file().read_at, position, self.size_bytes)
 
     # --- by time -----------------------------------------------------------------------------
 

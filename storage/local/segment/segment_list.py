@@ -33,7 +33,6 @@ from strandline.storage.local.segment import swap
 from strandline.storage.local.segment.cleaned_segment import CleanedFacts
 from strandline.storage.local.segment.segment import BatchPosition, LogSegment
 from strandline.storage.local.segment.trash import Trash
-from strandline.storage.model import AbortedTransaction, TimestampOffset
 
 
 class SegmentList:
@@ -45,7 +44,7 @@ class SegmentList:
         self._directory = directory
         self._config = config
         self._clock = clock
-        self._trash = Trash()
+        self.trash = Trash()
         # Grows whenever a segment comes or goes.
         self.change_count = 0
         self._set(segments)
@@ -68,60 +67,12 @@ class SegmentList:
             self._counted = counted
         return counted[1] + segments[-1].size_bytes
 
-    @property
-    def deleted_file_count(self) -> int:
-        """How many files wait to be unlinked."""
-        return len(self._trash)
-
-    # --- finding -----------------------------------------------------------------------------
-
     def from_offset(self, offset: int) -> Sequence[LogSegment]:
         """The segment that holds `offset`, and those behind it."""
         segments, bases = self._by_base
         if offset >= bases[-1]:
             return segments[-1:]
         return segments[max(0, bisect_right(bases, offset) - 1) :]
-
-    def find_timestamp(self, timestamp_ms: int, start_offset: int) -> TimestampOffset | None:
-        """The first record at or after both."""
-        for segment in self.from_offset(start_offset):
-            if segment.max_timestamp_ms >= timestamp_ms:
-                found = segment.find_timestamp(timestamp_ms, start_offset)
-                if found is not None:
-                    return found
-        return None
-
-    def find_max_timestamp(self, start_offset: int) -> TimestampOffset | None:
-        """The first record at or after `start_offset` with the highest timestamp of those.
-
-        None without timestamps.
-        """
-        best: TimestampOffset | None = None
-        # The first of equals comes first. A compacted segment may no longer hold the record that
-        # gave it its time; then another one's may be later.
-        segments = self.from_offset(start_offset)
-        for segment in sorted(segments, key=lambda s: s.max_timestamp_ms, reverse=True):
-            if best is not None and segment.max_timestamp_ms <= best.timestamp_ms:
-                break
-            found = segment.find_max_timestamp(start_offset)
-            if found is not None and (best is None or found.timestamp_ms > best.timestamp_ms):
-                best = found
-        return best
-
-    def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """The aborted transactions that have records in [start_offset, end_offset)."""
-        aborted = []
-        for segment in self.from_offset(start_offset):
-            for entry in segment.txn_index.entries:
-                if entry.last_offset >= start_offset and entry.first_offset < end_offset:
-                    aborted.append(entry)
-                # Everything before this offset was decided when the entry was written, so later
-                # entries cannot reach back behind it.
-                if entry.last_stable_offset >= end_offset:
-                    return aborted
-        return aborted
-
-    # --- changing ----------------------------------------------------------------------------
 
     def update_config(self, config: LogConfig) -> None:
         """Takes over a changed topic configuration, for the active segment too."""
@@ -197,11 +148,7 @@ class SegmentList:
             names.append(file_name(segment.base_offset, SNAPSHOT_SUFFIX))
         unlink_at_s = self._clock.monotonic_s() + self._config.file_delete_delay_ms / 1000
         for name in names:
-            self._trash.put(self._directory / name, unlink_at_s=unlink_at_s)
-
-    def purge_deleted(self, now_s: float) -> int:
-        """Unlinks files whose delay is over, and returns how many. Blocks; thread-safe."""
-        return self._trash.purge(now_s)
+            self.trash.put(self._directory / name, unlink_at_s=unlink_at_s)
 
     def sync(self, recovery_point: int) -> None:
         """fsync of segments that are not durable yet. Blocks; thread-safe. Raises DiskError."""

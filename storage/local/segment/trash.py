@@ -12,7 +12,6 @@ that time would keep the disk full for a year.
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
 from pathlib import Path
 
 from strandline.storage import files
@@ -20,21 +19,13 @@ from strandline.storage import files
 DELETED_SUFFIX = ".deleted"
 
 
-@dataclass(frozen=True, slots=True)
-class _Waiting:
-    path: Path
-    unlink_at_s: float
-
-
 class Trash:
-    """One log's removed files. `purge` may run in a worker thread."""
+    """Removed files of one log. `purge` may run in a worker thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._waiting: list[_Waiting] = []
-
-    def __len__(self) -> int:
-        return len(self._waiting)
+        # When each file may be unlinked, by monotonic time.
+        self._unlink_at_s: dict[Path, float] = {}
 
     def put(self, path: Path, *, unlink_at_s: float) -> None:
         """Renames a file, to be unlinked later; one that is not there is fine. Raises DiskError."""
@@ -43,13 +34,12 @@ class Trash:
         with self._lock:
             target = self._free_name(path)
             files.rename(path, target, sync=False)
-            self._waiting.append(_Waiting(target, unlink_at_s))
+            self._unlink_at_s[target] = unlink_at_s
 
     def _free_name(self, path: Path) -> Path:
-        taken = {file.path for file in self._waiting}
         target = path.with_name(path.name + DELETED_SUFFIX)
         number = 2
-        while target in taken:
+        while target in self._unlink_at_s:
             target = path.with_name(f"{path.name}.{number}{DELETED_SUFFIX}")
             number += 1
         return target
@@ -61,14 +51,9 @@ class Trash:
         the remaining files wait for the next call.
         """
         with self._lock:
-            due = [file for file in self._waiting if file.unlink_at_s <= now_s]
-        count = 0
-        try:
-            for file in due:
-                files.remove(file.path)
-                count += 1
-        finally:
-            gone = set(due[:count])
+            due = [path for path, due_s in self._unlink_at_s.items() if due_s <= now_s]
+        for path in due:
+            files.remove(path)
             with self._lock:
-                self._waiting = [file for file in self._waiting if file not in gone]
-        return count
+                self._unlink_at_s.pop(path, None)
+        return len(due)

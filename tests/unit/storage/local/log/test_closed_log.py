@@ -110,7 +110,7 @@ def _state(log: LocalLog) -> dict[str, object]:
         "segments": segments,
         "epochs": log.leader_epochs.starts,
         "producers": log.producers.encode_snapshot(),
-        "statistics": log.statistics(),
+        "offsets": (log.start_offset, log.last_stable_offset, log.end_offset, log.size_bytes),
         "recovery point": log.recovery_point,
         "log start": log.log_start_offset,
         "content": read_bytes(log, bytes_max=1 << 30),

@@ -107,7 +107,7 @@ def test_a_new_log_has_nothing_of_a_deleted_one_with_its_name_after_a_kill(
     kill(dirs)
 
     again = open_dirs(tmp_path)
-    assert (again.log_start_offsets, again.high_watermarks) == ({}, {})
+    assert again.log_start_offsets == again.directories[0].high_watermarks == {}
     opened = load_all(again)[T0]
     assert (opened.log_start_offset, opened.end_offset) == (0, 30)
     assert again.cleaned_offset(opened) is None

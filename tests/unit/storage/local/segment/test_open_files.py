@@ -45,5 +45,7 @@ def test_who_reads_a_segment_keeps_its_file(tmp_path: Path, two_at_most: OpenSeg
     before = first.read()
     for segment in again.segments[1:]:
         _piece(again, segment.base_offset)
-    assert not again.segments[0].has_open_file
+    assert _open_logs(tmp_path) == 4, "two segments, the active one, and the reader's"
     assert first.read() == before
+    del first
+    assert _open_logs(tmp_path) == 3, "its segment had given up the file"

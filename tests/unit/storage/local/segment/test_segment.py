@@ -103,7 +103,7 @@ def test_after_an_unclean_stop_what_lies_behind_the_recovery_point_is_checked_at
     damaged.write_bytes(content)
     again = open_log(tmp_path, recovery_point=recovery_point, clean_shutdown=False)
     assert again.recovery_report.segments_checked == 2
-    assert again.recovery_report.lost_data
+    assert again.recovery_report.bytes_cut > 0
     assert [segment.is_opened for segment in again.segments] == [False, False, True, True]
 
 
