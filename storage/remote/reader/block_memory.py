@@ -8,8 +8,7 @@ in size, can reuse the same block.
 from __future__ import annotations
 
 import mmap
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 MEMORY_UNIT_BYTES = 1024 * 1024
 LARGE_MEMORY_UNIT_BYTES = 2 * 1024 * 1024
@@ -17,21 +16,9 @@ LARGE_MEMORY_UNIT_BYTES = 2 * 1024 * 1024
 SPARES_MAX = 4
 
 
-class BlockMemory:
-    """One mapping, private to this process."""
-
-    __slots__ = ("mapping",)
-
-    def __init__(self, size_bytes: int) -> None:
-        """At least `size_bytes`. Raises OSError if there is no memory left."""
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-        self.mapping = mmap.mmap(-1, rounded(size_bytes), flags=flags)
-
-    def __len__(self) -> int:
-        return len(self.mapping)
-
-    def __repr__(self) -> str:
-        return f"<BlockMemory bytes={len(self)}>"
+def map_memory(size_bytes: int) -> mmap.mmap:
+    """A private mapping of at least `size_bytes`. Raises OSError if there is no memory left."""
+    return mmap.mmap(-1, rounded(size_bytes), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
 def rounded(size_bytes: int) -> int:
@@ -43,9 +30,7 @@ def rounded(size_bytes: int) -> int:
     return -(-size_bytes // unit_bytes) * unit_bytes
 
 
-def best_fit(
-    spares: Sequence[BlockMemory] | deque[BlockMemory], size_bytes: int, *, bytes_max: int
-) -> int | None:
+def best_fit(spares: Iterable[mmap.mmap], size_bytes: int, *, bytes_max: int) -> int | None:
     """Index of the smallest spare that fits without much waste; None if there is none.
 
     It is at most `bytes_max` large, unless a fresh one would be no smaller.

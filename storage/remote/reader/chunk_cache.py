@@ -22,6 +22,7 @@ from __future__ import annotations
 import bisect
 import ctypes
 import itertools
+import mmap
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable
@@ -32,8 +33,8 @@ from strandline.storage.files import FileRange
 from strandline.storage.model import Offset, Position
 from strandline.storage.remote.reader.block_memory import (
     SPARES_MAX,
-    BlockMemory,
     best_fit,
+    map_memory,
     rounded,
 )
 from strandline.storage.remote.segment.batch_index import BatchIndex, index_batches
@@ -52,7 +53,7 @@ class Block:
     """Memory for one chunk; the views of `view` keep `memory` alive beyond this object."""
 
     view: memoryview
-    memory: BlockMemory
+    memory: mmap.mmap
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +228,7 @@ class ChunkCache:
     def clear(self) -> None:
         self._chunks.clear()
 
-    def _make_room(self, size_bytes: int, *, is_guess: bool, now_s: float) -> bool:
+    def _make_room(self, size_bytes: int, *, is_prefetch: bool, now_s: float) -> bool:
         """Evicts until `size_bytes` are free; False if that is not possible now.
 
         A chunk larger than the whole bound is admitted when no other is live: one batch may be
@@ -236,20 +237,20 @@ class ChunkCache:
         while len(self._chunks) >= CHUNKS_MAX or (
             self.live_bytes + size_bytes > self.bytes_max and self._live_bytes > 0
         ):
-            victim = self._find_victim(is_guess=is_guess, now_s=now_s)
+            victim = self._find_victim(is_prefetch=is_prefetch, now_s=now_s)
             if victim is None:
                 return False
             del self._chunks[victim]
             self.evicted_count += 1
         return True
 
-    def _find_victim(self, *, is_guess: bool, now_s: float) -> ChunkKey | None:
+    def _find_victim(self, *, is_prefetch: bool, now_s: float) -> ChunkKey | None:
         free = [(key, chunk) for key, chunk in self._chunks.items() if not chunk.is_pinned]
         for key, chunk in free:
             if chunk.is_used_up:
                 return key
         for key, chunk in free:
-            if not is_guess or now_s - chunk.last_used_s > IDLE_S:
+            if not is_prefetch or now_s - chunk.last_used_s > IDLE_S:
                 return key
         return None
 
@@ -267,18 +268,18 @@ class ChunkMemory(ChunkCache):
     def __init__(self, bytes_max: int, *, on_free: Callable[[], None]) -> None:
         super().__init__(bytes_max, on_free=on_free)
         # Memory of released blocks; a deque, because blocks are released in any thread.
-        self._freed: deque[BlockMemory] = deque()
-        self._spares: deque[BlockMemory] = deque(maxlen=SPARES_MAX)
+        self._freed: deque[mmap.mmap] = deque()
+        self._spares: deque[mmap.mmap] = deque(maxlen=SPARES_MAX)
 
-    def reserve(self, size_bytes: int, *, is_guess: bool, now_s: float) -> Block | None:
+    def reserve(self, size_bytes: int, *, is_prefetch: bool, now_s: float) -> Block | None:
         """A writable block of `size_bytes`; None if that much cannot be freed now."""
-        if not self._make_room(rounded(size_bytes), is_guess=is_guess, now_s=now_s):
+        if not self._make_room(rounded(size_bytes), is_prefetch=is_prefetch, now_s=now_s):
             return None
-        memory = self._take_spare(size_bytes) or BlockMemory(size_bytes)
+        memory = self._take_spare(size_bytes) or map_memory(size_bytes)
         self._live_bytes += len(memory)
         # Views hold the array and not the memory, so the array is collected with the last view and
         # the memory can be reused.
-        array = (ctypes.c_char * len(memory)).from_buffer(memory.mapping)
+        array = (ctypes.c_char * len(memory)).from_buffer(memory)
         weakref.finalize(array, self._release, memory).atexit = False
         return Block(memoryview(array).cast("B")[:size_bytes], memory)
 
@@ -286,7 +287,7 @@ class ChunkMemory(ChunkCache):
         super().clear()
         self._spares.clear()
 
-    def _release(self, memory: BlockMemory) -> None:
+    def _release(self, memory: mmap.mmap) -> None:
         self._freed.append(memory)
         self._on_free()
 
@@ -296,7 +297,7 @@ class ChunkMemory(ChunkCache):
             self._live_bytes -= len(memory)
             self._spares.append(memory)
 
-    def _take_spare(self, size_bytes: int) -> BlockMemory | None:
+    def _take_spare(self, size_bytes: int) -> mmap.mmap | None:
         room_bytes = self.bytes_max - self._live_bytes
         index = best_fit(self._spares, size_bytes, bytes_max=room_bytes)
         if index is None:

@@ -14,7 +14,7 @@ from strandline.storage.errors import CorruptRecords, ObjectCorrupt
 from strandline.storage.model import Offset
 from strandline.storage.remote.object_store.interface import ObjectStore
 from strandline.storage.remote.reader.chunk_cache import Block, Chunk, MemoryChunk
-from strandline.storage.remote.reader.corruption_log import corruption_log
+from strandline.storage.remote.reader.corruption_log import log_corrupt_chunk
 from strandline.storage.remote.reader.disk_chunk_cache import DiskChunkCache
 from strandline.storage.remote.segment.index import ChunkKey
 
@@ -29,39 +29,38 @@ class Fetched:
     view: memoryview | None = None
 
 
-class MemoryFetch:
-    """Fetches a chunk into a block of memory and checks it. Blocks."""
+def fetch_to_memory(
+    store: ObjectStore,
+    disk: DiskChunkCache | None,
+    key: ChunkKey,
+    base_offset: Offset,
+    place: object,
+) -> Fetched:
+    """Fetches a chunk into the block `place` and checks it. Blocks.
 
-    def __init__(self, store: ObjectStore, disk: DiskChunkCache | None) -> None:
-        self._store = store
-        self._disk = disk
-
-    def __call__(self, key: ChunkKey, base_offset: Offset, place: object) -> Fetched:
-        """Returns the chunk, in the block `place`.
-
-        Raises ObjectCorrupt if two downloads had wrong CRCs, and as `ObjectStore.get_into`.
-        """
-        assert isinstance(place, Block), place
-        block = place.view
-        corrupt_count = 0
-        if self._disk is not None and self._disk.load(key, block):
-            try:
-                chunk = MemoryChunk.check(key, block, base_offset=base_offset)
-                return Fetched(chunk, is_from_disk=True)
-            except CorruptRecords as error:
-                corrupt_count += 1
-                corruption_log.tell(key, "disk cache", error)
-                self._disk.remove(key)
-        for _ in range(2):
-            self._store.get_into(key.log_key, block, start=key.position)
-            try:
-                chunk = MemoryChunk.check(key, block, base_offset=base_offset)
-            except CorruptRecords as error:
-                corrupt_count += 1
-                corruption_log.tell(key, "download", error)
-                # Keeps the text only: the error holds this frame, and with it the place.
-                last_error = str(error)
-            else:
-                return Fetched(chunk, corrupt_count=corrupt_count, view=block)
-        detail = f"bytes [{key.position}, {key.end_position}) twice: {last_error}"
-        raise ObjectCorrupt(key.log_key, "get", detail)
+    Raises ObjectCorrupt if two downloads had wrong CRCs, and as `ObjectStore.get_into`.
+    """
+    assert isinstance(place, Block), place
+    block = place.view
+    corrupt_count = 0
+    if disk is not None and disk.load(key, block):
+        try:
+            chunk = MemoryChunk.check(key, block, base_offset=base_offset)
+            return Fetched(chunk, is_from_disk=True)
+        except CorruptRecords as error:
+            corrupt_count += 1
+            log_corrupt_chunk(key, "disk cache", error)
+            disk.remove(key)
+    for _ in range(2):
+        store.get_into(key.log_key, block, start=key.position)
+        try:
+            chunk = MemoryChunk.check(key, block, base_offset=base_offset)
+        except CorruptRecords as error:
+            corrupt_count += 1
+            log_corrupt_chunk(key, "download", error)
+            # Keeps the text only: the error holds this frame, and with it the place.
+            last_error = str(error)
+        else:
+            return Fetched(chunk, corrupt_count=corrupt_count, view=block)
+    detail = f"bytes [{key.position}, {key.end_position}) twice: {last_error}"
+    raise ObjectCorrupt(key.log_key, "get", detail)

@@ -35,8 +35,9 @@ from strandline.storage.remote.manifest.entries import SegmentEntry
 from strandline.storage.remote.object_store.interface import ObjectStore
 from strandline.storage.remote.reader.chunk_cache import Chunk, RecordBytes
 from strandline.storage.remote.reader.config import ColdReaderConfig
-from strandline.storage.remote.reader.corruption_log import Unreadable, corruption_log
-from strandline.storage.remote.reader.downloads import ChunkDownloads, DownloadPace, open_disk_cache
+from strandline.storage.remote.reader.corruption_log import Unreadable, log_unreadable
+from strandline.storage.remote.reader.disk_chunk_cache import DiskChunkCache
+from strandline.storage.remote.reader.downloads import ChunkDownloads, DownloadPace
 from strandline.storage.remote.reader.prefetch import (
     READ_AHEAD_CHUNKS,
     READ_AHEAD_FIRST,
@@ -73,38 +74,26 @@ class ColdRead:
     size_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Stream:
-    """The state of a sequential consumer after its last read."""
+class _Stream(NamedTuple):
+    """The state of a sequential consumer after a read."""
 
-    # Number of chunks prefetched ahead of it.
+    reader: Reader
+    # Number of chunks prefetched ahead of it; 0 after a read that continues none.
     depth: int
+    # `reader.lost_prefetches` before its last prefetch: later losses are prefetched again.
+    lost_prefetches: int
     # The chunk that it is reading; None between two chunks. Only the key: a reference to the chunk
     # would keep its memory for a consumer that is gone.
-    key: ChunkKey | None
-    reader: Reader
-    # `reader.lost_guesses` before its last prefetch: later losses are prefetched again.
-    lost_guesses: int
+    key: ChunkKey | None = None
 
-    def is_ahead(self, entry: SegmentEntry, going_on: _Continuation) -> bool:
-        """Whether it is inside a chunk of `entry`, with all following chunks prefetched already."""
+    def is_ahead(self, entry: SegmentEntry, following: _Stream) -> bool:
+        """Whether it is inside a chunk of `entry`, with all chunks for `following` prefetched."""
         return (
             self.key is not None
             and self.key.log_key == entry.log_key
-            and self.depth == going_on.depth
-            and self.lost_guesses == going_on.lost_guesses
+            and self.depth == following.depth
+            and self.lost_prefetches == following.lost_prefetches
         )
-
-
-class _Continuation(NamedTuple):
-    """A read that continues an earlier one of its consumer."""
-
-    folder: str
-    reader: Reader
-    # Number of chunks to prefetch ahead of it; 0 for a read that continues none.
-    depth: int
-    # `reader.lost_guesses` before this read's prefetch.
-    lost_guesses: int
 
 
 class ColdReader:
@@ -121,6 +110,9 @@ class ColdReader:
     ) -> None:
         """Opens the disk cache, if there is one (blocking). Raises DiskError if that fails."""
         config = config or ColdReaderConfig()
+        disk = None
+        if config.disk_directory is not None and config.disk_bytes_max > 0:
+            disk = DiskChunkCache(config.disk_directory, config.disk_bytes_max)
         self._store = store
         self._executor = executor
         self._chunk_bytes = config.chunk_bytes
@@ -130,7 +122,7 @@ class ColdReader:
             executor,
             parallel_max=config.parallel_downloads_max,
             memory_bytes_max=config.memory_bytes_max,
-            disk=open_disk_cache(config.disk_directory, config.disk_bytes_max),
+            disk=disk,
             pace=pace,
         )
         self._cached_indexes = IndexCache(bytes_max=config.index_bytes_max)
@@ -160,7 +152,7 @@ class ColdReader:
         reason = Unreadable.of(error)
         if reason is not None:
             self._unreadable[reason] += 1
-            corruption_log.tell_unreadable(reason, error)
+            log_unreadable(reason, error)
 
     def close(self) -> None:
         """Fails waiting reads with TierUnavailable, drops all chunks, and stops prefetching."""
@@ -195,8 +187,8 @@ class ColdReader:
             self._ahead.look()
         folder = _folder(entry)
         stream = self._streams.get((folder, offset))
-        going_on = self._going_on(folder, stream)
-        is_ahead = stream is not None and stream.is_ahead(entry, going_on)
+        following = self._following(stream)
+        is_ahead = stream is not None and stream.is_ahead(entry, following)
         if stream is not None and is_ahead:
             found = self._read_on(folder, stream, offset, bytes_max, end_offset)
             if found is not None:
@@ -208,23 +200,27 @@ class ColdReader:
             self._downloads.counters.memory_hits += 1
             if not is_ahead:
                 self._ahead.soon(
-                    LookAhead(going_on.reader, index, number + 1, going_on.depth, next_entries)
+                    LookAhead(following.reader, index, number + 1, following.depth, next_entries)
                 )
         else:
             with waiting or nullcontext():
-                chunk, number = await self._wait_for_chunk(entry, offset, going_on, next_entries)
+                chunk, number = await self._wait_for_chunk(entry, offset, following, next_entries)
             if chunk is None:
                 return ColdRead(next_offset=entry.end_offset)
         followers = self._chunks_in_memory((entry, *next_entries), number + 1)
         result = self._collect(chunk, followers, offset, bytes_max=bytes_max, end_offset=end_offset)
-        self._remember_stream(going_on, result, chunk)
+        # The entry of this read's own start stays: other consumers may be at the same offset, and a
+        # fetch that timed out is repeated.
+        if len(result.buffers) == 1 and result.next_offset < chunk.end_offset:
+            following = following._replace(key=chunk.key)
+        self._place(folder, result.next_offset, following)
         return result
 
     async def _wait_for_chunk(
         self,
         entry: SegmentEntry,
         offset: Offset,
-        going_on: _Continuation,
+        following: _Stream,
         next_entries: Sequence[SegmentEntry],
     ) -> tuple[Chunk | None, int]:
         """The chunk with the first batch that ends above `offset`, and its number; None if
@@ -234,7 +230,9 @@ class ColdReader:
         number = index.chunk_for(offset)
         # Requests the wanted chunk first, or the prefetches would be ahead of it in the queue.
         wanted = self._request(index, number)
-        self._ahead.read(going_on.reader, index, number + 1, going_on.depth, next_entries)
+        self._ahead.read(
+            LookAhead(following.reader, index, number + 1, following.depth, next_entries)
+        )
         chunk = wanted if isinstance(wanted, Chunk) else await result_of(wanted)
         # A chunk may end before `offset` where compaction left a gap at its end.
         while chunk.end_offset <= offset:
@@ -328,8 +326,8 @@ class ColdReader:
 
     # --- consumers that read on --------------------------------------------------------------
 
-    def _going_on(self, folder: str, stream: _Stream | None) -> _Continuation:
-        """A read that starts where `stream` ended, at twice its prefetch depth; None: a first one.
+    def _following(self, stream: _Stream | None) -> _Stream:
+        """The stream after a read that continues `stream`, at twice its depth; None: a first read.
 
         Updates the time of its consumer's last fetch.
         """
@@ -338,20 +336,7 @@ class ColdReader:
             reader = stream.reader
             depth = min(max(READ_AHEAD_FIRST, 2 * stream.depth), self._read_ahead_chunks)
         reader.asked_s = asyncio.get_running_loop().time()
-        return _Continuation(folder, reader, depth, reader.lost_guesses)
-
-    def _remember_stream(self, going_on: _Continuation, result: ColdRead, chunk: Chunk) -> None:
-        """Records where the next read starts; this one began in `chunk`."""
-        # The entry of this read's own start stays: other consumers may be at the same offset, and a
-        # fetch that timed out is repeated.
-        is_inside = len(result.buffers) == 1 and result.next_offset < chunk.end_offset
-        stream = _Stream(
-            going_on.depth,
-            chunk.key if is_inside else None,
-            going_on.reader,
-            going_on.lost_guesses,
-        )
-        self._place(going_on.folder, result.next_offset, stream)
+        return _Stream(reader, depth, reader.lost_prefetches)
 
     def _place(self, folder: str, next_offset: Offset, stream: _Stream) -> None:
         place = (folder, next_offset)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from enum import Enum
 
-from strandline.storage.clock import Clock, SystemClock
 from strandline.storage.errors import (
     AccessDenied,
     CorruptFile,
@@ -54,39 +53,34 @@ class Unreadable(Enum):
                 return None
 
 
-class CorruptionLog:
-    """Logs corrupt chunks with their source. Thread-safe."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._quiet_log = QuietLog(log, clock, quiet_s=TOLD_AGAIN_S, subjects_max=REMEMBERED)
-
-    def tell(self, key: ChunkKey, source: str, error: CorruptRecords) -> None:
-        """Logs a WARNING the first time in `TOLD_AGAIN_S`, DEBUG after that."""
-        self._quiet_log.say(
-            logging.WARNING,
-            "chunk has wrong checksum",
-            (key.log_key, key.position, source),
-            {
-                "key": key.log_key,
-                "position": key.position,
-                "source": source,
-                "error": str(error),
-                "next": "`strandline archive verify` says what else is damaged",
-            },
-        )
-
-    def tell_unreadable(self, reason: Unreadable, error: StorageError) -> None:
-        """As `tell`, for a failed read."""
-        self._quiet_log.say(
-            logging.WARNING,
-            "what a manifest names cannot be read",
-            error.key if isinstance(error, TierError) else str(error),
-            {
-                "reason": reason.value,
-                "error": str(error),
-                "next": "readers wait there; `strandline archive verify` says what else is lost",
-            },
-        )
+_quiet_log = QuietLog(log, quiet_s=TOLD_AGAIN_S, subjects_max=REMEMBERED)
 
 
-corruption_log = CorruptionLog(SystemClock())
+def log_corrupt_chunk(key: ChunkKey, source: str, error: CorruptRecords) -> None:
+    """Logs a WARNING the first time in `TOLD_AGAIN_S`, DEBUG after that. Thread-safe."""
+    _quiet_log.say(
+        logging.WARNING,
+        "chunk has wrong checksum",
+        (key.log_key, key.position, source),
+        {
+            "key": key.log_key,
+            "position": key.position,
+            "source": source,
+            "error": str(error),
+            "next": "`strandline archive verify` says what else is damaged",
+        },
+    )
+
+
+def log_unreadable(reason: Unreadable, error: StorageError) -> None:
+    """As `log_corrupt_chunk`, for a failed read."""
+    _quiet_log.say(
+        logging.WARNING,
+        "what a manifest names cannot be read",
+        error.key if isinstance(error, TierError) else str(error),
+        {
+            "reason": reason.value,
+            "error": str(error),
+            "next": "readers wait there; `strandline archive verify` says what else is lost",
+        },
+    )

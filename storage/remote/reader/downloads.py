@@ -20,10 +20,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
+from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from threading import get_ident
 from typing import Protocol
 
@@ -33,10 +33,10 @@ from strandline.storage.quiet_log import QuietLog, place_of
 from strandline.storage.remote.object_store.interface import ObjectStore
 from strandline.storage.remote.object_store.object_files import KeepsFiles
 from strandline.storage.remote.reader.chunk_cache import BatchRun, Chunk, ChunkMemory, RecordBytes
-from strandline.storage.remote.reader.chunk_fetch import Fetched, MemoryFetch
+from strandline.storage.remote.reader.chunk_fetch import Fetched, fetch_to_memory
 from strandline.storage.remote.reader.disk_chunk_cache import DiskChunkCache
-from strandline.storage.remote.reader.file_chunks import IDLE_S, FileChunks, FileFetch
-from strandline.storage.remote.reader.prefetch_queue import Download, Guesses, Reader
+from strandline.storage.remote.reader.file_chunks import IDLE_S, FileChunks, fetch_in_file
+from strandline.storage.remote.reader.prefetch_queue import Download, PrefetchQueue, Reader
 from strandline.storage.remote.segment.index import ChunkKey
 
 log = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class DownloadCounters:
     disk_hits: int = 0
     downloads: int = 0
     downloaded_bytes: int = 0
-    guesses: int = 0
+    prefetches: int = 0
     corrupt: int = 0
     failed: int = 0
 
@@ -95,14 +95,14 @@ class ChunkDownloads:
         on_free = self._memory_became_free
         self.files: FileChunks | None = None
         self.cache: ChunkMemory | FileChunks
-        self._fetch: MemoryFetch | FileFetch
+        self._fetch: Callable[[ChunkKey, Offset, object], Fetched]
         # A configured disk cache means that the folder is slow to read: a remote mount.
         if disk is None and isinstance(store, KeepsFiles) and store.opens_files:
             self.cache = self.files = FileChunks(memory_bytes_max, on_free=on_free)
-            self._fetch = FileFetch(store, self.files)
+            self._fetch = partial(fetch_in_file, store, self.files)
         else:
             self.cache = ChunkMemory(memory_bytes_max, on_free=on_free)
-            self._fetch = MemoryFetch(store, disk)
+            self._fetch = partial(fetch_to_memory, store, disk)
         self._executor = executor
         self._parallel_max = parallel_max
         self._disk = disk
@@ -111,7 +111,7 @@ class ChunkDownloads:
         self._pace_timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wanted: OrderedDict[ChunkKey, Download] = OrderedDict()
-        self._guessed = Guesses()
+        self._prefetches = PrefetchQueue()
         self._running: dict[ChunkKey, Download] = {}
         self._disk_writes = 0
         self._is_pump_due = False
@@ -157,12 +157,12 @@ class ChunkDownloads:
         """The chunk if it is in memory."""
         return self.cache.find(key, now_s=asyncio.get_running_loop().time())
 
-    def guess(
+    def prefetch(
         self, key: ChunkKey, reader: Reader, *, base_offset: Offset, end_offset: Offset = -1
     ) -> None:
         """Prefetches the chunk if workers and memory are to spare; returns at once.
 
-        If the prefetch is dropped or fails, `reader.lost_guesses` grows.
+        If the prefetch is dropped or fails, `reader.lost_prefetches` grows.
         """
         if self._is_closed or self.cache.peek(key):
             return
@@ -171,16 +171,16 @@ class ChunkDownloads:
             if reader not in download.readers:
                 download.readers.append(reader)
             return
-        self.counters.guesses += 1
+        self.counters.prefetches += 1
         download = Download(key, base_offset, end_offset, self._new_future(), is_wanted=False)
         download.readers.append(reader)
-        self._guessed.add(download)
+        self._prefetches.add(download)
         self._pump()
 
     def close(self) -> None:
         """Fails queued downloads; running ones end by themselves and are dropped."""
         self._is_closed = True
-        for download in [*self._wanted.values(), *self._guessed.close()]:
+        for download in [*self._wanted.values(), *self._prefetches.close()]:
             error = TierUnavailable(download.key.log_key, "get", "cold reads are shut down")
             _fail(download.future, error)
         self._wanted.clear()
@@ -192,7 +192,7 @@ class ChunkDownloads:
     # --- queue -------------------------------------------------------------------------------
 
     def _find_download(self, key: ChunkKey) -> Download | None:
-        return self._running.get(key) or self._wanted.get(key) or self._guessed.find(key)
+        return self._running.get(key) or self._wanted.get(key) or self._prefetches.find(key)
 
     def _want(self, key: ChunkKey, base_offset: Offset, end_offset: Offset) -> Download:
         if self._is_closed:
@@ -206,7 +206,7 @@ class ChunkDownloads:
         else:
             self.counters.joined += 1
             download.is_wanted = True
-            if self._guessed.remove(key) is not None:
+            if self._prefetches.remove(key) is not None:
                 self._wanted[key] = download
         self._pump()
         return download
@@ -219,23 +219,23 @@ class ChunkDownloads:
         """Starts as many downloads as possible: wanted chunks first, then prefetches."""
         while self._wanted and len(self._running) < self._parallel_max:
             download = next(iter(self._wanted.values()))
-            if not self._start(download, is_guess=False):
+            if not self._start(download, is_prefetch=False):
                 return
             del self._wanted[download.key]
         # One worker stays free of prefetches, so a wanted chunk never waits for a whole prefetch.
-        while not self._wanted and self._guessed and len(self._running) < self._parallel_max - 1:
-            download = self._guessed.first()
-            if not self._start(download, is_guess=True):
+        while not self._wanted and self._prefetches and len(self._running) < self._parallel_max - 1:
+            download = self._prefetches.first()
+            if not self._start(download, is_prefetch=True):
                 return
-            self._guessed.remove(download.key)
+            self._prefetches.remove(download.key)
 
-    def _start(self, download: Download, *, is_guess: bool) -> bool:
+    def _start(self, download: Download, *, is_prefetch: bool) -> bool:
         assert self._loop is not None
         if self._is_held_back(self._loop):
             return False
         key = download.key
         try:
-            place = self._reserve(key.size_bytes, is_guess, self._loop.time())
+            place = self._reserve(key.size_bytes, is_prefetch, self._loop.time())
         except (OSError, MemoryError, OverflowError) as error:
             # Fails the waiters, or they and all queued behind them would wait for ever.
             self._give_up(download, f"no memory for {key.size_bytes} bytes: {error}")
@@ -260,11 +260,11 @@ class ChunkDownloads:
         download.lose()
         _fail(download.future, TierUnavailable(download.key.log_key, "get", reason))
 
-    def _reserve(self, size_bytes: int, is_guess: bool, now_s: float) -> object | None:
+    def _reserve(self, size_bytes: int, is_prefetch: bool, now_s: float) -> object | None:
         """Reserves `size_bytes`. Its evictions schedule no other pump if it succeeds."""
         self._reserving_thread = get_ident()
         try:
-            place = self.cache.reserve(size_bytes, is_guess=is_guess, now_s=now_s)
+            place = self.cache.reserve(size_bytes, is_prefetch=is_prefetch, now_s=now_s)
         finally:
             self._reserving_thread = 0
             is_freed, self._is_freed_meanwhile = self._is_freed_meanwhile, False
@@ -354,7 +354,7 @@ class ChunkDownloads:
     def _memory_became_free(self) -> None:
         """Called in any thread that releases a view, or the last reference to a block."""
         loop = self._loop
-        if loop is None or self._is_pump_due or not (self._wanted or self._guessed):
+        if loop is None or self._is_pump_due or not (self._wanted or self._prefetches):
             return
         if self._reserving_thread == get_ident():
             self._is_freed_meanwhile = True
@@ -410,8 +410,3 @@ def _forget_frames(error: BaseException) -> None:
     while link is not None:
         link.__traceback__ = None
         link = link.__cause__ or link.__context__
-
-
-def open_disk_cache(directory: Path | None, bytes_max: int) -> DiskChunkCache | None:
-    """The disk cache, or None if there is no folder or no room for it."""
-    return None if directory is None or bytes_max <= 0 else DiskChunkCache(directory, bytes_max)

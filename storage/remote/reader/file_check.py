@@ -8,13 +8,10 @@ file must be an error and not a SIGBUS.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 from strandline.storage.errors import CorruptRecords
+from strandline.storage.model import Offset, Position
 from strandline.storage.remote.segment.batch_index import BatchIndex, BatchWalk
-
-if TYPE_CHECKING:
-    from strandline.storage.model import Offset, Position
 
 # Half of the second-level cache of a processor that is not new.
 WINDOW_BYTES = 512 * 1024

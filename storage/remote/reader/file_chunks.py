@@ -30,7 +30,7 @@ from strandline.storage.model import Offset, Position
 from strandline.storage.remote.object_store.object_files import KeepsFiles
 from strandline.storage.remote.reader.chunk_cache import BatchRun, Chunk, ChunkCache
 from strandline.storage.remote.reader.chunk_fetch import Fetched
-from strandline.storage.remote.reader.corruption_log import corruption_log
+from strandline.storage.remote.reader.corruption_log import log_corrupt_chunk
 from strandline.storage.remote.reader.file_check import check_file
 from strandline.storage.remote.segment.batch_index import BatchIndex
 from strandline.storage.remote.segment.index import ChunkKey
@@ -115,9 +115,11 @@ class FileChunks(ChunkCache):
         """The object's file if it is open. Thread-safe."""
         return self._files.get(log_key)
 
-    def reserve(self, size_bytes: int, *, is_guess: bool, now_s: float) -> ChunkReservation | None:
+    def reserve(
+        self, size_bytes: int, *, is_prefetch: bool, now_s: float
+    ) -> ChunkReservation | None:
         """Reserves space for a chunk; None if there is none now."""
-        if not self._make_room(size_bytes, is_guess=is_guess, now_s=now_s):
+        if not self._make_room(size_bytes, is_prefetch=is_prefetch, now_s=now_s):
             return None
         room = ChunkReservation(size_bytes)
         self._live_bytes += size_bytes
@@ -184,42 +186,41 @@ class FileChunks(ChunkCache):
             self._live_bytes -= self._freed_bytes.popleft()
 
 
-class FileFetch:
-    """Opens the object's file and checks a chunk of it, in a worker thread."""
+def fetch_in_file(
+    store: KeepsFiles, chunks: FileChunks, key: ChunkKey, base_offset: Offset, place: object
+) -> Fetched:
+    """Opens the object's file and checks a chunk of it, in a worker thread.
 
-    def __init__(self, store: KeepsFiles, chunks: FileChunks) -> None:
-        self._store = store
-        self._chunks = chunks
-
-    def __call__(self, key: ChunkKey, base_offset: Offset, place: object) -> Fetched:
-        """The chunk. Raises ObjectNotFound, AccessDenied, TierUnavailable or ObjectCorrupt."""
-        assert isinstance(place, ChunkReservation), place
-        opened = self._chunks.opened(key.log_key)
-        if opened is None or not opened.is_unchanged:
-            opened = self._open(key)
-        corrupt_count = 0
-        for _ in range(2):
-            try:
-                index = check_file(
-                    opened.file.fileno(), key.position, key.size_bytes, base_offset=base_offset
-                )
-            except CorruptRecords as error:
-                corrupt_count += 1
-                corruption_log.tell(key, "file", error)
-                # Keeps the text only: the error holds this frame, and with it the place.
-                last_error = str(error)
-                opened = self._open(key)
-            except OSError as error:
-                kind = ObjectCorrupt if error.errno == errno.EIO else TierUnavailable
-                raise kind(key.log_key, "get", str(error)) from error
-            else:
-                return Fetched(FileChunk(key, index, opened, place), corrupt_count=corrupt_count)
-        detail = f"bytes [{key.position}, {key.end_position}) twice: {last_error}"
-        raise ObjectCorrupt(key.log_key, "get", detail)
-
-    def _open(self, key: ChunkKey) -> ObjectFile:
-        opened = self._store.open_file(key.log_key)
+    Raises ObjectNotFound, AccessDenied, TierUnavailable or ObjectCorrupt.
+    """
+    assert isinstance(place, ChunkReservation), place
+    opened = chunks.opened(key.log_key)
+    if opened is None or not opened.is_unchanged:
+        opened = _open(store, key)
+    corrupt_count = 0
+    for _ in range(2):
         try:
-            return ObjectFile(opened)
+            index = check_file(
+                opened.file.fileno(), key.position, key.size_bytes, base_offset=base_offset
+            )
+        except CorruptRecords as error:
+            corrupt_count += 1
+            log_corrupt_chunk(key, "file", error)
+            # Keeps the text only: the error holds this frame, and with it the place.
+            last_error = str(error)
+            opened = _open(store, key)
         except OSError as error:
-            raise TierUnavailable(key.log_key, "get", str(error)) from error
+            kind = ObjectCorrupt if error.errno == errno.EIO else TierUnavailable
+            raise kind(key.log_key, "get", str(error)) from error
+        else:
+            return Fetched(FileChunk(key, index, opened, place), corrupt_count=corrupt_count)
+    detail = f"bytes [{key.position}, {key.end_position}) twice: {last_error}"
+    raise ObjectCorrupt(key.log_key, "get", detail)
+
+
+def _open(store: KeepsFiles, key: ChunkKey) -> ObjectFile:
+    opened = store.open_file(key.log_key)
+    try:
+        return ObjectFile(opened)
+    except OSError as error:
+        raise TierUnavailable(key.log_key, "get", str(error)) from error

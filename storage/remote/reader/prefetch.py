@@ -72,33 +72,27 @@ class Prefetch:
         while self.due:
             due = self.due.popleft()
             if not self._is_closed:
-                self.read(due.reader, due.index, due.number, due.depth, due.next_entries)
+                self.read(due)
 
-    def read(
-        self,
-        reader: Reader,
-        index: SegmentIndex,
-        number: int,
-        depth: int,
-        next_entries: Sequence[SegmentEntry],
-    ) -> None:
-        """Prefetches `depth` chunks from `number` on, over the end of the segment."""
-        end = min(number + depth, index.chunk_count)
-        for following in range(number, end):
-            self._downloads.guess(
+    def read(self, due: LookAhead) -> None:
+        """Requests the chunks at once, over the end of the segment."""
+        index, depth, next_entries = due.index, due.depth, due.next_entries
+        end = min(due.number + depth, index.chunk_count)
+        for following in range(due.number, end):
+            self._downloads.prefetch(
                 index.chunk_key(following),
-                reader,
+                due.reader,
                 base_offset=index.chunk_base_offset(following),
                 end_offset=index.chunk_end_offset(following),
             )
         if depth <= 0 or not next_entries:
             return
-        left = depth - (end - number)
+        left = depth - (end - due.number)
         entry, rest = next_entries[0], next_entries[1:]
         next_index = self._indexes.peek(entry.meta_key)
         if next_index is not None:
             if left > 0:
-                self.read(reader, next_index, 0, left, rest)
+                self.read(LookAhead(due.reader, next_index, 0, left, rest))
             return
 
         # Loads the next index long before it is needed: all its chunks depend on it.
@@ -107,9 +101,6 @@ class Prefetch:
                 return
             # Without threads the index after it cannot be loaded.
             if left > 0 and not self._is_closed:
-                self.read(reader, loaded.result(), 0, left, rest)
+                self.read(LookAhead(due.reader, loaded.result(), 0, left, rest))
 
         self._start_index(entry).add_done_callback(go_on)
-
-    def __repr__(self) -> str:
-        return f"<ReadAhead due={len(self.due)}>"

@@ -1,8 +1,8 @@
 """The queue of prefetches that have not started, each with the consumers that it is for.
 
-    guess ─► queue ──there is room──► download
+    prefetch ─► queue ──there is room──► download
                │
-               ├── more than GUESSES_MAX wait: the oldest ──┐
+               ├── more than PREFETCHES_MAX wait: the oldest ──┐
                └── all of its readers are idle ─────────────┴─► lost: an active reader requeues it
 
 A reader is idle if it has sent no fetch for IDLE_S (`chunk_cache`): its consumer is paused or gone.
@@ -22,7 +22,7 @@ from strandline.storage.remote.reader.chunk_cache import IDLE_S, Chunk
 from strandline.storage.remote.segment.index import ChunkKey
 
 # Prefetches are expendable; the oldest are dropped first.
-GUESSES_MAX = 64
+PREFETCHES_MAX = 64
 # Readers recorded for a prefetch, the newest ones. Any other reader finds it lost when it enters
 # its next chunk, and requeues it.
 READERS_MAX = 16
@@ -31,13 +31,13 @@ READERS_MAX = 16
 class Reader:
     """A consumer that reads on. Consumers at the same place may be one reader."""
 
-    __slots__ = ("asked_s", "lost_guesses")
+    __slots__ = ("asked_s", "lost_prefetches")
 
     def __init__(self) -> None:
         # By the event loop's clock.
         self.asked_s = 0.0
         # Prefetches for it that were dropped or failed: it has to request them again.
-        self.lost_guesses = 0
+        self.lost_prefetches = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -57,10 +57,10 @@ class Download:
         """Marks the prefetch as lost for its readers. Waiters for a wanted chunk see its future."""
         if not self.is_wanted:
             for reader in self.readers:
-                reader.lost_guesses += 1
+                reader.lost_prefetches += 1
 
 
-class Guesses:
+class PrefetchQueue:
     """The queue of prefetches, oldest first. Owned by the event loop's thread."""
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class Guesses:
     def add(self, download: Download) -> None:
         """Appends the prefetch; may drop the oldest one."""
         self._queue[download.key] = download
-        while len(self._queue) > GUESSES_MAX:
+        while len(self._queue) > PREFETCHES_MAX:
             self._queue.popitem(last=False)[1].lose()
         if self._watch is None:
             self._watch = asyncio.get_running_loop().call_later(IDLE_S, self._drop_deserted)

@@ -23,7 +23,7 @@ class ColdReaderStatistics:
     disk_hits: int
     downloads: int
     downloaded_bytes: int
-    guessed_downloads: int
+    prefetched_downloads: int
     corrupt_chunks: int
     # Corrupt downloads and failed reads, by reason.
     unreadable: Mapping[Unreadable, int]
@@ -49,7 +49,7 @@ def cold_reader_statistics(
         disk_hits=counters.disk_hits,
         downloads=counters.downloads,
         downloaded_bytes=counters.downloaded_bytes,
-        guessed_downloads=counters.guesses,
+        prefetched_downloads=counters.prefetches,
         corrupt_chunks=counters.corrupt,
         unreadable={
             reason: unreadable.get(reason, 0)

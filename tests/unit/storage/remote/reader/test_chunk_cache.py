@@ -169,9 +169,9 @@ class FilledMemory:
         self.free_count += 1
 
     def add(
-        self, number: int, *, is_used_up: bool = True, is_guess: bool = True, now_s: float = 0
+        self, number: int, *, is_used_up: bool = True, is_prefetch: bool = True, now_s: float = 0
     ) -> MemoryChunk | None:
-        block = self.memory.reserve(len(self.log), is_guess=is_guess, now_s=now_s)
+        block = self.memory.reserve(len(self.log), is_prefetch=is_prefetch, now_s=now_s)
         if block is None:
             return None
         view = block.view
@@ -222,7 +222,7 @@ def test_chunks_in_use_stay_and_no_memory_is_promised_that_is_not_free() -> None
         run = chunk.find_run(0, bytes_max=10**6, end_offset=None, at_least_one=True)
         assert run is not None
         views.append(chunk.take(run))
-    assert filled.memory.reserve(len(filled.log), is_guess=False, now_s=0) is None
+    assert filled.memory.reserve(len(filled.log), is_prefetch=False, now_s=0) is None
     assert filled.memory.chunk_count == len(views)
     views.pop()
     del chunk
@@ -235,7 +235,7 @@ def test_guesses_do_not_push_out_what_somebody_still_needs() -> None:
     while filled.add(count, is_used_up=False) is not None:
         count += 1
     assert filled.memory.chunk_count == count
-    assert filled.add(99, is_guess=False) is not None
+    assert filled.add(99, is_prefetch=False) is not None
 
 
 def test_guesses_push_out_what_nobody_came_back_for() -> None:
@@ -254,7 +254,7 @@ def test_chunks_read_to_their_end_go_before_older_ones_that_were_not() -> None:
     fit = 5000 // len(filled.log)
     for number in range(fit):
         filled.add(number, is_used_up=number == 2)
-    filled.add(99, is_guess=False)
+    filled.add(99, is_prefetch=False)
     assert filled.memory.peek(ChunkKey("k", 0, len(filled.log))) is not None
     assert filled.memory.peek(ChunkKey("k", 2, 2 + len(filled.log))) is None
 
@@ -262,12 +262,12 @@ def test_chunks_read_to_their_end_go_before_older_ones_that_were_not() -> None:
 def test_a_chunk_larger_than_all_memory_is_given_when_nothing_else_exists() -> None:
     filled = FilledMemory()
     filled.add(0)
-    block = filled.memory.reserve(50_000, is_guess=False, now_s=0)
+    block = filled.memory.reserve(50_000, is_prefetch=False, now_s=0)
     assert block is not None
     assert filled.memory.chunk_count == 0
-    assert filled.memory.reserve(10, is_guess=False, now_s=0) is None
+    assert filled.memory.reserve(10, is_prefetch=False, now_s=0) is None
     del block
-    assert filled.memory.reserve(10, is_guess=False, now_s=0) is not None
+    assert filled.memory.reserve(10, is_prefetch=False, now_s=0) is not None
 
 
 def test_chunks_of_small_segments_have_a_bound_and_take_no_descriptors() -> None:
@@ -275,7 +275,7 @@ def test_chunks_of_small_segments_have_a_bound_and_take_no_descriptors() -> None
     memory = ChunkMemory(10**9, on_free=lambda: None)
     before = len(list(Path("/proc/self/fd").iterdir()))
     for number in range(CHUNKS_MAX + 50):
-        block = memory.reserve(len(log), is_guess=False, now_s=0)
+        block = memory.reserve(len(log), is_prefetch=False, now_s=0)
         assert block is not None
         block.view[:] = log
         chunk = MemoryChunk.check(
@@ -290,7 +290,7 @@ def test_chunks_of_small_segments_have_a_bound_and_take_no_descriptors() -> None
 
 def test_blocks_may_die_in_any_thread() -> None:
     memory = ChunkMemory(10**9, on_free=lambda: None)
-    blocks = [memory.reserve(4096, is_guess=False, now_s=0) for _ in range(200)]
+    blocks = [memory.reserve(4096, is_prefetch=False, now_s=0) for _ in range(200)]
     threads = [
         threading.Thread(target=lambda part=blocks[n::4]: part.clear())  # type: ignore[misc]
         for n in range(4)

@@ -21,7 +21,6 @@ from strandline.storage.records.batch.any_batch import walk
 from strandline.storage.records.compression import Codec
 from strandline.storage.remote.object_store.memory import Fault, MemoryStore
 from strandline.storage.remote.reader import chunk_cache
-from strandline.storage.remote.reader.block_memory import BlockMemory
 from strandline.storage.remote.reader.cold_reader import ColdRead
 from strandline.storage.remote.segment.meta import Section
 from tests.support.archived_segments import (
@@ -171,13 +170,13 @@ def test_a_read_that_finds_no_memory_is_told_and_holds_up_nobody(
     async def reads() -> None:
         async with asyncio.timeout(60):
             with monkeypatch.context() as patch:
-                patch.setattr(chunk_cache, "BlockMemory", no_memory)
+                patch.setattr(chunk_cache, "map_memory", no_memory)
                 for _ in range(2):
                     with pytest.raises(TierUnavailable, match="no memory"):
                         await reader.read(segment.entry, segment.entry.base_offset, bytes_max=100)
             assert await read_all(reader, [segment], bytes_max=1000) == segment.log
 
-    def no_memory(*_: object, **__: object) -> BlockMemory:
+    def no_memory(_size_bytes: int) -> object:
         raise OSError(12, "Cannot allocate memory")
 
     run(reads())

@@ -8,7 +8,9 @@ import pytest
 
 from strandline.storage.clock import ManualClock
 from strandline.storage.errors import CorruptRecords
-from strandline.storage.remote.reader.corruption_log import TOLD_AGAIN_S, CorruptionLog
+from strandline.storage.quiet_log import QuietLog
+from strandline.storage.remote.reader import corruption_log
+from strandline.storage.remote.reader.corruption_log import TOLD_AGAIN_S
 from strandline.storage.remote.segment.index import ChunkKey
 
 WRONG = CorruptRecords("crc is wrong")
@@ -17,22 +19,24 @@ WRONG = CorruptRecords("crc is wrong")
 class Told:
     """A log under test, its clock, and how often it told somebody."""
 
-    def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
+    def __init__(self, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
         self._caplog = caplog
         self.clock = ManualClock()
-        self._log = CorruptionLog(self.clock)
+        quiet_log = QuietLog(corruption_log.log, self.clock, quiet_s=TOLD_AGAIN_S)
+        monkeypatch.setattr(corruption_log, "_quiet_log", quiet_log)
 
     def tell(self, position: int = 0, source: str = "download") -> int:
         """How many warnings came of it."""
         self._caplog.clear()
-        self._log.tell(ChunkKey("t/0/1.log", position, position + 10), source, WRONG)
+        key = ChunkKey("t/0/1.log", position, position + 10)
+        corruption_log.log_corrupt_chunk(key, source, WRONG)
         return sum(one.levelno == logging.WARNING for one in self._caplog.records)
 
 
 @pytest.fixture
-def told(caplog: pytest.LogCaptureFixture) -> Told:
+def told(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Told:
     caplog.set_level(logging.DEBUG)
-    return Told(caplog)
+    return Told(caplog, monkeypatch)
 
 
 def test_a_chunk_that_is_asked_for_again_and_again_is_told_once(told: Told) -> None:

@@ -84,9 +84,9 @@ def test_memory_that_becomes_free_while_a_chunk_is_refused_is_not_lost(
         reserve = downloads.cache.reserve
         refused: list[int] = []
 
-        def refuse_once(size_bytes: int, *, is_guess: bool, now_s: float) -> object:
+        def refuse_once(size_bytes: int, *, is_prefetch: bool, now_s: float) -> object:
             if refused:
-                return reserve(size_bytes, is_guess=is_guess, now_s=now_s)
+                return reserve(size_bytes, is_prefetch=is_prefetch, now_s=now_s)
             refused.append(size_bytes)
             # What the collector may do at any time, in this thread too.
             downloads._memory_became_free()
@@ -137,7 +137,7 @@ def test_a_chunk_waits_for_memory_that_a_reader_has() -> None:
 def test_one_worker_stays_free_of_guesses_for_what_is_wanted() -> None:
     async def use(downloads: ChunkDownloads) -> None:
         for number in range(6):
-            downloads.guess(_key(number), Reader(), base_offset=0)
+            downloads.prefetch(_key(number), Reader(), base_offset=0)
         assert downloads.running_count == 3
         # One that nobody guessed, and one that waits among the guesses.
         downloads.request(_key(6), base_offset=0)

@@ -6,22 +6,29 @@ import contextlib
 import os
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 
 from strandline.storage.clock import ManualClock
 from strandline.storage.errors import AccessDenied, ObjectCorrupt, ObjectNotFound
 from strandline.storage.files import FileRange
-from strandline.storage.model import TimestampOffset
+from strandline.storage.model import Offset, TimestampOffset
 from strandline.storage.remote.object_store.local_directory import LocalDirectoryStore
 from strandline.storage.remote.object_store.memory import MemoryStore
 from strandline.storage.remote.object_store.read_only import ReadOnlyStore
 from strandline.storage.remote.reader import file_chunks
 from strandline.storage.remote.reader.chunk_cache import Chunk
+from strandline.storage.remote.reader.chunk_fetch import Fetched
 from strandline.storage.remote.reader.cold_reader import ColdRead, ColdReader
-from strandline.storage.remote.reader.file_chunks import CHECKED_S, IDLE_S, FileChunks, FileFetch
+from strandline.storage.remote.reader.file_chunks import (
+    CHECKED_S,
+    IDLE_S,
+    FileChunks,
+    fetch_in_file,
+)
 from strandline.storage.remote.segment.batch_index import index_batches
 from strandline.storage.remote.segment.index import ChunkKey
 from tests.support.archived_segments import (
@@ -39,6 +46,8 @@ from tests.unit.storage.remote.cold_reading import (
     read_all,
     run,
 )
+
+Fetch: TypeAlias = Callable[[ChunkKey, Offset, object], Fetched]
 
 # Chunks of about ten batches, as in cold_reading.
 CHUNK_BYTES = 6000
@@ -71,14 +80,14 @@ class Folder:
         return count
 
 
-def checked(folder: Folder) -> tuple[FileChunks, FileFetch]:
+def checked(folder: Folder) -> tuple[FileChunks, Fetch]:
     """Without a loop."""
     chunks = FileChunks(10**6, on_free=lambda: None)
-    return chunks, FileFetch(folder.store, chunks)
+    return chunks, partial(fetch_in_file, folder.store, chunks)
 
 
-def fetched(chunks: FileChunks, fetch: FileFetch, key: ChunkKey, *, base_offset: int = 0) -> Chunk:
-    room = chunks.reserve(key.size_bytes, is_guess=False, now_s=0)
+def fetched(chunks: FileChunks, fetch: Fetch, key: ChunkKey, *, base_offset: int = 0) -> Chunk:
+    room = chunks.reserve(key.size_bytes, is_prefetch=False, now_s=0)
     return fetch(key, base_offset, room).chunk
 
 

@@ -83,7 +83,7 @@ def test_whoever_reads_on_finds_the_next_chunks_there(
         await eventually(lambda: reader.statistics().downloads == 3)
 
     run(read_a_little())
-    assert reader.statistics().guessed_downloads == 2
+    assert reader.statistics().prefetched_downloads == 2
 
 
 def test_whoever_jumps_causes_no_read_ahead(
@@ -97,7 +97,7 @@ def test_whoever_jumps_causes_no_read_ahead(
             await reader.read(segment.entry, offset, bytes_max=500)
 
     run(jump())
-    assert reader.statistics().guessed_downloads == 0
+    assert reader.statistics().prefetched_downloads == 0
     assert store.count_requests("get", r"\.log$") == 4
 
 
@@ -162,7 +162,7 @@ def test_whoever_takes_a_chunk_in_many_reads_is_known_in_all_of_them(
     counts = reader.statistics()
     assert counts.downloads == 4
     # The first chunk is wanted before anybody is known.
-    assert counts.guessed_downloads == counts.downloads - 1
+    assert counts.prefetched_downloads == counts.downloads - 1
 
 
 def test_read_ahead_goes_on_into_the_next_segment(
@@ -279,7 +279,7 @@ def test_a_lost_guess_is_made_again_before_its_chunk_is_reached(
             fault = Fault(operation="get", key_pattern=r"\.log$", error=TierUnavailable, times=2)
             store.add_fault(fault)
         else:
-            monkeypatch.setattr(guesses, "GUESSES_MAX", 0)
+            monkeypatch.setattr(guesses, "PREFETCHES_MAX", 0)
         second = await reader.read(segment.entry, first.next_offset, bytes_max=500)
         if loss == "failed":
             await eventually(lambda: reader.statistics().failed_downloads == 2)
@@ -329,7 +329,7 @@ def test_a_wanted_chunk_is_downloaded_before_guessed_ones(
     run(read_then_jump())
 
 
-def test_an_answer_from_memory_goes_out_before_anything_is_guessed(
+def test_an_answer_from_memory_goes_out_before_anything_is_prefetched(
     store: MemoryStore, executor: ThreadPoolExecutor
 ) -> None:
     segment = archive(store, batch_count=200)
@@ -338,14 +338,14 @@ def test_an_answer_from_memory_goes_out_before_anything_is_guessed(
     async def read_on() -> None:
         first = await reader.read(segment.entry, 0, bytes_max=500)
         _at_once(reader, segment.entry, first.next_offset, bytes_max=500)
-        assert reader.statistics().guessed_downloads == 0
+        assert reader.statistics().prefetched_downloads == 0
         await asyncio.sleep(0)
-        assert reader.statistics().guessed_downloads > 0
+        assert reader.statistics().prefetched_downloads > 0
 
     run(read_on())
 
 
-def test_what_a_read_would_guess_is_guessed_before_the_next_read(
+def test_what_a_read_would_guess_is_prefetched_before_the_next_read(
     store: MemoryStore, executor: ThreadPoolExecutor
 ) -> None:
     """Or chunks would be guessed that have been read, and gone, since."""
@@ -356,7 +356,7 @@ def test_what_a_read_would_guess_is_guessed_before_the_next_read(
         first = await reader.read(segment.entry, 0, bytes_max=500)
         second = _at_once(reader, segment.entry, first.next_offset, bytes_max=500)
         _at_once(reader, segment.entry, second.next_offset, bytes_max=500)
-        assert reader.statistics().guessed_downloads == 2
+        assert reader.statistics().prefetched_downloads == 2
 
     run(read_twice_in_one_turn())
 

@@ -54,7 +54,7 @@ def pace() -> Pace:
 
 
 def _waiting(reader: ColdReader) -> int:
-    return len(reader._downloads._guessed)
+    return len(reader._downloads._prefetches)
 
 
 def _pass_idle_time(reader: ColdReader, *standing_still: Consumer) -> None:
@@ -63,7 +63,7 @@ def _pass_idle_time(reader: ColdReader, *standing_still: Consumer) -> None:
         places = [place for place in reader._streams if place[1] == consumer.next_offset]
         for place in places:
             reader._streams[place].reader.asked_s -= guesses.IDLE_S
-    reader._downloads._guessed._drop_deserted()
+    reader._downloads._prefetches._drop_deserted()
 
 
 def test_what_was_guessed_for_a_consumer_that_is_gone_is_not_downloaded(
@@ -76,7 +76,7 @@ def test_what_was_guessed_for_a_consumer_that_is_gone_is_not_downloaded(
     async def read_and_leave() -> None:
         consumer = Consumer(reader, segment)
         await read_and_guess(consumer, pace)
-        assert reader.statistics().guessed_downloads == 2
+        assert reader.statistics().prefetched_downloads == 2
         await eventually(lambda: _waiting(reader) == 0)
         pace.is_shut = False
         await Consumer(reader, segment, offset=360).read()
