@@ -4,18 +4,16 @@
         {"magic": "strandline-closed-logs", "version": 1, "crc32c": of the text of the rows}
         [[...], [...], ...]                                    one row for each log, see ClosedLog
 
-Written after every log of the folder was closed and synced, just before the clean-shutdown mark.
-A start reads it only where it finds that mark, and takes both away before anything else: after any
-other stop there is none.
+Written after every log of the folder is closed and synced, just before the clean-shutdown mark.
+A start reads it only if it finds that mark, and removes both before anything else.
 
-A row is not trusted because it is there. It names the folder and every file that it describes
-with inode, size, and times of change; one that differs in any of it is opened as if there were no
-row, and looked at. Between the two stand seven looks at names instead of a listing, five files
-that are read, and batches whose checksums are verified: a tenth of the time, and when the disk has
-to be asked, one read instead of thousands.
+A row holds the inode, size and change times of the folder and of each file that it describes. If
+one of them differs, the log is opened and checked as if it had no row. The comparison takes seven
+stat calls in place of a listing, five file reads and the checksums of batches: a tenth of the time,
+and one disk read in place of thousands.
 
-Only an ordinary log gets a row: none with files that wait to be deleted, marks of a
-move, aborted transactions in its last segment, or more segments than ROW_SEGMENTS_MAX.
+A log gets no row if it has files that wait to be deleted, marks of a move, aborted transactions
+in its last segment, or more segments than ROW_SEGMENTS_MAX.
 """
 
 from __future__ import annotations
@@ -81,7 +79,7 @@ class ClosedLog(NamedTuple):
     epochs: Sequence[Sequence[int]]
     # False: the newest snapshot has no producer.
     has_producers: bool
-    # In hexadecimal digits; None where the file must be read.
+    # In hexadecimal digits; None if the file must be read.
     offset_index: str | None
     time_index: str | None
 
@@ -190,9 +188,9 @@ def write_rows(directory: Path, rows: Iterable[ClosedLog]) -> None:
 
 
 def read_rows(directory: Path) -> dict[str, ClosedLog]:
-    """The rows of the logs whose files are unchanged, by the names of their folders.
+    """The rows of logs with unchanged files, by folder name; none if the file is damaged.
 
-    None if the file is damaged. Raises DiskError.
+    Raises DiskError.
     """
     rows: dict[str, ClosedLog] = {}
     try:
@@ -216,7 +214,7 @@ def resume_log(
 ) -> LoadedLog | None:
     """The log opened from its row of `read_rows`; None if a file has changed.
 
-    Costs an open file, and the snapshot's where there are producers.
+    Opens the log file, and reads the snapshot if there are producers.
     """
     try:
         return _resume(directory, row, config, now_ms)

@@ -1,4 +1,4 @@
-"""Diverged records of a log, set aside while the log is reset to the end of its archive.
+"""Keeps diverged records of a log while the log is reset to the end of its archive.
 
     <topic>-<partition>/set-aside/<20-digit offset>.log    segments, from the first batch that is
                                                            set aside; the first one is a copy cut
@@ -10,9 +10,9 @@
     ... the log is reset, and the records are re-appended at its new end ...
     7a remove the note   7b remove the folder
 
-The note says which offsets were set aside, under which leader epoch they began, and, once that is
-known, the new offset of the first one. These segments are never appended to. The decision, and
-steps 2 to 6, are in `storage/tiering/partition/divergence.py`.
+The note holds the offsets, the leader epoch of the first one, and its new offset once that is
+known. No record is appended to these segments. `storage/tiering/partition/divergence.py` decides,
+and has steps 2 to 6.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def is_any(directory: Path) -> bool:
 
 
 def set_aside(log: LocalLog, note: SetAside, segments: Sequence[LogSegment]) -> None:
-    """Steps 1a to 1d for `segments`, all that end above the note's start. Blocks.
+    """Steps 1a to 1d for `segments`: all that end above the note's start offset. Blocks.
 
     No appends may run meanwhile. Raises DiskError: then no records are set aside.
     """
@@ -77,7 +77,7 @@ def set_aside(log: LocalLog, note: SetAside, segments: Sequence[LogSegment]) -> 
         if segment.base_offset > note.start_offset:
             files.link(segment.log_path, target)
         else:
-            # This one is cut in place when the log is cut, and a link would be cut with it.
+            # Truncating the log cuts this file in place, and a link with it.
             _copy_from(segment, note.start_offset, target)
     files.sync_directory(folder)  # 1c
     write_note(log, note)  # 1d

@@ -5,11 +5,11 @@
         [ s0 sealed ][ s1 sealed ][ s2 active .............]
                           ^ recovery_point: everything before it is synced
 
-The segments and their files are in `SegmentList`. A reader keeps its view of them while retention
-removes a segment; a file lives as long as a reader holds a range of it.
+`SegmentList` has the segments and their files. A reader keeps its view of them while retention
+removes a segment; a file stays open while a reader holds a range of it.
 
-One event loop owns the log and calls everything here; nothing waits but `open`, `flush`, `close`,
-`purge_deleted` and the recovery in `truncate_to`. `flush`, `find_timestamp`, `max_timestamp` and
+One event loop owns the log and calls all methods. Only `open`, `flush`, `close`, `purge_deleted`
+and the recovery in `truncate_to` block. `flush`, `find_timestamp`, `max_timestamp` and
 `purge_deleted` may run in a worker thread while the loop appends.
 
 Order of an append:  1 check  2 stamp offset and epoch  3 one write  4 indexes, producers (memory).
@@ -102,7 +102,7 @@ _CODEC_LAST = batch_format.CODEC_LAST
 
 
 class LocalLog:
-    """The log of one partition on local disk. Opened by `open`, owned by one event loop."""
+    """The log of one partition on local disk, owned by one event loop. `open` opens it."""
 
     def __init__(
         self,
@@ -129,11 +129,11 @@ class LocalLog:
         self.on_cleaning_undone: Callable[[int], None] | None = None
         # Makes the lowered recovery point durable. Blocks; raises DiskError.
         self.on_cut: Callable[[], None] | None = None
-        # Records below this offset are archived, and their local segments are not changed any more;
+        # Records below this offset are archived, and their local segments no longer change;
         # None: not known yet. The owner of both tiers supplies it.
         self.archived_below: Callable[[], int | None] = lambda: 0
         self.on_segment_closed: Callable[[LogSegment], None] | None = None
-        # Called when this log can no longer trust its disk; may come from a worker thread.
+        # Called when this log can no longer trust its disk; may be called in a worker thread.
         self.on_failure: Callable[[DiskError], None] | None = None
         self.clock = clock
         self._last_flush_s = clock.monotonic_s()
@@ -147,7 +147,7 @@ class LocalLog:
         # The row of the last clean stop, if the next one may write it again.
         self._as_resumed = self._state() if loaded.report.was_resumed else None
 
-    # --- where things are ----------------------------------------------------------------------
+    # --- offsets and sizes ---------------------------------------------------------------------
 
     @property
     def segments(self) -> tuple[LogSegment, ...]:
@@ -236,9 +236,9 @@ class LocalLog:
     ) -> LocalLog:
         """Opens the folder, repairing it after an unclean stop; see `recovery_report`.
 
-        `log_start_offset` is where an empty folder begins. If it lies behind the log's end, the
-        folder is emptied: all its records were deleted already. `resumed` is the log as a clean
-        stop has left it, if nothing in the folder has changed since. Raises DiskError.
+        An empty folder begins at `log_start_offset`. If that is after the log's end, the folder is
+        emptied: all its records were deleted already. `resumed` is the log from the row of its
+        clean stop, if its files are unchanged since. Raises DiskError.
         """
         loaded = resumed or load_log(
             directory,
@@ -274,12 +274,12 @@ class LocalLog:
         self.archived_below = lambda: None
 
     def stop(self, error: DiskError) -> None:
-        """Refuses everything from now on, with `error` for the reason. Thread-safe."""
+        """Refuses all later operations; `error` is the reason. Thread-safe."""
         if self.failure is None:
             self.failure = error
 
     def abandon(self) -> None:
-        """Closes the files of a stopped log without a sync, because the log is opened again."""
+        """Frees the indexes of a stopped log, which is opened again in its place."""
         assert self.failure is not None, self
         for segment in self.segments:
             segment.forget_indexes()
@@ -314,14 +314,14 @@ class LocalLog:
         Raises DiskError: the batch is not in the log, and if the file could not be restored, or
         memory ran out, the log refuses all later appends.
         """
-        # The hot path. It is one long function because a batch of 16 KiB has 15 us in all, of which
-        # the write takes most, and each call costs a hundredth of that.
+        # The hot path. It is one long function because an append of 16 KiB takes 15 us, most of it
+        # for the write, and each call costs a hundredth of that.
         if self.failure is not None:
             raise self._stopped()
         if origin is _REPLICATION:
             return self._append_replicated(records)
 
-        # 1 Check: the batch alone, then its producer's sequence, then the topic's settings.
+        # 1 Check: the batch, then its producer's sequence, then the topic's settings.
         size_bytes = len(records)
         if size_bytes < _HEADER_BYTES:
             raise short_batch(records)
@@ -468,7 +468,7 @@ class LocalLog:
             segment.txn_index.append(aborted_entry(completed, self.producers.first_open_offset))
 
     def _append_replicated(self, records: memoryview) -> AppendInfo:
-        """Appends batches that another broker has stored, with their offsets and epochs."""
+        """Appends batches of another broker with their offsets and epochs."""
         batches = check_replicated(records, self._end_offset)
         for batch in batches:
             self._append_stored(records, batch)
@@ -493,7 +493,7 @@ class LocalLog:
             or segment.is_index_full
             or header.last_offset - segment.base_offset > RELATIVE_OFFSET_MAX
         ):
-            # There may be a gap in front of it, which belongs to the segment that is closed.
+            # A gap before the batch belongs to the segment that is closed.
             self._end_offset = header.base_offset
             self.roll()
             segment = self._segments.active
@@ -514,7 +514,7 @@ class LocalLog:
             raise self._half_appended() from error
 
     def _half_appended(self) -> DiskError:
-        """Stops the log after a batch that is in the file but not, or not wholly, accounted for.
+        """Stops the log after a batch that is in the file but not completely in memory.
 
         The next append would overwrite its offsets, or accept a duplicate from its producer.
         The log is reopened with its folder, from the content of the file.
@@ -526,8 +526,8 @@ class LocalLog:
     def _note_failed_write(
         self, segment: LogSegment, error: DiskError, base_offset: Offset
     ) -> None:
-        """Stops the log if it holds half of the batch at `base_offset`: some bytes, which could
-        not be removed, or some of its entries in memory.
+        """Logs the failure. Stops the log if it holds a part of the batch at `base_offset`: bytes
+        that could not be removed, or entries in memory.
         """
         try:
             is_torn = segment.is_torn or self._end_offset > base_offset
@@ -572,8 +572,8 @@ class LocalLog:
                 f"[{self.start_offset}, {self._end_offset}]"
             )
         if bytes_max <= 0 and not at_least_one_batch:
-            # The rest of a fetch whose answer is full, often of a thousand partitions: finding
-            # their positions takes longer than all other work for them.
+            # The response of the fetch is full. Often a thousand partitions remain, and finding
+            # their positions would take longer than all other work for them.
             return LocalRead(None, offset, is_cut=offset < self._end_offset)
         bare: LocalRead | None = None
         passed = 0
@@ -587,7 +587,7 @@ class LocalLog:
                 )
                 if found is None:
                     if offset < segment.end_offset and not self.has_gaps:
-                        # To answer with the next segment's records would hide that these are lost.
+                        # The next segment's records in the response would hide the loss of these.
                         raise CorruptFile(f"{segment.log_path} has lost offset {offset}")
                     continue
                 if found.range is None:
@@ -671,8 +671,8 @@ class LocalLog:
                 self._fail(error)
             raise
         except MemoryError as error:
-            # There may be a file where the next segment was to begin. To a start the one before
-            # ends there, so nothing may be appended to it any more.
+            # The file of the next segment may exist. A start would take its name for the end of
+            # this segment, so no append may follow here.
             failure = DiskError(f"{self.topic_partition}: no memory for a segment")
             self._fail(failure)
             raise failure from error
@@ -681,7 +681,7 @@ class LocalLog:
         return self._segments.active
 
     def roll_if_expired(self, now_ms: int) -> bool:
-        """Rolls an active segment that is older than segment.ms by the clock, written to or not."""
+        """Rolls an active segment older than segment.ms by the clock, even without appends."""
         active = self._segments.active
         if active.size_bytes == 0 or not active.outlives(now_ms):
             return False
@@ -711,7 +711,7 @@ class LocalLog:
         """
         with self._flush_lock:
             if self.failure is not None:
-                # The next fsync would be called a success, see below.
+                # The next fsync would succeed, see below.
                 raise self._stopped()
             # Read before the sync: records appended meanwhile belong to the next flush.
             cut_count = self.cut_count
@@ -728,9 +728,9 @@ class LocalLog:
                     files.sync_directory(self.directory)
             except DiskError as error:
                 self._names_unsynced = True
-                # The kernel may have dropped the pages that it could not write and will call the
-                # next fsync a success, so nothing more may be acknowledged until a recovery has
-                # read the files again. A file that could not be opened was not synced at all.
+                # The kernel may have dropped pages that it could not write, and the next fsync
+                # would succeed. So nothing may be acknowledged until a recovery has read the files
+                # again. A file that could not be opened was not synced at all.
                 if not error.is_out_of_descriptors:
                     self._fail(error)
                 raise
@@ -761,10 +761,10 @@ class LocalLog:
     def replace_segments(
         self, sources: Sequence[LogSegment], opened: OpenFile, facts: CleanedFacts
     ) -> LogSegment:
-        """Puts a cleaned segment in the place of its sources, neighbours in this log.
+        """Replaces neighbouring segments by the cleaned one: steps 4 to 6 of swap.py.
 
-        Steps 4 to 6 of swap.py; the caller syncs the folder. Raises StorageError: the log takes no
-        more appends then, and the next start completes the swap.
+        The caller syncs the folder. Raises StorageError: the log takes no more appends then, and
+        the next start completes the swap.
         """
         try:
             segment = self._segments.replace(sources, opened, facts)
@@ -817,7 +817,7 @@ class LocalLog:
         producer_snapshot: Buffer | None = None,
         leader_epochs: Sequence[EpochStart] = (),
     ) -> None:
-        """Empties the log and restarts it at `offset`, as a replica does that takes over a tier.
+        """Empties the log and restarts it at `offset`, to continue an archive.
 
         `producers` and lineage are those of the log at `offset`. Raises DiskError.
         """
@@ -841,7 +841,7 @@ class LocalLog:
         try:
             if self.failure is not None:
                 raise self._stopped()
-            # A broker has thousands of partitions, and few of them were written to since its start.
+            # Of thousands of partitions, few were written to since the start.
             if self._as_resumed != self._state():
                 self.active_segment.write_indexes()
                 self._write_snapshot(sync=True)

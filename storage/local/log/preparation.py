@@ -5,12 +5,9 @@
     compacted topic, oldest timestamp   -> every record is checked
     max timestamp below the first       -> corrected
 
-All of it costs milliseconds, so it runs in a worker thread, and the append follows on the loop.
-Nothing here knows offsets or producers: the append checks producers and assigns offsets, in
-the order of arrival, so preparation changes nothing for idempotence.
-
-A batch that needs none of this is never copied and does not come here: the hot path asks
-`needs_preparation`.
+Preparation takes milliseconds, so it runs in a worker thread; the append follows on the loop. The
+append checks producers and assigns offsets in the order of arrival, so preparation does not affect
+idempotence. The hot path asks `needs_preparation`, and copies no batch that needs none.
 """
 
 from __future__ import annotations

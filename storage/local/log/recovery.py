@@ -6,19 +6,17 @@
     clean        trusted   trusted   trusted   tail checked from its last index entry
     unclean      trusted   trusted   CHECKED   CHECKED
 
-Trusted: synced before the stop. Only its name is read until a caller needs more
-of it: then its indexes are checked, and rebuilt when in doubt.
+Trusted: synced before the stop. Only its name is read until a caller needs more of it; then its
+indexes are checked, and rebuilt if they do not match the log.
 Checked: every batch is read and its CRC verified, its base offset must follow the one before, and
 index, transaction index, leader epochs and producers are rebuilt from it.
 
-The first byte that fails ends the log: the file is cut there and later segments are removed. A log
-is a prefix of what was appended, never one with a hole. The same holds for a hole *between*
-segments, the mark of blocks that were lost rather than garbled. Base offset and leader epoch lie
-outside the CRC, so the base offset is checked by continuity: a gap is damage too, unless compaction
-may have made it.
+The log ends before the first damaged batch: its file is cut there and later segments are removed,
+so a log is always a prefix of the appended records. A gap between segments is damage too: blocks
+were lost. Base offset and leader epoch lie outside the CRC, so the base offset is checked by
+continuity: a gap is damage, unless compaction may have made it.
 
-The RecoveryReport lists every repair. The recovery point is not moved by
-recovery: the next flush does that.
+The RecoveryReport lists every repair. The next flush, not recovery, moves the recovery point.
 """
 
 from __future__ import annotations
@@ -88,7 +86,7 @@ def load_log(
 ) -> LoadedLog:
     """Opens the files in `directory`, or begins a log at `log_start_offset` if there are none.
 
-    A gap between two offsets is damage unless the log is compacted, or `was_compacted` once.
+    A gap between two offsets is damage unless the log is or `was_compacted`.
     Raises DiskError; damage is repaired and reported instead.
     """
     loader = _Loader(directory, config, now_ms, RecoveryReport(clean_shutdown=clean_shutdown))
@@ -118,13 +116,13 @@ class LateOpener:
         self._config = config
         self._now_ms = now_ms
         self._report = report
-        # To rebuild one may take the segments before it, for the producers.
+        # Rebuilding one may read the segments before it, for the producers.
         self._lock = threading.RLock()
 
     def open(self, segment: LogSegment) -> None:
-        """Checks its files, unless another thread has done so by now. Raises DiskError.
+        """Checks its files, unless another thread did so meanwhile. Raises DiskError.
 
-        Rebuilding reads the segment, which takes as long as it would have taken the start.
+        If its indexes must be rebuilt, this reads the whole segment.
         """
         with self._lock:
             if segment.is_opened:
@@ -135,7 +133,7 @@ class LateOpener:
 
 
 class _Loader:
-    """One run of `load_log`."""
+    """Opens the files of one log, or one of its segments after the start."""
 
     def __init__(
         self, directory: Path, config: LogConfig, now_ms: int, report: RecoveryReport
@@ -234,7 +232,7 @@ class _Loader:
         return segment
 
     def _snapshot_ms(self, base_offset: int) -> int:
-        """When a segment was begun: the snapshot at its base is written then and never again."""
+        """Creation time of a segment: the snapshot at its base is written then, and only then."""
         if self.late_opener is None and base_offset not in self.snapshots.offsets:
             return self.now_ms
         modified_ms = files.modified_ms(self._text(base_offset, SNAPSHOT_SUFFIX))
@@ -273,21 +271,21 @@ class _Loader:
     def _rebuild_trusted(self, base_offset: int, end_offset: int) -> LogSegment:
         """Rebuilds the indexes of a sealed segment from its log, as far as that is readable."""
         if self.late_opener is not None:
-            self._find_what_lies_before(base_offset, self.late_opener)
+            self._list_earlier(base_offset, self.late_opener)
         producers = self.snapshots.producers_at(self.segments, base_offset)
         segment = self._empty_for_rebuild(base_offset)
         try:
             for batch in self._batches(segment, 0, segment.file().size_bytes(), verify_crc=False):
                 self._take_over(segment, batch, producers)
         except CorruptRecords as error:
-            # These bytes were safe once, so cutting them would bring nothing back. Batches
-            # before them stay readable, and reads beyond get an error instead of wrong data.
+            # These bytes were synced, so cutting them restores nothing. Batches before them stay
+            # readable, and reads beyond get an error instead of wrong data.
             self._problem(f"segment {base_offset} is damaged: {error}")
         segment.trust_file(end_offset)
         segment.seal()
         return segment
 
-    def _find_what_lies_before(self, base_offset: int, opener: LateOpener) -> None:
+    def _list_earlier(self, base_offset: int, opener: LateOpener) -> None:
         """Lists the snapshots and segments that give the producers at `base_offset`."""
         self.snapshots.offsets = folder.snapshot_offsets(self.directory)
         bases = [base for base in folder.segment_bases(self.directory) if base <= base_offset]
@@ -296,12 +294,12 @@ class _Loader:
         ]
 
     def _open_clean_tail(self, base_offset: int) -> LogSegment | None:
-        """The last segment after a clean stop; None if it is not as a clean stop leaves it."""
+        """The last segment after a clean stop; None if it is damaged or incomplete."""
         segment = self._open_file(base_offset, active=False)
         # The end is unknown before the tail is read; the indexed batches lie below it.
         segment.trust_file(base_offset + RELATIVE_OFFSET_MAX)
         file_bytes = segment.size_bytes
-        # They will be appended to, so they are read whole, and once.
+        # Appends follow, so the index files are read whole.
         problem = self._index_problem(
             segment, segment.offset_index.read_file(), segment.time_index.read_file()
         )
@@ -385,7 +383,7 @@ class _Loader:
         ):
             header = batch.header
             is_gap = header.base_offset > segment.end_offset and not self._may_have_gaps
-            # Behind a gap that compaction made, too, an index has to hold the offset.
+            # Indexes must hold the offset, also after a gap that compaction made.
             is_beyond = header.last_offset - segment.base_offset > RELATIVE_OFFSET_MAX
             is_before = header.base_offset < segment.end_offset
             if is_gap or is_before or is_beyond or header.last_offset_delta < 0:
@@ -405,7 +403,7 @@ class _Loader:
         segment.note_batch(header.size_bytes, header.last_offset, header.max_timestamp_ms)
 
     def _take_over(self, segment: LogSegment, batch: Batch, producers: ProducerState) -> None:
-        """Adds a batch to everything that is rebuilt from the log."""
+        """Adds a batch to the state that is rebuilt from the log."""
         marker = marker_in(segment.file(), batch)
         self._note(segment, batch)
         self.epochs.assign(batch.header.leader_epoch, batch.header.base_offset)
@@ -414,7 +412,7 @@ class _Loader:
             segment.txn_index.append(aborted_entry(completed, producers.first_open_offset))
 
     def _remove_segments(self, bases: tuple[int, ...]) -> None:
-        """Removes segments behind a cut, the last one first: a crash in between leaves a prefix."""
+        """Removes segments after a cut, the last one first: a crash in between leaves a prefix."""
         for base_offset in reversed(bases):
             path = self.directory / file_name(base_offset, LOG_SUFFIX)
             self.report.bytes_cut += path.stat().st_size
@@ -429,7 +427,7 @@ class _Loader:
         path = self.epochs.path
         try:
             self.epochs = LeaderEpochCache.open(path)
-            # An empty file counts as none: power was lost before its content reached the disk.
+            # An empty file counts as missing: power was lost before its content reached the disk.
             self.epochs_complete = (
                 log_is_empty or bool(self.epochs.starts) or bool(checkpoint.read_text(path))
             )

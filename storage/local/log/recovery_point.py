@@ -1,11 +1,11 @@
-"""The recovery point of a log, raised by one thread that syncs while another truncates.
+"""The recovery point of a log, which one thread raises after a sync while another truncates.
 
     sync    note `cut_count` │ fsync all below an offset │ `raise_to(offset)`
     cut     lowered │ the lower one written down │ files cut │ the log's end set
             └───────────── `cutting`: nothing raises it ─────────────────┘
 
-Other records take the place of truncated ones. So a sync that saw the log before its end
-was set, whether it began before the cut or during it, says nothing about the records there now.
+New records replace truncated ones. So a sync that read the log's end before the cut ended says
+nothing about the records that are there now.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class RecoveryPoint:
 
     @contextmanager
     def cutting(self, offset: Offset, write_down: Callable[[], None] | None) -> Iterator[None]:
-        """Lowers it to `offset` for a cut there, which is the body.
+        """Lowers it to `offset` while the body truncates the log there.
 
-        `write_down` makes the lower one durable, before other records can take the place of
-        synced ones. Its error is passed to the caller, and nothing has changed.
+        `write_down` makes the lower one durable before new records can replace synced ones. If it
+        raises, the error is passed to the caller and nothing has changed.
         """
         with self._lock:
             self.cut_count += 1

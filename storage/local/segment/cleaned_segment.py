@@ -1,9 +1,9 @@
-"""Writes the segment of a cleaning, under names that no reader opens.
+"""Writes the segment that a cleaning makes, under names that no reader opens.
 
     <20-digit base>.log.cleaned  .index.cleaned  .timeindex.cleaned  .txnindex.cleaned
 
-Batches are appended in order; `finish` writes the indexes and makes everything durable. A folder
-that is opened with such files in it removes them: the cleaning did not finish.
+Batches are appended in order; `finish` writes the indexes and makes everything durable. A start
+removes such files: the cleaning did not finish.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class CleanedSegment:
         self._max_timestamp_offset = base_offset
 
     def append(self, batch: Buffer, last_offset: int, max_timestamp_ms: int) -> None:
-        """Adds a whole batch; the indexes get their entries where appending would make them."""
+        """Adds a whole batch, with the index entries of an ordinary append."""
         size_bytes = len(batch)
         if max_timestamp_ms > self._max_timestamp_ms:
             self._max_timestamp_ms = max_timestamp_ms
@@ -102,7 +102,7 @@ class CleanedSegment:
         )
 
     def write_out(self) -> None:
-        """Writes the gathered batches, which may be views of buffers that are reused afterwards."""
+        """Writes the gathered batches; views of buffers may be reused afterwards."""
         if self._unwritten:
             self._log.append(b"".join(self._unwritten))
             self._unwritten.clear()
@@ -113,8 +113,7 @@ class CleanedSegment:
     ) -> CleanedFacts:
         """Completes and syncs all files. `modified_ns` becomes the log file's mtime.
 
-        That is the time of the youngest source: for records without a timestamp of their own,
-        retention goes by it.
+        It is that of the youngest source: retention uses it for records without a timestamp.
         """
         self.write_out()
         self._add_time()

@@ -1,10 +1,9 @@
 """The bound on sealed segments with an open file.
 
-A sealed segment opens its file for the first read, and gives it up again when too many
-others were opened since; the next read reopens it. Readers hold the file, not the
-segment, so giving it up interrupts no reader.
+A sealed segment opens its file for the first read, and drops it after too many others were opened
+since; the next read reopens it. Readers hold the file, not the segment, so this interrupts none.
 
-First in, first out: an `open` takes 10 us, less than keeping count of every read would cost in all.
+First in, first out: an `open` takes 10 us, less in all than recording each read would.
 """
 
 from __future__ import annotations
@@ -26,19 +25,19 @@ class Reopenable(Protocol):
 
 
 class OpenSegments:
-    """The bound, over all logs of the process. Every method may be called from any thread."""
+    """The sealed segments of this process that have an open file, bounded. Thread-safe."""
 
     def __init__(self, count_max: int) -> None:
         self.count_max = count_max
         self._lock = threading.Lock()
-        # By identity, in the order of opening: a dict keeps it.
+        # By identity, in the order of opening.
         self._opened: dict[int, weakref.ref[Reopenable]] = {}
 
     def __len__(self) -> int:
         return len(self._opened)
 
     def add(self, segment: Reopenable) -> None:
-        """Notes that `segment` has its file open; others give up theirs until the bound holds."""
+        """Adds a segment that opened its file; drops the files opened first beyond the bound."""
         with self._lock:
             self._opened.pop(id(segment), None)
             self._opened[id(segment)] = weakref.ref(segment)

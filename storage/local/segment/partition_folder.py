@@ -2,14 +2,15 @@
 
     <20 digits>.log .index .timeindex .txnindex .snapshot     a segment, see segment.py
     *.deleted                                                 removed segments, not yet unlinked
-    *.tmp                                                     a replacement that was never finished
-    *.cleaned                                                 a compaction that was never finished
-    *.swap                                                    one that was: its files take over,
-                                                              unless a .cleaned is as far or before
+    *.tmp                                                     an unfinished replacement of a file
+    *.cleaned                                                 an unfinished compaction
+    *.swap                                                    a finished one: its files replace the
+                                                              sources, unless a .cleaned has the
+                                                              same or a lower base offset
     leader-epoch-checkpoint, partition.metadata               see checkpoint.py
 
-Other files are not the broker's and stay. `.cleaned` and `.swap` are explained in swap.py; a data
-folder that is taken over from Apache Kafka may hold them too.
+Other files stay, as they are not the broker's. swap.py explains `.cleaned` and `.swap`, which a
+data folder of Apache Kafka may have too.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class FolderContent:
 def file_names(folder: Path) -> list[str]:
     """Names of the plain files in a folder, sorted. Raises DiskError."""
     try:
-        # scandir knows files from the listing itself; iterdir would ask for each name.
+        # scandir gets the type from the listing; iterdir would need a stat call for each name.
         with os.scandir(folder) as entries:
             return sorted(entry.name for entry in entries if entry.is_file())
     except OSError as error:
@@ -119,16 +120,12 @@ def _content(offsets: dict[str, set[int]], removed: int) -> FolderContent:
 
 def segment_bases(folder: Path) -> list[int]:
     """The base offsets of the segments in a folder, sorted. Raises DiskError."""
-    return sorted(_offsets(file_names(folder), LOG_SUFFIX))
+    return sorted(_offsets_by_suffix(file_names(folder))[LOG_SUFFIX])
 
 
 def snapshot_offsets(folder: Path) -> set[int]:
     """The offsets of the producer snapshots in a folder. Raises DiskError."""
-    return _offsets(file_names(folder), SNAPSHOT_SUFFIX)
-
-
-def _offsets(names: Sequence[str], suffix: str) -> set[int]:
-    return _offsets_by_suffix(names)[suffix]
+    return _offsets_by_suffix(file_names(folder))[SNAPSHOT_SUFFIX]
 
 
 def _offsets_by_suffix(names: Sequence[str]) -> dict[str, set[int]]:
@@ -143,7 +140,7 @@ def _offsets_by_suffix(names: Sequence[str]) -> dict[str, set[int]]:
 
 
 def _complete_swaps(folder: Path) -> int:
-    """Lets compacted segments replace their sources; returns how many files were replaced."""
+    """Replaces segments by their compacted ones; returns the number of replaced files."""
     names = file_names(folder)
     swapped = [match for name in names if (match := _NAME.fullmatch(name)) and match[3]]
     removed = 0
@@ -152,22 +149,22 @@ def _complete_swaps(folder: Path) -> int:
             continue
         base_offset = int(match[1])
         end_offset = _end_offset(folder / match[0], base_offset)
-        # The log of the first one may be gone while an index of it is still there.
-        for covered in _offsets(names, LOG_SUFFIX) | {base_offset}:
+        # The log of the first source may be gone while one of its indexes remains.
+        for covered in _offsets_by_suffix(names)[LOG_SUFFIX] | {base_offset}:
             if base_offset <= covered < end_offset:
                 for suffix in SEGMENT_SUFFIXES:
                     files.remove(folder / file_name(covered, suffix))
                     removed += 1
-    # The log goes last: while its .swap is there, the replacement is done again after a crash.
+    # The log last: while its .swap exists, a start after a crash repeats the replacement.
     for match in sorted(swapped, key=lambda match: match[2] == LOG_SUFFIX):
         files.rename(folder / match[0], folder / match[0].removesuffix(SWAP_SUFFIX))
     return removed
 
 
 def _unfinished_swaps(names: Sequence[str]) -> set[str]:
-    """`.swap` files that are ignored: their cleaning, or one before it, was not finished.
+    """`.swap` files to ignore: a `.cleaned` file has the same or a lower base offset.
 
-    A file of the same segment that is still `.cleaned` says so. So does Kafka's LogLoader.
+    That cleaning was not finished. Kafka's LogLoader has the same rule.
     """
     if not any(name.endswith(CLEANED_SUFFIX) for name in names):
         return set()
@@ -186,7 +183,7 @@ def _end_offset(path: Path, base_offset: int) -> int:
         for batch in walk_file(file.read_at, 0, file.size_bytes()):
             end_offset = batch.header.next_offset
     except CorruptRecords:
-        pass  # Recovery meets the same bytes again and says so.
+        pass  # Recovery reads the same bytes again and reports them.
     finally:
         file.close()
     return end_offset

@@ -1,10 +1,10 @@
-"""The producer snapshots of one log, and how producers are rebuilt from them and the batches.
+"""Rebuilds the producers of a log from its producer snapshots and batches.
 
     snapshots        |           |                 |
     segments   [ s0      ][ s1        ][ s2 ...............
     producers at X:              +----- replayed --------> X
 
-A snapshot is a shortcut: without one the batches say the same, from the log's beginning.
+Without a usable snapshot, all batches from the log's beginning are replayed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from strandline.storage.local.segment.segment import LogSegment
 def reload_producers(
     directory: Path, segments: Sequence[LogSegment], end_offset: int
 ) -> ProducerState:
-    """The producers at `end_offset` of a log that was truncated; drops snapshots behind it."""
+    """The producers at the end of a truncated log; removes later snapshots."""
     snapshots = ProducerSnapshots(directory, RecoveryReport(clean_shutdown=True))
     snapshots.offsets = folder.snapshot_offsets(directory)
     snapshots.drop_from(end_offset + 1)
@@ -42,7 +42,7 @@ class ProducerSnapshots:
         self.offsets: set[int] = set()
 
     def producers_at(self, segments: Sequence[LogSegment], offset: int) -> ProducerState:
-        """The producers as they were at `offset`: the nearest good snapshot, then the batches."""
+        """The producers at `offset`, from the last valid snapshot before it and the batches."""
         producers = ProducerState()
         replay_from = 0
         for snapshot_offset in sorted(self.offsets, reverse=True):
@@ -55,7 +55,7 @@ class ProducerSnapshots:
         return producers
 
     def drop_from(self, offset: int) -> None:
-        """Removes the snapshots at `offset` and behind it."""
+        """Removes the snapshots from `offset` on."""
         for dropped in [found for found in self.offsets if found >= offset]:
             self._drop(dropped)
 

@@ -11,7 +11,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True, kw_only=True)
 class RecoveryReport:
-    """Problems and repairs of opening a log; filled in while it runs, read-only afterwards."""
+    """Problems and repairs of opening a log; complete when the log is open."""
 
     clean_shutdown: bool
     # Whether the log was opened from the row of its clean close, without a check of its files.

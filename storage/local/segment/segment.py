@@ -8,16 +8,16 @@
 
 Life: active (appended to) -> sealed (index files whole) -> durable (all synced, off the loop).
 
-A start reads only the name of a durable segment. The rest is read when it is first needed:
+A start reads only the name of a durable segment, and other state on first use:
 
-    known at once                   base offset, end offset (where the next one begins)
-    from the folder, if asked       size
-    from the files, if asked        everything else; the indexes are checked then
+    from the names                  base offset, end offset (the base offset of the next segment)
+    from the folder, on first use   size
+    from the files, on first use    everything else; the indexes are checked then
 
-A durable segment may give up its open file at any time (see open_files.py); `file` opens it again.
+A durable segment may close its file at any time (see open_files.py); `file` opens it again.
 
-A read is a range of the file that is cut at batch borders. The sparse index brings both ends near;
-only the batches between the last index entry and the wanted place are walked, by header:
+A read is a range of the file between batch borders. The sparse index gives a border before each
+end; only the batch headers from there to the wanted place are read:
 
     index       e0              e1              e2
     log     |b|b|b|b|b|b|b|b|b|b|b|b|b|b|b|b|b|b|b|b|
@@ -84,9 +84,9 @@ _quiet_log = QuietLog(log)
 RELATIVE_OFFSET_MAX = 2**31 - 1
 NEVER_MS = 2**63 - 1
 
-# How much of the log one step of a walk reads: a default index interval, so mostly one read.
+# Bytes that one step of a walk reads: a default index interval, so mostly one read.
 WALK_BYTES = 4096
-# Positions where recent reads ended; a consumer's next fetch begins there. One per consumer helps.
+# Positions where recent reads ended, one per consumer: its next fetch begins there.
 HINTS_MAX = 32
 # Bound on a producer's last batches, without records, that are skipped; beyond it they are sent.
 BARE_BYTES_MAX = 64 * HEADER_BYTES
@@ -112,9 +112,9 @@ class SegmentEnd(NamedTuple):
 
 
 class LocalRead(NamedTuple):
-    """Whole batches as a range of a file; None if there is nothing to read at this offset yet.
+    """Whole batches as a range of a file; None if there is no batch at this offset yet.
 
-    `is_cut` says that the next batch did not fit into the allowed bytes.
+    `is_cut`: the next batch did not fit into the allowed bytes.
     """
 
     range: FileRange | None
@@ -123,7 +123,7 @@ class LocalRead(NamedTuple):
 
 
 class BatchPosition(NamedTuple):
-    """A batch border: where a batch begins, in the file and in the log."""
+    """The beginning of a batch, in the file and in the log."""
 
     position: int
     base_offset: int
@@ -179,9 +179,8 @@ class LogSegment:
     ) -> None:
         """A durable segment of which only the name is known.
 
-        `look` opens its files, checks them and calls `take_over`. It is called when the state of
-        the segment is needed, from any thread, and does nothing if another thread was faster.
-        Raises DiskError.
+        `look` opens its files, checks them and calls `take_over`, unless another thread did so
+        before. It is called in any thread when the state is first needed. Raises DiskError.
         """
         self.directory = directory
         self.base_offset = base_offset
@@ -197,7 +196,7 @@ class LogSegment:
         # Position of the next batch; _UNKNOWN if only the name was read, see `size_bytes`.
         self.end_position = _UNKNOWN
         self._first_timestamp_ms = NO_TIMESTAMP
-        # The earliest wall time at which it was known to have its first record.
+        # The earliest wall time of its first record, as far as known.
         self._begun_ms = NEVER_MS
         self._roll_age_ms = NEVER_MS
         self._index_interval_bytes = 4096
@@ -214,7 +213,7 @@ class LogSegment:
         segment.is_durable = False
         segment._file = file
         segment._set_end(end)
-        # As text: a start makes thousands of them, and a Path takes ten times as long and much.
+        # As text: a start makes thousands, and a Path takes ten times the time and memory.
         stem = f"{directory}/{file_name(end.base_offset, '')}"
         segment._offset_index = OffsetIndex(stem + INDEX_SUFFIX, active=active)
         segment._time_index = TimeIndex(stem + TIME_INDEX_SUFFIX, active=active)
@@ -227,8 +226,8 @@ class LogSegment:
     ) -> LogSegment:
         """A new, empty, active segment; its index files exist from the start.
 
-        Raises DiskError; nothing of it is left then, or the error condemns the folder. The name of
-        a segment that was never begun would tell a start that the one before it ends there.
+        Raises DiskError; its files are removed then, or the error condemns the folder. A start
+        would take a remaining name for the end of the segment before it.
         """
         path = directory / file_name(base_offset, LOG_SUFFIX)
         file = OpenFile(path, writable=True, create=True)
@@ -295,7 +294,7 @@ class LogSegment:
         """The producers as they were at the end of this segment; written when it is closed."""
         return self.directory / file_name(self.end_offset, SNAPSHOT_SUFFIX)
 
-    # --- state that is read late ---------------------------------------------------------------
+    # --- state that is read on first use -------------------------------------------------------
 
     @property
     def is_opened(self) -> bool:
@@ -315,7 +314,7 @@ class LogSegment:
         self._time_index = opened.time_index
         self._txn_index = opened.txn_index
         self.is_durable = opened.is_durable
-        # Set last: from here on other threads use all of it.
+        # Set last: other threads use the state from here on.
         self._look = None
         if self.is_durable:
             OPEN_SEALED.add(self)
@@ -376,11 +375,11 @@ class LogSegment:
         return file
 
     def give_up_file(self) -> None:
-        """See OpenSegments. Its readers keep the file until they are done."""
+        """Drops the open file, which its readers keep until they end; see OpenSegments."""
         self._file = None
 
     def retire(self) -> None:
-        """Prepares for the removal of its file names; current readers may go on."""
+        """Prepares for the removal of its file names; current readers may continue."""
         file = None
         try:
             file = self.file()
@@ -409,13 +408,13 @@ class LogSegment:
     # --- appending ---------------------------------------------------------------------------
 
     def apply_config(self, config: LogConfig) -> None:
-        """Takes over index interval, index size and age; the age with a new jitter."""
+        """Applies index interval, index size and maximum age, with a new jitter."""
         age_ms_max = config.segment_age_ms_max
         jitter_ms_max = min(config.segment_jitter_ms, age_ms_max)
         jitter_ms = random.randrange(jitter_ms_max) if jitter_ms_max else 0
         self._roll_age_ms = age_ms_max - jitter_ms
         self._index_interval_bytes = config.index_interval_bytes
-        # As Kafka's indexes: time entries are the larger ones, and sealing adds one more of them.
+        # As in Kafka: time entries are larger than offset entries, and sealing adds one.
         self.entries_max = max(1, config.segment_index_bytes // TimeIndex.ENTRY_BYTES - 1)
         self._offset_entries_max = max(1, config.segment_index_bytes // OffsetIndex.ENTRY_BYTES)
         self._set_roll_timestamp()
@@ -434,7 +433,7 @@ class LogSegment:
         self.note_batch(len(records), last_offset, max_timestamp_ms)
 
     def note_batch(self, size_bytes: int, last_offset: int, max_timestamp_ms: int) -> None:
-        """Accounts for a batch that lies at the end of what was noted so far."""
+        """Accounts for a batch that follows those noted so far."""
         position = self.end_position
         if max_timestamp_ms > self._max_timestamp_ms:
             self._max_timestamp_ms = max_timestamp_ms
@@ -474,9 +473,9 @@ class LogSegment:
     def outlives(self, now_ms: int) -> bool:
         """Whether it is older than segment.ms by the wall clock.
 
-        Counted from its first record if that is later: a segment that was empty for long is not
-        closed for its first record. A begin in the future counts as now: the clock was set back,
-        or a producer's is ahead.
+        Its age counts from its first record if that is later than its creation: a segment that was
+        empty for long is not closed at once. A begin in the future counts as now: the clock was
+        set back, or a producer's clock is ahead.
         """
         begun_ms = min(max(self.created_ms, self.first_timestamp_ms()), now_ms)
         self._begun_ms = min(self._begun_ms, begun_ms)
@@ -490,7 +489,7 @@ class LogSegment:
 
     @property
     def is_torn(self) -> bool:
-        """Whether the file holds more, or less, than the batches that were noted."""
+        """Whether the size of the file differs from that of the noted batches."""
         return self.file().size_bytes() != self.size_bytes
 
     def write_indexes(self) -> None:
@@ -526,14 +525,14 @@ class LogSegment:
 
     def sync(self) -> None:
         """fsync of the log, and of everything once it is sealed. Blocks: not on the loop."""
-        # Sealed is asked before syncing: a segment that is sealed meanwhile is synced next time.
+        # Read before the sync: a segment that is sealed meanwhile is synced again next time.
         was_sealed = not self.is_active
         self.file().sync()
         if was_sealed:
             self.sync_indexes()
             _sync_if_there(self.snapshot_path)
             self.is_durable = True
-            # Not before: the kernel tells a file that is open of a page that it could not write.
+            # Not before: the kernel reports a failed write of a page only to open files.
             OPEN_SEALED.add(self)
 
     def truncate(self, position: int, end_offset: int) -> None:
@@ -673,7 +672,7 @@ class LogSegment:
         if self.end_position == 0:
             return None
         if offset <= self.base_offset:
-            # Once per segment and consumer: a disk that lost the beginning would be sent as it is.
+            # Once per segment and consumer: bytes that the disk lost must not be sent.
             next(self._walk(0))
             return BatchPosition(0, self.base_offset)
         hint = self._hints.get(offset)
@@ -700,8 +699,8 @@ class LogSegment:
     def _walk_from(self, entry: OffsetEntry | None, position: int) -> Iterator[Batch]:
         """Walks from the batch of an index entry, or from `position` if that is further on.
 
-        An entry that does not fit its batch is damaged; then the walk begins at `position`, a
-        border that is certain, which is slow and right. Raises CorruptFile.
+        An entry that does not fit its batch is damaged; then the walk begins at `position`, which
+        is certainly a border, but takes longer. Raises CorruptFile.
         """
         if entry is None or entry.position <= position:
             return self._walk(position)
@@ -794,11 +793,11 @@ class LogSegment:
         found = self._latest(next(self._walk(start.position)), self.base_offset)
         if found is not None and found.offset >= start_offset:
             return found
-        # That record was deleted, or compacted away while its batch's header kept its time.
+        # The record was deleted or compacted, but its batch's header still has its time.
         return self._search_latest(start_offset)
 
     def _search_latest(self, start_offset: int) -> TimestampOffset | None:
-        """Reads all headers, and the records of those batches that may have it."""
+        """Reads all headers, and the records of batches that may have the highest timestamp."""
         first = self.locate(start_offset)
         if first is None:
             return None
@@ -814,7 +813,7 @@ class LogSegment:
 
     def _latest(self, batch: Batch, start_offset: int) -> TimestampOffset | None:
         times = (found for found in self._times(batch) if found[0] >= start_offset)
-        # max() keeps the first of equals. The header's own maximum is the client's word only.
+        # max() keeps the first of equals. The header's maximum is only what the client wrote.
         latest = max(times, key=lambda found: found[1], default=None)
         if latest is None:
             return None
@@ -830,15 +829,14 @@ class LogSegment:
     def index_mismatch(self, config: LogConfig) -> str | None:
         """Why the index files do not match the log; None if they do.
 
-        Looks at the last entries only, and at the batches they name. Raises CorruptRecords,
-        CorruptFile.
+        Checks the last entries only, and their batches. Raises CorruptRecords, CorruptFile.
         """
         last_entry = self.offset_index.last_entry()
         border = last_entry.position if last_entry else 0
         unindexed_bytes = self.size_bytes - border
         if unindexed_bytes < BATCH_BYTES_MIN:
             return f"{self.index_path.name} points behind the log"
-        # Between two entries lie at most an interval and one batch; twice that is not our work.
+        # Between two entries lie at most an interval and one batch; we never leave twice that.
         if unindexed_bytes > 2 * (config.index_interval_bytes + config.max_message_bytes):
             return f"{self.index_path.name} ends {unindexed_bytes} bytes before the log"
         tail_header = self._header_at(border)
@@ -885,6 +883,6 @@ def _sync_if_there(path: Path) -> None:
         if path.exists():
             files.sync_file(path)
     except DiskError:
-        # The segment may have been deleted between the two: then there is nothing to make durable.
+        # A segment that was deleted meanwhile needs no sync.
         if path.exists():
             raise

@@ -4,10 +4,10 @@
     [  sealed  )[ sealed  )[ active ...
 
 The tuple of segments is replaced, never changed. A reader, on the loop or in a worker thread, takes
-it once and keeps its view, while the log rolls or retention removes what it reads. Only the active
+it once and keeps its view while the log rolls or retention removes segments. Only the active
 segment, the last one, still grows.
 
-A file that leaves the log is renamed, and unlinked after file.delete.delay.ms (see trash.py).
+Files of removed segments are renamed, and unlinked after file.delete.delay.ms (see trash.py).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class SegmentList:
         self._config = config
         self._clock = clock
         self.trash = Trash()
-        # Grows whenever a segment comes or goes.
+        # Grows with each change of the list.
         self.change_count = 0
         self._set(segments)
 
@@ -75,7 +75,7 @@ class SegmentList:
         return segments[max(0, bisect_right(bases, offset) - 1) :]
 
     def update_config(self, config: LogConfig) -> None:
-        """Takes over a changed topic configuration, for the active segment too."""
+        """Applies a changed topic configuration, to the active segment too."""
         self._config = config
         self.active.apply_config(config)
 
@@ -99,9 +99,9 @@ class SegmentList:
     def replace(
         self, sources: Sequence[LogSegment], opened: OpenFile, facts: CleanedFacts
     ) -> LogSegment:
-        """Puts a cleaned segment in the place of its sources, neighbours in this log.
+        """Replaces neighbouring segments by the cleaned one: steps 4 to 6 of swap.py.
 
-        Steps 4 to 6 of swap.py; the caller syncs the folder. Raises StorageError.
+        The caller syncs the folder. Raises StorageError.
         """
         first = self.segments.index(sources[0])
         kept_before = self.segments[:first]
@@ -119,9 +119,9 @@ class SegmentList:
         return segment
 
     def truncate(self, end: BatchPosition) -> None:
-        """Drops the segments behind `end`, the last one first, and cuts the file that has it.
+        """Drops the segments after `end`, the last one first, and truncates the one that has it.
 
-        That one is the active segment then; see `LogSegment.reactivate`.
+        This one becomes the active segment; see `LogSegment.reactivate`.
         """
         kept = [segment for segment in self.segments if segment.base_offset <= end.base_offset]
         for segment in reversed(self.segments[len(kept) :]):

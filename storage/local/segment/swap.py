@@ -1,17 +1,17 @@
-"""Swaps a cleaned segment in for its sources.
+"""Replaces the sources of a cleaning by the cleaned segment.
 
-    1 (cleaning)   .cleaned files, whole and synced               before 3: as if nothing had been
+    1 (cleaning)   .cleaned files, whole and synced               before 3: a start undoes it
     2 in a worker  index files .cleaned -> .swap
-    3 in a worker  log .cleaned -> .swap, folder synced           from here on it is carried out
+    3 in a worker  log .cleaned -> .swap, folder synced           from here on: a start completes it
     4 on the loop  files of the sources -> .deleted
     5 on the loop  .swap -> final names, the log last
     6 on the loop  the list of segments
     7 in a worker  folder synced
     8 in a worker  cleaner-offset-checkpoint, after the last group
 
-A start after a crash removes `.cleaned` files and any `.swap` beside them (up to 2), and finishes
-with a `.swap` that stands alone (from 3 on): see partition_folder.py. 4 to 6 are one step of the
-event loop, so no reader sees half of it; a reader that holds a range of an old file keeps it.
+A start after a crash removes `.cleaned` files and the `.swap` files beside them (up to 2), and
+completes the swap of a `.swap` without them (from 3 on): see partition_folder.py. 4 to 6 are one
+step of the event loop, so no reader sees half of it. A reader keeps its range of an old file.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def name_finally(directory: Path, base_offset: int) -> None:
 def replacement(
     directory: Path, opened: OpenFile, facts: CleanedFacts, sources: Sequence[LogSegment]
 ) -> LogSegment:
-    """The new segment, once its files have their names. Raises CorruptFile, DiskError."""
+    """The new segment, after its files have their final names. Raises CorruptFile, DiskError."""
     end = SegmentEnd(
         base_offset=facts.base_offset,
         end_offset=sources[-1].end_offset,
@@ -93,8 +93,8 @@ def _swap_path(directory: Path, base_offset: int, suffix: str) -> Path:
 
 def withdraw(directory: Path, base_offset: int) -> None:
     """Undoes steps 2 and 3: the sources changed meanwhile. Blocks. Raises DiskError."""
-    # The log last: a log alone is swapped in by the next start, which rebuilds its indexes. The
-    # indexes alone would be taken for those of the old log.
+    # The log last: the next start swaps in a log without indexes, and rebuilds them. Indexes
+    # without the log would replace those of the old one.
     for suffix in (*_INDEX_SUFFIXES, LOG_SUFFIX):
         files.remove(_swap_path(directory, base_offset, suffix))
     files.sync_directory(directory)

@@ -1,12 +1,12 @@
 """Files of removed segments that wait to be unlinked.
 
 A removed file is renamed to `<name>.deleted` at once (`<name>.2.deleted` while another one of that
-name waits, as after two cleanings of a segment), so that it is gone for the next start, and
-unlinked after `file.delete.delay.ms`: unlinking a gigabyte can take the file system a while, and
-a copy by name may still be running. A start removes the remaining ones.
+name waits, as after two cleanings of a segment), so a start ignores it. It is unlinked after
+`file.delete.delay.ms`: unlinking a gigabyte can take long, and a copy by name may still be running.
+A start removes all that remain.
 
-The delay is monotonic time: after a wall clock that was a year ahead and was set right, files of
-that time would keep the disk full for a year.
+The delay is monotonic time: with a wall clock that was a year ahead and then corrected, files would
+fill the disk for a year.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Trash:
         self._unlink_at_s: dict[Path, float] = {}
 
     def put(self, path: Path, *, unlink_at_s: float) -> None:
-        """Renames a file, to be unlinked later; one that is not there is fine. Raises DiskError."""
+        """Renames a file, to be unlinked later; a missing one is fine. Raises DiskError."""
         if not path.exists():
             return
         with self._lock:
@@ -45,10 +45,10 @@ class Trash:
         return target
 
     def purge(self, now_s: float) -> int:
-        """Unlinks files that have waited long enough; returns how many.
+        """Unlinks files whose delay is over; returns how many.
 
-        The log's folder must be there: a file that is gone counts as unlinked. Raises DiskError:
-        the remaining files wait for the next call.
+        The log's folder must exist: a missing file counts as unlinked. Raises DiskError: the
+        remaining files wait for the next call.
         """
         with self._lock:
             due = [path for path, due_s in self._unlink_at_s.items() if due_s <= now_s]
