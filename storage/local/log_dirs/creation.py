@@ -1,12 +1,11 @@
-"""Creates new logs: chooses a folder of `log.dirs` for each, and makes them durable step by step.
+"""Creates new logs: chooses a folder of `log.dirs` for each, and makes them durable.
 
     1 each partition's folder, its topic id and files (several threads)
     2 sync the folders that hold them
 
-Before 1 the caller makes the checkpoints forget earlier logs of these names: after a kill a new
-one would begin where the earlier one did (`LogDir.forget`). A log that cannot be created is an
-error in its place, and nothing is left of it; the others are made all the same. As with Kafka's
-LogManager, a new log goes to the folder with the fewest.
+Before 1 the caller removes deleted logs of these names from the checkpoints (`log_dir.forget`). A
+log that cannot be created is an error in its place, without leftovers; the others are created. As
+with Kafka's LogManager, a new log goes to the folder with the fewest.
 """
 
 from __future__ import annotations

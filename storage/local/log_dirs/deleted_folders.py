@@ -1,6 +1,6 @@
 """Folders of deleted logs that wait to be removed.
 
-Such a folder is renamed at once, so that it is no log for the next start, and is removed after
+Such a folder is renamed at once, so that a start does not load it, and removed after
 `file.delete.delay.ms` of monotonic time: a reader may still use its files.
 """
 

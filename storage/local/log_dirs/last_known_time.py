@@ -26,7 +26,7 @@ NOTE_MS = 60_000
 
 
 class LastTime:
-    """Reads and writes the note; both block."""
+    """The stored time of all log folders. `read` and `note` block."""
 
     def __init__(self, folders: Callable[[], Sequence[Path]]) -> None:
         """`folders` returns those that can be used now."""
@@ -39,7 +39,7 @@ class LastTime:
         return max(found, default=None)
 
     def note(self, believed_ms: TimestampMs) -> None:
-        """Writes `now_ms` down, unless the last note is recent enough."""
+        """Stores `believed_ms`, unless the last note is recent enough."""
         if self._noted_ms is not None and abs(believed_ms - self._noted_ms) < NOTE_MS:
             return
         self._noted_ms = believed_ms

@@ -1,9 +1,9 @@
 """Loads log folders at start-up: finds the logs in them and opens them in parallel.
 
-    1 unwanted copies are removed               2 every folder gets its meaning from its name
+    1 unwanted copies are removed               2 folders are classified by their names
     3 each log is opened, with recovery unless the last stop was clean
 
-A log folder that fails on the way is reported and loads nothing; the others go on.
+A log folder that fails is reported and loads nothing; the others continue.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def load_logs(
                 item for item in folders.items() if item[1].name not in directory.closed_logs
             )
             loading[directory] = logs = _Loading(load, known)
-            # They wait for no disk, and two threads would contend for the interpreter's lock.
+            # These wait for no disk, so more threads would only contend for the GIL.
             logs.go_on()
             if logs.error is not None or not waiting:
                 continue
@@ -141,11 +141,11 @@ class _Loading:
     error: BaseException | None = None
 
     def go_on(self) -> None:
-        """Opens waiting logs until there is none left; stops after a failure.
+        """Opens waiting logs until none is left; stops after a failure.
 
-        One job for each thread and not for each log: with thousands of logs that are opened in a
-        quarter of a millisecond, handing them over would take a tenth of the start. Results are
-        kept here: a job whose thread was refused may be run by another one nevertheless.
+        One job for each thread, not for each log: a log opens in a quarter of a millisecond, and
+        jobs for thousands would take a tenth of the start. Results are kept here: another thread
+        may run a job whose own thread was refused.
         """
         while True:
             try:
@@ -170,7 +170,7 @@ def _settle_moves(directories: Sequence[LogDir], failures: dict[LogDir, DiskErro
     folders: list[Path] = []
     wanted: dict[tuple[TopicPartition, Path], TopicId] = {}
     for directory in directories:
-        with suppress(DiskError):  # loading it takes it offline, and says why
+        with suppress(DiskError):  # the load reports it, and takes the folder offline
             folders += subfolders(directory.path)
             wanted |= _wanted_moves(directory)
     folders = [path for path in folders if partition_of(path.name) is not None]
@@ -253,8 +253,8 @@ def _has_records(path: Path) -> bool:
 
 
 def _tell_stray(path: Path, target: Path, *, is_nobodys: bool) -> None:
-    """A folder without partition.metadata is stray to Kafka too, since it is written before the
-    first record. If there are records the file was lost, which an operator must be told.
+    """Logs a stray folder. Without partition.metadata it is stray to Kafka too, which writes that
+    file before the first record. If there are records the file was lost: an error for operators.
     """
     if is_nobodys and _has_records(path):
         log.error(
@@ -288,8 +288,8 @@ def _load_log(
             topic_id = checkpoint.decode_id(row.topic_id)
         marked = log_move.marked_log_start(path) if str(path) in marks.moved else 0
     except CorruptFile as error:
-        # The topic of these records is unknown: opening them under any id would be a guess. To
-        # Kafka, too, such a file is an error of the folder that it lies in.
+        # The topic of these records is unknown, so they are not opened. In Kafka, too, such a file
+        # is an error of its log folder.
         raise DiskError(f"{path}: {error}") from error
     if marked:
         directory.log_starts[key] = max(marked, directory.log_starts.get(key, 0))

@@ -1,6 +1,6 @@
 """One folder of `log.dirs`: its lock, its identity, and the checkpoints in it.
 
-All folders of a broker together are in log_dirs/log_dirs.py.
+log_dirs.py has all folders of a broker.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ log = logging.getLogger(__name__)
 
 LOCK_FILE = ".lock"
 PROBE_FILE = ".strandline-probe"
-# A failed folder is retried at once. One that had just come back waits before that, twice
-# as long each time up to the maximum: that it can be written does not mean that it can be read, and
+# A failed folder is retried at once. If it failed again soon after a return, it waits first, twice
+# as long each time up to the maximum: a folder that can be written may still be unreadable, and
 # each return costs the recovery of all its logs.
 REVIVAL_PAUSE_S = 2.0
 REVIVAL_PAUSE_S_MAX = 60.0
@@ -47,21 +47,21 @@ class LogDir:
         self.path = path
         self.logs: dict[TopicPartition, LocalLog] = {}
         self.was_clean = False
-        # False: its logs are unknown, because one of them could not be opened at the start.
+        # False: its logs are unknown, because one could not be opened at the start.
         self.is_loaded = True
         # Rows of logs at a clean stop, by the names of their folders, until they are loaded.
         self.closed_logs: Mapping[str, ClosedLog] = {}
         self.recovery_points: dict[TopicPartition, int] = {}
         self.log_starts: dict[TopicPartition, int] = {}
         self.high_watermarks: dict[TopicPartition, int] = {}
-        # Up to where each compacted log is clean; logs that were ever compacted stay in here.
+        # The offset up to which each log is compacted; a log that was ever compacted stays here.
         self.cleaned_offsets: dict[TopicPartition, int] = {}
-        # Partitions that the checkpoint files may still name, though their log was removed here.
+        # Partitions without a log here, which the checkpoint files may still name.
         self.forgotten: set[TopicPartition] = set()
-        # Whether their checkpoint on disk is up to date.
+        # Whether the checkpoint of `cleaned_offsets` on disk is up to date.
         self.is_cleaning_noted = True
         self.failure: DiskError | None = None
-        # When it last came back, how long it waits before the next return, and the earliest time.
+        # The time of its last return, the wait before the next one, and its earliest time.
         self.revived_s = -math.inf
         self._revival_pause_s = 0.0
         self._revival_due_s = -math.inf
@@ -117,18 +117,18 @@ class LogDir:
     def check_present(self) -> None:
         """Raises DiskError if this is not the folder that was locked at the start.
 
-        A volume that was unmounted leaves an empty folder that is writable; records written there
-        are lost when the volume is back. A folder that was removed and created again may be
-        another broker's by now.
+        An unmounted volume leaves an empty, writable folder; records written there are lost when
+        the volume is mounted again. A folder that was removed and created again may belong to
+        another broker.
         """
         if not self._is_locked_one():
             raise DiskError(f"{self.path} is not what it was: is another broker using it?")
 
     def lock_again(self) -> None:
-        """Takes the lock of a folder that came back, if its file is not the one that was locked.
+        """Locks a folder that came back, if its lock file is not the one that was locked.
 
-        A device that was away and is there again may be another one to the system. Raises DiskError
-        if the folder is not there, is another broker's, or is in use.
+        The system may see a device that was removed and attached as another one. Raises DiskError
+        if the folder is missing, belongs to another broker, or is in use.
         """
         if self._is_locked_one():
             return
@@ -199,9 +199,9 @@ def _lock(path: Path) -> int:
 def lock_usable(
     paths: Sequence[Path], directories: list[LogDir], failures: dict[Path, DiskError]
 ) -> None:
-    """Locks each folder into `directories`; one that cannot be used is noted in `failures`.
+    """Adds each folder to `directories`, locked, or to `failures` if it cannot be used.
 
-    Raises LogDirLocked, and DiskError if there is none left.
+    Raises LogDirLocked, and DiskError if none is usable.
     """
     for path in paths:
         try:
@@ -218,9 +218,9 @@ def drop_unreadable(
     failures: dict[Path, DiskError],
     read: Callable[[LogDir], object],
 ) -> None:
-    """Moves folders that `read` finds unreadable to `failures`, as Kafka does: the others serve.
+    """Moves folders that `read` cannot read to `failures`; the others serve, as in Kafka.
 
-    Raises DiskError if there is none left, and other errors of `read`.
+    Raises DiskError if none is left, and other errors of `read`.
     """
     for directory in list(directories):
         try:
@@ -246,7 +246,7 @@ def _check_any(directories: Sequence[LogDir], failures: Mapping[Path, DiskError]
 
 
 def read_identity(directory: LogDir) -> Mapping[str, str] | None:
-    """meta.properties; None if there is none. Raises DiskError; a damaged one is reported later."""
+    """meta.properties; None if missing or damaged, which is reported later. Raises DiskError."""
     try:
         return checkpoint.read_properties(directory.path / checkpoint.META_PROPERTIES)
     except CorruptFile:
@@ -254,7 +254,7 @@ def read_identity(directory: LogDir) -> Mapping[str, str] | None:
 
 
 def agree_on_identity(directories: Sequence[LogDir], node_id: int, cluster_id: str | None) -> str:
-    """Checks meta.properties of all folders and completes them; the cluster id they agree on."""
+    """Checks and completes meta.properties of all folders; returns their common cluster id."""
     known = {
         directory.path: checkpoint.read_properties(directory.path / checkpoint.META_PROPERTIES)
         for directory in directories
@@ -299,7 +299,7 @@ def agree_on_identity(directories: Sequence[LogDir], node_id: int, cluster_id: s
 
 
 def read_state(directory: LogDir) -> None:
-    """Reads the checkpoints, and removes the clean-shutdown mark with the rows it vouches for."""
+    """Reads the checkpoints, and removes the clean-shutdown mark with its rows of closed logs."""
     mark = directory.path / checkpoint.CLEAN_SHUTDOWN
     directory.was_clean = mark.exists()
     if directory.was_clean:
@@ -315,7 +315,7 @@ def read_state(directory: LogDir) -> None:
 
 
 def _read_offsets(directory: LogDir, name: str) -> dict[TopicPartition, int]:
-    """A checkpoint; a damaged one counts as absent, which costs time but never data."""
+    """A checkpoint; a damaged one counts as missing, which costs time but never data."""
     path = directory.path / name
     try:
         return checkpoint.read_offsets(path)
@@ -342,23 +342,23 @@ def write_checkpoints(
     write_recovery_points(directory, logs)
     checkpoint.write_offsets(directory.path / checkpoint.LOG_STARTS, starts)
     checkpoint.write_offsets(directory.path / checkpoint.HIGH_WATERMARKS, watermarks)
-    # The cleaner's is not written each time, and may still name them.
+    # The cleaner's checkpoint is not written each time, and may still name them.
     if forgotten or not directory.is_cleaning_noted:
         write_cleaned_offsets(directory)
     directory.forgotten -= forgotten
 
 
 def write_recovery_points(directory: LogDir, logs: Mapping[TopicPartition, LocalLog]) -> None:
-    """Replaces the checkpoint of how far logs are synced, and syncs it. Raises DiskError."""
+    """Replaces the checkpoint of recovery points and syncs it. Raises DiskError."""
     recovery_points = {key: opened.recovery_point for key, opened in logs.items()}
     checkpoint.write_offsets(directory.path / checkpoint.RECOVERY_POINTS, recovery_points)
 
 
 def forget(directory: LogDir, keys: Iterable[TopicPartition]) -> None:
-    """Removes earlier logs of these names from the checkpoints, durably.
+    """Removes deleted logs of these names from the checkpoints, durably.
 
-    Must precede a new log of that name: after a kill it would begin where the earlier one
-    did, and count as synced as far as that one was. Raises DiskError.
+    Must precede a new log of that name: after a kill it would take over the log start and the
+    recovery point of the deleted one. Raises DiskError.
     """
     gone = directory.forgotten.intersection(keys)
     if not gone:
@@ -380,7 +380,7 @@ def write_cleaned_offsets(directory: LogDir) -> None:
 
 
 def mark_clean(directory: LogDir) -> None:
-    """Writes the clean-shutdown mark. Without room for it the next start recovers this folder."""
+    """Writes the clean-shutdown mark. If that fails, the next start recovers this folder."""
     try:
         files.write_atomically(
             directory.path / checkpoint.CLEAN_SHUTDOWN, checkpoint.CLEAN_SHUTDOWN_CONTENT

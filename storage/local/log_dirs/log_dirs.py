@@ -1,27 +1,27 @@
-"""All folders of `log.dirs`: ownership, the logs in them, and where new partitions go.
+"""The folders of `log.dirs`: locks, logs, checkpoints, and the choice of a folder for a new log.
 
     <log.dir>/.lock                                held by one process while it runs
     <log.dir>/meta.properties                      broker and cluster of this folder
-    <log.dir>/<topic>-<partition>/                 a log, see log.py; with a mark one that is being
-                                                   moved here, see move.py
-    <log.dir>/<topic>-<partition>.<id>-<why>/      one that is none any more, see names.py
+    <log.dir>/<topic>-<partition>/                 a log, see log.py; with a mark it is being moved
+                                                   here, see move.py
+    <log.dir>/<topic>-<partition>.<id>-<why>/      a former log, see names.py
     <log.dir>/*-checkpoint                         see checkpoint.py
-    <log.dir>/.kafka_cleanshutdown                 there if the last stop was clean
+    <log.dir>/.kafka_cleanshutdown                 exists if the last stop was clean
 
 Start:  1 lock  2 meta.properties  3 read and remove the clean-shutdown mark
         4 open the logs, see loading.py
-Stop:   1 close every log  2 checkpoints  3 how the logs were left, see closed_log.py
+Stop:   1 close every log  2 checkpoints  3 the state of the closed logs, see closed_log.py
         4 clean-shutdown mark, last  5 unlock
 
 The mark is removed before anything else is touched, so a crash at any later point is unclean.
 
 A folder that fails takes only its own partitions offline: their logs refuse everything with
 KAFKA_STORAGE_ERROR until `revive` finds that the folder can be written again and reopens them,
-with the recovery that follows an unclean stop. One whose logs could not be loaded stays offline
-until the next start: its logs are unknown. A full disk is no failure: appends are refused
-until there is room, and reads and retention go on.
+with the recovery that follows an unclean stop. A folder whose logs could not be loaded stays
+offline until the next start: its logs are unknown. A full disk is no failure: appends are refused
+until there is room, and reads and retention continue.
 
-Folders with other names are not the broker's and stay.
+Folders with other names stay, as they are not the broker's.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class LogDirs:
 
     @property
     def log_start_offsets(self) -> dict[TopicPartition, int]:
-        """Log starts as the checkpoints had them when the folders were opened."""
+        """Log starts in the checkpoints when the folders were opened."""
         return {
             key: offset
             for directory in self.directories
@@ -134,11 +134,11 @@ class LogDirs:
     ) -> dict[TopicPartition, LocalLog]:
         """Opens every log, recovering where the last stop was not clean.
 
-        Folders are loaded side by side, each by so many threads; `config_for` is called in them.
-        `config_for` returns None for a partition the cluster does not know: its folder is renamed
-        to -stray and kept, or removed if it has no records and `keep_empty_strays` is False. A
-        topic id of zeros stands for a folder that has none. Raises CorruptFile if two folders hold
-        the same partition, DiskError if no log folder could be loaded.
+        Folders are loaded in parallel, each by so many threads, which call `config_for`.
+        It returns None for a partition that the cluster does not know: its folder is renamed
+        to -stray and kept, or removed if it has no records and `keep_empty_strays` is False. The
+        topic id is zeros for a folder without one. Raises CorruptFile if two folders hold the same
+        partition, DiskError if no log folder could be loaded.
         """
         loaded = load_logs(
             self.directories,
@@ -165,7 +165,7 @@ class LogDirs:
             }
             self._note_losses(directory)
         for directory in self.directories:
-            # Logs that are not opened are gone for good, and must not return through a checkpoint.
+            # A log that is not opened now is gone, and must not return through a checkpoint.
             for key in directory.known_keys - directory.logs.keys():
                 directory.forget_state(key)
         return self.logs
@@ -201,8 +201,8 @@ class LogDirs:
     def revive(self) -> list[RevivedLog]:
         """Opens the logs of offline folders that can be written again. Blocks.
 
-        Records that were not synced when the folder failed may be lost; all others are there. A
-        folder that keeps failing waits longer each time.
+        Records that were not synced when the folder failed may be lost. A folder that keeps failing
+        waits longer each time.
         """
         revived: list[RevivedLog] = []
         for directory in self.directories:
@@ -234,12 +234,12 @@ class LogDirs:
             )
         return revived
 
-    # --- logs come and go ------------------------------------------------------------------------
+    # --- create and delete logs ------------------------------------------------------------------
 
     def create_log(
         self, topic_partition: TopicPartition, topic_id: TopicId, config: LogConfig
     ) -> LocalLog:
-        """`create_logs` of one. Raises DiskError."""
+        """As `create_logs`, for one partition. Raises DiskError."""
         (created,) = self.create_logs((topic_partition,), topic_id, config)
         if isinstance(created, DiskError):
             raise created
@@ -315,25 +315,25 @@ class LogDirs:
         directory = self.directory_at(deleted.directory.parent)
         assert directory is not None, deleted
         key = deleted.topic_partition
-        # Its folder may have come back, with a reopened log over the same files, not served yet.
+        # A revived folder may have a reopened log over the same files, not served yet.
         for opened in {deleted, directory.logs.pop(key, deleted)}:
-            # A flush that is under way may find its folder gone; that is not a disk failure.
+            # A running flush may find its folder gone; that is not a disk failure.
             opened.drop_callbacks()
             opened.stop(DiskError(f"{key} was deleted"))
         directory.forget_state(key)
         self.put_aside(deleted)
 
     def replace_log(self, old: LocalLog, new: LocalLog) -> None:
-        """A copy in another folder takes the log's place; `put_aside` must follow for the old one.
+        """Replaces a log by its copy in another folder; `put_aside` must follow for the old one.
 
-        Waits for no disk.
+        Does not wait for a disk.
         """
         directory = self._find_directory(old)
         assert directory is not None, f"{old} is not one of ours"
         target = self.directory_at(new.directory.parent)
         assert target is not None, new
         key = old.topic_partition
-        # As in delete_log: errors of calls still running in the old folder are not disk failures.
+        # As in delete_log: errors of running calls in the old folder are not disk failures.
         old.drop_callbacks()
         del directory.logs[key]
         target.logs[key] = self._watched(target, new)
@@ -361,8 +361,8 @@ class LogDirs:
 
         May run in a worker thread.
 
-        A failed unlink is tried again and holds nothing else back; the first error is raised at
-        the end, a DiskError. Files in a folder that is offline wait until it is back.
+        A failed unlink is tried again and delays no other; the first DiskError is raised at the
+        end. Files in an offline folder wait until it is online.
         """
         usable = self._usable()
         purged, first_error = self._deleted.purge(now_s, within={one.path for one in usable})
@@ -383,7 +383,7 @@ class LogDirs:
         return None if directory is None else directory.cleaned_offsets.get(opened.topic_partition)
 
     def write_cleaned_offset(self, opened: LocalLog, offset: int) -> None:
-        """Makes durable up to where a log is compacted. Blocks; thread-safe. Raises DiskError."""
+        """Stores up to which offset a log is compacted. Blocks; thread-safe. Raises DiskError."""
         with self._checkpoint_lock:
             directory = self._find_directory(opened)
             if directory is None or directory.failure is not None:
@@ -397,7 +397,7 @@ class LogDirs:
                 return directory
         return None
 
-    # --- checkpoints and the end -----------------------------------------------------------------
+    # --- checkpoints and stop --------------------------------------------------------------------
 
     def _note_cut(self, directory: LogDir) -> None:
         """Lowers the recovery point of a cut log in its checkpoint. Blocks. Raises DiskError."""
@@ -408,7 +408,7 @@ class LogDirs:
             write_recovery_points(directory, dict(directory.logs))
 
     def _note_losses(self, directory: LogDir) -> None:
-        """The same, for logs that ended below it when they were opened."""
+        """As `_note_cut`, for logs that ended below their recovery point when they were opened."""
         if not directory.lost_synced:
             return
         try:
@@ -425,7 +425,7 @@ class LogDirs:
     ) -> frozenset[Path]:
         """Writes the three checkpoints of every folder, synced. May run in a worker thread.
 
-        Returns the folders where that failed: their earlier checkpoints still count there.
+        Returns the folders where that failed: their earlier checkpoints remain valid.
         """
         failed: set[Path] = set()
         with self._checkpoint_lock:
@@ -470,7 +470,7 @@ class LogDirs:
         self.write_checkpoints(log_starts, high_watermarks)
         for directory in self.directories:
             if directory.failure is None:
-                # Without room for the rows the next start is slower, and loses nothing.
+                # Without space for the rows the next start is slower, but loses nothing.
                 with suppress(DiskError):
                     closed_log.write_rows(directory.path, rows[directory])
                 mark_clean(directory)

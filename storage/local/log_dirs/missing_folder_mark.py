@@ -1,11 +1,11 @@
 """The mark of a log whose folder was missing when its broker started: it may have an archive.
 
-    <topic>-<partition>/past-unknown      empty; comes with the folder, and goes when it is known
-                                          what the archive has
+    <topic>-<partition>/past-unknown      empty; created with the folder, and removed when the
+                                          archive has been read
 
-A new folder of an old partition looks like a lost disk. It is empty, and its log is not:
-an append now would assign offsets a second time. A folder that was there before is this disk's
-own past, or an older image of it, and is written to without a check (docs/decisions, 15).
+A new folder of an old partition means that a disk may be lost. The folder is empty, but its log is
+not: an append now would assign offsets a second time. An existing folder is this disk's own past,
+or an older image of it, and is written to without a check (docs/decisions, 15).
 """
 
 from __future__ import annotations

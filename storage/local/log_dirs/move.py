@@ -1,8 +1,8 @@
-"""Moving a log to another log folder while it is appended to and read (KIP-113).
+"""Moves a log to another log folder while it is appended to and read (KIP-113).
 
-The copy lies under its final name in the other folder, with a mark that says what it is:
+The copy has its final name in the other folder, with a mark of its state:
 
-    <log.dir>/<topic>-<partition>/moving     being made: goes on after a stop, if it is still wanted
+    <log.dir>/<topic>-<partition>/moving     unfinished: continues after a stop, if still wanted
     <log.dir>/<topic>-<partition>/moved      took over: the log of that name elsewhere is the old
                                              one; content: "0\\n<log start>\\n"
 
@@ -12,18 +12,17 @@ The copy lies under its final name in the other folder, with a mark that says wh
     4 what was appended meanwhile is copied, synced   7 checkpoints, then the marks are removed
 
 A crash before `moved` is written leaves the old log as it was; after it, the copy is the log and
-has everything that was acknowledged. Segments are copied file by file and the tail is cut where the
-original is cut, so that segments stay the same ones (the archive knows them by their borders).
+has all acknowledged records. Segments are copied file by file and the tail rolls where the original
+rolls, so the segments stay the same (the archive knows them by their borders).
 
-A copy that was begun before a stop restarts over its files: a segment whose bytes are
-the original's is kept, all else is replaced. A folder of that name is never without its mark: it
-gets the name when the mark is in it, and an unwanted copy loses the name first. Otherwise a
-start would find two logs of one partition.
+A copy that was begun before a stop restarts over its files: a segment with the bytes of the
+original is kept, all others are replaced. A folder of that name always has a mark: it gets the name
+after the mark, and an unwanted copy loses the name first. Otherwise a start would find two logs of
+one partition.
 
-A log must not be compacted while it is copied: removed records could come back with the copy.
-Should a segment be replaced all the same, or the log be cut, `SourceChanged` says so, and the move
-begins again. While records of it are set aside (`diverged_records.py`) it is not moved: they stay
-with it.
+A log must not be compacted while it is copied: removed records could return with the copy. If a
+segment is replaced or the log truncated, `SourceChanged` is raised, and the move restarts. A log
+with records set aside (`diverged_records.py`) is not moved.
 Retention only takes segments off the front; the copy keeps them until its own retention.
 """
 
@@ -61,7 +60,7 @@ MOVING_MARK = "moving"
 MOVED_MARK = "moved"
 _MARK_VERSION = "0"
 
-# The copy of a file yields to others, and checks for a cancellation, after this many bytes.
+# The copy of a file checks for a cancellation after this many bytes.
 COPY_BYTES = 8 * 1024 * 1024
 # One piece of the tail; whole batches, so it may be as large as the largest batch.
 PIECE_BYTES = 1024 * 1024
@@ -139,7 +138,7 @@ class LogMove:
         files.sync_directory(self.target)
 
     def _remove_others(self, segments: Sequence[LogSegment]) -> None:
-        """Removes files of an earlier attempt that the original has not, or not like this."""
+        """Removes files of an earlier attempt but not logs and indexes of these segments."""
         kept = {
             file_name(segment.base_offset, suffix)
             for segment in segments
@@ -236,9 +235,9 @@ class LogMove:
     # --- 4: the tail, piece by piece ----------------------------------------------------------
 
     def next_piece(self, bytes_max: int = PIECE_BYTES) -> FileRange | None:
-        """On the loop: the next piece the copy lacks; None when it has all. Raises SourceChanged.
+        """On the loop: the next piece the copy lacks; None if it has all. Raises SourceChanged.
 
-        Cuts the copy where the original is cut.
+        Rolls the copy where the original rolled.
         """
         source, copy = self.source, self.copy
         if source.cut_count != self._cut_count:
@@ -265,7 +264,7 @@ class LogMove:
         self.copy.append(records, leader_epoch=NO_EPOCH, origin=AppendOrigin.REPLICATION)
 
     def sync(self) -> None:
-        """Makes the copy durable as far as it goes. Raises DiskError."""
+        """Makes the copy durable. Raises DiskError."""
         self.copy.flush()
         self.copy.leader_epochs.write(sync=True)
 
@@ -274,9 +273,9 @@ class LogMove:
     def take_over(self, log_start_offset: int, *, is_synced: bool = True) -> LocalLog:
         """Copies the last batches and makes the copy the log; returns it.
 
-        Waits for no disk, unless the copy is not `is_synced` by now: then for its own, before it is
-        the log. The owner must use it from this call on, without waiting for anything in between.
-        Raises SourceChanged, DiskError: the original is still the log.
+        If the copy is not `is_synced`, this waits for its disk first, else for no disk. The owner
+        must use the copy at once, without an `await` in between. Raises SourceChanged, DiskError:
+        the original is still the log.
         """
         source, copy = self.source, self.copy
         while (piece := self.next_piece()) is not None:
@@ -301,7 +300,7 @@ class LogMove:
         remove_copy(self.target)
 
 
-# --- what a start finds --------------------------------------------------------------------------
+# --- marks at a start ----------------------------------------------------------------------------
 
 
 def is_unfinished(folder: Path) -> bool:
@@ -331,9 +330,9 @@ def marked_log_start(folder: Path) -> int:
 
 
 def remove_marks(folder: Path) -> None:
-    """Step 7: once checkpoints know the log here. Blocks; a folder without marks is fine."""
+    """Step 7, after the checkpoints have the log here. Blocks; a folder without marks is fine."""
     if (folder / MOVED_MARK).exists():
-        # `moving` first: alone it would say that the copy is worthless.
+        # `moving` first: alone it would mark the copy as unfinished.
         files.remove(folder / MOVING_MARK)
         files.sync_directory(folder)
         files.remove(folder / MOVED_MARK)

@@ -2,12 +2,11 @@
 
     1 it is the folder that was locked at the start   2 it can be written   3 every log opens
 
-Only if all three succeed do the new logs take the place of the old ones, which are stopped since
-the failure. Records that were not synced when the folder failed may be lost; all others are there.
+Only if all three succeed, the new logs replace the old ones, which are stopped since the failure.
+Records that were not synced when the folder failed may be lost.
 
-After a sync that failed the system may keep in memory, as if it were written, what never reached
-the device. A read of that finds no damage, and the next sync finds nothing to write. So
-what was not synced is read from the device.
+After a failed sync the page cache may hold pages as clean that never reached the device. A read of
+them finds no damage, and the next sync writes nothing. So unsynced files are read from the device.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from strandline.storage.local.log_dirs.log_dir import LogDir, probe
 
 @dataclass(frozen=True, slots=True)
 class RevivedLog:
-    """A stopped log, and the log that was opened in its place."""
+    """A stopped log, and the reopened log that replaces it."""
 
     old: LocalLog
     new: LocalLog

@@ -164,7 +164,7 @@ class MemoryChunk(Chunk):
 
     @property
     def is_pinned(self) -> bool:
-        """Whether a view that was given out still exists."""
+        """Whether a view that `take` returned still exists."""
         return bool(self._pins)
 
     def take(self, run: BatchRun, *, on_release: Callable[[], None] | None = None) -> memoryview:
@@ -176,7 +176,7 @@ class MemoryChunk(Chunk):
             if on_release is not None and not pins:
                 on_release()
 
-        # A third of what `weakref.finalize` costs, and taken for each answer.
+        # Runs for each response, and costs a third of `weakref.finalize`.
         pins[number] = weakref.ref(view, unpin)
         self.is_used_up |= run.end_position == len(self._view)
         return view

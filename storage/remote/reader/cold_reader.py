@@ -1,4 +1,4 @@
-"""Cold reads: batches of archived segments, byte for byte as they were.
+"""Reads batches of archived segments, byte for byte as they were produced.
 
     read(entry, offset) ─► index of the segment ─► chunk that holds the offset ─► whole batches
                              (STATISTICS of .meta,     (memory, disk or one          (views into
@@ -133,7 +133,7 @@ class ColdReader:
             self._cached_indexes, "transactions", executor, size_of=transactions_bytes
         )
         self._ahead = Prefetch(self._downloads, self._indexes, self._start_index)
-        # Each read checks it.
+        # The same list: each read checks it.
         self._due = self._ahead.due
         self._unreadable: Counter[Unreadable] = Counter()
         # (partition folder, next offset) of recent reads.

@@ -1,4 +1,4 @@
-"""Downloads each chunk once for all its waiters, wanted chunks before prefetched ones.
+"""Downloads each chunk once for all readers that wait for it, wanted chunks before prefetches.
 
     request(key) ─► cached? ─yes─► chunk
                       └─no─► under way? ─yes─► the same future
@@ -362,7 +362,7 @@ class ChunkDownloads:
         self._is_pump_due = True
         try:
             loop.call_soon_threadsafe(self._pump_again)
-        except RuntimeError:  # the loop is closed: nobody is waiting any more
+        except RuntimeError:  # the loop is closed: no read is waiting
             return
 
     def _pump_again(self) -> None:

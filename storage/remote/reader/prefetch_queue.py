@@ -29,14 +29,14 @@ READERS_MAX = 16
 
 
 class Reader:
-    """A consumer that reads on. Consumers at the same place may be one reader."""
+    """A sequential consumer. Consumers at the same offset may share one reader."""
 
     __slots__ = ("asked_s", "lost_prefetches")
 
     def __init__(self) -> None:
         # By the event loop's clock.
         self.asked_s = 0.0
-        # Prefetches for it that were dropped or failed: it has to request them again.
+        # Prefetches for it that were dropped or failed: it must request them again.
         self.lost_prefetches = 0
 
 
