@@ -12,7 +12,6 @@ from strandline.broker.cluster.replicas.replica_moves import ReplicaMoves
 from strandline.broker.config.listeners import Listener
 from strandline.broker.coordination.runtime.group_coordinator import GroupCoordinator
 from strandline.broker.handlers.admin.admin import make_admin_handlers
-from strandline.broker.handlers.admin.configs import ConfigHandlers
 from strandline.broker.handlers.admin.topics import TopicHandlers
 from strandline.broker.handlers.auth.sasl import no_authenticate, no_handshake
 from strandline.broker.handlers.dispatch.dispatch import Dispatcher, Handler
@@ -51,7 +50,6 @@ def make_dispatcher(
         ApiKey.CREATE_TOPICS: topics.create_topics,
         ApiKey.DELETE_TOPICS: topics.delete_topics,
         ApiKey.CREATE_PARTITIONS: topics.create_partitions,
-        ApiKey.DESCRIBE_CONFIGS: ConfigHandlers(services).describe_configs,
         ApiKey.INIT_PRODUCER_ID: ProducerIdHandler(services).init_producer_id,
         ApiKey.LIST_OFFSETS: offsets.list_offsets,
         ApiKey.OFFSET_FOR_LEADER_EPOCH: offsets.offset_for_leader_epoch,

@@ -8,7 +8,7 @@ from strandline.broker.cluster.replicas.replica_moves import ReplicaMoves
 from strandline.broker.handlers.admin.acls import create_acls, delete_acls, describe_acls
 from strandline.broker.handlers.admin.alter_configs import AlterConfigsHandlers
 from strandline.broker.handlers.admin.client_quotas import ClientQuotaHandlers
-from strandline.broker.handlers.admin.config_resources import ConfigResourceHandler
+from strandline.broker.handlers.admin.configs import ConfigHandlers
 from strandline.broker.handlers.admin.log_dirs import LogDirHandler
 from strandline.broker.handlers.admin.partition_admin import PartitionAdminHandlers
 from strandline.broker.handlers.admin.scram_users import ScramUserHandlers
@@ -23,7 +23,8 @@ def make_admin_handlers(
     services: Services, log_dirs: LogDirs, moves: ReplicaMoves
 ) -> Mapping[ApiKey, Handler]:
     """Handlers for configurations, partitions, quotas, users and log folders."""
-    configs = AlterConfigsHandlers(services)
+    configs = ConfigHandlers(services)
+    alter_configs = AlterConfigsHandlers(services)
     partitions = PartitionAdminHandlers(services)
     quotas = ClientQuotaHandlers(services)
     users = ScramUserHandlers(services)
@@ -33,12 +34,13 @@ def make_admin_handlers(
         ApiKey.DESCRIBE_ACLS: describe_acls,
         ApiKey.CREATE_ACLS: create_acls,
         ApiKey.DELETE_ACLS: delete_acls,
-        ApiKey.ALTER_CONFIGS: configs.alter_configs,
-        ApiKey.INCREMENTAL_ALTER_CONFIGS: configs.incremental_alter_configs,
+        ApiKey.ALTER_CONFIGS: alter_configs.alter_configs,
+        ApiKey.INCREMENTAL_ALTER_CONFIGS: alter_configs.incremental_alter_configs,
         ApiKey.DESCRIBE_CLIENT_QUOTAS: quotas.describe_client_quotas,
         ApiKey.ALTER_CLIENT_QUOTAS: quotas.alter_client_quotas,
         ApiKey.ALTER_REPLICA_LOG_DIRS: folders.alter_replica_log_dirs,
-        ApiKey.LIST_CONFIG_RESOURCES: ConfigResourceHandler(services).list_config_resources,
+        ApiKey.DESCRIBE_CONFIGS: configs.describe_configs,
+        ApiKey.LIST_CONFIG_RESOURCES: configs.list_config_resources,
         ApiKey.DESCRIBE_LOG_DIRS: folders.describe_log_dirs,
         ApiKey.DESCRIBE_PRODUCERS: partitions.describe_producers,
         ApiKey.DESCRIBE_TOPIC_PARTITIONS: partitions.describe_topic_partitions,

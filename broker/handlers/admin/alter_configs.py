@@ -54,8 +54,7 @@ from strandline.broker.handlers.admin.logger_configs import (
     logger_levels,
     set_levels,
 )
-from strandline.broker.handlers.services.error_messages import clipped
-from strandline.broker.handlers.services.limits import refuse_flood
+from strandline.broker.handlers.services.limits import clipped, refuse_flood
 from strandline.broker.handlers.services.services import RequestContext, Services
 from strandline.broker.protocol.messages.alter_configs import (
     AlterableConfig,

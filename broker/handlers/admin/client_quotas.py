@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from strandline.broker.cluster.metadata.controller_messages import Intent, Refusal
 from strandline.broker.cluster.metadata.records import QuotaEntity
-from strandline.broker.handlers.services.error_messages import clipped
-from strandline.broker.handlers.services.limits import refuse_flood
+from strandline.broker.handlers.services.limits import clipped, refuse_flood
 from strandline.broker.handlers.services.services import RequestContext, Services
 from strandline.broker.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,

@@ -1,6 +1,10 @@
-"""DescribeConfigs: the values of topics, groups and this broker, with the source of each.
+"""DescribeConfigs and ListConfigResources: configurations, and the resources that have one.
 
-    0-4   1 sources and synonyms; 3 types and documentation; 4 flexible
+DescribeConfigs      0-4   1 sources and synonyms; 3 types and documentation; 4 flexible
+ListConfigResources  0-1   0 asks for client metrics only; 1 asks by type
+
+Resources are topics, this broker and its loggers, and groups that have properties of their own.
+Client metrics are not configurable here, so none are listed.
 
 `broker/config/rows.py` builds the rows from the tables that also check and document the properties,
 so the three cannot differ. Sensitive values are null.
@@ -8,7 +12,7 @@ so the three cannot differ. Sensitive values are null.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from strandline.broker.cluster.metadata.topic_names import topic_name_fault
 from strandline.broker.config.rows import (
@@ -20,8 +24,7 @@ from strandline.broker.config.rows import (
     describe_topic,
 )
 from strandline.broker.handlers.admin.logger_configs import describe_loggers
-from strandline.broker.handlers.services.error_messages import clipped
-from strandline.broker.handlers.services.limits import refuse_flood
+from strandline.broker.handlers.services.limits import clipped, refuse_flood
 from strandline.broker.handlers.services.services import RequestContext, Services
 from strandline.broker.protocol.messages.describe_configs import (
     ConfigResourceType,
@@ -32,9 +35,15 @@ from strandline.broker.protocol.messages.describe_configs import (
     DescribeConfigsResult,
     DescribeConfigsSynonym,
 )
+from strandline.broker.protocol.messages.list_config_resources import (
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+    ListedConfigResource,
+)
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.config.definition import as_read
 
+FIRST_LISTING_WITH_TYPES = 1
 # Enough for each topic of a large cluster with some ten own keys.
 KEYS_MAX = 100_000
 # Kafka shows synonyms from these sources as it parsed them, and others as they were set.
@@ -57,6 +66,32 @@ class ConfigHandlers:
         once_each = {(r.resource_type, r.resource_name): r for r in request.resources}
         return DescribeConfigsResponse(
             results=[self._describe(resource, request) for resource in once_each.values()]
+        )
+
+    def list_config_resources(
+        self, request: ListConfigResourcesRequest, context: RequestContext
+    ) -> ListConfigResourcesResponse:
+        refuse_flood(len(request.resource_types))
+        if context.api_version < FIRST_LISTING_WITH_TYPES:
+            return ListConfigResourcesResponse()
+        known = set(ConfigResourceType) - {ConfigResourceType.UNKNOWN}
+        wanted = set(request.resource_types) or known
+        if not wanted <= known:
+            return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+        image, this_broker = self._metadata.image, (str(self._running.static.node_id),)
+        names: Mapping[ConfigResourceType, Iterable[str]] = {
+            ConfigResourceType.TOPIC: image.topics,
+            ConfigResourceType.BROKER: this_broker,
+            ConfigResourceType.BROKER_LOGGER: this_broker,
+            ConfigResourceType.GROUP: image.group_properties,
+        }
+        return ListConfigResourcesResponse(
+            config_resources=[
+                ListedConfigResource(resource_name=name, resource_type=kind)
+                for kind, of_kind in names.items()
+                if kind in wanted
+                for name in of_kind
+            ]
         )
 
     def _describe(

@@ -19,8 +19,7 @@ from strandline.broker.cluster.metadata.image import NO_LEADER, PartitionImage, 
 from strandline.broker.cluster.metadata.placement import check_assignments
 from strandline.broker.cluster.metadata.topic_names import INTERNAL_TOPICS, topic_name_fault
 from strandline.broker.handlers.services.authorized_operations import ALL_OF_A_TOPIC
-from strandline.broker.handlers.services.error_messages import clipped
-from strandline.broker.handlers.services.limits import refuse_flood
+from strandline.broker.handlers.services.limits import clipped, refuse_flood
 from strandline.broker.handlers.services.services import RequestContext, Services
 from strandline.broker.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,

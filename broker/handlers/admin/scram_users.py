@@ -16,8 +16,7 @@ from typing import TypeAlias
 from strandline.broker.cluster.metadata.controller_messages import Decision, Refusal
 from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.cluster.metadata.records import MetadataRecord, ScramCredentialsSet
-from strandline.broker.handlers.services.error_messages import clipped
-from strandline.broker.handlers.services.limits import refuse_flood
+from strandline.broker.handlers.services.limits import clipped, refuse_flood
 from strandline.broker.handlers.services.services import RequestContext, Services
 from strandline.broker.protocol.messages.alter_user_scram_credentials import (
     AlteredScramUser,

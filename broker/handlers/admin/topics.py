@@ -31,8 +31,7 @@ from strandline.broker.handlers.admin.mutation_quota import (
     addition_cost,
     creation_cost,
 )
-from strandline.broker.handlers.services.error_messages import clipped
-from strandline.broker.handlers.services.limits import refuse_flood
+from strandline.broker.handlers.services.limits import clipped, refuse_flood
 from strandline.broker.handlers.services.services import RequestContext, Services
 from strandline.broker.protocol.messages.create_partitions import (
     CreatePartitionsRequest,

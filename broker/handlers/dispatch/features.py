@@ -21,8 +21,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from strandline.broker.handlers.services.error_messages import clipped
-from strandline.broker.handlers.services.limits import refuse_flood
+from strandline.broker.handlers.services.limits import clipped, refuse_flood
 from strandline.broker.handlers.services.services import RequestContext, Services
 from strandline.broker.protocol.messages.api_versions import FinalizedFeature, SupportedFeature
 from strandline.broker.protocol.messages.unregister_broker import (

@@ -19,7 +19,6 @@ class ParkedFetch:
 
     __slots__ = (
         "__weakref__",
-        "_done",
         "_finish",
         "_loop",
         "_missing_bytes",
@@ -42,7 +41,6 @@ class ParkedFetch:
         self._partitions = partitions
         self._missing_bytes = missing_bytes
         self._finish: Callable[[], None] | None = finish
-        self._done = False
         self._scheduled = False
         self._timer = loop.call_later(wait_ms_max / 1000, self._end)
         for partition in partitions:
@@ -56,24 +54,19 @@ class ParkedFetch:
     def on_gone(self) -> None:
         self._end_soon()
 
-    def cancel(self) -> None:
-        """Cancels the fetch without an answer: the client disconnected."""
-        self._leave()
-
     def _end_soon(self) -> None:
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._end)
 
     def _end(self) -> None:
-        if not self._done:
-            finish = self._finish
-            self._leave()
-            assert finish is not None
+        finish = self._finish
+        if finish is not None:
+            self.cancel()
             finish()
 
-    def _leave(self) -> None:
-        self._done = True
+    def cancel(self) -> None:
+        """Ends the wait without an answer: the client disconnected."""
         # It references the answer, which references this: a cycle, and each fetch at the end of a
         # log would be left to the garbage collector.
         self._finish = None

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from strandline.broker.cluster.metadata.image import MetadataImage
-from strandline.broker.cluster.metadata.metadata import Metadata
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault
 from strandline.broker.coordination.model.consumer_messages import (
     ConsumerGroupDescription,
@@ -20,8 +19,8 @@ from strandline.broker.coordination.model.consumer_messages import (
     Partitions,
 )
 from strandline.broker.coordination.runtime.group_coordinator import GroupCoordinator
-from strandline.broker.handlers.services.error_messages import clipped
-from strandline.broker.handlers.services.limits import refuse_flood, refuse_partition_flood
+from strandline.broker.handlers.services.authorized_operations import ALL_OF_A_GROUP
+from strandline.broker.handlers.services.limits import clipped, refuse_flood, refuse_partition_flood
 from strandline.broker.handlers.services.services import RequestContext, Services
 from strandline.broker.protocol.messages.consumer_group_describe import (
     AssignedTopicPartitions,
@@ -48,12 +47,9 @@ FIRST_HEARTBEAT_OF_A_MEMBER_WITH_ID = 1
 class ConsumerGroupHandlers:
     """Handlers of the KIP-848 APIs: decode, ask the coordinator, encode."""
 
-    def __init__(
-        self, services: Services, coordinator: GroupCoordinator, all_operations: int
-    ) -> None:
-        self._metadata: Metadata = services.metadata
+    def __init__(self, services: Services, coordinator: GroupCoordinator) -> None:
+        self._metadata = services.metadata
         self._coordinator = coordinator
-        self._all_operations = all_operations
 
     async def heartbeat(
         self, request: ConsumerGroupHeartbeatRequest, context: RequestContext
@@ -87,9 +83,7 @@ class ConsumerGroupHandlers:
         self, request: ConsumerGroupDescribeRequest, _context: RequestContext
     ) -> ConsumerGroupDescribeResponse:
         refuse_flood(len(request.group_ids))
-        operations = (
-            self._all_operations if request.include_authorized_operations else OPERATIONS_UNKNOWN
-        )
+        operations = ALL_OF_A_GROUP if request.include_authorized_operations else OPERATIONS_UNKNOWN
         return ConsumerGroupDescribeResponse(
             groups=[self._describe(group_id, operations) for group_id in request.group_ids]
         )

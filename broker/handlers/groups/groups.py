@@ -36,8 +36,7 @@ from strandline.broker.handlers.dispatch.dispatch import Handler
 from strandline.broker.handlers.groups.consumer_groups import ConsumerGroupHandlers
 from strandline.broker.handlers.groups.group_offsets import GroupOffsetHandlers
 from strandline.broker.handlers.services.authorized_operations import ALL_OF_A_GROUP
-from strandline.broker.handlers.services.error_messages import clipped
-from strandline.broker.handlers.services.limits import PARTITIONS_MAX, refuse_flood
+from strandline.broker.handlers.services.limits import PARTITIONS_MAX, clipped, refuse_flood
 from strandline.broker.handlers.services.services import RequestContext, Services
 from strandline.broker.protocol.messages.delete_groups import (
     DeletableGroupResult,
@@ -87,7 +86,7 @@ def make_group_handlers(
 ) -> Mapping[ApiKey, Handler]:
     """Handlers of all APIs of groups and their offsets."""
     groups = GroupHandlers(coordinator)
-    consumers = ConsumerGroupHandlers(services, coordinator, ALL_OF_A_GROUP)
+    consumers = ConsumerGroupHandlers(services, coordinator)
     offsets = GroupOffsetHandlers(services, coordinator)
     return {
         ApiKey.JOIN_GROUP: groups.join_group,

@@ -1,1 +1,1 @@
-"""Shared parts of the handlers: services, limits, messages."""
+"""Shared parts of the handlers: services, limits, authorized operations."""

@@ -5,59 +5,33 @@ Bit numbers are those of Kafka's AclOperation, the sets those of its AclEntry.su
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from enum import IntEnum
+from enum import IntFlag
 from typing import Final
 
 
-class Operation(IntEnum):
+class Operation(IntFlag):
     """The operations that a resource can have."""
 
-    READ = 3
-    WRITE = 4
-    CREATE = 5
-    DELETE = 6
-    ALTER = 7
-    DESCRIBE = 8
-    CLUSTER_ACTION = 9
-    DESCRIBE_CONFIGS = 10
-    ALTER_CONFIGS = 11
-    IDEMPOTENT_WRITE = 12
+    READ = 1 << 3
+    WRITE = 1 << 4
+    CREATE = 1 << 5
+    DELETE = 1 << 6
+    ALTER = 1 << 7
+    DESCRIBE = 1 << 8
+    CLUSTER_ACTION = 1 << 9
+    DESCRIBE_CONFIGS = 1 << 10
+    ALTER_CONFIGS = 1 << 11
+    IDEMPOTENT_WRITE = 1 << 12
 
 
-def _bits(operations: Iterable[Operation]) -> int:
-    return sum(1 << operation for operation in operations)
-
-
-ALL_OF_A_TOPIC: Final = _bits(
-    (
-        Operation.READ,
-        Operation.WRITE,
-        Operation.CREATE,
-        Operation.DELETE,
-        Operation.ALTER,
-        Operation.DESCRIBE,
-        Operation.DESCRIBE_CONFIGS,
-        Operation.ALTER_CONFIGS,
-    )
-)
-ALL_OF_A_GROUP: Final = _bits(
-    (
-        Operation.READ,
-        Operation.DELETE,
-        Operation.DESCRIBE,
-        Operation.DESCRIBE_CONFIGS,
-        Operation.ALTER_CONFIGS,
-    )
-)
-ALL_OF_THE_CLUSTER: Final = _bits(
-    (
-        Operation.CREATE,
-        Operation.ALTER,
-        Operation.DESCRIBE,
-        Operation.CLUSTER_ACTION,
-        Operation.DESCRIBE_CONFIGS,
-        Operation.ALTER_CONFIGS,
-        Operation.IDEMPOTENT_WRITE,
-    )
+_CONFIGS: Final = Operation.DESCRIBE_CONFIGS | Operation.ALTER_CONFIGS
+ALL_OF_A_GROUP: Final = Operation.READ | Operation.DELETE | Operation.DESCRIBE | _CONFIGS
+ALL_OF_A_TOPIC: Final = ALL_OF_A_GROUP | Operation.WRITE | Operation.CREATE | Operation.ALTER
+ALL_OF_THE_CLUSTER: Final = (
+    Operation.CREATE
+    | Operation.ALTER
+    | Operation.DESCRIBE
+    | Operation.CLUSTER_ACTION
+    | Operation.IDEMPOTENT_WRITE
+    | _CONFIGS
 )

@@ -1,8 +1,11 @@
-"""Limits for the number of items in a request whose answer is expensive per item.
+"""Limits of requests and answers: items per request, characters per error message.
 
 The codec bounds a request's bytes, but a short item may need a long answer: a topic's name its
 whole configuration, an empty key a coordinator with its address. Two million of them in one request
 would delay every other client for many seconds, and fill the memory with the answer.
+
+Error messages quote what a client sent: a topic name, a property and its value. A string of the
+protocol has at most 32,767 bytes, which one quoted string may fill.
 """
 
 from __future__ import annotations
@@ -15,6 +18,8 @@ from strandline.broker.network.responses import CloseConnectionError
 NAMES_MAX = 10_000
 # A request with more takes so much loop time that other clients would notice.
 PARTITIONS_MAX = 20_000
+MESSAGE_CHARACTERS_MAX = 1000
+_CUT = "..."
 
 
 def refuse_flood(name_count: int, name_count_max: int = NAMES_MAX) -> None:
@@ -28,3 +33,10 @@ def refuse_flood(name_count: int, name_count_max: int = NAMES_MAX) -> None:
 def refuse_partition_flood(partitions_by_topic: Iterable[Sized]) -> None:
     """As `refuse_flood`, for partitions per topic; a topic without any counts as one."""
     refuse_flood(sum(len(partitions) or 1 for partitions in partitions_by_topic), PARTITIONS_MAX)
+
+
+def clipped(message: str | None) -> str | None:
+    """Truncates an error message to MESSAGE_CHARACTERS_MAX."""
+    if message is None or len(message) <= MESSAGE_CHARACTERS_MAX:
+        return message
+    return message[: MESSAGE_CHARACTERS_MAX - len(_CUT)] + _CUT
