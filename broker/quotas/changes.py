@@ -15,6 +15,12 @@ from dataclasses import dataclass
 from strandline.broker.cluster.metadata.controller_messages import Decision, Intent, Refusal
 from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.cluster.metadata.records import ClientQuotasSet, QuotaEntity
+from strandline.broker.protocol.messages.alter_client_quotas import (
+    AlterQuotaEntry,
+    AlterQuotaResult,
+    EntityData,
+    QuotaOperation,
+)
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.broker.quotas.table import (
     ADDRESS_KEYS,
@@ -24,8 +30,6 @@ from strandline.broker.quotas.table import (
     QuotaKey,
 )
 
-# Kafka asks DNS whether a name of `ip` exists. A request must not wait for that here, and only
-# addresses are ever looked up again, so only addresses are taken.
 # More quotas than one broker keeps: each is a line of a snapshot that every start reads.
 ENTITIES_MAX = 100_000
 INTEGRAL_SLACK = 1e-6
@@ -33,55 +37,22 @@ NAME_BYTES_MAX = 1024
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f]")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NamePart:
-    """One type of an entity as a client wrote it; `name` None is the default."""
-
-    kind: str
-    name: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuotaChange:
-    """One key of an alteration; `value` None removes the quota."""
-
-    key: str
-    value: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alteration:
-    """The requested quotas of one entity; keys that are not named stay."""
-
-    entity: tuple[NamePart, ...]
-    changes: tuple[QuotaChange, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlterationResult:
-    """The result of one alteration."""
-
-    entity: tuple[NamePart, ...]
-    error_code: ErrorCode = ErrorCode.NONE
-    error_message: str | None = None
-
-
 def alter(
-    image: MetadataImage, alterations: Sequence[Alteration], *, intent: Intent
-) -> Decision[AlterationResult]:
-    """One result per alteration. An entity that is named twice is altered the first time only."""
+    image: MetadataImage, entries: Sequence[AlterQuotaEntry], *, intent: Intent
+) -> Decision[AlterQuotaResult]:
+    """Returns one result per entry. A repeated entity is altered the first time only."""
     records: list[ClientQuotasSet] = []
-    results: list[AlterationResult] = []
+    results: list[AlterQuotaResult] = []
     seen: set[QuotaEntity] = set()
     entity_count = len(image.client_quotas)
-    for alteration in alterations:
+    for entry in entries:
         try:
-            entity = _entity(alteration.entity)
+            entity = _entity(entry.entity)
             if entity in seen:
-                raise Refusal(ErrorCode.INVALID_REQUEST, "Ignoring duplicate entity")
+                raise _invalid("Ignoring duplicate entity")
             seen.add(entity)
             present = image.client_quotas.get(entity, {})
-            wanted = _changed(entity, present, alteration.changes)
+            wanted = _changed(entity, present, entry.ops)
             if entity not in image.client_quotas and wanted:
                 entity_count += 1
                 if entity_count > ENTITIES_MAX:
@@ -90,8 +61,8 @@ def alter(
                     )
         except Refusal as refusal:
             results.append(
-                AlterationResult(
-                    entity=alteration.entity,
+                AlterQuotaResult(
+                    entity=entry.entity,
                     error_code=refusal.error_code,
                     error_message=refusal.message,
                 )
@@ -99,80 +70,82 @@ def alter(
             continue
         if wanted != dict(present):
             records.append(ClientQuotasSet(entity=entity, quotas=wanted))
-        results.append(AlterationResult(entity=alteration.entity))
+        results.append(AlterQuotaResult(entity=entry.entity))
     applied = tuple(records) if intent is Intent.APPLY else ()
     return Decision(records=applied, results=tuple(results))
 
 
-def _entity(parts: Sequence[NamePart]) -> QuotaEntity:
+def _invalid(message: str) -> Refusal:
+    return Refusal(ErrorCode.INVALID_REQUEST, message)
+
+
+def _entity(parts: Sequence[EntityData]) -> QuotaEntity:
     if not parts:
-        raise Refusal(ErrorCode.INVALID_REQUEST, "Invalid empty client quota entity")
+        raise _invalid("Invalid empty client quota entity")
     names: dict[str, str] = {}
     for part in parts:
-        if part.kind in names:
-            raise Refusal(
-                ErrorCode.INVALID_REQUEST,
-                f"Invalid client quota entity, duplicate entity entry {part.kind}",
-            )
-        if part.kind not in tuple(EntityType):
-            raise Refusal(
-                ErrorCode.INVALID_REQUEST, f"Unhandled client quota entity type: {part.kind}"
-            )
-        if part.name == "":
-            raise Refusal(ErrorCode.INVALID_REQUEST, f"Empty {part.kind} not supported")
-        names[part.kind] = "" if part.name is None else _checked_name(part.kind, part.name)
+        kind, name = part.entity_type, part.entity_name
+        if kind in names:
+            raise _invalid(f"Invalid client quota entity, duplicate entity entry {kind}")
+        if kind not in tuple(EntityType):
+            raise _invalid(f"Unhandled client quota entity type: {kind}")
+        if name == "":
+            raise _invalid(f"Empty {kind} not supported")
+        names[kind] = "" if name is None else _checked_name(kind, name)
     if EntityType.IP in names and len(names) > 1:
-        raise Refusal(
-            ErrorCode.INVALID_REQUEST,
+        raise _invalid(
             "Invalid quota entity combination, IP entity should not be combined with User or"
-            " ClientId",
+            " ClientId"
         )
     return QuotaEntity.of(names)
 
 
 def _checked_name(kind: str, name: str) -> str:
     if kind == EntityType.IP:
+        # Kafka asks DNS whether the name exists. A request must not wait for that here, and only
+        # addresses are ever looked up again, so only addresses are accepted.
         try:
             return str(ipaddress.ip_address(name))
         except ValueError:
-            raise Refusal(ErrorCode.INVALID_REQUEST, f"{name} is not a valid IP.") from None
+            raise _invalid(f"{name} is not a valid IP.") from None
     if len(name.encode()) > NAME_BYTES_MAX or _UNSAFE.search(name):
-        raise Refusal(ErrorCode.INVALID_REQUEST, f"{kind} is too long or has control characters")
+        raise _invalid(f"{kind} is too long or has control characters")
     return name
 
 
 def _changed(
-    entity: QuotaEntity, present: Mapping[str, float], changes: Sequence[QuotaChange]
+    entity: QuotaEntity, present: Mapping[str, float], operations: Sequence[QuotaOperation]
 ) -> dict[str, float]:
     is_address = any(kind == EntityType.IP for kind, _ in entity.names)
     allowed = ADDRESS_KEYS if is_address else CLIENT_KEYS
     wanted = dict(present)
     seen: set[str] = set()
-    for change in changes:
-        if change.key in seen:
-            raise Refusal(ErrorCode.INVALID_REQUEST, f"Duplicate quota key {change.key}")
-        seen.add(change.key)
-        if change.value is None:
-            wanted.pop(change.key, None)
+    for operation in operations:
+        key = operation.key
+        if key in seen:
+            raise _invalid(f"Duplicate quota key {key}")
+        seen.add(key)
+        if operation.remove:
+            wanted.pop(key, None)
             continue
-        if change.key not in allowed:
-            raise Refusal(ErrorCode.INVALID_REQUEST, f"Invalid configuration key {change.key}")
-        _check_value(QuotaKey(change.key), change.value)
-        wanted[change.key] = change.value
+        if key not in allowed:
+            raise _invalid(f"Invalid configuration key {key}")
+        _check_value(QuotaKey(key), operation.value)
+        wanted[key] = operation.value
     return wanted
 
 
 def _check_value(key: QuotaKey, value: float) -> None:
     # Kafka lets NaN and infinity pass; a rate can neither exceed nor keep them.
     if not value > 0 or not math.isfinite(value):
-        raise Refusal(ErrorCode.INVALID_REQUEST, f"Quota {key} must be greater than 0")
+        raise _invalid(f"Quota {key} must be greater than 0")
     largest = LARGEST_INTEGRAL.get(key)
     if largest is None:
         return
     if value > largest:
-        raise Refusal(ErrorCode.INVALID_REQUEST, f"Proposed value for {key} is too large.")
+        raise _invalid(f"Proposed value for {key} is too large.")
     if value % 1 > INTEGRAL_SLACK:
-        raise Refusal(ErrorCode.INVALID_REQUEST, f"{key} cannot be a fractional value.")
+        raise _invalid(f"{key} cannot be a fractional value.")
 
 
 # --- describing ------------------------------------------------------------------------------
@@ -200,7 +173,7 @@ class Filter:
 
 
 def describe(image: MetadataImage, wanted: Filter) -> list[tuple[QuotaEntity, Mapping[str, float]]]:
-    """Entities that match, with their quotas, in order."""
+    """Returns the matching entities with their quotas, in order."""
     return [
         (entity, image.client_quotas[entity])
         for entity in sorted(image.client_quotas)

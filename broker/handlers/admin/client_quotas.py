@@ -17,9 +17,7 @@ from strandline.broker.handlers.services.services import RequestContext, Service
 from strandline.broker.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
-    AlterQuotaEntry,
     AlterQuotaResult,
-    EntityData,
 )
 from strandline.broker.protocol.messages.describe_client_quotas import (
     DescribeClientQuotasRequest,
@@ -32,11 +30,7 @@ from strandline.broker.protocol.messages.describe_client_quotas import (
 )
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.broker.quotas.changes import (
-    Alteration,
-    AlterationResult,
     Filter,
-    NamePart,
-    QuotaChange,
     alter,
     describe,
 )
@@ -73,40 +67,22 @@ class ClientQuotaHandlers:
     ) -> AlterClientQuotasResponse:
         refuse_flood(len(request.entries))
         refuse_flood(sum(len(entry.entity) + len(entry.ops) for entry in request.entries))
-        alterations = [_alteration(entry) for entry in request.entries]
         intent = Intent.VALIDATE if request.validate_only else Intent.APPLY
-        results: Sequence[AlterationResult]
+        results: Sequence[AlterQuotaResult]
         try:
             decision = await self._metadata.change(
-                lambda image: alter(image, alterations, intent=intent)
+                lambda image: alter(image, request.entries, intent=intent)
             )
             results = decision.results
         except StorageError as error:
-            code = ErrorCode(error.kafka_code)
+            code = error.kafka_code
             results = [
-                AlterationResult(entity=one.entity, error_code=code, error_message=str(error))
-                for one in alterations
+                AlterQuotaResult(entity=entry.entity, error_code=code, error_message=str(error))
+                for entry in request.entries
             ]
-        return AlterClientQuotasResponse(entries=[_answer(result) for result in results])
-
-
-def _alteration(entry: AlterQuotaEntry) -> Alteration:
-    return Alteration(
-        entity=tuple(
-            NamePart(kind=part.entity_type, name=part.entity_name) for part in entry.entity
-        ),
-        changes=tuple(
-            QuotaChange(key=op.key, value=None if op.remove else op.value) for op in entry.ops
-        ),
-    )
-
-
-def _answer(result: AlterationResult) -> AlterQuotaResult:
-    return AlterQuotaResult(
-        error_code=result.error_code,
-        error_message=clipped(result.error_message),
-        entity=[EntityData(entity_type=p.kind, entity_name=p.name) for p in result.entity],
-    )
+        return AlterClientQuotasResponse(
+            entries=[r.replaced(error_message=clipped(r.error_message)) for r in results]
+        )
 
 
 def _described(entity: QuotaEntity, quotas: Mapping[str, float]) -> DescribedQuota:

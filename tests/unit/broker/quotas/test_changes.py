@@ -12,30 +12,35 @@ from strandline.broker.cluster.metadata.records import (
     ClientQuotasSet,
     QuotaEntity,
 )
+from strandline.broker.protocol.messages.alter_client_quotas import (
+    AlterQuotaEntry,
+    AlterQuotaResult,
+    EntityData,
+    QuotaOperation,
+)
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.broker.quotas.changes import (
-    Alteration,
-    AlterationResult,
     Filter,
-    NamePart,
-    QuotaChange,
     alter,
     describe,
 )
 from strandline.storage.remote.keys import metadata_snapshot_key
 
 
-def alteration(names: dict[str, str | None], **values: float | None) -> Alteration:
-    return Alteration(
-        entity=tuple(NamePart(kind=kind, name=name) for kind, name in names.items()),
-        changes=tuple(QuotaChange(key=key, value=value) for key, value in values.items()),
+def alteration(names: dict[str, str | None], **values: float | None) -> AlterQuotaEntry:
+    return AlterQuotaEntry(
+        entity=[EntityData(entity_type=kind, entity_name=name) for kind, name in names.items()],
+        ops=[
+            QuotaOperation(key=key, value=value or 0.0, remove=value is None)
+            for key, value in values.items()
+        ],
     )
 
 
 def outcome(
-    image: MetadataImage, *alterations: Alteration, intent: Intent = Intent.APPLY
-) -> tuple[MetadataImage, tuple[AlterationResult, ...]]:
-    decision = alter(image, alterations, intent=intent)
+    image: MetadataImage, *entries: AlterQuotaEntry, intent: Intent = Intent.APPLY
+) -> tuple[MetadataImage, tuple[AlterQuotaResult, ...]]:
+    decision = alter(image, entries, intent=intent)
     after = image.apply_entry(decision.records) if decision.records else image
     return after, decision.results
 
@@ -52,7 +57,7 @@ def test_quotas_are_set_changed_and_taken_away_key_by_key() -> None:
             {"user": "alice", "client-id": None}, producer_byte_rate=5, request_percentage=2.5
         ),
     )
-    assert result.error_code is ErrorCode.NONE
+    assert result.error_code == ErrorCode.NONE
     assert quotas_of(image, user="alice", client_id="") == {
         "producer_byte_rate": 5,
         "request_percentage": 2.5,
@@ -83,7 +88,7 @@ def test_a_request_that_only_validates_changes_nothing() -> None:
         alteration({"user": "alice"}, producer_byte_rate=5),
         intent=Intent.VALIDATE,
     )
-    assert result.error_code is ErrorCode.NONE
+    assert result.error_code == ErrorCode.NONE
     assert not image.client_quotas
 
 
@@ -108,22 +113,22 @@ def test_a_request_that_only_validates_changes_nothing() -> None:
         (alteration({"user": "x" * 5000}, producer_byte_rate=1), "too long"),
     ],
 )
-def test_what_kafka_refuses_is_refused(wrong: Alteration, complaint: str) -> None:
+def test_what_kafka_refuses_is_refused(wrong: AlterQuotaEntry, complaint: str) -> None:
     image, (good, bad) = outcome(
         MetadataImage(), alteration({"client-id": "app"}, consumer_byte_rate=1), wrong
     )
-    assert good.error_code is ErrorCode.NONE
-    assert bad.error_code is ErrorCode.INVALID_REQUEST
+    assert good.error_code == ErrorCode.NONE
+    assert bad.error_code == ErrorCode.INVALID_REQUEST
     assert complaint in (bad.error_message or "")
     assert list(image.client_quotas) == [QuotaEntity.of({"client-id": "app"})]
 
 
 def test_an_entity_and_a_key_may_be_named_once() -> None:
-    twice = Alteration(
-        entity=(NamePart(kind="user", name="b"),),
-        changes=(QuotaChange(key="producer_byte_rate", value=1.0),) * 2,
+    twice = AlterQuotaEntry(
+        entity=(EntityData(entity_type="user", entity_name="b"),),
+        ops=(QuotaOperation(key="producer_byte_rate", value=1.0),) * 2,
     )
-    parts = Alteration(entity=(NamePart(kind="user", name="c"),) * 2, changes=())
+    parts = AlterQuotaEntry(entity=(EntityData(entity_type="user", entity_name="c"),) * 2, ops=())
     _, results = outcome(
         MetadataImage(),
         alteration({"user": "a"}, producer_byte_rate=1),
