@@ -61,7 +61,6 @@ from strandline.broker.handlers.fetch.sessions import (
     FetchSession,
     FetchSessionCache,
     PartitionKey,
-    SessionRefused,
     WantedPartition,
 )
 from strandline.broker.handlers.services.services import Services
@@ -131,11 +130,10 @@ class FetchHandler:
         """Returns a framed answer, now or later. `started_s` is when the request was received."""
         return self._carry_out(self._planner.plan(request, header, started_s), header)
 
-    def _carry_out(self, plan: FetchPlan | SessionRefused, header: RequestHeader) -> Answer:
-        if isinstance(plan, SessionRefused):
-            self._requests.failed(plan.error_code)
-            response = FetchResponse(error_code=plan.error_code, topics=())
-            return self._frame(header, response)
+    def _carry_out(self, plan: FetchPlan | ErrorCode, header: RequestHeader) -> Answer:
+        if isinstance(plan, ErrorCode):
+            self._requests.failed(plan)
+            return self._frame(header, FetchResponse(error_code=plan, topics=()))
         if plan.replica_id >= 0:
             return self._answer(plan, self._refuse_replica(plan))
         if plan.header.api_version < FIRST_VERSION_WITH_BATCHES:

@@ -19,7 +19,6 @@ from strandline.broker.handlers.fetch.sessions import (
     FetchSession,
     FetchSessionCache,
     PartitionKey,
-    SessionRefused,
     WantedPartition,
 )
 from strandline.broker.handlers.services.limits import PARTITIONS_MAX, refuse_flood
@@ -27,6 +26,7 @@ from strandline.broker.handlers.services.services import Services
 from strandline.broker.protocol.fetch import decode_fetch_request
 from strandline.broker.protocol.header import RequestHeader
 from strandline.broker.protocol.messages.fetch import FetchRequest, FetchResponsePartition
+from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.model import Isolation
 
 FIRST_VERSION_WITH_TOPIC_IDS = 13
@@ -79,7 +79,7 @@ class FetchPlanner:
 
     def plan_body(
         self, body: memoryview, header: RequestHeader, peer: str, started_s: float
-    ) -> FetchPlan | SessionRefused:
+    ) -> FetchPlan | ErrorCode:
         """As `plan`, for a request that is not decoded yet. Raises MalformedRequest as well."""
         known = self._known.get(peer)
         if known is not None:
@@ -94,12 +94,12 @@ class FetchPlanner:
 
     def plan(
         self, request: FetchRequest, header: RequestHeader, started_s: float
-    ) -> FetchPlan | SessionRefused:
+    ) -> FetchPlan | ErrorCode:
         """Opens, continues or closes the session that the request names (KIP-227).
 
-        `started_s` is the loop's clock when the request was received. Returns SessionRefused for a
-        session or an epoch that is not this client's. Raises CloseConnectionError for a request of
-        more than PARTITIONS_MAX partitions.
+        `started_s` is the loop's clock when the request was received. Returns an error code
+        for a session or an epoch that is not this client's. Raises CloseConnectionError for a
+        request of more than PARTITIONS_MAX partitions.
         """
         refuse_flood(
             sum(len(topic.partitions) or 1 for topic in request.topics)
@@ -119,7 +119,7 @@ class FetchPlanner:
                 session = self._sessions.begin(wanted, uses_topic_ids=by_id)
         else:
             resumed = self._sessions.resume(request.session_id, epoch, uses_topic_ids=by_id)
-            if isinstance(resumed, SessionRefused):
+            if isinstance(resumed, ErrorCode):
                 return resumed
             session, incremental = resumed, True
             self._sessions.update(session, wanted, _forgotten(request, by_id=by_id))

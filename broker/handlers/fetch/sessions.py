@@ -23,6 +23,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.clock import Clock
 
 FINAL_EPOCH = -1
@@ -124,26 +125,11 @@ class FetchSession:
             self.names[topic_id] = name
             self.memory_bytes += NAME_BYTES
 
-    def next_epoch(self) -> None:
-        self.epoch = 1 if self.epoch == SESSION_ID_MAX else self.epoch + 1
-
     def rotate(self, served: Iterable[PartitionKey]) -> None:
         """Moves partitions that had records to the end."""
         for key in served:
             if key in self.partitions:
                 self.partitions.move_to_end(key)
-
-
-@dataclass(frozen=True, slots=True)
-class SessionRefused:
-    """The Kafka error code for a session that cannot be used."""
-
-    error_code: int
-
-
-FETCH_SESSION_ID_NOT_FOUND = 70
-INVALID_FETCH_SESSION_EPOCH = 71
-FETCH_SESSION_TOPIC_ID_ERROR = 106
 
 
 class FetchSessionCache:
@@ -167,11 +153,7 @@ class FetchSessionCache:
         # Least recently used first.
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
         self._memory_bytes = 0
-        self._partition_count = 0
         self.evictions_total = 0
-
-    def __len__(self) -> int:
-        return len(self._sessions)
 
     @property
     def session_count(self) -> int:
@@ -180,7 +162,7 @@ class FetchSessionCache:
     @property
     def partition_count(self) -> int:
         """Number of partitions in all sessions."""
-        return self._partition_count
+        return sum(len(session.partitions) for session in self._sessions.values())
 
     @property
     def memory_bytes(self) -> int:
@@ -202,23 +184,22 @@ class FetchSessionCache:
             session.session_id = self._random.randint(1, SESSION_ID_MAX)
         self._sessions[session.session_id] = session
         self._memory_bytes += session.memory_bytes
-        self._partition_count += len(session.partitions)
         return session
 
     def resume(
         self, session_id: int, epoch: int, *, uses_topic_ids: bool
-    ) -> FetchSession | SessionRefused:
-        """Returns the session that an incremental request continues."""
+    ) -> FetchSession | ErrorCode:
+        """Returns the session that an incremental request continues, or why it cannot."""
         session = self._sessions.get(session_id)
         if session is None:
-            return SessionRefused(FETCH_SESSION_ID_NOT_FOUND)
+            return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         if session.epoch != epoch:
-            return SessionRefused(INVALID_FETCH_SESSION_EPOCH)
+            return ErrorCode.INVALID_FETCH_SESSION_EPOCH
         if session.uses_topic_ids != uses_topic_ids:
-            return SessionRefused(FETCH_SESSION_TOPIC_ID_ERROR)
+            return ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
         session.used_at_s = self._clock.monotonic_s()
         self._sessions.move_to_end(session_id)
-        session.next_epoch()
+        session.epoch = 1 if epoch == SESSION_ID_MAX else epoch + 1
         return session
 
     def update(
@@ -232,10 +213,9 @@ class FetchSessionCache:
         This request is still answered; the next one gets FETCH_SESSION_ID_NOT_FOUND, and starts
         over.
         """
-        memory_bytes, count = session.memory_bytes, len(session.partitions)
+        memory_bytes = session.memory_bytes
         session.update(wanted, forgotten, self._name_of)
         self._memory_bytes += session.memory_bytes - memory_bytes
-        self._partition_count += len(session.partitions) - count
         if not self._make_room(0, slots=0, now_s=session.used_at_s):
             self.end(session.session_id)
 
@@ -243,7 +223,6 @@ class FetchSessionCache:
         session = self._sessions.pop(session_id, None)
         if session is not None:
             self._memory_bytes -= session.memory_bytes
-            self._partition_count -= len(session.partitions)
 
     def _make_room(self, memory_bytes: int, *, slots: int, now_s: float) -> bool:
         """Evicts idle sessions until so much fits; False if it does not."""

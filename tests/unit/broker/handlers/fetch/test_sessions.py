@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from strandline.broker.handlers.fetch.sessions import (
     EVICTION_IDLE_S,
-    FETCH_SESSION_ID_NOT_FOUND,
-    FETCH_SESSION_TOPIC_ID_ERROR,
-    INVALID_FETCH_SESSION_EPOCH,
     FetchSession,
     FetchSessionCache,
-    SessionRefused,
     WantedPartition,
 )
+from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.clock import ManualClock
 
 
@@ -38,7 +35,7 @@ def test_a_repeated_or_skipped_epoch_is_refused() -> None:
     cache.resume(session.session_id, 1, uses_topic_ids=False)
     for epoch in (1, 3):
         refused = cache.resume(session.session_id, epoch, uses_topic_ids=False)
-        assert refused == SessionRefused(INVALID_FETCH_SESSION_EPOCH)
+        assert refused == ErrorCode.INVALID_FETCH_SESSION_EPOCH
 
 
 def test_an_unknown_or_ended_session_is_refused() -> None:
@@ -46,14 +43,14 @@ def test_an_unknown_or_ended_session_is_refused() -> None:
     session = begin(cache, wanted("a", 0))
     cache.end(session.session_id)
     refused = cache.resume(session.session_id, 1, uses_topic_ids=False)
-    assert refused == SessionRefused(FETCH_SESSION_ID_NOT_FOUND)
+    assert refused == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
 def test_a_session_of_names_refuses_topic_ids() -> None:
     cache = FetchSessionCache(10, ManualClock(), seed=1)
     session = begin(cache, wanted("a", 0))
     refused = cache.resume(session.session_id, 1, uses_topic_ids=True)
-    assert refused == SessionRefused(FETCH_SESSION_TOPIC_ID_ERROR)
+    assert refused == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
 
 
 def test_an_update_moves_offsets_adds_and_forgets() -> None:
@@ -80,7 +77,7 @@ def test_a_full_cache_evicts_only_a_session_that_is_long_idle() -> None:
     assert cache.begin([wanted("b", 0)], uses_topic_ids=False) is None
     clock.advance_ms(int(EVICTION_IDLE_S * 1000) + 1)
     second = begin(cache, wanted("b", 0))
-    assert len(cache) == 1
+    assert cache.session_count == 1
     assert second.session_id != first.session_id
 
 
@@ -96,7 +93,7 @@ def test_sessions_together_have_a_bound_in_bytes() -> None:
     cache = FetchSessionCache(10, ManualClock(), memory_bytes_max=2 * one, seed=1)
     first, second = begin(cache, *many("a", 100)), begin(cache, *many("a", 100))
     assert cache.begin(many("a", 1), uses_topic_ids=False) is None
-    assert (cache.memory_bytes, cache.partition_count, len(cache)) == (2 * one, 200, 2)
+    assert (cache.memory_bytes, cache.partition_count, cache.session_count) == (2 * one, 200, 2)
     cache.end(first.session_id)
     assert cache.partition_count == 100
     begin(cache, *many("a", 50))
@@ -117,7 +114,7 @@ def test_idle_sessions_make_room_and_busy_ones_do_not() -> None:
     begin(cache, *many("a", 10))
     assert cache.evictions_total == 1
     refused = cache.resume(idle.session_id, 1, uses_topic_ids=False)
-    assert refused == SessionRefused(FETCH_SESSION_ID_NOT_FOUND)
+    assert refused == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
 def test_a_session_that_grows_beyond_all_room_is_answered_once_more_and_ends() -> None:
@@ -127,7 +124,7 @@ def test_a_session_that_grows_beyond_all_room_is_answered_once_more_and_ends() -
     assert cache.resume(session.session_id, 1, uses_topic_ids=False) is session
     cache.update(session, many("b", 10), ())
     assert len(session.partitions) == 20
-    assert (len(cache), cache.memory_bytes, cache.partition_count) == (0, 0, 0)
+    assert (cache.session_count, cache.memory_bytes, cache.partition_count) == (0, 0, 0)
 
 
 def test_what_is_forgotten_makes_room() -> None:
