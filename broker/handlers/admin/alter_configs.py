@@ -190,9 +190,7 @@ class AlterConfigsHandlers:
         for name, outcome in (await self._alter_topics(topics, intent)).items():
             outcomes[ConfigResourceType.TOPIC, name] = outcome
         for key, alteration in others.items():
-            is_group = key[0] == ConfigResourceType.GROUP
-            make = self._group_decision if is_group else self._broker_decision
-            outcomes[key] = await self._alter_other(make(key, alteration, intent))
+            outcomes[key] = await self._alter_one(key, alteration, intent)
         return outcomes
 
     def _broker_of(self, key: Key) -> int | None:
@@ -212,46 +210,16 @@ class AlterConfigsHandlers:
             )
         return node_id
 
-    def _broker_decision(
-        self, key: Key, alteration: Alteration, intent: Intent
-    ) -> Callable[[MetadataImage], Decision[None]]:
-        node_id = self._broker_of(key)
-        static = self._services.running.static
+    async def _alter_one(self, key: Key, alteration: Alteration, intent: Intent) -> Outcome:
+        """Alters the properties of a broker or a group."""
+        make = self._group_change if key[0] == ConfigResourceType.GROUP else self._broker_change
 
-        def decide_broker(image: MetadataImage) -> Decision[None]:
-            present = image.broker_properties.get(node_id, {})
-            wanted = alteration(present)
-            check_broker_change(static, image, node_id, wanted)
-            if intent is Intent.VALIDATE or wanted == dict(present):
+        def decide_one(image: MetadataImage) -> Decision[None]:
+            record = make(image, key, alteration)
+            if record is None or intent is Intent.VALIDATE:
                 return Decision(records=(), results=())
-            return Decision(
-                records=(BrokerConfigsSet(node_id=node_id, properties=wanted),), results=()
-            )
+            return Decision(records=(record,), results=())
 
-        return decide_broker
-
-    def _group_decision(
-        self, key: Key, alteration: Alteration, intent: Intent
-    ) -> Callable[[MetadataImage], Decision[None]]:
-        _, group_id = key
-
-        def decide_group(image: MetadataImage) -> Decision[None]:
-            present = image.group_properties.get(group_id, {})
-            wanted = alteration(present)
-            check_group_change(self._services.config, wanted)
-            if not present and wanted and len(image.group_properties) >= GROUPS_MAX:
-                raise Refusal(
-                    ErrorCode.POLICY_VIOLATION, f"more than {GROUPS_MAX} groups with properties"
-                )
-            if intent is Intent.VALIDATE or wanted == dict(present):
-                return Decision(records=(), results=())
-            return Decision(
-                records=(GroupConfigsSet(group_id=group_id, properties=wanted),), results=()
-            )
-
-        return decide_group
-
-    async def _alter_other(self, decide_one: Callable[[MetadataImage], Decision[None]]) -> Outcome:
         try:
             await self._metadata.change(decide_one)
         except Refusal as refusal:
@@ -259,6 +227,32 @@ class AlterConfigsHandlers:
         except StorageError as error:
             return Outcome(error_code=error.kafka_code, message=str(error))
         return Outcome()
+
+    def _broker_change(
+        self, image: MetadataImage, key: Key, alteration: Alteration
+    ) -> BrokerConfigsSet | None:
+        node_id = self._broker_of(key)
+        present = image.broker_properties.get(node_id, {})
+        wanted = alteration(present)
+        check_broker_change(self._services.running.static, image, node_id, wanted)
+        if wanted == dict(present):
+            return None
+        return BrokerConfigsSet(node_id=node_id, properties=wanted)
+
+    def _group_change(
+        self, image: MetadataImage, key: Key, alteration: Alteration
+    ) -> GroupConfigsSet | None:
+        _, group_id = key
+        present = image.group_properties.get(group_id, {})
+        wanted = alteration(present)
+        check_group_change(self._services.config, wanted)
+        if not present and wanted and len(image.group_properties) >= GROUPS_MAX:
+            raise Refusal(
+                ErrorCode.POLICY_VIOLATION, f"more than {GROUPS_MAX} groups with properties"
+            )
+        if wanted == dict(present):
+            return None
+        return GroupConfigsSet(group_id=group_id, properties=wanted)
 
     async def _alter_topics(
         self, wanted: Mapping[str, Alteration], intent: Intent

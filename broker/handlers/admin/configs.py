@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from strandline.broker.cluster.metadata.controller_messages import Refusal
 from strandline.broker.cluster.metadata.topic_names import topic_name_fault
 from strandline.broker.config.rows import (
     ConfigRow,
@@ -97,73 +98,63 @@ class ConfigHandlers:
     def _describe(
         self, resource: DescribeConfigsResource, request: DescribeConfigsRequest
     ) -> DescribeConfigsResult:
-        rows: Sequence[ConfigRow]
-        name = resource.resource_name
-        match resource.resource_type:
-            case ConfigResourceType.TOPIC:
-                topic = self._metadata.image.topics.get(name)
-                if topic is None and (fault := topic_name_fault(name)) is not None:
-                    return _failed(resource, ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
-                if topic is None:
-                    return _failed(
-                        resource, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no topic named {name!r}"
-                    )
-                rows = describe_topic(self._running, topic.properties)
-            case ConfigResourceType.BROKER:
-                node_id = self._running.static.node_id
-                if name not in ("", str(node_id)):
-                    return _failed(
-                        resource,
-                        ErrorCode.INVALID_REQUEST,
-                        f"this is broker {node_id}, not {name!r}",
-                    )
-                # An empty name asks for the cluster-wide dynamic keys.
-                rows = describe_broker(self._running) if name else describe_all(self._running)
-            case ConfigResourceType.BROKER_LOGGER:
-                if name != str(self._running.static.node_id):
-                    return _failed(
-                        resource,
-                        ErrorCode.INVALID_REQUEST,
-                        f"loggers are those of broker {self._running.static.node_id}, not {name!r}",
-                    )
-                asked = frozenset(resource.configuration_keys or ())
-                loggers = describe_loggers(documented=request.include_documentation)
-                return DescribeConfigsResult(
-                    resource_type=resource.resource_type,
-                    resource_name=name,
-                    configs=[row for row in loggers if not asked or row.name in asked],
-                )
-            case ConfigResourceType.GROUP:
-                if not name:
-                    return _failed(
-                        resource, ErrorCode.INVALID_REQUEST, "Group name must not be empty"
-                    )
-                properties = self._metadata.image.group_properties.get(name, {})
-                rows = describe_group(self._running, properties)
-            case _:
-                return _failed(
-                    resource,
-                    ErrorCode.INVALID_REQUEST,
-                    f"resource type {resource.resource_type} has no configuration here",
-                )
+        try:
+            rows = self._rows(resource, documented=request.include_documentation)
+        except Refusal as refusal:
+            return DescribeConfigsResult(
+                error_code=refusal.error_code,
+                error_message=clipped(refusal.message),
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+            )
         # An empty list means all of them, as null does (Kafka's ConfigHelper).
         wanted = frozenset(resource.configuration_keys or ())
         return DescribeConfigsResult(
             resource_type=resource.resource_type,
-            resource_name=name,
-            configs=[_entry(row, request) for row in rows if not wanted or row.name in wanted],
+            resource_name=resource.resource_name,
+            configs=[
+                _entry(row, request) if isinstance(row, ConfigRow) else row
+                for row in rows
+                if not wanted or row.name in wanted
+            ],
         )
 
-
-def _failed(
-    resource: DescribeConfigsResource, code: ErrorCode, message: str
-) -> DescribeConfigsResult:
-    return DescribeConfigsResult(
-        error_code=code,
-        error_message=clipped(message),
-        resource_type=resource.resource_type,
-        resource_name=resource.resource_name,
-    )
+    def _rows(
+        self, resource: DescribeConfigsResource, *, documented: bool
+    ) -> Sequence[ConfigRow | DescribeConfigsEntry]:
+        """Returns the properties of a resource, or the loggers of a broker. Raises Refusal."""
+        name, node_id = resource.resource_name, self._running.static.node_id
+        match resource.resource_type:
+            case ConfigResourceType.TOPIC:
+                topic = self._metadata.image.topics.get(name)
+                if topic is None and (fault := topic_name_fault(name)) is not None:
+                    raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
+                if topic is None:
+                    raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no topic named {name!r}")
+                return describe_topic(self._running, topic.properties)
+            case ConfigResourceType.BROKER:
+                if name not in ("", str(node_id)):
+                    raise Refusal(
+                        ErrorCode.INVALID_REQUEST, f"this is broker {node_id}, not {name!r}"
+                    )
+                # An empty name asks for the cluster-wide dynamic keys.
+                return describe_broker(self._running) if name else describe_all(self._running)
+            case ConfigResourceType.BROKER_LOGGER:
+                if name != str(node_id):
+                    raise Refusal(
+                        ErrorCode.INVALID_REQUEST,
+                        f"loggers are those of broker {node_id}, not {name!r}",
+                    )
+                return describe_loggers(documented=documented)
+            case ConfigResourceType.GROUP:
+                if not name:
+                    raise Refusal(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
+                properties = self._metadata.image.group_properties.get(name, {})
+                return describe_group(self._running, properties)
+            case kind:
+                raise Refusal(
+                    ErrorCode.INVALID_REQUEST, f"resource type {kind} has no configuration here"
+                )
 
 
 def _entry(row: ConfigRow, request: DescribeConfigsRequest) -> DescribeConfigsEntry:

@@ -24,6 +24,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from strandline.broker.cluster.replicas.partition import Partition
@@ -146,13 +147,17 @@ class OffsetHandlers:
         timestamp = wanted.timestamp
         if version < _FIRST_VERSION.get(timestamp, 0) or timestamp < EARLIEST_PENDING_UPLOAD:
             return ErrorCode.UNSUPPORTED_VERSION
-        partition = self._replicas.partition(topic, wanted.partition_index)
+        return self._served(topic, wanted.partition_index, wanted.current_leader_epoch)
+
+    def _served(self, topic: str, index: int, leader_epoch: int = NO_EPOCH) -> Partition | int:
+        """Returns a partition whose log is complete, or an error code."""
+        partition = self._replicas.partition(topic, index)
         if partition is None:
-            return self._replicas.code_of_missing(topic, wanted.partition_index)
+            return self._replicas.code_of_missing(topic, index)
         if partition.is_offline or partition.log.has_unknown_extent:
             return ErrorCode.KAFKA_STORAGE_ERROR
         try:
-            partition.check_leader_epoch(wanted.current_leader_epoch)
+            partition.check_leader_epoch(leader_epoch)
         except RecordsRejected as error:
             return error.kafka_code
         return partition
@@ -237,20 +242,9 @@ class OffsetHandlers:
         )
 
     def _epoch_end(self, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
-        partition = self._replicas.partition(topic, wanted.partition)
-        if partition is None:
-            return EpochEndOffset(
-                partition=wanted.partition,
-                error_code=self._replicas.code_of_missing(topic, wanted.partition),
-            )
-        if partition.is_offline or partition.log.has_unknown_extent:
-            return EpochEndOffset(
-                partition=wanted.partition, error_code=ErrorCode.KAFKA_STORAGE_ERROR
-            )
-        try:
-            partition.check_leader_epoch(wanted.current_leader_epoch)
-        except RecordsRejected as error:
-            return EpochEndOffset(partition=wanted.partition, error_code=error.kafka_code)
+        partition = self._served(topic, wanted.partition, wanted.current_leader_epoch)
+        if isinstance(partition, int):
+            return EpochEndOffset(partition=wanted.partition, error_code=partition)
         end = partition.epoch_end(wanted.leader_epoch)
         return EpochEndOffset(
             partition=wanted.partition, leader_epoch=end.epoch, end_offset=end.start_offset
@@ -295,36 +289,23 @@ class OffsetHandlers:
         )
 
     def _delete(self, topic: str, wanted: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
-        index = wanted.partition_index
-        partition = self._replicas.partition(topic, index)
-        if partition is None:
-            return DeleteRecordsPartitionResult(
-                partition_index=index, error_code=self._replicas.code_of_missing(topic, index)
-            )
-        if partition.is_offline or partition.log.has_unknown_extent:
-            return DeleteRecordsPartitionResult(
-                partition_index=index, error_code=ErrorCode.KAFKA_STORAGE_ERROR
-            )
+        row = partial(DeleteRecordsPartitionResult, partition_index=wanted.partition_index)
+        partition = self._served(topic, wanted.partition_index)
+        if isinstance(partition, int):
+            return row(error_code=partition)
         if partition.is_internal:
-            return DeleteRecordsPartitionResult(
-                partition_index=index, error_code=ErrorCode.INVALID_TOPIC_EXCEPTION
-            )
+            return row(error_code=ErrorCode.INVALID_TOPIC_EXCEPTION)
         policy = partition.log.config.cleanup_policy
         if "compact" in policy and "delete" not in policy:
             # Kafka, too, refuses it for a compacted topic (Partition.deleteRecordsOnLeader).
-            return DeleteRecordsPartitionResult(
-                partition_index=index, error_code=ErrorCode.POLICY_VIOLATION
-            )
+            return row(error_code=ErrorCode.POLICY_VIOLATION)
         before = partition.high_watermark if wanted.offset == HIGH_WATERMARK else wanted.offset
         if not 0 <= before <= partition.high_watermark:
-            return DeleteRecordsPartitionResult(
-                partition_index=index, error_code=ErrorCode.OFFSET_OUT_OF_RANGE
-            )
+            return row(error_code=ErrorCode.OFFSET_OUT_OF_RANGE)
         try:
-            low_watermark = partition.log.delete_records(before)
+            return row(low_watermark=partition.log.delete_records(before))
         except (RecordsRejected, StorageError) as error:
-            return DeleteRecordsPartitionResult(partition_index=index, error_code=error.kafka_code)
-        return DeleteRecordsPartitionResult(partition_index=index, low_watermark=low_watermark)
+            return row(error_code=error.kafka_code)
 
 
 def _fetchable_end(partition: Partition, isolation: int) -> int:
