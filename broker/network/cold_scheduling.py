@@ -27,16 +27,16 @@ class TurnTaker(Protocol):
     """A connection with a cold answer to send."""
 
     def take_turn(self, bytes_max: int) -> int:
-        """Sends about so much and returns how much; enters again if more is left."""
+        """Sends about `bytes_max` bytes; returns how many. Enters again if more are left."""
         ...
 
     def go_on(self) -> None:
-        """Resumes normal sending: turns are no longer needed."""
+        """Resumes normal sending, as turns are no longer needed."""
         ...
 
 
 class ColdSchedule:
-    """The queue of turns, and the ticks while there are both cold answers and live traffic."""
+    """The queue of connections with cold answers, and the ticks that measure their delay."""
 
     def __init__(self, pace: ColdPace, now_s: Callable[[], float]) -> None:
         self._pace = pace
@@ -44,14 +44,14 @@ class ColdSchedule:
         self._loop = asyncio.get_running_loop()
         # At most one entry for each connection.
         self._queue: deque[TurnTaker] = deque()
-        # Created when first needed: few brokers have both, live traffic and cold reads.
+        # Created when first needed: few brokers have both live traffic and cold reads.
         self._ticks: Ticks | None = None
         self._has_no_ticks = False
         self._is_ticking = False
         self._is_due = False
 
     def __repr__(self) -> str:
-        return f"<ColdTurns waiting={len(self._queue)} ticking={self._is_ticking}>"
+        return f"<ColdSchedule waiting={len(self._queue)} ticking={self._is_ticking}>"
 
     @property
     def is_needed(self) -> bool:
@@ -91,7 +91,7 @@ class ColdSchedule:
         self._is_due = False
         now_s = self._now_s()
         if not self._pace.is_held(now_s):
-            self._let_all_go_on()
+            self._resume_all()
         elif self._queue:
             bytes_max = self._pace.turn_bytes(now_s)
             if not bytes_max:
@@ -111,7 +111,7 @@ class ColdSchedule:
         finally:
             self._is_due = False
 
-    def _let_all_go_on(self) -> None:
+    def _resume_all(self) -> None:
         self._stop_ticking()
         waiting, self._queue = self._queue, deque()
         self._pace.waiting_count = 0

@@ -62,7 +62,7 @@ from strandline.storage.quiet_log import QuietLog
 
 log = logging.getLogger(__name__)
 
-# A consumer retries at once. One for all connections, for any file.
+# Shared by all connections: a consumer that is disconnected retries at once.
 _quiet_log = QuietLog(log)
 
 Spawn: TypeAlias = Callable[[Coroutine[object, object, None]], object]
@@ -80,7 +80,7 @@ _AT_ONCE = (list, tuple)
 
 
 class Connection:
-    """A connected socket and its state; owned by the server."""
+    """The state of one client connection; owned by the server."""
 
     __slots__ = (
         "_awaits_turn",
@@ -127,8 +127,8 @@ class Connection:
         on_failed: Callable[[str, Exception], None],
         cold_turns: ColdSchedule | None = None,
     ) -> None:
-        """`on_refused` is called with peer and reason when a client is disconnected for its bytes,
-        and `on_failed` with peer and error when it is for a bug of ours.
+        """`on_refused` is called with peer and reason if a client is disconnected for its bytes,
+        and `on_failed` with peer and error if a bug of the broker is the cause.
 
         Without `cold_turns` cold answers are sent like others.
         """
@@ -145,11 +145,11 @@ class Connection:
         self._writing = False
         self._reading = True
         self._cold_turns = cold_turns
-        # An answer with records from the archive is queued.
+        # Whether an answer with records from the archive is queued.
         self._is_cold = False
-        # The last send ended because the socket was full.
+        # Whether the last send ended because the socket was full.
         self._is_full = False
-        # `cold_turns` will call; until then nothing is sent.
+        # Whether it is queued in `cold_turns`; until its turn nothing is sent.
         self._awaits_turn = False
         self._on_close = on_close
         self._on_refused = on_refused
@@ -186,8 +186,7 @@ class Connection:
             self.close(f"receive failed: {error.strerror}")
             return
         except MemoryError:
-            # Its frames are dropped. The socket would stay readable: the loop would be here again
-            # at once, and as often as it can.
+            # Its frames are dropped: the socket would stay readable, and this a busy loop.
             self._on_refused(self.peer, "no memory for its request")
             self.close("no memory for its request")
             return
@@ -251,7 +250,7 @@ class Connection:
                     self._busy = True
                     self._spawn(self._await_answer(answer))
         except (FrameError, CloseConnectionError) as error:
-            # The answers of its earlier requests, as far as the socket takes them now.
+            # Sends the answers of earlier requests, as far as the socket takes them now.
             self._send(sys.maxsize)
             self._refuse(error)
             return
@@ -323,7 +322,7 @@ class Connection:
     # --- sending -----------------------------------------------------------------------------
 
     def _begin_cold(self) -> None:
-        """A cold answer comes next; answers ready before it need not wait for its turns."""
+        """Prepares for a cold answer: sends earlier answers, which need not wait for its turns."""
         if not self._writing:
             self._flush()
         self._is_cold = True
@@ -340,7 +339,7 @@ class Connection:
             self._watch_socket()
 
     def _send(self, bytes_max: int) -> int:
-        """Sends about so much, if the socket takes it; returns how much it took."""
+        """Sends about `bytes_max` bytes; returns how many the socket took."""
         left = bytes_max
         self._is_full = False
         is_corked = False
@@ -410,7 +409,7 @@ class Connection:
         cold_turns.enter(self)
 
     def take_turn(self, bytes_max: int) -> int:
-        """As `TakesTurns`."""
+        """As TurnTaker."""
         assert self._cold_turns is not None
         self._awaits_turn = False
         sent = self._send(bytes_max + SLACK_BYTES)
@@ -426,11 +425,11 @@ class Connection:
         return sent
 
     def go_on(self) -> None:
-        """As `TakesTurns`."""
+        """As TurnTaker."""
         self._awaits_turn = self._writing = False
         self._on_writable()
 
-    # --- the end -----------------------------------------------------------------------------
+    # --- state and close ----------------------------------------------------------------------
 
     @property
     def is_mid_frame(self) -> bool:

@@ -1,9 +1,9 @@
-"""Answers of handlers to the network layer (plain values).
+"""Interface between handlers and the network layer: kinds of answers, and client identities.
 
 parts       bytes and file ranges, framed, ready to send
 Throttled   parts, and a time for which the client is muted afterwards
-Cold        parts with records from the archive: they give way to live traffic
-Closing     parts, after which the connection is closed; they come later
+Cold        parts with records from the archive, which yield to live traffic
+Closing     parts, after which the connection is closed
 Deferred    parts that come by callback: a parked fetch, without a task
 awaitable   parts that come from a coroutine
 None        no answer (acks=0)
@@ -26,7 +26,7 @@ class CloseConnectionError(Exception):
 
 
 class ThrottledParts(list[Part]):
-    """An answer to a client that exceeded its quota: sent at once, then it is muted (KIP-219)."""
+    """An answer to a client that exceeded its quota, which is muted after it (KIP-219)."""
 
     __slots__ = ("throttle_ms",)
 
@@ -36,13 +36,13 @@ class ThrottledParts(list[Part]):
 
 
 class ColdParts(list[Part]):
-    """An answer with records from the archive, which gives way to live traffic."""
+    """An answer with records from the archive, which yields to live traffic."""
 
     __slots__ = ()
 
 
 class ClosingParts(list[Part]):
-    """The last answer of a connection."""
+    """An answer after which the connection is closed."""
 
     __slots__ = ("reason",)
 
@@ -57,7 +57,7 @@ ANONYMOUS = "ANONYMOUS"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientIdentity:
-    """The user of a connection, and the listener that it came by."""
+    """The user of a connection, and the listener that accepted it."""
 
     user: str = ANONYMOUS
     listener: str = ""
@@ -66,7 +66,7 @@ class ClientIdentity:
 class DeferredAnswer:
     """An answer delivered later by callback, without a task: a parked fetch.
 
-    `complete` or `fail` is called once; `cancel_hook` is called if the client goes away first.
+    `complete` or `fail` is called once; `cancel_hook` is called if the client disconnects first.
     `watcher` is called just before the answer is sent, with the seconds that building took.
     """
 
@@ -94,7 +94,7 @@ class DeferredAnswer:
             self._callback(parts)
 
     def fail(self, error: Exception) -> None:
-        """The answer could not be built, because of a bug of ours."""
+        """Closes the connection: a bug in the broker prevented the answer."""
         self.done = True
         if self._on_failure is not None:
             self._on_failure(error)
@@ -128,12 +128,8 @@ class AuthenticationGate(ABC):
         """`frame_bytes_max` bounds the frames of an unauthenticated client."""
         self.frame_bytes_max = frame_bytes_max
         # Set by the owner of the connection; called when the bound is lifted.
-        self.on_open: Callable[[], None] = _nothing
+        self.on_open: Callable[[], None] = lambda: None
 
     @abstractmethod
     def handle(self, frame: memoryview, peer: str, received_s: float) -> Answer:
         """As RequestHandler."""
-
-
-def _nothing() -> None:
-    pass

@@ -1,4 +1,4 @@
-"""Listening sockets and the set of connections, with their limits.
+"""TCP server: listening sockets, and connections with their limits.
 
 A connection is dropped when it is idle for `connections.max.idle.ms`, or when it owes the rest of a
 frame or does not read its answer for STALLED_S. Connections above `max.connections`, or from one
@@ -43,7 +43,7 @@ SWEEP_INTERVAL_S_MIN = 0.25
 # A connection that is quiet this long frees its receive buffer.
 SHRINK_AFTER_S = 10.0
 ACCEPTS_PER_EVENT_MAX = 64
-# Out of descriptors or memory: accepting fails until a connection ends.
+# Errors of `accept` that persist until a connection ends.
 OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 ACCEPT_PAUSE_S = 0.5
 # Share of the available descriptors that connections must leave free: one in so many, and at most
@@ -55,7 +55,7 @@ LISTEN_BACKLOG = 512
 # Sockets held because their client connects too often; more are closed at once.
 HELD_MAX = 1000
 HELD_S_MAX = 10.0
-# At most one line in this time about disconnected clients: they may be many, and hostile.
+# Log at most one line in this time about disconnected clients: they may be many, and hostile.
 REFUSAL_LOG_S = 1.0
 
 
@@ -73,7 +73,7 @@ class ServerStatistics:
 
 
 class Server:
-    """The server: accepts on any number of addresses; owns its connections."""
+    """A TCP server on any number of addresses, which owns its connections."""
 
     def __init__(
         self,
@@ -188,7 +188,7 @@ class Server:
     def _take_in(
         self, listening: socket.socket, connected: socket.socket, address: tuple[str, int]
     ) -> None:
-        """Creates the connection of an accepted socket, unless there are too many."""
+        """Creates the connection of an accepted socket, unless a limit is reached."""
         name = self._names[listening]
         limits = self._limits()
         host = plain_address(address[0])
@@ -251,14 +251,14 @@ class Server:
         )
 
     def _hold(self, connected: socket.socket, held_ms: int) -> None:
-        """Neither reads nor answers for a while; then closes."""
+        """Keeps the socket open without reading it, then closes it."""
         if len(self._held) >= HELD_MAX:
             connected.close()
             return
         self._held.add(connected)
-        self._loop.call_later(min(held_ms / 1000, HELD_S_MAX), self._let_go, connected)
+        self._loop.call_later(min(held_ms / 1000, HELD_S_MAX), self._close_held, connected)
 
-    def _let_go(self, connected: socket.socket) -> None:
+    def _close_held(self, connected: socket.socket) -> None:
         self._held.discard(connected)
         connected.close()
 
@@ -273,7 +273,7 @@ class Server:
                 del self._by_address[host]
 
     def _pause_accepting(self, listening: socket.socket, reason: str | None) -> None:
-        """Leaves clients in the backlog for a while.
+        """Leaves new clients in the backlog for ACCEPT_PAUSE_S.
 
         The listening socket stays readable as long as one waits there, so retrying would be a busy
         loop, and each round of it a line in the log.
@@ -345,7 +345,7 @@ class Server:
         """Stops accepting and drops every connection."""
         self.stop_accepting()
         for held in tuple(self._held):
-            self._let_go(held)
+            self._close_held(held)
         for connection in tuple(self._connections):
             connection.close("broker is stopping")
         if self._cold_turns is not None:

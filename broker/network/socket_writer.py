@@ -19,7 +19,7 @@ from strandline.storage.model import Buffer
 
 # sendmsg takes at most IOV_MAX (1024) buffers.
 SEND_BUFFERS_MAX = 512
-# Tolerated excess, so that the end of an answer needs no turn of its own.
+# Excess over a turn, so that the end of an answer needs no turn of its own.
 SLACK_BYTES = 64 * 1024
 # Below this, joining buffers is cheaper than a vectored write, and reading a file cheaper than
 # `sendfile`.
