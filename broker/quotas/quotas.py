@@ -1,4 +1,4 @@
-"""Client quotas: measures each client's rates and computes throttle times.
+"""Client quotas: rates of clients, and their throttle times.
 
 Each method records usage and returns the throttle time in ms, 0 for most clients. The caller sends
 the answer at once with `throttle_time_ms` and mutes the connection for that time (KIP-219).
@@ -23,8 +23,8 @@ from strandline.storage.clock import Clock
 from strandline.storage.config.definition import INT, INT_MAX, key
 from strandline.storage.rates import TokenBucket, WindowRate
 
-# Clients that are remembered per kind of quota; the one that was heard of longest ago is forgotten,
-# and with it at most eleven seconds of history.
+# Clients with a measured rate, per kind of quota. The least recently used one is dropped, and with
+# it at most eleven seconds of history.
 CLIENTS_MAX = 10_000
 # Kafka bounds a pause for processing time by one window, because such a rate is a noisy one.
 REQUEST_WINDOWS_MAX = 1
@@ -112,8 +112,8 @@ class ConnectionRates:
 class MutationQuota:
     """controller_mutation_rate during one request that creates or deletes partitions.
 
-    Strict (newer versions): what comes when the credit is used up is refused, by topic. Permissive:
-    everything is done, and paid for by waiting.
+    Strict (newer versions): topics beyond the quota are refused. Permissive: all are carried out,
+    and the client is throttled afterwards.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class MutationQuota:
         self.throttle_ms = 0
 
     def take(self, partitions: int) -> bool:
-        """Whether so many partitions may be created or deleted; they count if they may."""
+        """Whether so many partitions may be created or deleted; counts them if so."""
         bucket, bound = self._bucket, self._bound
         bucket.tokens(self._clock.monotonic_s(), per_s=bound, burst=bound * self._burst_s)
         if self._strict and (throttle_ms := bucket.debt_ms(bound)):
@@ -154,17 +154,13 @@ class ClientQuotas:
         self._mutated = _Gauges(TokenBucket)
         self._connected = _Gauges(rate)
         self._accepted = _Gauges(rate)
-        # Looked at by every request before anything else is.
+        # Read by every request: without quotas nothing else is.
         self.is_active = False
 
     def follow(self, image: MetadataImage) -> None:
         """Adopts the stored quotas; measured rates of clients stay."""
         self._table = QuotaTable(image.client_quotas)
         self.is_active = self._table.has_clients
-
-    @property
-    def table(self) -> QuotaTable:
-        return self._table
 
     def produced(self, user: str, client_id: str, size_bytes: int) -> int:
         """producer_byte_rate: records a produce request of that size."""
@@ -177,7 +173,7 @@ class ClientQuotas:
         return self._record(self._fetched, QuotaKey.CONSUMER_BYTE_RATE, user, client_id, size_bytes)
 
     def fetch_bytes_max(self, user: str, client_id: str) -> float:
-        """The largest answer that does not throttle the client for ever."""
+        """The size of the largest answer that the quota allows in its windows."""
         limit = self._table.find(QuotaKey.CONSUMER_BYTE_RATE, user, client_id)
         if limit is None:
             return float("inf")

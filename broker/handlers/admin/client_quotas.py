@@ -38,7 +38,7 @@ from strandline.broker.quotas.table import EntityType
 from strandline.storage.errors import StorageError
 
 # A name that cannot be set, so that it matches nothing.
-NOBODY = "\x00"
+MATCHES_NOTHING = "\x00"
 
 
 class ClientQuotaHandlers:
@@ -117,7 +117,7 @@ def _filter(components: Sequence[QuotaComponent], *, strict: bool) -> Filter:
                         ErrorCode.INVALID_REQUEST, "An exact match needs a name to be matched."
                     )
                 # No entity has the empty name; it marks the default in stored quotas.
-                exact[kind] = component.match or NOBODY
+                exact[kind] = component.match or MATCHES_NOTHING
             case QuotaMatchType.DEFAULT | QuotaMatchType.ANY:
                 if component.match is not None:
                     raise Refusal(ErrorCode.INVALID_REQUEST, "Only an exact match may have a name.")

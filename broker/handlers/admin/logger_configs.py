@@ -49,14 +49,14 @@ def logger_levels() -> dict[str, str]:
     # The list includes packages without a logger of their own; getLogger creates it.
     known = sorted(name for name in logging.root.manager.loggerDict if name.startswith(prefix))
     names = {name.removeprefix(prefix): name for name in known}
-    return {
-        shown: _NAMES[min(bisect_left(_NUMBERS, _level_of(name)), len(_NAMES) - 1)]
+    levels = {
+        shown: logging.getLogger(name).getEffectiveLevel()
         for shown, name in {ROOT: _PACKAGE, **names}.items()
     }
-
-
-def _level_of(name: str) -> int:
-    return logging.getLogger(name).getEffectiveLevel()
+    return {
+        shown: _NAMES[min(bisect_left(_NUMBERS, level), len(_NAMES) - 1)]
+        for shown, level in levels.items()
+    }
 
 
 def logger_changes(

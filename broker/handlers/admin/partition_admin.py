@@ -82,24 +82,30 @@ class PartitionAdminHandlers:
             # A request for all topics has no other name that could carry the error.
             named = names if request.topics else {cursor.topic_name}
             return DescribeTopicPartitionsResponse(
-                topics=[_unavailable(name, ErrorCode.INVALID_REQUEST) for name in sorted(named)]
+                topics=[
+                    DescribedTopic(name=name, error_code=ErrorCode.INVALID_REQUEST)
+                    for name in sorted(named)
+                ]
             )
         room = max(1, min(request.response_partition_limit, self._page_partitions_max))
         described: list[DescribedTopic] = []
+        next_cursor: Cursor | None = None
         for name in sorted(name for name in names if name >= cursor.topic_name):
             if room == 0:
-                return _page(described, Cursor(topic_name=name, partition_index=0))
+                next_cursor = Cursor(topic_name=name, partition_index=0)
+                break
             topic = topics.get(name)
             if topic is None:
-                described.append(_unavailable(name, _code_of_missing(name)))
+                described.append(DescribedTopic(name=name, error_code=_code_of_missing(name)))
                 continue
             first = cursor.partition_index if name == cursor.topic_name else 0
             page = topic.partitions[first : first + room]
             described.append(_described(topic, page))
             room -= len(page)
             if first + len(page) < topic.partition_count:
-                return _page(described, Cursor(topic_name=name, partition_index=first + len(page)))
-        return _page(described, None)
+                next_cursor = Cursor(topic_name=name, partition_index=first + len(page))
+                break
+        return DescribeTopicPartitionsResponse(topics=described, next_cursor=next_cursor)
 
     # --- DescribeProducers -------------------------------------------------------------------
 
@@ -228,20 +234,10 @@ def _refuse_partition_flood(partitions: Sequence[Sequence[object]]) -> None:
     refuse_flood(sum(map(len, partitions)))
 
 
-def _page(
-    described: Sequence[DescribedTopic], next_cursor: Cursor | None
-) -> DescribeTopicPartitionsResponse:
-    return DescribeTopicPartitionsResponse(topics=described, next_cursor=next_cursor)
-
-
 def _code_of_missing(name: str) -> ErrorCode:
     if topic_name_fault(name) is not None:
         return ErrorCode.INVALID_TOPIC_EXCEPTION
     return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-
-
-def _unavailable(name: str, code: ErrorCode) -> DescribedTopic:
-    return DescribedTopic(name=name, error_code=code)
 
 
 def _described(topic: TopicImage, partitions: Sequence[PartitionImage]) -> DescribedTopic:

@@ -21,8 +21,7 @@ from strandline.broker.protocol.messages.api_versions import (
 from strandline.broker.protocol.schema.api import SPECS, ApiKey
 from strandline.broker.protocol.schema.errors import ErrorCode
 
-FIRST_VERSION_WITH_SOFTWARE = 3
-FIRST_VERSION_WITH_FEATURES = 3
+FIRST_VERSION_WITH_SOFTWARE_AND_FEATURES = 3
 FIRST_VERSION_WITH_ZERO_FEATURES = 4
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
@@ -34,41 +33,29 @@ _RANGES = tuple(
 )
 
 
-class ApiVersionsHandler:
-    """Handler that answers from the table of APIs and the features of the cluster."""
-
-    def __init__(self, metadata: Metadata) -> None:
-        self._metadata = metadata
-
-    def api_versions(
-        self, request: ApiVersionsRequest, context: RequestContext
-    ) -> ApiVersionsResponse:
-        """Returns all advertised APIs and features, or a refusal."""
-        response = api_versions(request, context)
-        if response.error_code or context.api_version < FIRST_VERSION_WITH_FEATURES:
-            return response
-        with_zero = context.api_version >= FIRST_VERSION_WITH_ZERO_FEATURES
-        return ApiVersionsResponse(
-            api_keys=response.api_keys,
-            supported_features=supported_features(with_zero=with_zero),
-            # Kafka uses the end of the metadata log; it grows whenever a feature may have changed.
-            finalized_features_epoch=self._metadata.image.version,
-            finalized_features=finalized_features(),
-        )
-
-
-def api_versions(request: ApiVersionsRequest, context: RequestContext) -> ApiVersionsResponse:
-    """Returns the advertised APIs; refuses an invalid software name as Kafka does."""
-    if context.api_version >= FIRST_VERSION_WITH_SOFTWARE and not (
+def api_versions(
+    metadata: Metadata, request: ApiVersionsRequest, context: RequestContext
+) -> ApiVersionsResponse:
+    """Returns all advertised APIs and features; refuses an invalid software name as Kafka does."""
+    if context.api_version < FIRST_VERSION_WITH_SOFTWARE_AND_FEATURES:
+        return ApiVersionsResponse(api_keys=_RANGES)
+    if not (
         _SOFTWARE.fullmatch(request.client_software_name)
         and _SOFTWARE.fullmatch(request.client_software_version)
     ):
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=())
-    return ApiVersionsResponse(api_keys=_RANGES)
+    with_zero = context.api_version >= FIRST_VERSION_WITH_ZERO_FEATURES
+    return ApiVersionsResponse(
+        api_keys=_RANGES,
+        supported_features=supported_features(with_zero=with_zero),
+        # Kafka uses the end of the metadata log; it grows whenever a feature may have changed.
+        finalized_features_epoch=metadata.image.version,
+        finalized_features=finalized_features(),
+    )
 
 
 def unsupported_api_versions() -> ApiVersionsResponse:
-    """The answer to an unknown version; to be encoded in version 0."""
+    """Returns the answer to an unknown version, which is encoded in version 0."""
     return ApiVersionsResponse(
         error_code=ErrorCode.UNSUPPORTED_VERSION,
         api_keys=[entry for entry in _RANGES if entry.api_key == ApiKey.API_VERSIONS],

@@ -27,7 +27,7 @@ from types import coroutine
 from typing import TypeAlias, TypeVar
 
 from strandline.broker.handlers.dispatch.api_versions import (
-    ApiVersionsHandler,
+    api_versions,
     unsupported_api_versions,
 )
 from strandline.broker.handlers.fetch.fetch import FetchHandler
@@ -62,7 +62,7 @@ _T = TypeVar("_T")
 # A handler takes the request class of its API; the table below matches the two.
 Handler: TypeAlias = Callable[..., Response | Awaitable[Response]]
 
-NOBODY = ClientIdentity()
+ANONYMOUS_CLIENT = ClientIdentity()
 # The length field in front of a frame.
 LENGTH_BYTES = 4
 # Decoding takes half a microsecond per byte at worst; up to here that is 16 ms of the loop.
@@ -95,7 +95,7 @@ class Dispatcher:
         self._produce = produce
         self._fetch = fetch
         self._others: dict[ApiKey, Handler] = {
-            ApiKey.API_VERSIONS: ApiVersionsHandler(services.metadata).api_versions,
+            ApiKey.API_VERSIONS: partial(api_versions, services.metadata),
             **others,
         }
         self._quotas = services.quotas
@@ -104,9 +104,13 @@ class Dispatcher:
         self._now_s = services.clock.monotonic_s
 
     def handle(
-        self, frame: memoryview, peer: str, received_s: float, caller: ClientIdentity = NOBODY
+        self,
+        frame: memoryview,
+        peer: str,
+        received_s: float,
+        caller: ClientIdentity = ANONYMOUS_CLIENT,
     ) -> Answer:
-        """See `network.connection.RequestHandler`; `caller` is the sender, as far as known."""
+        """As RequestHandler, for a client that may have authenticated as `caller`."""
         started_s = self._now_s()
         try:
             header = decode_request_header(frame)
@@ -142,7 +146,7 @@ class Dispatcher:
     # --- Produce and Fetch -------------------------------------------------------------------
 
     def _counted(self, answer: Answer, traffic: ApiTraffic, started_s: float) -> Answer:
-        """Counts the answer, now or when it goes out."""
+        """Counts the answer, at once or when it is complete."""
         local_s = self._now_s() - started_s
         if isinstance(answer, list):
             traffic.at_once(answer, local_s)
@@ -188,7 +192,7 @@ class Dispatcher:
         started_s: float,
         caller: ClientIdentity,
     ) -> Parts | None:
-        """The connection is not read meanwhile, so `body` stays valid."""
+        """Decodes in a thread. The connection is not read meanwhile, so `body` stays valid."""
         loop = asyncio.get_running_loop()
         try:
             request = await loop.run_in_executor(

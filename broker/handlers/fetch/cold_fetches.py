@@ -51,7 +51,7 @@ LookAt: TypeAlias = Callable[
 
 
 class ColdFetches:
-    """Answers the partitions that a pass marked as remote."""
+    """Reader of the partitions that a pass marked as remote."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class ColdFetches:
                 reading.cancel()  # if it is late, or the caller is gone; its download continues
         if late and not is_held:
             self._waits.expired += 1
-        is_away = False
+        is_unavailable = False
         for position, partition, reading in coming:
             if reading not in done:
                 continue
@@ -119,8 +119,8 @@ class ColdFetches:
                 self._accept(plan, found, position, partition, outcome)
             else:
                 self._refuse(found, position, partition, outcome)
-                is_away |= isinstance(outcome, TierUnavailable)
-        if is_away:
+                is_unavailable |= isinstance(outcome, TierUnavailable)
+        if is_unavailable:
             # Empty, after the full wait: an error now would only make the client spin.
             ends_s = began_s + min(plan.wait_ms_max, wait_ms) / 1000
             await asyncio.sleep(ends_s - loop.time())
@@ -132,11 +132,18 @@ class ColdFetches:
         partition: Partition,
         error: RecordsRejected | StorageError,
     ) -> None:
-        """Answers with an error, or, if the store is only unavailable for now, without any."""
+        """Answers with an error, or empty while the store is unavailable."""
         wanted = found.answers[position][0]
         if isinstance(error, StorageError):
             partition.traffic.remote_fetch_errors += 1
-            self._note_failure(partition, wanted.fetch_offset, error)
+            where = partition.topic_partition
+            # Once per interval and kind of reason: consumers retry constantly.
+            self._quiet_log.say(
+                logging.WARNING,
+                "cold read failed",
+                (where, type(error).__name__),
+                {"partition": str(where), "offset": wanted.fetch_offset, "error": str(error)},
+            )
         if not isinstance(error, TierUnavailable):
             answer = error_answer(wanted.partition, error.kafka_code, partition)
             found.answers[position] = (wanted, partition, answer)
@@ -177,16 +184,6 @@ class ColdFetches:
         if read.aborted:
             answer = with_aborted(answer, read.aborted)
         found.answers[position] = (wanted, partition, answer)
-
-    def _note_failure(self, partition: Partition, offset: Offset, error: StorageError) -> None:
-        """Logs the reason, at intervals per kind of reason: consumers retry constantly."""
-        where = partition.topic_partition
-        self._quiet_log.say(
-            logging.WARNING,
-            "cold read failed",
-            (where, type(error).__name__),
-            {"partition": str(where), "offset": offset, "error": str(error)},
-        )
 
 
 async def _outcome(

@@ -20,10 +20,7 @@ from collections.abc import Iterable, Sequence
 
 from strandline.broker.cluster.metadata.image import MetadataImage, TopicImage
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault
-from strandline.broker.coordination.model.group_offsets import (
-    NO_OFFSET,
-    GroupOffsets,
-)
+from strandline.broker.coordination.model.group_offsets import NO_OFFSET, GroupOffsets
 from strandline.broker.coordination.model.offset_messages import (
     CommitRequest,
     OffsetDeletion,
@@ -166,7 +163,7 @@ class GroupOffsetHandlers:
 
     def _fetch_one(self, request: OffsetFetchRequest, version: int) -> OffsetFetchResponse:
         try:
-            offsets = self._coordinator.offsets_of(request.group_id)
+            offsets = self._coordinator.offsets_of(request.group_id) or GroupOffsets()
         except CoordinatorFault as fault:
             if version >= FIRST_FETCH_WITH_TOP_LEVEL_ERROR:
                 return OffsetFetchResponse(error_code=fault.error_code)
@@ -180,16 +177,13 @@ class GroupOffsetHandlers:
                 ]
             )
         if request.topics is None:
-            topics = [
-                OffsetFetchResponseTopic(name=name, partitions=found)
-                for name, found in _everything(offsets)
-            ]
+            topics = _fetch_everything(offsets, self._metadata.image, by_id=False)
         else:
             topics = []
             for topic in request.topics:
                 found = _look_up(offsets, topic.name, topic.partition_indexes)
                 if version < FIRST_FETCH_WITH_NOTHING_COMMITTED:
-                    found = [_as_error_where_nothing_is_committed(entry) for entry in found]
+                    found = [_with_error_if_missing(entry) for entry in found]
                 topics.append(OffsetFetchResponseTopic(name=topic.name, partitions=found))
         return OffsetFetchResponse(topics=topics)
 
@@ -197,8 +191,11 @@ class GroupOffsetHandlers:
         self, group: OffsetFetchRequestGroup, *, by_id: bool
     ) -> OffsetFetchResponseGroup:
         try:
-            offsets = self._coordinator.offsets_of(
-                group.group_id, member_id=group.member_id, member_epoch=group.member_epoch
+            offsets = (
+                self._coordinator.offsets_of(
+                    group.group_id, member_id=group.member_id, member_epoch=group.member_epoch
+                )
+                or GroupOffsets()
             )
         except CoordinatorFault as fault:
             return OffsetFetchResponseGroup(group_id=group.group_id, error_code=fault.error_code)
@@ -259,39 +256,29 @@ def _partition_fault(topic: TopicImage | None, partition: int, *, by_id: bool = 
 
 
 def _look_up(
-    offsets: GroupOffsets | None, topic: str, partitions: Iterable[int]
+    offsets: GroupOffsets, topic: str, partitions: Iterable[int]
 ) -> list[OffsetFetchResponsePartition]:
-    return [
-        _found(partition, None if offsets is None else offsets.get(topic, partition))
-        for partition in partitions
-    ]
-
-
-def _everything(
-    offsets: GroupOffsets | None,
-) -> Iterable[tuple[str, list[OffsetFetchResponsePartition]]]:
-    if offsets is not None:
-        for topic, partitions in offsets.topics.items():
-            yield topic, [_found(index, found) for index, found in partitions.items()]
+    return [_found(partition, offsets.get(topic, partition)) for partition in partitions]
 
 
 def _fetch_everything(
-    offsets: GroupOffsets | None, image: MetadataImage, *, by_id: bool
+    offsets: GroupOffsets, image: MetadataImage, *, by_id: bool
 ) -> list[OffsetFetchResponseTopic]:
     topics = []
-    for name, found in _everything(offsets):
+    for name, partitions in offsets.topics.items():
         topic = image.topics.get(name)
         if by_id and topic is None:
             # The topic has no id to return.
             continue
         topic_id = ZERO_TOPIC_ID if topic is None else topic.topic_id
+        found = [_found(index, committed) for index, committed in partitions.items()]
         topics.append(OffsetFetchResponseTopic(name=name, topic_id=topic_id, partitions=found))
     return topics
 
 
 def _fetch_named(
     group: OffsetFetchRequestGroup,
-    offsets: GroupOffsets | None,
+    offsets: GroupOffsets,
     image: MetadataImage,
     *,
     by_id: bool,
@@ -311,7 +298,7 @@ def _fetch_named(
     return topics
 
 
-def _as_error_where_nothing_is_committed(
+def _with_error_if_missing(
     found: OffsetFetchResponsePartition,
 ) -> OffsetFetchResponsePartition:
     if found.committed_offset != NO_OFFSET or found.error_code != ErrorCode.NONE:

@@ -1,4 +1,4 @@
-"""APIs of classic groups: membership, and the admin requests for any group.
+"""Classic group APIs: membership, and the admin requests for groups of either protocol.
 
 JoinGroup       0-9   1 rebalance timeout, 4 comes back with its id (KIP-394), 5 static members,
                       6 flexible, 7 protocol type and nullable name, 8 reason, 9 skip assignment
@@ -26,7 +26,6 @@ from strandline.broker.coordination.model.classic_messages import (
     CoordinatorFault,
     GroupDescription,
     JoinRequest,
-    LeaveResult,
     LeavingMember,
     MemberProtocol,
     SyncRequest,
@@ -202,7 +201,16 @@ class GroupHandlers:
             return LeaveGroupResponse(error_code=fault.error_code)
         if not is_batched:
             return LeaveGroupResponse(error_code=results[0].error_code)
-        return LeaveGroupResponse(members=[_left(result) for result in results])
+        return LeaveGroupResponse(
+            members=[
+                MemberResponse(
+                    member_id=result.member_id,
+                    group_instance_id=result.group_instance_id,
+                    error_code=result.error_code,
+                )
+                for result in results
+            ]
+        )
 
     # --- operators ---------------------------------------------------------------------------
 
@@ -306,16 +314,8 @@ def _join_of(request: JoinGroupRequest, context: RequestContext) -> JoinRequest:
 
 
 def _protocol_name(name: str | None, version: int) -> str | None:
-    """Before v7 there is no null; the empty text replaces it."""
+    """Returns the name as this version has it: before v7 an empty text stands for null."""
     return (name or None) if version >= FIRST_JOIN_WITH_NULLABLE_PROTOCOL else (name or "")
-
-
-def _left(result: LeaveResult) -> MemberResponse:
-    return MemberResponse(
-        member_id=result.member_id,
-        group_instance_id=result.group_instance_id,
-        error_code=result.error_code,
-    )
 
 
 def _described(group: GroupDescription, operations: int) -> DescribedGroup:
