@@ -87,7 +87,7 @@ ResultT = TypeVar("ResultT", AlterConfigsResourceResponse, IncrementalAlterConfi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The outcome for one resource."""
+    """The error code and message of one resource."""
 
     error_code: int = ErrorCode.NONE
     message: str | None = None
@@ -117,16 +117,12 @@ class AlterConfigsHandlers:
                 properties, resource.configs, inherited, definitions=definitions
             )
 
-        outcomes = await self._alter(
-            {_key(resource): alteration(resource) for resource in request.resources},
-            _repeated(request.resources),
-            Intent.VALIDATE if request.validate_only else Intent.APPLY,
-            {
-                _key(resource): resource.configs
-                for resource in request.resources
-                if resource.resource_type == ConfigResourceType.BROKER_LOGGER
-            },
-        )
+        loggers = {
+            _key(resource): resource.configs
+            for resource in request.resources
+            if resource.resource_type == ConfigResourceType.BROKER_LOGGER
+        }
+        outcomes = await self._alter(request, alteration, loggers)
         return IncrementalAlterConfigsResponse(
             responses=_results(IncrementalAlterConfigsResult, outcomes)
         )
@@ -139,20 +135,15 @@ class AlterConfigsHandlers:
         def alteration(resource: AlterConfigsResource) -> Alteration:
             return lambda _properties: replacement(resource.configs)
 
-        outcomes = await self._alter(
-            {_key(resource): alteration(resource) for resource in request.resources},
-            _repeated(request.resources),
-            Intent.VALIDATE if request.validate_only else Intent.APPLY,
-        )
+        outcomes = await self._alter(request, alteration)
         return AlterConfigsResponse(responses=_results(AlterConfigsResourceResponse, outcomes))
 
     # --- carrying it out ---------------------------------------------------------------------
 
     async def _alter(
         self,
-        wanted: Mapping[Key, Alteration],
-        repeated: frozenset[Key],
-        intent: Intent,
+        request: AlterConfigsRequest | IncrementalAlterConfigsRequest,
+        alteration_of: Callable[..., Alteration],
         loggers: Mapping[Key, Sequence[IncrementalConfig]] = MappingProxyType({}),
     ) -> dict[Key, Outcome]:
         """Returns one outcome per resource, in request order."""
@@ -160,11 +151,13 @@ class AlterConfigsHandlers:
         topics: dict[str, Alteration] = {}
         others: dict[Key, Alteration] = {}
         known_loggers = logger_levels() if loggers else {}
-        for key, alteration in wanted.items():
+        intent = Intent.VALIDATE if request.validate_only else Intent.APPLY
+        times_named = Counter(map(_key, request.resources))
+        for key, alteration in {_key(r): alteration_of(r) for r in request.resources}.items():
             # Fixes the position of each resource, so that the answers keep the order.
             outcomes[key] = Outcome()
             try:
-                if key in repeated:
+                if times_named[key] > 1:
                     raise Refusal(
                         ErrorCode.INVALID_REQUEST, "Each resource must appear at most once."
                     )
@@ -422,11 +415,6 @@ def _refuse_flood(resources: Sequence[Resource]) -> None:
 
 def _key(resource: Resource) -> Key:
     return resource.resource_type, resource.resource_name
-
-
-def _repeated(resources: Sequence[Resource]) -> frozenset[Key]:
-    counts = Counter(map(_key, resources))
-    return frozenset(key for key, count in counts.items() if count > 1)
 
 
 def _topic_of(key: Key) -> str:

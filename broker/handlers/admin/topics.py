@@ -144,27 +144,9 @@ class TopicHandlers:
             )
             done = decision.results
         except StorageError as error:
-            done = [
-                DeleteResult(
-                    name=reference.name,
-                    topic_id=reference.topic_id,
-                    error_code=ErrorCode(error.kafka_code),
-                    error_message=str(error),
-                )
-                for reference in dict.fromkeys(references)
-            ]
-        results = [
-            *done,
-            *(
-                DeleteResult(
-                    name=reference.name,
-                    topic_id=reference.topic_id,
-                    error_code=REFUSED,
-                    error_message=REFUSED.message,
-                )
-                for reference in refused
-            ),
-        ]
+            code = ErrorCode(error.kafka_code)
+            done = [_not_deleted(r, code, str(error)) for r in dict.fromkeys(references)]
+        results = [*done, *(_not_deleted(r, REFUSED, REFUSED.message) for r in refused)]
         return DeleteTopicsResponse(
             throttle_time_ms=admission.throttle_ms,
             responses=[
@@ -224,7 +206,7 @@ class TopicHandlers:
 
 
 def _not_stored(names: Iterable[str], error: StorageError) -> tuple[TopicResult, ...]:
-    """Results if the metadata log could not be written: no change is durable."""
+    """Returns the results if the metadata log could not be written: no change is durable."""
     return tuple(
         TopicResult(name=name, error_code=ErrorCode(error.kafka_code), error_message=str(error))
         for name in dict.fromkeys(names)
@@ -233,6 +215,12 @@ def _not_stored(names: Iterable[str], error: StorageError) -> tuple[TopicResult,
 
 def _throttled(name: str) -> TopicResult:
     return TopicResult(name=name, error_code=REFUSED, error_message=REFUSED.message)
+
+
+def _not_deleted(reference: TopicReference, code: ErrorCode, message: str) -> DeleteResult:
+    return DeleteResult(
+        name=reference.name, topic_id=reference.topic_id, error_code=code, error_message=message
+    )
 
 
 def _one_of_too_many(name: str) -> CreatableTopicResult:

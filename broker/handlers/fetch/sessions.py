@@ -21,7 +21,7 @@ import random
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.clock import Clock
@@ -68,28 +68,18 @@ class WantedPartition:
 PartitionKey = tuple[str | uuid.UUID | None, int]
 
 
+@dataclass(slots=True, eq=False)
 class FetchSession:
     """The partitions that one client reads, in serving order."""
 
-    __slots__ = (
-        "epoch",
-        "memory_bytes",
-        "names",
-        "partitions",
-        "session_id",
-        "used_at_s",
-        "uses_topic_ids",
-    )
-
-    def __init__(self, session_id: int, *, uses_topic_ids: bool, now_s: float) -> None:
-        self.session_id = session_id
-        self.uses_topic_ids = uses_topic_ids
-        self.epoch = 1
-        self.used_at_s = now_s
-        self.memory_bytes = 0
-        self.partitions: OrderedDict[PartitionKey, WantedPartition] = OrderedDict()
-        # The topics' names when they were added to the session.
-        self.names: dict[uuid.UUID, str] = {}
+    session_id: int
+    uses_topic_ids: bool
+    used_at_s: float
+    epoch: int = 1
+    memory_bytes: int = 0
+    partitions: OrderedDict[PartitionKey, WantedPartition] = field(default_factory=OrderedDict)
+    # The topics' names when they were added to the session.
+    names: dict[uuid.UUID, str] = field(default_factory=dict)
 
     def update(
         self,
@@ -97,7 +87,7 @@ class FetchSession:
         forgotten: Iterable[PartitionKey],
         name_of: NameOf,
     ) -> None:
-        """Applies an incremental request; keeps the last answers.
+        """Applies an incremental request; the last answers stay.
 
         A partition both wanted and forgotten is forgotten, as in Kafka's FetchSession.
         """
@@ -133,7 +123,7 @@ class FetchSession:
 
 
 class FetchSessionCache:
-    """All sessions of one broker."""
+    """The fetch sessions of one broker, bounded in number and memory."""
 
     def __init__(
         self,
@@ -175,7 +165,7 @@ class FetchSessionCache:
         now_s = self._clock.monotonic_s()
         if not self._slots_max:
             return None
-        session = FetchSession(0, uses_topic_ids=uses_topic_ids, now_s=now_s)
+        session = FetchSession(0, uses_topic_ids=uses_topic_ids, used_at_s=now_s)
         session.update(wanted, (), self._name_of)
         if not self._make_room(session.memory_bytes, slots=1, now_s=now_s):
             return None
@@ -225,7 +215,7 @@ class FetchSessionCache:
             self._memory_bytes -= session.memory_bytes
 
     def _make_room(self, memory_bytes: int, *, slots: int, now_s: float) -> bool:
-        """Evicts idle sessions until so much fits; False if it does not."""
+        """Evicts idle sessions until the given memory and slots fit; False if they do not."""
         while (
             len(self._sessions) + slots > self._slots_max
             or self._memory_bytes + memory_bytes > self._memory_bytes_max
