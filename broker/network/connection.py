@@ -429,7 +429,7 @@ class Connection:
         self._awaits_turn = self._writing = False
         self._on_writable()
 
-    # --- state and close ----------------------------------------------------------------------
+    # --- state and close ---------------------------------------------------------------------
 
     @property
     def is_mid_frame(self) -> bool:

@@ -53,21 +53,21 @@ LIMIT_MAX = 2e9
 RATIO = 1.3
 # Ticks that are looked at in a pause: most of the 99th percentile is known from earlier ones.
 QUIET_S = 0.08
-# In this time most downloads that have begun are through.
+# Most downloads finish within this time.
 DRAIN_S_MAX = 0.5
 # The share of time for pauses is one in so many.
 QUIET_PART = 25
 # Steps of the percentile: up where a tick was later, down by a hundredth of that where it was not.
 QUIET_UP = 0.5
-# However late ticks are without cold, this is late: who waits so long is not served live.
+# A tick as late as this is late on any machine: such a wait is not live traffic any more.
 LATE_S_MAX = 0.1
 
 # An answer is bounded by what goes out in this time: its client waits for it to the end.
 ANSWER_S = 0.5
 ANSWER_BYTES_MIN = TURN_BYTES
-# The limit may have risen, or nothing be live any more.
+# Meanwhile the limit may have risen, or live traffic may have ended.
 ASK_AGAIN_S = 0.1
-# Nothing cold for so long: the rewind is over, or waits for the store.
+# Without cold reads for this long, the rewind is over, or waits for the store.
 IDLE_S = 0.25
 
 
@@ -118,7 +118,7 @@ class _UsualLateness:
         self._lateness_s = 0.0
 
     def late_s(self, setting_s: float) -> float:
-        """What is late, as there is no need to be better than without cold."""
+        """Returns the lateness above which a tick counts as late."""
         return max(setting_s, min(RATIO * self._lateness_s, LATE_S_MAX))
 
     def saw(self, lateness_s: float, setting_s: float) -> None:
@@ -159,7 +159,7 @@ class ColdPace:
     def __repr__(self) -> str:
         return f"<ColdPace limit={self._limit:.0f} waiting={self.waiting_count}>"
 
-    # --- what happens ------------------------------------------------------------------------
+    # --- events ------------------------------------------------------------------------------
 
     def saw_live(self, now_s: float) -> None:
         """Notes a produce request."""
@@ -214,12 +214,12 @@ class ColdPace:
         self._pause_began_s = self._measuring_began_s = None
 
     def is_idle(self, now_s: float) -> bool:
-        """Whether there is no cold read that ticks would be worth their time for."""
+        """Whether there are too few cold reads to need ticks."""
         is_under_way = self.waiting_count or self._running_downloads
         return not is_under_way and now_s - self._cold_s >= IDLE_S
 
     def stood_still(self, now_s: float) -> None:
-        """There are no ticks any more: nothing is cold, or nothing is live."""
+        """Notes the end of the ticks: no read is cold, or no traffic is live."""
         self._waits_since_s = None
         if self._pause_began_s is not None:
             self._end_pause(now_s)
@@ -255,7 +255,7 @@ class ColdPace:
     # --- downloads ---------------------------------------------------------------------------
 
     def download_wait_s(self, now_s: float) -> float:
-        """0 if a download may begin now; else when to ask again."""
+        """Returns 0 if a download may begin now, else the seconds after which to ask again."""
         if not self.is_held(now_s):
             return 0.0
         self._cold_s = now_s
