@@ -99,15 +99,14 @@ class Server:
         self._pace = pace
         # Connections waiting for their turn: one per listening socket, which pauses meanwhile.
         self._waiting: dict[socket.socket, socket.socket] = {}
-        self._names: dict[socket.socket, str] = {}
-        self._congestion: dict[socket.socket, SystemChoice] = {}
         self._held: set[socket.socket] = set()
         self._limits = limits
         self._clock = clock
         self._cold_turns = cold_turns
         self._spawn = spawn
         self._loop = asyncio.get_running_loop()
-        self._listening: list[socket.socket] = []
+        # The name and the congestion control of each listening socket.
+        self._listening: dict[socket.socket, tuple[str, SystemChoice]] = {}
         self._connections: set[Connection] = set()
         self._by_address: Counter[str] = Counter()
         self._by_listener: Counter[str] = Counter()
@@ -137,9 +136,7 @@ class Server:
         except OSError:
             listening.close()
             raise
-        self._listening.append(listening)
-        self._names[listening] = name
-        self._congestion[listening] = congestion
+        self._listening[listening] = name, congestion
         self._loop.add_reader(listening.fileno(), self._on_acceptable, listening)
         bound_port: int = listening.getsockname()[1]
         return bound_port
@@ -158,7 +155,7 @@ class Server:
                 self._pause_accepting(listening, error.strerror)
                 return
             self._accepted_total += 1
-            wait_ms = self._pace(self._names[listening])
+            wait_ms = self._pace(self._listening[listening][0])
             if wait_ms:
                 self._waiting[listening] = connected
                 self._loop.remove_reader(listening.fileno())
@@ -189,7 +186,7 @@ class Server:
         self, listening: socket.socket, connected: socket.socket, address: tuple[str, int]
     ) -> None:
         """Creates the connection of an accepted socket, unless a limit is reached."""
-        name = self._names[listening]
+        name, congestion = self._listening[listening]
         limits = self._limits()
         host = plain_address(address[0])
         if (
@@ -208,7 +205,7 @@ class Server:
         connected.setblocking(False)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        self._congestion[listening].restore(connected, host)
+        congestion.restore(connected, host)
         self._by_address[host] += 1
         self._by_listener[name] += 1
         handler = self._handler_of(name)

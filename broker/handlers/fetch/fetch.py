@@ -237,7 +237,8 @@ class FetchHandler:
             found.must_answer = True
         if is_committed and size_bytes:
             aborted = unified_log.local.aborted_transactions(wanted.fetch_offset, read.next_offset)
-            answer = with_aborted(answer, aborted)
+            if aborted:
+                answer = with_aborted(answer, aborted)
         return answer
 
     def _refuse_replica(self, plan: FetchPlan) -> FetchPass:

@@ -82,10 +82,10 @@ def records_answer(
 def answer_without_read(
     plan: FetchPlan, wanted: WantedPartition, partition: Partition, found: FetchPass
 ) -> FetchResponsePartition | None:
-    """The answer for a partition without data to send, because its end is reached or the answer is
-    full; None if it must be read.
+    """Returns the answer for a partition whose end is reached, or whose records no longer fit the
+    answer; None if it must be read.
 
-    Most of a thousand partitions in a fetch are such, and their client waits for all of them.
+    Of a thousand partitions in a fetch most are like that, and the client waits for all of them.
     """
     unified_log = partition.log
     local = unified_log.local
@@ -140,27 +140,16 @@ def with_old_messages(
         for part in answer.records
     )
     converted = down_convert(content, magic=magic, start_offset=start_offset)
-    return FetchResponsePartition(
-        index=answer.index,
-        high_watermark=answer.high_watermark,
-        records=(converted,),
-        records_bytes=len(converted),
-    )
+    return answer.replaced(records=(converted,), records_bytes=len(converted))
 
 
 def with_aborted(
     answer: FetchResponsePartition, aborted: Sequence[AbortedTransaction]
 ) -> FetchResponsePartition:
     """Adds the aborted transactions, which a read_committed consumer filters out."""
-    return FetchResponsePartition(
-        index=answer.index,
-        high_watermark=answer.high_watermark,
-        last_stable_offset=answer.last_stable_offset,
-        log_start_offset=answer.log_start_offset,
+    return answer.replaced(
         aborted_transactions=[
             FetchAbortedTransaction(producer_id=a.producer_id, first_offset=a.first_offset)
             for a in aborted
-        ],
-        records=answer.records,
-        records_bytes=answer.records_bytes,
+        ]
     )

@@ -132,15 +132,7 @@ class RepeatedFetch:
     def _prepare(self, answer: FetchResponsePartition) -> None:
         """Encodes the bytes before and after the records of an answer like this one."""
         topic, _ = self._wanted
-        marked = FetchResponsePartition(
-            index=answer.index,
-            high_watermark=answer.high_watermark,
-            last_stable_offset=answer.last_stable_offset,
-            log_start_offset=answer.log_start_offset,
-            aborted_transactions=answer.aborted_transactions,
-            records=(_MARK,),
-            records_bytes=len(_MARK),
-        )
+        marked = answer.replaced(records=(_MARK,), records_bytes=len(_MARK))
         of_topic = FetchResponseTopic(
             name=topic.name, topic_id=topic.topic_id, partitions=(marked,)
         )
