@@ -139,7 +139,7 @@ class MetadataHandlers:
                 )
             )
         except StorageError as error:
-            # The client is told that there is no such topic, and retries.
+            # The answer has UNKNOWN_TOPIC_OR_PARTITION, and the client retries.
             self._quiet_log.say(
                 logging.WARNING,
                 "topics not created",
@@ -161,22 +161,14 @@ class MetadataHandlers:
                 return MetadataResponseTopic(
                     error_code=ErrorCode.INVALID_REQUEST, name=wanted.name or ""
                 )
-            topic = image.topics_by_id.get(wanted.topic_id)
-            if topic is None:
-                return MetadataResponseTopic(
-                    error_code=ErrorCode.UNKNOWN_TOPIC_ID,
-                    name=wanted.name,
-                    topic_id=wanted.topic_id,
-                )
-            return _describe(topic, operations)
-        if topic_name_fault(wanted.name) is not None:
-            return MetadataResponseTopic(
-                error_code=ErrorCode.INVALID_TOPIC_EXCEPTION, name=wanted.name
-            )
-        topic = image.topics.get(wanted.name)
+            topic, missing = image.topics_by_id.get(wanted.topic_id), ErrorCode.UNKNOWN_TOPIC_ID
+        else:
+            topic, missing = image.topics.get(wanted.name), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if topic is None and topic_name_fault(wanted.name) is not None:
+                missing = ErrorCode.INVALID_TOPIC_EXCEPTION
         if topic is None:
             return MetadataResponseTopic(
-                error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=wanted.name
+                error_code=missing, name=wanted.name, topic_id=wanted.topic_id
             )
         return _describe(topic, operations)
 
