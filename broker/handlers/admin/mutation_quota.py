@@ -30,13 +30,8 @@ class Admission:
 
     def __init__(self, services: Services, context: RequestContext, *, strict_from: int) -> None:
         """`strict_from` is the first version of the API that knows the error code."""
-        quotas = services.quotas
-        self._quota = (
-            quotas.mutation(
-                context.user, context.client_id, strict=context.api_version >= strict_from
-            )
-            if quotas.is_active
-            else None
+        self._quota = services.quotas.mutation(
+            context.user, context.client_id, strict=context.api_version >= strict_from
         )
 
     @property
