@@ -41,7 +41,6 @@ from typing import Final
 from strandline.broker.coordination.classic.members import Member, Members
 from strandline.broker.coordination.model.classic_messages import (
     NO_EFFECTS,
-    NO_GENERATION,
     NO_MEMBER_ID,
     Answer,
     AssignmentWrite,
@@ -386,15 +385,10 @@ class Group:
             self._update(member, request, ticket)
             self._rebalance(f"member {member_id} joins again")
         else:
-            self._answer_join_of(member, ticket)
+            self._answers.append(self._join_answer(member, ticket))
 
     def _update(self, member: Member, request: JoinRequest, ticket: Ticket) -> None:
-        self._members.update(
-            member,
-            request.protocols,
-            session_timeout_ms=request.session_timeout_ms,
-            rebalance_timeout_ms=request.rebalance_timeout_ms,
-        )
+        self._members.update(member, request)
         displaced = self._members.park_join(member, ticket)
         if displaced is not None:
             # The same member joined on another connection before; that request must not wait
@@ -468,16 +462,8 @@ class Group:
         self._sync_deadline_ms = None
         self._is_initial = self.state is EMPTY
         self._become(PREPARING)
-        log.info(
-            "group prepares to rebalance",
-            extra={
-                "fields": {
-                    "group": self.group_id,
-                    "generation": self.generation,
-                    "reason": reason,
-                }
-            },
-        )
+        fields = {"group": self.group_id, "generation": self.generation, "reason": reason}
+        log.info("group prepares to rebalance", extra={"fields": fields})
         if self._is_initial:
             delay_ms = self._rules.initial_rebalance_delay_ms
             self._initial_remaining_ms = max(self._members.rebalance_timeout_ms - delay_ms, 0)
@@ -532,7 +518,7 @@ class Group:
         for member in self._members:
             ticket = self._members.take_join(member)
             if ticket is not None:
-                self._answer_join_of(member, ticket)
+                self._answers.append(self._join_answer(member, ticket))
             self._extend_session(member)
             member.is_new = False
             member.former_generation = None
@@ -542,9 +528,7 @@ class Group:
     def _elect_leader(self) -> bool:
         """Keeps the leader if it rejoined, else elects the first that did; False if none did."""
         assert self.leader is not None, self
-        if self._members[self.leader].is_awaiting_join:
-            return True
-        for member in self._members:
+        for member in (self._members[self.leader], *self._members):
             if member.is_awaiting_join:
                 self.leader = member.member_id
                 return True
@@ -773,12 +757,8 @@ class Group:
                 self._reset_assignments(error_code)
                 self._prepare_rebalance("the assignment could not be written")
         elif isinstance(write, ReplacementWrite):
-            self._finish_replacement(
-                write,
-                JoinAnswer(
-                    ticket=write.answer.ticket, error_code=error_code, member_id=NO_MEMBER_ID
-                ),
-            )
+            refusal = JoinAnswer(ticket=write.answer.ticket, error_code=error_code)
+            self._finish_replacement(write, refusal)
             self._undo_replacement(write)
         else:
             # An empty generation that is missing in the log does no harm: it has no members, and
@@ -801,12 +781,7 @@ class Group:
         self._members.rebind(member, previous.member_id)
         if self.leader == write.member_id:
             self.leader = previous.member_id
-        self._members.update(
-            member,
-            previous.protocols,
-            session_timeout_ms=previous.session_timeout_ms,
-            rebalance_timeout_ms=previous.rebalance_timeout_ms,
-        )
+        self._members.update(member, previous)
         self._extend_session(member)
 
     # --- the frame of an event ----------------------------------------------------------------
@@ -891,17 +866,7 @@ class Group:
         )
 
     def _refuse_join(self, ticket: Ticket, member_id: str, error_code: ErrorCode) -> None:
-        self._answers.append(
-            JoinAnswer(
-                ticket=ticket,
-                error_code=error_code,
-                member_id=member_id,
-                generation=NO_GENERATION,
-            )
-        )
-
-    def _answer_join_of(self, member: Member, ticket: Ticket) -> None:
-        self._answers.append(self._join_answer(member, ticket))
+        self._answers.append(JoinAnswer(ticket=ticket, error_code=error_code, member_id=member_id))
 
     def _join_answer(self, member: Member, ticket: Ticket) -> JoinAnswer:
         members: tuple[JoinedMember, ...] = ()

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from strandline.broker.coordination.model.classic_messages import (
     JoinRequest,
     MemberProtocol,
+    PreviousMember,
     Ticket,
 )
 from strandline.broker.coordination.model.member_memory import (
@@ -237,21 +238,15 @@ class Members:
         member.member_id = member_id
         self._static[member.group_instance_id] = member_id
 
-    def update(
-        self,
-        member: Member,
-        protocols: tuple[MemberProtocol, ...],
-        *,
-        session_timeout_ms: int,
-        rebalance_timeout_ms: int,
-    ) -> None:
+    def update(self, member: Member, terms: JoinRequest | PreviousMember) -> None:
+        """Takes over protocols and timeouts."""
         self._drop_support(member)
         self.share.change(-member.held_bytes)
-        member.protocols = protocols
+        member.protocols = terms.protocols
         self.share.change(member.held_bytes)
-        self._support.update(name for name, _ in protocols)
-        member.session_timeout_ms = session_timeout_ms
-        member.rebalance_timeout_ms = rebalance_timeout_ms
+        self._support.update(name for name, _ in terms.protocols)
+        member.session_timeout_ms = terms.session_timeout_ms
+        member.rebalance_timeout_ms = terms.rebalance_timeout_ms
 
     def _drop_support(self, member: Member) -> None:
         for name, _ in member.protocols:

@@ -46,6 +46,7 @@ from strandline.broker.coordination.model.consumer_messages import (
     CurrentAssignment,
     EpochRecord,
     HeartbeatAnswer,
+    is_tombstone,
 )
 from strandline.broker.coordination.model.offset_messages import (
     CommitRequest,
@@ -110,7 +111,7 @@ class ConsumerGroups:
             self._groups.pop(record.group_id, None)
             return
         if group is None:
-            if record.is_tombstone:
+            if is_tombstone(record):
                 return
             group = self._groups[record.group_id] = ConsumerGroup(record.group_id, self.rules)
         group.apply(record, now)
@@ -146,16 +147,13 @@ class ConsumerGroups:
                     upgrade(draft, other, image)
         if not request.member_id:
             request = replace(request, member_id=self._make_id())
-        answer = heartbeats.heartbeat(draft, request, self._occasion(group, image, now))
+        answer = heartbeats.heartbeat(draft, request, self._occasion(group, image))
         return ConsumerDecision(records=(*prelude, *draft.records), heartbeat=answer)
 
-    def _occasion(
-        self, group: ConsumerGroup | None, image: MetadataImage, now: Instant
-    ) -> DecisionContext:
+    def _occasion(self, group: ConsumerGroup | None, image: MetadataImage) -> DecisionContext:
         return DecisionContext(
             image=image,
             rules=self.rules,
-            now_ms=now.wall_ms,
             is_metadata_new=group is None or group.has_new_metadata(image),
         )
 
@@ -251,7 +249,7 @@ class ConsumerGroups:
             )
             return ConsumerDecision(join=refusal)
         draft = Draft(group.roster)
-        current = classic.join(draft, request, member_id, self._occasion(group, image, now))
+        current = classic.join(draft, request, member_id, self._occasion(group, image))
         answer = JoinAnswer(
             ticket=ticket,
             member_id=member_id,

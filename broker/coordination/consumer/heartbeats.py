@@ -67,8 +67,7 @@ class DecisionContext:
 
     image: MetadataImage
     rules: ConsumerRules
-    now_ms: int
-    is_metadata_new: bool = True
+    is_metadata_new: bool
 
 
 def check_heartbeat(request: ConsumerHeartbeat, rules: ConsumerRules) -> None:

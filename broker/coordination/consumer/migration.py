@@ -17,9 +17,7 @@ from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.coordination.classic.group import Group
 from strandline.broker.coordination.classic.members import Member
 from strandline.broker.coordination.consumer.roster import Draft, Roster
-from strandline.broker.coordination.model.classic_messages import (
-    CoordinatorFault,
-)
+from strandline.broker.coordination.model.classic_messages import CoordinatorFault
 from strandline.broker.coordination.model.consumer_messages import (
     ClassicMembership,
     ConsumerRules,

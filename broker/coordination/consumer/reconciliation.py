@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 from strandline.broker.coordination.model.consumer_messages import (
     NOTHING_HELD,
@@ -32,9 +31,6 @@ from strandline.broker.coordination.model.consumer_messages import (
 )
 from strandline.storage.model import TopicId
 
-# Whether no member owns the partition.
-IsFree: TypeAlias = Callable[[TopicId, int], bool]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
@@ -43,7 +39,8 @@ class Goal:
     epoch: int
     target: Partitions
     topic_ids: Set[TopicId]
-    is_free: IsFree
+    # Whether no member owns the partition.
+    is_free: Callable[[TopicId, int], bool]
     # This request changed the topics that the member subscribes to.
     has_new_subscription: bool = False
 

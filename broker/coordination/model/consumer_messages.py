@@ -127,10 +127,6 @@ class EpochRecord:
     epoch: int | None
     metadata_hash: int = 0
 
-    @property
-    def is_tombstone(self) -> bool:
-        return self.epoch is None
-
 
 @dataclass(frozen=True, slots=True)
 class TopicMetadataRecord:
@@ -138,10 +134,6 @@ class TopicMetadataRecord:
 
     group_id: str
     is_present: bool
-
-    @property
-    def is_tombstone(self) -> bool:
-        return not self.is_present
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,10 +144,6 @@ class MemberRecord:
     member_id: str
     subscription: MemberSubscription | None
 
-    @property
-    def is_tombstone(self) -> bool:
-        return self.subscription is None
-
 
 @dataclass(frozen=True, slots=True)
 class TargetEpochRecord:
@@ -163,10 +151,6 @@ class TargetEpochRecord:
 
     group_id: str
     epoch: int | None
-
-    @property
-    def is_tombstone(self) -> bool:
-        return self.epoch is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,10 +161,6 @@ class TargetRecord:
     member_id: str
     partitions: Partitions | None
 
-    @property
-    def is_tombstone(self) -> bool:
-        return self.partitions is None
-
 
 @dataclass(frozen=True, slots=True)
 class CurrentRecord:
@@ -190,10 +170,6 @@ class CurrentRecord:
     member_id: str
     current: CurrentAssignment | None
 
-    @property
-    def is_tombstone(self) -> bool:
-        return self.current is None
-
 
 @dataclass(frozen=True, slots=True)
 class RegexRecord:
@@ -202,10 +178,6 @@ class RegexRecord:
     group_id: str
     regex: str
     resolved: ResolvedRegex | None
-
-    @property
-    def is_tombstone(self) -> bool:
-        return self.resolved is None
 
 
 ConsumerRecord: TypeAlias = (
@@ -217,6 +189,18 @@ ConsumerRecord: TypeAlias = (
     | CurrentRecord
     | RegexRecord
 )
+
+
+def is_tombstone(record: ConsumerRecord) -> bool:
+    match record:
+        case EpochRecord(epoch=value) | TargetEpochRecord(epoch=value):
+            return value is None
+        case MemberRecord(subscription=value) | TargetRecord(partitions=value):
+            return value is None
+        case CurrentRecord(current=value) | RegexRecord(resolved=value):
+            return value is None
+        case TopicMetadataRecord():
+            return not record.is_present
 
 
 # --- requests and answers --------------------------------------------------------------------

@@ -51,9 +51,6 @@ class ExpiryFacts(Protocol):
     def state_since_ms(self) -> int: ...
 
     @property
-    def protocol_type(self) -> str | None: ...
-
-    @property
     def uses_consumer_protocol(self) -> bool: ...
 
     @property

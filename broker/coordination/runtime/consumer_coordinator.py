@@ -21,7 +21,6 @@ from strandline.broker.coordination.classic.group import Group
 from strandline.broker.coordination.consumer import classic_members as classic
 from strandline.broker.coordination.consumer.consumer_group import ConsumerGroup
 from strandline.broker.coordination.consumer.consumer_shard import ConsumerDecision
-from strandline.broker.coordination.consumer.heartbeats import preferred_assignor
 from strandline.broker.coordination.model.classic_messages import (
     CoordinatorFault,
     Instant,
@@ -34,7 +33,6 @@ from strandline.broker.coordination.model.classic_messages import (
     Ticket,
 )
 from strandline.broker.coordination.model.consumer_messages import (
-    ConsumerGroupDescription,
     ConsumerHeartbeat,
     EpochRecord,
     HeartbeatAnswer,
@@ -97,9 +95,6 @@ class ConsumerCoordinator:
         if decision.records:
             await settle(slot)
         return answer
-
-    def describe(self, group: ConsumerGroup, slot: Slot) -> ConsumerGroupDescription:
-        return group.describe(preferred_assignor(group.roster, slot.shard.consumers.rules))
 
     # --- members of the classic protocol -----------------------------------------------------
 

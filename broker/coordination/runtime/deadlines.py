@@ -8,26 +8,20 @@ yields the next deadline.
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class _Alarm:
-    deadline_ms: int
-    group_id: str
 
 
 class GroupDeadlines:
     """Deadlines in monotonic milliseconds, by group."""
 
     def __init__(self) -> None:
-        self._heap: list[_Alarm] = []
+        # Pairs of deadline and group id.
+        self._heap: list[tuple[int, str]] = []
         self._armed: dict[str, int] = {}
 
     @property
     def next_ms(self) -> int | None:
         """The earliest possible deadline."""
-        return self._heap[0].deadline_ms if self._heap else None
+        return self._heap[0][0] if self._heap else None
 
     def arm(self, group_id: str, deadline_ms: int) -> bool:
         """Sets the deadline unless an earlier one is set; True if it is now the earliest of all."""
@@ -35,17 +29,17 @@ class GroupDeadlines:
         if armed_ms is not None and armed_ms <= deadline_ms:
             return False
         self._armed[group_id] = deadline_ms
-        heapq.heappush(self._heap, _Alarm(deadline_ms, group_id))
-        return self._heap[0].deadline_ms == deadline_ms
+        heapq.heappush(self._heap, (deadline_ms, group_id))
+        return self._heap[0][0] == deadline_ms
 
     def ring(self, now_ms: int) -> list[str]:
         """Returns the groups that are due; clears their deadlines."""
         ringing = []
-        while self._heap and self._heap[0].deadline_ms <= now_ms:
-            alarm = heapq.heappop(self._heap)
-            if self._armed.get(alarm.group_id) == alarm.deadline_ms:
-                del self._armed[alarm.group_id]
-                ringing.append(alarm.group_id)
+        while self._heap and self._heap[0][0] <= now_ms:
+            deadline_ms, group_id = heapq.heappop(self._heap)
+            if self._armed.get(group_id) == deadline_ms:
+                del self._armed[group_id]
+                ringing.append(group_id)
         return ringing
 
     def clear(self) -> None:

@@ -33,7 +33,10 @@ from strandline.broker.cluster.metadata.metadata import Metadata
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.coordination.classic.group import Group
 from strandline.broker.coordination.consumer.consumer_group import ConsumerGroup
-from strandline.broker.coordination.consumer.heartbeats import check_heartbeat
+from strandline.broker.coordination.consumer.heartbeats import (
+    check_heartbeat,
+    preferred_assignor,
+)
 from strandline.broker.coordination.model.classic_messages import (
     CoordinatorFault,
     GroupDescription,
@@ -65,11 +68,7 @@ from strandline.broker.coordination.model.offset_messages import (
 from strandline.broker.coordination.runtime.consumer_coordinator import ConsumerCoordinator
 from strandline.broker.coordination.runtime.deadlines import GroupDeadlines
 from strandline.broker.coordination.runtime.group_effects import carry_out
-from strandline.broker.coordination.runtime.journal import (
-    in_batches,
-    settle,
-    write_offsets,
-)
+from strandline.broker.coordination.runtime.journal import in_batches, settle, write_offsets
 from strandline.broker.coordination.runtime.offset_expiry import OffsetExpiry
 from strandline.broker.coordination.runtime.parked_requests import ParkedRequests
 from strandline.broker.coordination.runtime.shard import GroupEffects, GroupShard
@@ -114,9 +113,8 @@ class GroupCoordinator:
     ) -> None:
         """`reads` runs the blocking part of loading.
 
-        `believed_ms` is the time used for offset expiry, by default the clock's.
-
-        `times_of` returns the timeouts for the members of a group of the new protocol.
+        `believed_ms` is the time used for offset expiry, by default the clock's. `times_of` returns
+        the timeouts for the members of a group of the new protocol.
         """
         self._config = config
         self._metadata = metadata
@@ -195,15 +193,14 @@ class GroupCoordinator:
         ):
             raise CoordinatorFault(ErrorCode.INVALID_SESSION_TIMEOUT)
         slot = await self._slot_for_writing(group_id)
-        consumers = slot.shard.consumers.get(group_id)
-        if consumers is not None and not consumers.is_empty:
-            return await self._consumers.join(slot, consumers, request, self._waiting.next_ticket())
-        if consumers is not None:
-            self._consumers.clear_empty(slot, consumers)
-        with self._waiting.park() as parked:
-            step = slot.shard.join(group_id, request, parked.ticket, self.now())
-            self.carry_out(slot, step)
-            answer = await parked.answer()
+        group = slot.shard.consumers.get(group_id)
+        if group is not None and not group.is_empty:
+            return await self._consumers.join(slot, group, request, self._waiting.next_ticket())
+        if group is not None:
+            self._consumers.clear_empty(slot, group)
+        with self._waiting.park() as (ticket, answered):
+            self.carry_out(slot, slot.shard.join(group_id, request, ticket, self.now()))
+            answer = await answered
         await settle(slot)
         assert isinstance(answer, JoinAnswer), answer
         return answer
@@ -212,16 +209,15 @@ class GroupCoordinator:
         """Waits for the leader's assignment. Raises CoordinatorFault."""
         _check_group_id(group_id)
         slot = self._slot_with(group_id)
-        consumers = None if slot is None else slot.shard.consumers.get(group_id)
-        if consumers is not None:
-            return self._consumers.sync(consumers, request, self._waiting.next_ticket())
-        group = None if slot is None else slot.shard.group(group_id)
+        group = None if slot is None else slot.shard.any_group(group_id)
         if slot is None or group is None:
             raise CoordinatorFault(ErrorCode.UNKNOWN_MEMBER_ID)
-        with self._waiting.park() as parked:
-            effects = group.sync(request, parked.ticket, self.now())
+        if isinstance(group, ConsumerGroup):
+            return self._consumers.sync(group, request, self._waiting.next_ticket())
+        with self._waiting.park() as (ticket, answered):
+            effects = group.sync(request, ticket, self.now())
             self.carry_out(slot, GroupEffects(group=group, effects=effects))
-            answer = await parked.answer()
+            answer = await answered
         await settle(slot)
         assert isinstance(answer, SyncAnswer), answer
         return answer
@@ -233,10 +229,10 @@ class GroupCoordinator:
         try:
             _check_group_id(group_id)
             slot = self._slot_with(group_id)
-            consumers = None if slot is None else slot.shard.consumers.get(group_id)
-            if consumers is not None:
+            group = None if slot is None else slot.shard.any_group(group_id)
+            if isinstance(group, ConsumerGroup):
                 return self._consumers.classic_heartbeat(
-                    consumers,
+                    group,
                     member_id=member_id,
                     group_instance_id=group_instance_id,
                     generation=generation,
@@ -246,7 +242,6 @@ class GroupCoordinator:
             if fault.error_code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
                 return ErrorCode.NONE
             return fault.error_code
-        group = None if slot is None else slot.shard.group(group_id)
         if group is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
         code = group.heartbeat(
@@ -264,10 +259,7 @@ class GroupCoordinator:
         """Returns a result for each member in order. Raises CoordinatorFault."""
         _check_group_id(group_id)
         slot = self._slot_with(group_id)
-        consumers = None if slot is None else slot.shard.consumers.get(group_id)
-        if slot is not None and consumers is not None:
-            return await self._consumers.leave(slot, consumers, leaving)
-        group = None if slot is None else slot.shard.group(group_id)
+        group = None if slot is None else slot.shard.any_group(group_id)
         if slot is None or group is None:
             return tuple(
                 LeaveResult(
@@ -277,6 +269,8 @@ class GroupCoordinator:
                 )
                 for member in leaving
             )
+        if isinstance(group, ConsumerGroup):
+            return await self._consumers.leave(slot, group, leaving)
         results, effects = group.leave(leaving, self.now())
         self.carry_out(slot, GroupEffects(group=group, effects=effects))
         await settle(slot)
@@ -359,12 +353,11 @@ class GroupCoordinator:
         """Returns the group of the new protocol. Raises CoordinatorFault."""
         _check_group_id(group_id)
         slot = self._slot_with(group_id)
-        group = None if slot is None else slot.shard.consumers.get(group_id)
-        if slot is None or group is None:
-            is_classic = slot is not None and slot.shard.group(group_id) is not None
-            what = "is not a consumer group" if is_classic else "not found"
+        group = None if slot is None else slot.shard.any_group(group_id)
+        if slot is None or not isinstance(group, ConsumerGroup):
+            what = "not found" if group is None else "is not a consumer group"
             raise CoordinatorFault(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} {what}.")
-        return self._consumers.describe(group, slot)
+        return group.describe(preferred_assignor(group.roster, slot.shard.consumers.rules))
 
     def groups(self) -> list[Group | ConsumerGroup]:
         """Returns all groups of this coordinator. Raises CoordinatorFault while it loads."""
@@ -435,16 +428,9 @@ class GroupCoordinator:
             self._drop_slots()
         if seen is None:
             return
-        gone = {
-            known.name
-            for known_id, known in seen.topics_by_id.items()
-            if known_id not in image.topics_by_id
-        }
-        made = {
-            topic.name
-            for made_id, topic in image.topics_by_id.items()
-            if made_id not in seen.topics_by_id
-        }
+        before, after = seen.topics_by_id, image.topics_by_id
+        gone = {topic.name for known_id, topic in before.items() if known_id not in after}
+        made = {topic.name for made_id, topic in after.items() if made_id not in before}
         if gone or made:
             self._forgetting.follow(image.topics, gone=gone, made=made, now=self.now())
 

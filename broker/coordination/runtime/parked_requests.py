@@ -8,29 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from strandline.broker.coordination.model.classic_messages import Answer, Ticket
-
-
-class ParkedRequest:
-    """One parked request; a context manager, so that it is removed in any case."""
-
-    def __init__(self, ticket: Ticket, parked: dict[Ticket, asyncio.Future[Answer]]) -> None:
-        self.ticket = ticket
-        self._parked = parked
-        self._answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        parked[ticket] = self._answered
-
-    def __enter__(self) -> ParkedRequest:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._parked.pop(self.ticket, None)
-
-    async def answer(self) -> Answer:
-        """Waits for the answer."""
-        return await self._answered
 
 
 class ParkedRequests:
@@ -47,8 +28,15 @@ class ParkedRequests:
         """Returns a ticket for a request that is answered without waiting."""
         return next(self._tickets)
 
-    def park(self) -> ParkedRequest:
-        return ParkedRequest(self.next_ticket(), self._parked)
+    @contextmanager
+    def park(self) -> Iterator[tuple[Ticket, asyncio.Future[Answer]]]:
+        """Yields the ticket of one parked request, and the future of its answer."""
+        ticket = self.next_ticket()
+        answered = self._parked[ticket] = asyncio.get_running_loop().create_future()
+        try:
+            yield ticket, answered
+        finally:
+            self._parked.pop(ticket, None)
 
     def answer(self, answers: Sequence[Answer]) -> None:
         for answer in answers:

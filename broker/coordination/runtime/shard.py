@@ -31,11 +31,12 @@ from strandline.broker.coordination.model.classic_messages import (
     JoinRequest,
     Ticket,
 )
-from strandline.broker.coordination.model.consumer_messages import ConsumerRecord, ConsumerRules
-from strandline.broker.coordination.model.group_offsets import (
-    GroupOffsets,
-    find_expired,
+from strandline.broker.coordination.model.consumer_messages import (
+    ConsumerRecord,
+    ConsumerRules,
+    is_tombstone,
 )
+from strandline.broker.coordination.model.group_offsets import GroupOffsets, find_expired
 from strandline.broker.coordination.model.offset_messages import (
     NO_RETENTION,
     CommitDecision,
@@ -114,7 +115,7 @@ class GroupShard:
         if isinstance(record, OffsetRecord):
             self._replay_offset(record, now)
         elif isinstance(record, ConsumerRecord):
-            if not record.is_tombstone:
+            if not is_tombstone(record):
                 # Created as a simple group by an offset before this record.
                 self._groups.pop(record.group_id, None)
             self.consumers.replay(record, now)
