@@ -26,8 +26,6 @@ _INT32: Final = struct.Struct(">i")
 _PACK_INT32: Final = _INT32.pack
 _LENGTH_AND_CORRELATION: Final = struct.Struct(">ii").pack
 _LENGTH_CORRELATION_NO_TAGS: Final = struct.Struct(">iix").pack
-_CORRELATION_NO_TAGS: Final = struct.Struct(">ix").pack
-_NULL: Final = -1
 
 
 class RequestHeader(NamedTuple):
@@ -91,39 +89,6 @@ def _short_header(frame: memoryview) -> MalformedRequest | UnsupportedVersion:
     return MalformedRequest("the frame ends inside its header")
 
 
-def encode_response_header(api_key: int, version: int, correlation_id: int) -> bytes:
-    """Encodes the header of a response."""
-    if _has_response_tags(api_key, version):
-        return _CORRELATION_NO_TAGS(correlation_id)
-    return _PACK_INT32(correlation_id)
-
-
-def encode_request_header(
-    api_key: int, version: int, correlation_id: int, client_id: str | None
-) -> bytes:
-    """Encodes the header of a request; for tests and tools."""
-    raw = b"" if client_id is None else client_id.encode()
-    length = _NULL if client_id is None else len(raw)
-    tags = b"\x00" if SPECS[api_key].is_flexible(version) else b""
-    return _REQUEST_HEAD.pack(api_key, version, correlation_id, length) + raw + tags
-
-
-def decode_response_header(api_key: int, version: int, frame: memoryview) -> tuple[int, int]:
-    """Returns correlation id and body position of a response frame; for tests and tools."""
-    try:
-        correlation_id: int = _INT32.unpack_from(frame, 0)[0]
-        position = _INT32.size
-        if _has_response_tags(api_key, version):
-            position = skip_tags(frame, position + 1, frame[position], len(frame))
-    except (struct.error, IndexError) as error:
-        raise MalformedRequest("the frame ends inside its header") from error
-    return correlation_id, position
-
-
-def _has_response_tags(api_key: int, version: int) -> bool:
-    return api_key != ApiKey.API_VERSIONS and SPECS[api_key].is_flexible(version)
-
-
 def frame(parts: Sequence[Part]) -> list[Part]:
     """Puts the total length in front of `parts`, which stay untouched."""
     return [_PACK_INT32(size_of(parts)), *parts]
@@ -134,7 +99,7 @@ def frame_response(
 ) -> list[Part]:
     """Puts length and response header in front of `parts`, in one buffer."""
     size_bytes = size_of(parts) + _INT32.size
-    if _has_response_tags(api_key, version):
+    if api_key != ApiKey.API_VERSIONS and SPECS[api_key].is_flexible(version):
         return [_LENGTH_CORRELATION_NO_TAGS(size_bytes + 1, correlation_id), *parts]
     return [_LENGTH_AND_CORRELATION(size_bytes, correlation_id), *parts]
 

@@ -25,18 +25,13 @@ import struct
 import uuid
 from typing import Final
 
-from strandline.broker.protocol.codec import codec
+from strandline.broker.protocol.codec.codec import decode_request
 from strandline.broker.protocol.messages.produce import (
     ProducePartition,
     ProduceRequest,
-    ProduceResponse,
     ProduceTopic,
 )
-from strandline.broker.protocol.schema.api import ApiKey
 from strandline.broker.protocol.schema.primitives import uuid_of
-from strandline.broker.protocol.schema.schema import Part, Request
-
-__all__ = ["decode_produce_request", "encode_produce_response", "frame_appended"]
 
 _FLEXIBLE_FROM: Final = 9
 _TOPIC_IDS_FROM: Final = 13
@@ -68,7 +63,6 @@ _END: Final = memoryview(bytes(3))
 
 def decode_produce_request(version: int, body: memoryview) -> ProduceRequest:
     """Decodes a request; its records are slices of `body`. Raises MalformedRequest."""
-    request: Request | None
     try:
         if version < _FLEXIBLE_FROM:
             request = _decode_usual_old(body)
@@ -76,11 +70,7 @@ def decode_produce_request(version: int, body: memoryview) -> ProduceRequest:
             request = _decode_usual(version, body)
     except (struct.error, IndexError):
         request = None
-    if request is None:
-        whole = codec.decode_request(ApiKey.PRODUCE, version, body)
-        assert isinstance(whole, ProduceRequest)
-        return whole
-    return request
+    return decode_request(ProduceRequest, version, body) if request is None else request
 
 
 def frame_appended(
@@ -103,33 +93,15 @@ def frame_appended(
         name = topic.name.encode()
         if len(name) > _ONE_BYTE_LENGTH_MAX:
             return None
-        return b"".join(
-            (
-                _pack_appended_head(
-                    _APPENDED_BY_NAME_BYTES + len(name), correlation_id, 0, 2, len(name) + 1
-                ),
-                name,
-                _pack_appended(
-                    2,
-                    index,
-                    0,
-                    base_offset,
-                    log_append_time_ms,
-                    log_start_offset,
-                    1,
-                    0,
-                    0,
-                    0,
-                    throttle_time_ms,
-                    0,
-                ),
-            )
-        )
-    if topic.topic_id is None:
+        length_bytes = _APPENDED_BY_NAME_BYTES + len(name)
+        head = _pack_appended_head(length_bytes, correlation_id, 0, 2, len(name) + 1) + name
+    elif topic.topic_id is None:
         return None
-    return _pack_appended_head_by_id(
-        _APPENDED_BY_ID_BYTES, correlation_id, 0, 2, topic.topic_id.bytes
-    ) + _pack_appended(
+    else:
+        head = _pack_appended_head_by_id(
+            _APPENDED_BY_ID_BYTES, correlation_id, 0, 2, topic.topic_id.bytes
+        )
+    return head + _pack_appended(
         2,
         index,
         0,
@@ -143,11 +115,6 @@ def frame_appended(
         throttle_time_ms,
         0,
     )
-
-
-def encode_produce_response(version: int, response: ProduceResponse) -> list[Part]:
-    """Encodes a response body. The generated encoder is as fast as a hand-written one here."""
-    return codec.encode(response, version)
 
 
 def _decode_usual(version: int, body: memoryview) -> ProduceRequest | None:

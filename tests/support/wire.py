@@ -8,17 +8,38 @@ from types import TracebackType
 from typing import TypeVar
 
 from strandline.broker.protocol.codec import codec
+from strandline.broker.protocol.schema.api import SPECS, ApiKey
+from strandline.broker.protocol.schema.primitives import skip_tags
 from strandline.broker.protocol.schema.schema import Request, Response
 
 ResponseT = TypeVar("ResponseT", bound=Response)
 TIMEOUT_S = 60.0
 
 
+def encode_request_header(
+    api_key: int, version: int, correlation_id: int, client_id: str | None
+) -> bytes:
+    """The header of a request; the client id is not compact even in flexible versions."""
+    raw = b"" if client_id is None else client_id.encode()
+    length = -1 if client_id is None else len(raw)
+    tags = b"\x00" if SPECS[api_key].is_flexible(version) else b""
+    return struct.pack(">hhih", api_key, version, correlation_id, length) + raw + tags
+
+
+def decode_response_header(api_key: int, version: int, frame: memoryview) -> tuple[int, int]:
+    """The correlation id of a response, and the position of its body."""
+    correlation_id: int = struct.unpack_from(">i", frame)[0]
+    # ApiVersions answers with the old header in every version (KIP-511).
+    if api_key == ApiKey.API_VERSIONS or not SPECS[api_key].is_flexible(version):
+        return correlation_id, 4
+    return correlation_id, skip_tags(frame, 5, frame[4], len(frame))
+
+
 class WireClient:
     """One connection; requests are answered in order."""
 
     def __init__(self, port: int, host: str = "127.0.0.1", *, client_id: str = "test") -> None:
-        self._client_id = client_id.encode()
+        self._client_id = client_id
         self._socket = socket.create_connection((host, port), timeout=TIMEOUT_S)
         self._correlation_id = 0
 
@@ -58,27 +79,19 @@ class WireClient:
     def send(self, request: Request, version: int) -> int:
         """Sends one request; its correlation id."""
         self._correlation_id += 1
-        spec = request.spec
-        flexible = spec.is_flexible(version)
-        header = struct.pack(">hhi", spec.key, version, self._correlation_id)
-        header += struct.pack(">h", len(self._client_id)) + self._client_id
-        if flexible:
-            header += b"\x00"
-        body = codec.join(codec.encode_request(request, version))
+        header = encode_request_header(
+            request.spec.key, version, self._correlation_id, self._client_id
+        )
+        body = codec.join(codec.encode(request, version))
         self.send_raw(struct.pack(">i", len(header) + len(body)) + header + body)
         return self._correlation_id
 
     def receive(self, kind: type[ResponseT], version: int, correlation_id: int) -> ResponseT:
         """The answer to the request of that correlation id."""
         frame = memoryview(self.receive_frame())
-        (got,) = struct.unpack_from(">i", frame)
+        got, position = decode_response_header(kind.spec.key, version, frame)
         assert got == correlation_id, (got, correlation_id)
-        spec = kind.spec
-        # ApiVersions answers with the old header in every version (KIP-511).
-        flexible_header = spec.is_flexible(version) and spec.key != 18
-        response = codec.decode_response(spec.key, version, frame[5 if flexible_header else 4 :])
-        assert isinstance(response, kind)
-        return response
+        return codec.decode(kind, version, frame[position:])
 
     def ask(self, request: Request, kind: type[ResponseT], version: int) -> ResponseT:
         """One request and its answer."""

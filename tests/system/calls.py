@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from strandline.broker.protocol.codec import codec
-from strandline.broker.protocol.header import encode_request_header, frame
+from strandline.broker.protocol.header import frame
 from strandline.broker.protocol.messages.api_versions import (
     ApiVersionsRequest,
     ApiVersionsResponse,
@@ -70,7 +70,7 @@ from strandline.broker.protocol.schema.schema import Request
 from strandline.storage.records.batch.any_batch import walk
 from strandline.storage.records.batch.record import Record, encode_batch, iter_records
 from strandline.storage.records.compression import Codec
-from tests.support.wire import WireClient
+from tests.support.wire import WireClient, encode_request_header
 
 # Records of the tests have timestamps of long ago; no retention may take them meanwhile.
 KEEP_EVERYTHING = {"log.retention.ms": "-1"}
@@ -144,7 +144,7 @@ def fetched_bytes(fetched: FetchResponsePartition) -> bytes:
 def frame_of(request: Request, version: int, correlation_id: int = 1) -> bytes:
     """A whole request as it goes over the wire."""
     header = encode_request_header(request.spec.key, version, correlation_id, "test")
-    return codec.join(frame([header, *codec.encode_request(request, version)]))
+    return codec.join(frame([header, *codec.encode(request, version)]))
 
 
 def software() -> ApiVersionsRequest:

@@ -34,7 +34,7 @@ from strandline.broker.network.responses import (
     ClosingParts,
     Parts,
 )
-from strandline.broker.protocol.codec.codec import decode_request, encode_response
+from strandline.broker.protocol.codec.codec import decode_request, encode, request_class
 from strandline.broker.protocol.header import (
     RequestHeader,
     decode_request_header,
@@ -110,7 +110,7 @@ class SaslGate(AuthenticationGate):
         try:
             header = decode_request_header(frame)
             request = decode_request(
-                header.api_key, header.api_version, frame[header.body_position :]
+                request_class(header.api_key), header.api_version, frame[header.body_position :]
             )
         except (MalformedRequest, UnsupportedVersion) as error:
             raise CloseConnectionError(str(error)) from error
@@ -187,7 +187,7 @@ class SaslGate(AuthenticationGate):
 
 
 def _answer(header: RequestHeader, response: Response) -> Parts:
-    body = encode_response(response, header.api_version)
+    body = encode(response, header.api_version)
     return frame_response(header.api_key, header.api_version, header.correlation_id, body)
 
 

@@ -42,7 +42,7 @@ from strandline.broker.network.responses import (
     Parts,
     ThrottledParts,
 )
-from strandline.broker.protocol.codec.codec import decode_request, encode_response
+from strandline.broker.protocol.codec.codec import decode_request, encode, request_class
 from strandline.broker.protocol.header import (
     RequestHeader,
     decode_request_header,
@@ -130,14 +130,14 @@ class Dispatcher:
             elif header.api_key is ApiKey.FETCH:
                 answer = self._fetch.handle_body(body, header, peer, started_s)
             else:
-                request = decode_request(header.api_key, header.api_version, body)
+                request = decode_request(request_class(header.api_key), header.api_version, body)
                 return self._dispatch(header, request, peer, started_s, caller)
         except MalformedRequest as error:
             self._traffic.refused_total += 1
             raise CloseConnectionError(f"malformed request: {error}") from error
         except UnsupportedVersion as error:
             if error.api_key == ApiKey.API_VERSIONS:
-                response = encode_response(unsupported_api_versions(), 0)
+                response = encode(unsupported_api_versions(), 0)
                 return frame_response(ApiKey.API_VERSIONS, 0, error.correlation_id, response)
             self._traffic.refused_total += 1
             raise CloseConnectionError(str(error)) from error
@@ -196,7 +196,11 @@ class Dispatcher:
         loop = asyncio.get_running_loop()
         try:
             request = await loop.run_in_executor(
-                self._decoding, decode_request, header.api_key, header.api_version, body
+                self._decoding,
+                decode_request,
+                request_class(header.api_key),
+                header.api_version,
+                body,
             )
         except MalformedRequest as error:
             self._traffic.refused_total += 1
@@ -268,7 +272,7 @@ class Dispatcher:
                     response.throttle_time_ms = throttle_ms
         began_s = self._now_s()
         count_errors(response, traffic)
-        body = encode_response(response, header.api_version)
+        body = encode(response, header.api_version)
         parts = frame_response(header.api_key, header.api_version, header.correlation_id, body)
         local_s += self._now_s() - began_s
         if remote_s > 0:

@@ -71,7 +71,7 @@ from strandline.broker.network.responses import (
     Parts,
     ThrottledParts,
 )
-from strandline.broker.protocol.fetch import encode_fetch_response
+from strandline.broker.protocol.codec.codec import encode
 from strandline.broker.protocol.header import RequestHeader, frame_response
 from strandline.broker.protocol.messages.fetch import (
     FetchDivergingEpoch,
@@ -432,5 +432,5 @@ class FetchHandler:
         return self._frame(plan.header, response)
 
     def _frame(self, header: RequestHeader, response: FetchResponse) -> Parts:
-        body = encode_fetch_response(header.api_version, response)
+        body = encode(response, header.api_version)
         return frame_response(ApiKey.FETCH, header.api_version, header.correlation_id, body)

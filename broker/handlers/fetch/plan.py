@@ -23,7 +23,7 @@ from strandline.broker.handlers.fetch.sessions import (
 )
 from strandline.broker.handlers.services.limits import PARTITIONS_MAX, refuse_flood
 from strandline.broker.handlers.services.services import Services
-from strandline.broker.protocol.fetch import decode_fetch_request
+from strandline.broker.protocol.codec.codec import decode_request
 from strandline.broker.protocol.header import RequestHeader
 from strandline.broker.protocol.messages.fetch import FetchRequest, FetchResponsePartition
 from strandline.broker.protocol.schema.errors import ErrorCode
@@ -87,7 +87,7 @@ class FetchPlanner:
             if offset is not None:
                 wanted = (known.wanted_from(offset),)
                 return self._made(known.request, header, started_s, wanted, known=known)
-        request = decode_fetch_request(header.api_version, body)
+        request = decode_request(FetchRequest, header.api_version, body)
         plan = self.plan(request, header, started_s)
         self._known.note(peer, header.api_version, body, request)
         return plan

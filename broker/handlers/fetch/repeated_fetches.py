@@ -21,7 +21,7 @@ from collections import OrderedDict
 from typing import Final, TypeVar
 
 from strandline.broker.handlers.fetch.sessions import FINAL_EPOCH, WantedPartition
-from strandline.broker.protocol.fetch import decode_fetch_request, encode_fetch_response
+from strandline.broker.protocol.codec.codec import decode_request, encode
 from strandline.broker.protocol.header import frame_response
 from strandline.broker.protocol.messages.fetch import (
     FetchRequest,
@@ -136,7 +136,7 @@ class RepeatedFetch:
         of_topic = FetchResponseTopic(
             name=topic.name, topic_id=topic.topic_id, partitions=(marked,)
         )
-        body = encode_fetch_response(self._version, FetchResponse(topics=(of_topic,)))
+        body = encode(FetchResponse(topics=(of_topic,)), self._version)
         head, *parts = frame_response(ApiKey.FETCH, self._version, 0, body)
         whole = b"".join(bytes(part) for part in (head, *parts))  # type: ignore[arg-type]
         before, _, self._after = whole.partition(_MARK)
@@ -204,7 +204,7 @@ def known_fetch(version: int, body: memoryview, request: FetchRequest) -> Repeat
     other = wanted.fetch_offset ^ _OTHER_BITS
     changed = raw[:position] + _OFFSET.pack(other) + raw[position + _OFFSET.size :]
     try:
-        decoded = decode_fetch_request(version, memoryview(changed))
+        decoded = decode_request(FetchRequest, version, memoryview(changed))
     except MalformedRequest:
         return None
     offsets = [part.fetch_offset for topic in decoded.topics for part in topic.partitions]

@@ -51,6 +51,7 @@ from strandline.broker.handlers.produce.produce_targets import ProduceTargets, r
 from strandline.broker.handlers.services.limits import refuse_partition_flood
 from strandline.broker.handlers.services.services import Services
 from strandline.broker.network.responses import Answer, CloseConnectionError, Parts, ThrottledParts
+from strandline.broker.protocol.codec.codec import encode
 from strandline.broker.protocol.header import RequestHeader, frame_response
 from strandline.broker.protocol.messages.produce import (
     ProducePartition,
@@ -60,7 +61,7 @@ from strandline.broker.protocol.messages.produce import (
     ProduceResponseTopic,
     ProduceTopic,
 )
-from strandline.broker.protocol.produce import encode_produce_response, frame_appended
+from strandline.broker.protocol.produce import frame_appended
 from strandline.broker.protocol.schema.api import ApiKey
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.broker.telemetry.requests import count_errors
@@ -246,7 +247,7 @@ class ProduceHandler:
 
     def _framed(self, response: ProduceResponse, header: RequestHeader) -> Parts:
         count_errors(response, self._traffic)
-        body = encode_produce_response(header.api_version, response)
+        body = encode(response, header.api_version)
         parts = frame_response(ApiKey.PRODUCE, header.api_version, header.correlation_id, body)
         if response.throttle_time_ms:
             return ThrottledParts(parts, response.throttle_time_ms)

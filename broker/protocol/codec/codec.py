@@ -1,8 +1,10 @@
 """Decodes and encodes messages of every API and version that `api` lists, served or not.
 
-    decode_request   body of a request    -> typed message     (Produce and Fetch: hand-written)
-    encode_response  typed message        -> list of buffers   (records are never joined or copied)
-    encode_request, decode_response       the client's side, for tests and tools
+    decode_request   body of a request    -> typed message
+    encode           typed message        -> list of buffers   (records are never joined or copied)
+
+`produce` has a hand-written decoder for the usual request. One for Fetch gained nothing: most of
+its cost is packing a partition's numbers, in both with one `struct` call.
 
 Decoding raises MalformedRequest or nothing, whatever the bytes are. It takes no more memory than a
 small multiple of the body, and bodies without records are bounded.
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from functools import cache
 from importlib import import_module
 from typing import Final, TypeVar
 
@@ -28,6 +31,7 @@ from strandline.broker.protocol.schema.schema import (
 )
 
 M = TypeVar("M", bound=Message)
+R = TypeVar("R", bound=Request)
 
 # Only Produce carries records. Other bodies are names and numbers: 2 MiB is a fetch of 60,000
 # partitions. Members' data in JoinGroup and SyncGroup has to fit into one batch of
@@ -36,37 +40,18 @@ M = TypeVar("M", bound=Message)
 # socket.request.max.bytes, bounds the memory and time of one hostile request.
 PLAIN_BODY_BYTES_MAX: Final = 2 * 1024 * 1024
 
-_decoders: dict[tuple[type[Message], int], Decoder] = {}
-_encoders: dict[tuple[type[Message], int], Encoder] = {}
-_classes: dict[int, tuple[type[Request], type[Response]]] = {}
+_MESSAGES: Final = "strandline.broker.protocol.messages"
 
 
-def decode_request(api_key: int, version: int, body: memoryview) -> Request:
+def decode_request(cls: type[R], version: int, body: memoryview) -> R:
     """Decodes a request, which keeps slices of `body`. Raises MalformedRequest.
-
-    Produce and Fetch have their own functions in `produce` and `fetch`, with the same result.
 
     Bytes behind the last field are ignored, as in Apache Kafka: librdkafka (2.16 still) asks for
     all topics with a Metadata request that is three bytes too long.
     """
-    if len(body) > PLAIN_BODY_BYTES_MAX and api_key != ApiKey.PRODUCE:
+    if len(body) > PLAIN_BODY_BYTES_MAX and cls.spec.key is not ApiKey.PRODUCE:
         raise MalformedRequest(f"a body of {len(body)} bytes in a request without records")
-    return _decode(request_class(api_key), version, body)[0]
-
-
-def encode_response(response: Response, version: int) -> list[Part]:
-    """Encodes the body as buffers, with records and file ranges as untouched parts between them."""
-    return encode(response, version)
-
-
-def encode_request(request: Request, version: int) -> list[Part]:
-    """Encodes a request body as a client does."""
-    return encode(request, version)
-
-
-def decode_response(api_key: int, version: int, body: memoryview) -> Response:
-    """Decodes a response body as a client does. Raises MalformedRequest."""
-    return decode(response_class(api_key), version, body)
+    return _decode(cls, version, body)[0]
 
 
 def decode(cls: type[M], version: int, body: memoryview) -> M:
@@ -81,9 +66,8 @@ def decode(cls: type[M], version: int, body: memoryview) -> M:
 
 def _decode(cls: type[M], version: int, body: memoryview) -> tuple[M, int]:
     """Returns the message and the position behind it. Raises MalformedRequest."""
-    decoder = _decoders.get((cls, version)) or _decoder_for(cls, version)
     try:
-        message, position = decoder(body, 0, len(body))
+        message, position = decoder_for(cls, version)(body, 0, len(body))
     except (struct.error, IndexError) as error:
         raise MalformedRequest(f"{cls.__name__} v{version} ends in the middle") from error
     assert type(message) is cls, message
@@ -91,11 +75,10 @@ def _decode(cls: type[M], version: int, body: memoryview) -> tuple[M, int]:
 
 
 def encode(message: Message, version: int) -> list[Part]:
-    """Encodes one message with generated code."""
+    """Encodes a body as buffers, with records and file ranges as untouched parts between them."""
     cls = type(message)
-    encoder = _encoders.get((cls, version)) or _encoder_for(cls, version)
     try:
-        return encoder(message)
+        return encoder_for(cls, version)(message)
     except (struct.error, TypeError, AttributeError) as error:
         raise AssertionError(f"{message!r} does not fit {cls.__name__} v{version}") from error
 
@@ -109,34 +92,29 @@ def join(parts: Sequence[Part]) -> bytes:
     return bytes(out)
 
 
+@cache
 def request_class(api_key: int) -> type[Request]:
-    """Returns the request class of a served API."""
-    return (_classes.get(api_key) or _load(api_key))[0]
+    """Returns the request class of a served API, whose module is imported when first needed."""
+    module_name, name, _ = message_names(ApiKey(api_key))
+    found: type[Request] = getattr(import_module(f"{_MESSAGES}.{module_name}"), name)
+    return found
 
 
+@cache
 def response_class(api_key: int) -> type[Response]:
     """Returns the response class of a served API."""
-    return (_classes.get(api_key) or _load(api_key))[1]
+    module_name, _, name = message_names(ApiKey(api_key))
+    found: type[Response] = getattr(import_module(f"{_MESSAGES}.{module_name}"), name)
+    return found
 
 
-def _load(api_key: int) -> tuple[type[Request], type[Response]]:
-    """Imports the module of an API when it is first needed."""
-    module_name, request_name, response_name = message_names(ApiKey(api_key))
-    module = import_module(f"strandline.broker.protocol.messages.{module_name}")
-    pair = (getattr(module, request_name), getattr(module, response_name))
-    _classes[api_key] = pair
-    return pair
-
-
-def _decoder_for(cls: type[Message], version: int) -> Decoder:
+@cache
+def decoder_for(cls: type[Message], version: int) -> Decoder:
     assert version in SPECS[cls.spec.key].supported, (cls, version)
-    decoder = make_decoder(cls, version, flexible=cls.spec.is_flexible(version))
-    _decoders[cls, version] = decoder
-    return decoder
+    return make_decoder(cls, version, flexible=cls.spec.is_flexible(version))
 
 
-def _encoder_for(cls: type[Message], version: int) -> Encoder:
+@cache
+def encoder_for(cls: type[Message], version: int) -> Encoder:
     assert version in SPECS[cls.spec.key].supported, (cls, version)
-    encoder = make_encoder(cls, version, flexible=cls.spec.is_flexible(version))
-    _encoders[cls, version] = encoder
-    return encoder
+    return make_encoder(cls, version, flexible=cls.spec.is_flexible(version))

@@ -29,12 +29,6 @@ def make_encoder(cls: type[Struct], version: int, *, flexible: bool) -> Encoder:
     return cast("Encoder", _build(EncoderSource(version, flexible), cls, "encode"))
 
 
-def source_of(cls: type[Struct], version: int, *, flexible: bool, direction: str) -> str:
-    """Returns the generated source, for inspection."""
-    maker = DecoderSource if direction == "decode" else EncoderSource
-    return maker(version, flexible).write(cls)
-
-
 def _build(source: Source, cls: type[Struct], name: str) -> object:
     text = source.write(cls)
     code = compile(text, f"<{name} {cls.__name__} v{source.version}>", "exec")

@@ -472,7 +472,7 @@ def test_an_old_kafka_python_consumer_is_served(
 
 def test_the_frame_of_an_old_request_is_the_one_of_old_clients() -> None:
     """No transactional id in front, written out: Kafka 4 no longer has a table of it."""
-    body = wire_codec.join(wire_codec.encode_request(produce_request("t", b"xyz", acks=1), 0))
+    body = wire_codec.join(wire_codec.encode(produce_request("t", b"xyz", acks=1), 0))
     assert body == bytes.fromhex("0001 00001388 00000001 0001 74 00000001 00000000 00000003 78797a")
 
 

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from strandline.broker.network.server import ACCEPT_PAUSE_S
-from strandline.broker.protocol.codec.codec import decode_response
-from strandline.broker.protocol.header import decode_response_header
+from strandline.broker.protocol.codec.codec import decode, response_class
 from strandline.broker.protocol.messages.api_versions import ApiVersionsResponse
 from strandline.broker.protocol.messages.describe_cluster import DescribeClusterRequest
 from strandline.broker.protocol.messages.fetch import FetchResponse
@@ -31,7 +30,7 @@ from strandline.broker.protocol.messages.metadata import MetadataRequest, Metada
 from strandline.broker.protocol.messages.produce import ProduceResponse
 from strandline.broker.protocol.schema.schema import Request, Response
 from tests.support.broker import BrokerProcess, eventually
-from tests.support.wire import WireClient
+from tests.support.wire import WireClient, decode_response_header
 from tests.system.calls import (
     LATEST,
     MakeTopic,
@@ -86,7 +85,8 @@ def mixed_requests(topic: str) -> list[tuple[Request, int]]:
 def receive_response(client: WireClient, request: Request, version: int) -> tuple[int, Response]:
     frame = memoryview(client.receive_frame())
     correlation_id, position = decode_response_header(request.spec.key, version, frame)
-    return correlation_id, decode_response(request.spec.key, version, frame[position:])
+    cls = response_class(request.spec.key)
+    return correlation_id, decode(cls, version, frame[position:])
 
 
 def test_pipelined_requests_are_answered_in_order(
@@ -171,8 +171,7 @@ def test_a_slow_reader_of_a_large_fetch_gets_all_bytes(
                 assert_serves(broker.port)
         (length,) = struct.unpack(">i", slow.recv(4, socket.MSG_WAITALL))
         second = slow.recv(length, socket.MSG_WAITALL)
-    response = decode_response(1, 12, memoryview(received)[5:])
-    assert isinstance(response, FetchResponse)
+    response = decode(FetchResponse, 12, memoryview(received)[5:])
     (answer,) = response.topics[0].partitions
     assert [record.value for record in records_in(answer)] == [
         bytes([number]) * 900_000 for number in range(10)

@@ -7,8 +7,7 @@ import uuid
 
 import pytest
 
-from strandline.broker.protocol.codec.codec import decode_response
-from strandline.broker.protocol.header import encode_request_header
+from strandline.broker.protocol.codec.codec import decode
 from strandline.broker.protocol.messages.delete_topics import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,
@@ -37,7 +36,7 @@ from strandline.broker.protocol.messages.metadata import (
 )
 from strandline.broker.protocol.schema.schema import Request
 from tests.support.broker import BrokerProcess
-from tests.support.wire import WireClient
+from tests.support.wire import WireClient, encode_request_header
 from tests.system.calls import (
     MakeTopic,
     ask_to_create,
@@ -432,4 +431,4 @@ def test_the_correlation_id_comes_back_whatever_it_is(client: WireClient) -> Non
         client.send_raw(struct.pack(">i", len(header) + len(body)) + header + body)
         frame = client.receive_frame()
         assert struct.unpack_from(">i", frame) == (correlation_id,)
-        assert isinstance(decode_response(3, 0, memoryview(frame)[4:]), MetadataResponse)
+        assert decode(MetadataResponse, 0, memoryview(frame)[4:]).brokers

@@ -81,4 +81,4 @@ def fetch_of_one(
 
 
 def body_of(version: int, request: FetchRequest) -> memoryview:
-    return memoryview(codec.join(codec.encode_request(request, version)))
+    return memoryview(codec.join(codec.encode(request, version)))

@@ -19,8 +19,7 @@ from strandline.broker.handlers.fetch.fetch import FetchHandler
 from strandline.broker.handlers.fetch.sessions import FetchSessionCache
 from strandline.broker.handlers.produce.produce import ProduceHandler
 from strandline.broker.network.responses import Answer
-from strandline.broker.protocol.fetch import decode_fetch_request
-from strandline.broker.protocol.header import encode_request_header
+from strandline.broker.protocol.codec.codec import decode_request
 from strandline.broker.protocol.messages.fetch import (
     FetchRequest,
 )
@@ -29,6 +28,7 @@ from strandline.broker.telemetry.requests import ApiTraffic
 from strandline.storage.files import FileRange
 from strandline.storage.local.formats.producer_state import MarkerType
 from strandline.storage.model import Isolation
+from tests.support.wire import encode_request_header
 from tests.unit.broker.cluster.served import leading
 from tests.unit.broker.handlers.fetch.fetch_rig import body_of, fetch_of_one, services_over
 from tests.unit.storage.local.builders import (
@@ -82,12 +82,12 @@ def test_of_a_consumer_that_reads_on_the_third_fetch_is_not_decoded(
     """Its answers and what is counted are those of strangers, of whom nothing is known."""
     decoded = 0
 
-    def counted(version: int, body: memoryview) -> FetchRequest:
+    def counted(cls: type[FetchRequest], version: int, body: memoryview) -> FetchRequest:
         nonlocal decoded
         decoded += 1
-        return decode_fetch_request(version, body)
+        return decode_request(cls, version, body)
 
-    monkeypatch.setattr(plan, "decode_fetch_request", counted)
+    monkeypatch.setattr(plan, "decode_request", counted)
 
     async def main() -> None:
         dispatcher, fetches = _dispatcher(partition)

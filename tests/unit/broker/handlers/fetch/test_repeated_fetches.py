@@ -16,7 +16,6 @@ from strandline.broker.handlers.fetch.repeated_fetches import (
     known_fetch,
 )
 from strandline.broker.protocol.codec import codec
-from strandline.broker.protocol.fetch import decode_fetch_request, encode_fetch_response
 from strandline.broker.protocol.header import frame_response
 from strandline.broker.protocol.messages.fetch import (
     FetchAbortedTransaction,
@@ -42,7 +41,7 @@ VERSIONS = range(4, SPECS[ApiKey.FETCH].supported.highest + 1)
 
 def _known(version: int, request: FetchRequest) -> RepeatedFetch | None:
     body = body_of(version, request)
-    return known_fetch(version, body, decode_fetch_request(version, body))
+    return known_fetch(version, body, codec.decode_request(FetchRequest, version, body))
 
 
 # --- what is known again ---------------------------------------------------------------------
@@ -172,7 +171,7 @@ def test_an_answer_with_records_is_encoded_as_any_other_to_the_byte(
         )
         named = {"topic_id": TOPIC_ID} if version >= 13 else {"name": "topic"}
         topic = FetchResponseTopic(partitions=[answer], **named)  # type: ignore[arg-type]
-        body = encode_fetch_response(version, FetchResponse(topics=[topic]))
+        body = codec.encode(FetchResponse(topics=[topic]), version)
         encoded = known.response(size_bytes, answer)
         assert encoded is not None
         expected = frame_response(ApiKey.FETCH, version, size_bytes, body)

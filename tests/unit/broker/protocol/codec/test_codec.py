@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 
 from strandline.broker.protocol.codec import codec
-from strandline.broker.protocol.header import decode_request_header, decode_response_header
+from strandline.broker.protocol.header import decode_request_header
 from strandline.broker.protocol.messages.create_topics import CreateTopicsRequest
 from strandline.broker.protocol.messages.join_group import JoinGroupRequest
 from strandline.broker.protocol.messages.metadata import MetadataRequest
 from strandline.broker.protocol.messages.produce import (
     ProduceRequest,
 )
-from strandline.broker.protocol.schema.api import SPECS, ApiKey
+from strandline.broker.protocol.schema.api import SPECS
 from strandline.broker.protocol.schema.errors import MalformedRequest, ProtocolError
 from strandline.broker.protocol.schema.primitives import uvarint
 from strandline.broker.protocol.schema.schema import Message
@@ -73,7 +73,6 @@ def test_random_frames_have_a_header_or_a_protocol_error(seed: int) -> None:
         return
     assert header.body_position <= len(frame)
     assert header.api_version in SPECS[header.api_key].supported
-    assert decode_response_header(ApiKey.API_VERSIONS, 3, memoryview(frame))[1] == 4
 
 
 @pytest.mark.parametrize(
@@ -105,9 +104,9 @@ def test_the_smallest_elements_take_a_small_multiple_of_their_bytes() -> None:
     """Empty names in Metadata v9: two bytes each, the best ratio an attacker can get."""
     count = 10_000
     body = uvarint(count + 1) + b"\x01\x00" * count + b"\x01\x00\x00\x00"
-    codec.decode_request(ApiKey.METADATA, 9, memoryview(body))
+    codec.decode_request(MetadataRequest, 9, memoryview(body))
     tracemalloc.start()
-    request = codec.decode_request(ApiKey.METADATA, 9, memoryview(body))
+    request = codec.decode_request(MetadataRequest, 9, memoryview(body))
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert isinstance(request, MetadataRequest)
@@ -122,9 +121,9 @@ def test_the_smallest_protocols_of_a_member_take_a_small_multiple_too(metadata: 
     count = 10_000
     head = b"\x02g" + bytes(8) + b"\x01\x00\x01" + uvarint(count + 1)
     body = head + (b"\x01" + metadata + b"\x00") * count + b"\x00\x00"
-    codec.decode_request(ApiKey.JOIN_GROUP, 9, memoryview(body))
+    codec.decode_request(JoinGroupRequest, 9, memoryview(body))
     tracemalloc.start()
-    request = codec.decode_request(ApiKey.JOIN_GROUP, 9, memoryview(body))
+    request = codec.decode_request(JoinGroupRequest, 9, memoryview(body))
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert isinstance(request, JoinGroupRequest)
@@ -135,7 +134,7 @@ def test_the_smallest_protocols_of_a_member_take_a_small_multiple_too(metadata: 
 def test_a_body_without_records_has_a_bound_of_its_own() -> None:
     body = memoryview(bytes(codec.PLAIN_BODY_BYTES_MAX + 1))
     with pytest.raises(MalformedRequest, match="without records"):
-        codec.decode_request(ApiKey.METADATA, 9, body)
+        codec.decode_request(MetadataRequest, 9, body)
 
 
 @pytest.mark.parametrize(("cls", "version"), every_message(), ids=label)

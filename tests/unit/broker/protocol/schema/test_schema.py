@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from strandline.broker.protocol.codec import codec
-from strandline.broker.protocol.codec.codegen import make_decoder, make_encoder, source_of
+from strandline.broker.protocol.codec.codegen import make_decoder, make_encoder
+from strandline.broker.protocol.codec.decoder_source import DecoderSource
 from strandline.broker.protocol.messages.fetch import (
     FetchCurrentLeader,
     FetchResponse,
@@ -21,7 +22,6 @@ from strandline.broker.protocol.messages.metadata import (
     MetadataResponse,
 )
 from strandline.broker.protocol.messages.produce import ProduceResponse
-from strandline.broker.protocol.schema.api import ApiKey
 from strandline.broker.protocol.schema.errors import MalformedRequest
 from strandline.broker.protocol.schema.schema import (
     ZERO_UUID,
@@ -183,12 +183,12 @@ def test_bytes_that_are_not_utf8_become_replacement_characters() -> None:
 
 def test_a_value_that_does_not_fit_is_our_mistake_and_named() -> None:
     with pytest.raises(AssertionError, match="ProduceResponse"):
-        codec.encode_response(ProduceResponse(topics=[], throttle_time_ms=2**31), 9)
+        codec.encode(ProduceResponse(topics=[], throttle_time_ms=2**31), 9)
     too_long = MetadataResponse(brokers=[], topics=[], cluster_id="x" * 40_000)
     with pytest.raises(AssertionError):
-        codec.encode_response(too_long, 9)
+        codec.encode(too_long, 9)
     with pytest.raises(AssertionError):
-        codec.encode_response(too_long, 2)
+        codec.encode(too_long, 2)
 
 
 def test_records_of_a_fetch_response_are_passed_on_untouched() -> None:
@@ -204,10 +204,10 @@ def test_records_of_a_fetch_response_are_passed_on_untouched() -> None:
     ]
     response = FetchResponse(topics=[FetchResponseTopic(name="t", partitions=partitions)])
     for version in (4, 11, 12):
-        parts = codec.encode_response(response, version)
+        parts = codec.encode(response, version)
         assert parts[1] is first
         assert parts[2] is second
-        read = codec.decode_response(ApiKey.FETCH, version, memoryview(codec.join(parts)))
+        read = codec.decode(FetchResponse, version, memoryview(codec.join(parts)))
         assert isinstance(read, FetchResponse)
         assert [part.records_bytes for part in read.topics[0].partitions] == [17, 0, 0]
 
@@ -229,6 +229,6 @@ def test_a_missing_or_unknown_field_is_refused_by_the_constructor() -> None:
 
 
 def test_the_generated_source_can_be_read() -> None:
-    text = source_of(Point, 2, flexible=True, direction="decode")
+    text = DecoderSource(2, flexible=True).write(Point)
     assert text.startswith("def decode(data, p, limit):")
     assert "unpack_ii" in text
