@@ -160,7 +160,7 @@ class Group:
             f" members={len(self._members)} pending={len(self._members.pending)}>"
         )
 
-    # --- asking ------------------------------------------------------------------------------
+    # --- queries -----------------------------------------------------------------------------
 
     @property
     def member_count(self) -> int:
@@ -296,7 +296,7 @@ class Group:
     def _lack_of_bytes(self, request: JoinRequest) -> ExhaustedLimit | None:
         """Returns the limit that this request would exceed, if any."""
         known_id = request.member_id
-        if known_id == NO_MEMBER_ID and request.group_instance_id is not None:
+        if known_id == NO_MEMBER_ID:
             known_id = self._members.static_member_id(request.group_instance_id) or NO_MEMBER_ID
         known = self._members.get(known_id)
         wanted = member_bytes(request.protocols, request.client_id, request.group_instance_id)
@@ -334,13 +334,10 @@ class Group:
         # Truncated: the whole id has to fit a string of the protocol.
         prefix = (request.client_id if instance_id is None else instance_id)[:MEMBER_ID_PREFIX_MAX]
         member_id = f"{prefix}-{self._make_id()}"
-        if instance_id is not None:
-            existing = self._members.static_member_id(instance_id)
-            if existing is not None:
-                self._replace(self._members[existing], member_id, request, ticket)
-            else:
-                self._add(member_id, request, ticket)
-        elif request.needs_member_id:
+        existing = self._members.static_member_id(instance_id)
+        if existing is not None:
+            self._replace(self._members[existing], member_id, request, ticket)
+        elif instance_id is None and request.needs_member_id:
             # KIP-394: otherwise each retry of a client whose first answer is lost would leave a
             # member behind.
             self._members.expect(
@@ -596,7 +593,7 @@ class Group:
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         return ErrorCode.REBALANCE_IN_PROGRESS if self.state is PREPARING else ErrorCode.NONE
 
-    # --- staying and leaving -----------------------------------------------------------------
+    # --- heartbeats and leaves ----------------------------------------------------------------
 
     def heartbeat(
         self, *, member_id: str, group_instance_id: str | None, generation: int, now: Instant
@@ -629,7 +626,7 @@ class Group:
             LeaveResult(
                 member_id=member.member_id,
                 group_instance_id=member.group_instance_id,
-                error_code=self._let_go(member),
+                error_code=self._remove_leaving(member),
             )
             for member in leaving
         )
@@ -640,13 +637,13 @@ class Group:
                 self._complete_join_if_ready()
         return results, self._end()
 
-    def _let_go(self, leaving: LeavingMember) -> ErrorCode:
+    def _remove_leaving(self, leaving: LeavingMember) -> ErrorCode:
         if self.state is DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         member_id = leaving.member_id
         if member_id == NO_MEMBER_ID:
-            bound = self._members.static_member_id(leaving.group_instance_id or "")
-            if leaving.group_instance_id is None or bound is None:
+            bound = self._members.static_member_id(leaving.group_instance_id)
+            if bound is None:
                 return ErrorCode.UNKNOWN_MEMBER_ID
             member_id = bound
         elif self._members.pending.pop(member_id, None) is not None:
@@ -683,10 +680,8 @@ class Group:
         member.deadline_ms = None
         if member.satisfies_session:
             return
-        log.info(
-            "group member is silent",
-            extra={"fields": {"group": self.group_id, "member": member.member_id}},
-        )
+        fields = {"group": self.group_id, "member": member.member_id}
+        log.info("group member is silent", extra={"fields": fields})
         self._remove(member)
         if self.state in (STABLE, COMPLETING):
             self._prepare_rebalance(f"member {member.member_id} is silent")

@@ -158,7 +158,7 @@ class Members:
         self._by_id: dict[str, Member] = {}
         self._static: dict[str, str] = {}
         self._support: Counter[str] = Counter()
-        self._awaiting_join_count = 0
+        self.awaiting_join_count = 0
         # Member ids that were returned and not used yet, and when they expire.
         self.pending: dict[str, int] = {}
         # Members of this generation that have not sent SyncGroup yet.
@@ -180,20 +180,16 @@ class Members:
         return self._by_id.get(member_id)
 
     @property
-    def awaiting_join_count(self) -> int:
-        return self._awaiting_join_count
-
-    @property
     def all_joined(self) -> bool:
-        return len(self._by_id) == self._awaiting_join_count and not self.pending
+        return len(self._by_id) == self.awaiting_join_count and not self.pending
 
     @property
     def rebalance_timeout_ms(self) -> int:
         """The longest of all members, so that none is removed before the time that it requested."""
         return max((member.rebalance_timeout_ms for member in self), default=0)
 
-    def static_member_id(self, group_instance_id: str) -> str | None:
-        return self._static.get(group_instance_id)
+    def static_member_id(self, group_instance_id: str | None) -> str | None:
+        return None if group_instance_id is None else self._static.get(group_instance_id)
 
     def identity_fault(self, member_id: str, group_instance_id: str | None) -> ErrorCode:
         """Returns NONE if this is a member under its own name; else the error for the client."""
@@ -266,14 +262,14 @@ class Members:
         """Parks the member's join; returns the ticket of a join that it replaces, if any."""
         displaced = self.take_join(member)
         member.join_ticket = ticket
-        self._awaiting_join_count += 1
+        self.awaiting_join_count += 1
         return displaced
 
     def take_join(self, member: Member) -> Ticket | None:
         """Returns the ticket of a waiting join, which is no longer parked."""
         ticket, member.join_ticket = member.join_ticket, None
         if ticket is not None:
-            self._awaiting_join_count -= 1
+            self.awaiting_join_count -= 1
         return ticket
 
     # --- protocols ---------------------------------------------------------------------------

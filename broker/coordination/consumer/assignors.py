@@ -173,9 +173,8 @@ class _Balance:
     def _shortest_chain(self, donor: str, settled: set[str]) -> list[tuple[str, TopicId, str]]:
         """Steps (giver, topic, receiver) from `donor` to a member with at least two less.
 
-        If there is none, all members that can be reached have as many as the donor, or one less:
-        they
-        are settled, as no later move concerns them.
+        If there is none, all members that can be reached have as many as the donor, or one less;
+        they are settled, as no later move concerns them.
         """
         came_from: dict[str, tuple[str, TopicId, str] | None] = {donor: None}
         seen_topics: set[TopicId] = set()

@@ -79,7 +79,7 @@ class ConsumerGroup:
     def __repr__(self) -> str:
         return f"<ConsumerGroup {self.roster!r}>"
 
-    # --- asking ------------------------------------------------------------------------------
+    # --- queries -----------------------------------------------------------------------------
 
     @property
     def state(self) -> GroupState:
@@ -182,7 +182,7 @@ class ConsumerGroup:
             if subscription.classic is None
             else subscription.classic.session_timeout_ms
         )
-        self._clocks_of(member_id).session_ms = self._due_in(timeout_ms, now)
+        self._clocks_of(member_id).session_ms = self.due_in(timeout_ms, now)
 
     def _time_revocation(self, member_id: str, now: Instant) -> None:
         clocks = self._clocks_of(member_id)
@@ -193,19 +193,19 @@ class ConsumerGroup:
             and subscription.classic is None
             and self.roster.current_of(member_id).state is MemberState.UNREVOKED
         ):
-            clocks.rebalance_ms = self._due_in(subscription.rebalance_timeout_ms, now)
+            clocks.rebalance_ms = self.due_in(subscription.rebalance_timeout_ms, now)
 
     def await_join(self, member_id: str, now: Instant) -> None:
         """Starts the join timer: a classic member was told to rejoin."""
         clocks = self._clocks_of(member_id)
         if clocks.join_ms is None:
-            clocks.join_ms = self._due_in(self._rebalance_timeout_ms(member_id), now)
+            clocks.join_ms = self.due_in(self._rebalance_timeout_ms(member_id), now)
 
     def await_sync(self, member_id: str, now: Instant) -> None:
         """Starts the sync timer: a classic member has joined."""
         clocks = self._clocks_of(member_id)
         clocks.join_ms = None
-        clocks.sync_ms = self._due_in(self._rebalance_timeout_ms(member_id), now)
+        clocks.sync_ms = self.due_in(self._rebalance_timeout_ms(member_id), now)
 
     def synced(self, member_id: str) -> None:
         """Stops the sync timer."""
@@ -215,12 +215,10 @@ class ConsumerGroup:
         return self.roster.subscriptions[member_id].rebalance_timeout_ms
 
     def _clocks_of(self, member_id: str) -> _Clocks:
-        clocks = self._clocks.get(member_id)
-        if clocks is None:
-            clocks = self._clocks[member_id] = _Clocks()
-        return clocks
+        return self._clocks.setdefault(member_id, _Clocks())
 
-    def _due_in(self, delay_ms: int, now: Instant) -> int:
+    def due_in(self, delay_ms: int, now: Instant) -> int:
+        """Returns the time after this delay; `due` is called then at the latest."""
         deadline_ms = now.monotonic_ms + delay_ms
         if self.next_deadline_ms is None or deadline_ms < self.next_deadline_ms:
             self.next_deadline_ms = deadline_ms
@@ -246,12 +244,8 @@ class ConsumerGroup:
         self.next_deadline_ms = earliest_ms
         over = [member_id for member_id in over if member_id in self.roster.subscriptions]
         if len(over) > FENCED_AT_ONCE_MAX:
-            self._due_in(0, now)
+            self.due_in(0, now)
         return over[:FENCED_AT_ONCE_MAX]
-
-    def retry_in(self, delay_ms: int, now: Instant) -> None:
-        """Retries the fencing later, because its records could not be written."""
-        self._due_in(delay_ms, now)
 
     # --- regular expressions -----------------------------------------------------------------
 

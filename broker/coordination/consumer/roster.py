@@ -94,7 +94,7 @@ class Roster:
         twin._owners = self._owners.copy()
         return twin
 
-    # --- asking ------------------------------------------------------------------------------
+    # --- queries -----------------------------------------------------------------------------
 
     @property
     def state(self) -> GroupState:

@@ -130,7 +130,7 @@ class EpochRecord:
 
 @dataclass(frozen=True, slots=True)
 class TopicMetadataRecord:
-    """What Kafka up to 4.0 wrote instead of a hash; only its tombstone is written."""
+    """The topic metadata that Kafka up to 4.0 wrote; only its tombstone is written here."""
 
     group_id: str
     is_present: bool

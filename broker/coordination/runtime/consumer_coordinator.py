@@ -189,7 +189,7 @@ class ConsumerCoordinator:
             try:
                 self._carry_out(slot, group.group_id, decision, now)
             except CoordinatorFault:
-                group.retry_in(FENCE_RETRY_MS, now)
+                group.due_in(FENCE_RETRY_MS, now)
         if self._is_current(slot, group):
             self._surroundings.arm(group)
 

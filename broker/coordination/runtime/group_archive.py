@@ -180,8 +180,7 @@ def clamped(
     Records above it are lost and their offsets will be reused: a consumer that continued at its
     old offset would skip the new ones. `end_of` returns None for an unknown partition.
     """
-    for live in records:
-        yield _clamped(live, end_of)
+    return (_clamped(live, end_of) for live in records)
 
 
 def _clamped(live: LiveRecord, end_of: Callable[[TopicPartition], Offset | None]) -> LiveRecord:
@@ -227,7 +226,7 @@ class _Shadow:
         self.is_ours = False
 
     def forget(self) -> None:
-        """The object was deleted in the bucket."""
+        """Forgets the object, which was deleted in the bucket."""
         self.is_known = self.is_ours = False
         self.written_offset = -1
 
@@ -331,10 +330,7 @@ class GroupArchive:
         return outcomes.count(None)
 
     async def _settle(self) -> None:
-        """Waits for the task of a cancelled caller.
-
-        Two concurrent writes of one partition would take each other for another broker's.
-        """
+        """Waits for a cancelled caller's task: its write would look like another broker's."""
         if self._under_way is not None:
             await asyncio.wait((self._under_way,))
 

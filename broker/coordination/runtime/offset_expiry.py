@@ -63,9 +63,9 @@ class OffsetExpiry:
     def follow(
         self, topics: Container[str], *, gone: set[str], made: set[str], now: Instant
     ) -> None:
-        """Deletes all offsets of the topics in `gone`; `made` are topics created since the last
-        call,
-        whose names may be in `gone` too.
+        """Deletes the offsets of the topics in `gone`.
+
+        `made` are topics created since the last call; their names may be in `gone` too.
         """
         is_every_loaded = True
         for slot in self._slots.all():
