@@ -472,8 +472,8 @@ class Group:
             self._join_deadline_ms = self._due_in(self._members.rebalance_timeout_ms)
 
     def _complete_join_if_ready(self) -> None:
-        if self.state is PREPARING and not self._is_initial and self._members.all_joined:
-            self._complete_join()
+        if not self._is_initial:
+            self._complete_if_all_joined()
 
     def _complete_if_all_joined(self) -> None:
         """As `_complete_join_if_ready`, but without the delay of a first rebalance."""

@@ -106,10 +106,10 @@ class ConsumerGroups:
 
     def replay(self, record: ConsumerRecord, now: Instant) -> None:
         """Applies one record of the log."""
-        group = self._groups.get(record.group_id)
         if isinstance(record, EpochRecord) and record.epoch is None:
-            self._groups.pop(record.group_id, None)
+            self.forget(record.group_id)
             return
+        group = self._groups.get(record.group_id)
         if group is None:
             if is_tombstone(record):
                 return

@@ -1,8 +1,8 @@
 """A memory limit for the JoinGroup metadata that members of classic groups hold.
 
-A member sends metadata for the leader, as many bytes as fit a request, which the group keeps as
-long as the member lives. `group.max.size` bounds their number in one group; this bounds the bytes,
-of one group and of all groups of the broker together.
+A group keeps the metadata that a member sends for the leader as long as the member lives.
+`group.max.size` bounds the members of one group; this bounds the bytes, of one group and of all
+groups of the broker together.
 
     one group       refused as too large (GROUP_MAX_SIZE_REACHED), which is final for its client
     all together    COORDINATOR_NOT_AVAILABLE: clients retry, and succeed when others have left

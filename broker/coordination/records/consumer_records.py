@@ -80,11 +80,8 @@ def _parts_of(record: ConsumerRecord) -> tuple[int, str, ConsumerGroupValue | No
         case TargetRecord(_, name, partitions):
             return TARGET_ASSIGNMENT_TYPE, name, None if partitions is None else _target(partitions)
         case CurrentRecord(_, name, current):
-            return (
-                CURRENT_ASSIGNMENT_TYPE,
-                name,
-                None if current is None else _current_value(current),
-            )
+            now = None if current is None else _current_value(current)
+            return CURRENT_ASSIGNMENT_TYPE, name, now
         case RegexRecord(_, regex, resolved):
             return RESOLVED_REGEX_TYPE, regex, None if resolved is None else _regex_value(resolved)
 

@@ -65,7 +65,5 @@ def _undo_creation(
 ) -> tuple[Sequence[Answer], Sequence[Answer]]:
     """Removes a group whose creation could not be written; its joins are answered with an error."""
     slot.shard.forget(group.group_id)
-    refused = [
-        JoinAnswer(ticket=answer.ticket, error_code=error_code) for answer in effects.answers
-    ]
+    refused = [JoinAnswer(ticket=known.ticket, error_code=error_code) for known in effects.answers]
     return refused, group.unload(error_code, now).answers

@@ -67,7 +67,8 @@ class DecoderSource(Source):
                 nullable = group[0].is_nullable(self.version)
                 values[group[0].name] = self.value(group[0].kind, where, nullable)
                 if group[0].kind is record_parts:
-                    values["records_bytes"] = self.line_total(values[group[0].name])
+                    parts, values["records_bytes"] = values[group[0].name], self.fresh("z")
+                    self.line(f"{values['records_bytes']} = len({parts}[0]) if {parts} else 0")
         if self.flexible:
             self.tags(cls, values)
         target = self.fresh("o")
@@ -78,16 +79,8 @@ class DecoderSource(Source):
             self.line(f"{target}.{name} = {values.get(name) or self.default(cls, row)}")
         return target
 
-    def line_total(self, parts: str) -> str:
-        """Emits the size of decoded records, which is stored beside `record_parts`."""
-        total = self.fresh("z")
-        self.line(f"{total} = len({parts}[0]) if {parts} else 0")
-        return total
-
     def default(self, cls: type[Struct], row: Field) -> str:
-        if row.default is None or row.default is True or row.default is False:
-            return repr(row.default)
-        if type(row.default) is int:
+        if row.default is None or type(row.default) in (bool, int):
             return repr(row.default)
         name = f"default_{cls.__name__}_{row.name}"
         self.names[name] = row.default

@@ -1,4 +1,4 @@
-"""The error codes of the Kafka protocol, and the two exceptions of unreadable requests.
+"""Kafka's error codes, and the exceptions for unreadable requests.
 
 A response carries an error as an int16; clients know the numbers, so they never change. The texts
 are ours: `error_message` has them if a handler has no more precise text.
