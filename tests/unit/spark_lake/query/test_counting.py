@@ -52,8 +52,13 @@ def test_a_query_for_offsets_and_times_copies_no_value_bytes(
     archive: ArchiveBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     room: list[int] = []
-    empty = record_columns._empty8
-    monkeypatch.setattr(record_columns, "_empty8", lambda size: room.append(size) or empty(size))
+
+    class NotedOutput(record_columns._BinaryOutput):
+        def __init__(self, rows_max: int, bytes_max: int, *, used: bool) -> None:
+            super().__init__(rows_max, bytes_max, used=used)
+            room.append(self.content.size)
+
+    monkeypatch.setattr(record_columns, "_BinaryOutput", NotedOutput)
     table = scan(archive.url, "t", columns=["offset", "timestamp"]).read_all()
     assert table.num_rows == 1200
     assert sum(room) == 0
