@@ -46,6 +46,11 @@ OUR_NAMES = {
     ("FetchResponseTopic", "name"): "topic",
     ("FetchResponsePartition", "index"): "partition_index",
     ("DescribedQuota", "quotas"): "values",
+    **{
+        ("AddPartitionsToTxnRequest", name): f"v3_and_below_{name}"
+        for name in ("transactional_id", "producer_id", "producer_epoch", "topics")
+    },
+    ("AddPartitionsToTxnResponse", "results_by_topic"): "results_by_topic_v3_and_below",
 }
 
 # kafka-python does not speak the group protocol of KIP-848; for these kio is the only oracle.

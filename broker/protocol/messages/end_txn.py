@@ -1,0 +1,35 @@
+"""EndTxn: a producer commits or aborts its transaction.
+
+v2  PRODUCER_FENCED    v3  flexible    v4  TRANSACTION_ABORTABLE    v5  a new epoch at each end,
+told in the response (KIP-890)
+"""
+
+from __future__ import annotations
+
+from strandline.broker.protocol.schema.api import ApiKey
+from strandline.broker.protocol.schema.schema import (
+    Request,
+    Response,
+    boolean,
+    int16,
+    int32,
+    int64,
+    string,
+    wire,
+)
+
+
+class EndTxnRequest(Request, api=ApiKey.END_TXN):
+    """`committed` False: aborted."""
+
+    transactional_id: str = wire(string)
+    producer_id: int = wire(int64)
+    producer_epoch: int = wire(int16)
+    committed: bool = wire(boolean)
+
+
+class EndTxnResponse(Response, api=ApiKey.END_TXN):
+    throttle_time_ms: int = wire(int32, default=0)
+    error_code: int = wire(int16, default=0)
+    producer_id: int = wire(int64, "5+", default=-1)
+    producer_epoch: int = wire(int16, "5+", default=-1)

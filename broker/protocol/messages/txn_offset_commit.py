@@ -1,0 +1,68 @@
+"""TxnOffsetCommit: offsets of a group that count once the producer's transaction is committed.
+
+v2  leader epoch    v3  flexible; generation and member (KIP-447)    v4  TRANSACTION_ABORTABLE
+v5  adds the offsets to the transaction as well: no AddOffsetsToTxn before it (KIP-890)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from strandline.broker.protocol.schema.api import ApiKey
+from strandline.broker.protocol.schema.schema import (
+    Request,
+    Response,
+    Struct,
+    array,
+    int16,
+    int32,
+    int64,
+    string,
+    wire,
+)
+
+
+class TxnOffsetCommitRequestPartition(Struct):
+    """`committed_metadata` None is stored as the empty text."""
+
+    partition_index: int = wire(int32)
+    committed_offset: int = wire(int64)
+    committed_leader_epoch: int = wire(int32, "2+", default=-1)
+    committed_metadata: str | None = wire(string, nullable="0+", default=None)
+
+
+class TxnOffsetCommitRequestTopic(Struct):
+    name: str = wire(string)
+    partitions: Sequence[TxnOffsetCommitRequestPartition] = wire(
+        array(TxnOffsetCommitRequestPartition)
+    )
+
+
+class TxnOffsetCommitRequest(Request, api=ApiKey.TXN_OFFSET_COMMIT):
+    """Generation -1 with an empty member id: a producer that does not say for which member."""
+
+    transactional_id: str = wire(string)
+    group_id: str = wire(string)
+    producer_id: int = wire(int64)
+    producer_epoch: int = wire(int16)
+    generation_id: int = wire(int32, "3+", default=-1)
+    member_id: str = wire(string, "3+", default="")
+    group_instance_id: str | None = wire(string, "3+", nullable="3+", default=None)
+    topics: Sequence[TxnOffsetCommitRequestTopic] = wire(array(TxnOffsetCommitRequestTopic))
+
+
+class TxnOffsetCommitResponsePartition(Struct):
+    partition_index: int = wire(int32)
+    error_code: int = wire(int16, default=0)
+
+
+class TxnOffsetCommitResponseTopic(Struct):
+    name: str = wire(string)
+    partitions: Sequence[TxnOffsetCommitResponsePartition] = wire(
+        array(TxnOffsetCommitResponsePartition)
+    )
+
+
+class TxnOffsetCommitResponse(Response, api=ApiKey.TXN_OFFSET_COMMIT):
+    throttle_time_ms: int = wire(int32, default=0)
+    topics: Sequence[TxnOffsetCommitResponseTopic] = wire(array(TxnOffsetCommitResponseTopic))
