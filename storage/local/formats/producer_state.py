@@ -53,6 +53,7 @@ BATCHES_REMEMBERED = 5
 SEQUENCE_MASK = 0x7FFFFFFF
 NO_SEQUENCE = -1
 NO_TRANSACTION = -1
+PRODUCER_EPOCH_MAX = 32767
 
 SNAPSHOT_VERSION = 1
 _SNAPSHOT_HEAD = struct.Struct(">hI")
@@ -67,9 +68,15 @@ _CONTROL_VALUE = struct.Struct(">hi")
 
 
 class InvalidTransactionState(RecordsRejected):
-    """A non-transactional batch from a producer that has a transaction open in this partition."""
+    """A batch outside of the producer's open transaction, or a transactional one without any."""
 
     kafka_code = 48  # INVALID_TXN_STATE
+
+
+class CoordinatorFenced(RecordsRejected):
+    """A marker from a coordinator that another one has replaced."""
+
+    kafka_code = 52  # TRANSACTION_COORDINATOR_FENCED
 
 
 class MarkerType(IntEnum):
@@ -137,6 +144,17 @@ class ProducerEntry:
         self.epoch = epoch
         self.next_sequence = 0
         self.batches.clear()
+
+    def has_open_transaction(self, epoch: int) -> bool:
+        return self.transaction_first_offset != NO_TRANSACTION and self.epoch == epoch
+
+    def check_coordinator(self, coordinator_epoch: int) -> None:
+        """Raises CoordinatorFenced if a newer coordinator has written a marker."""
+        if coordinator_epoch < self.coordinator_epoch:
+            raise CoordinatorFenced(
+                f"producer {self.producer_id}: marker of coordinator epoch {coordinator_epoch},"
+                f" the last one had {self.coordinator_epoch}"
+            )
 
     def find_duplicate(self, first_sequence: int, last_sequence: int) -> AppendedBatch | None:
         for batch in self.batches:
@@ -206,6 +224,35 @@ class ProducerState:
                 f"producer {entry.producer_id} epoch {epoch} is older than {entry.epoch}"
             )
 
+    def check_coordinated(self, producer_id: int, epoch: int) -> None:
+        """Checks a coordinator's transactional batch, which has no sequence, before its append.
+
+        Raises InvalidProducerEpoch.
+        """
+        entry = self.entries.get(producer_id)
+        if entry is not None:
+            self.check_epoch(entry, epoch)
+
+    def check_marker_of_new_epoch(self, producer_id: int, epoch: int) -> None:
+        """Checks a marker of transaction version 2 before its append (KIP-890, KIP-1228).
+
+        Its epoch is above that of the transaction which it ends, unless it repeats a marker: so a
+        late marker never ends the next transaction. Raises InvalidProducerEpoch.
+        """
+        entry = self.entries.get(producer_id)
+        if entry is None or epoch > entry.epoch:
+            return
+        is_open = entry.transaction_first_offset != NO_TRANSACTION
+        if epoch < entry.epoch or (is_open and epoch != PRODUCER_EPOCH_MAX):
+            raise InvalidProducerEpoch(
+                f"producer {producer_id}: marker of epoch {epoch}, the last batch had {entry.epoch}"
+            )
+
+    def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
+        """Whether this epoch of the producer has a transaction open in this partition."""
+        entry = self.entries.get(producer_id)
+        return entry is not None and entry.has_open_transaction(epoch)
+
     # --- changes, after the append -----------------------------------------------------------
 
     def record_batch(
@@ -224,8 +271,12 @@ class ProducerState:
             entry = self.entries[producer_id] = ProducerEntry(producer_id, epoch)
         elif entry.epoch != epoch:
             entry.start_epoch(epoch)
-        last_sequence = (first_sequence + offset_delta) & SEQUENCE_MASK
-        entry.next_sequence = (last_sequence + 1) & SEQUENCE_MASK
+        if first_sequence == NO_SEQUENCE:
+            # A coordinator's batch.
+            last_sequence, entry.next_sequence = NO_SEQUENCE, 0
+        else:
+            last_sequence = (first_sequence + offset_delta) & SEQUENCE_MASK
+            entry.next_sequence = (last_sequence + 1) & SEQUENCE_MASK
         entry.last_timestamp_ms = timestamp_ms
         entry.batches.append(
             AppendedBatch(first_sequence, last_sequence, last_offset, offset_delta, timestamp_ms)

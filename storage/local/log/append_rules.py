@@ -14,7 +14,9 @@ must be right everywhere; elsewhere a batch with a true CRC over nonsense is sto
     larger than a segment                                           RecordListTooLarge (18)
     codec 5 to 7                                                    UnsupportedCodec (76)
     timestamp out of bounds, or claimed to be the broker's          InvalidTimestamp (32)
-    transactional batch from a client                               InvalidTransactionState (48)
+    transactional batch of no transaction that is open              InvalidTransactionState (48)
+    marker of an older producer epoch, or coordinator epoch         InvalidProducerEpoch (47),
+                                                                    CoordinatorFenced (52)
 """
 
 from __future__ import annotations
@@ -34,7 +36,6 @@ from strandline.storage.errors import (
     UnsupportedCodec,
 )
 from strandline.storage.local.formats.producer_state import (
-    InvalidTransactionState,
     ProducerState,
     TransactionMarker,
     read_marker,
@@ -66,9 +67,14 @@ _ATTRIBUTES_POSITION = 21
 
 
 class AppendOrigin(Enum):
-    """The source of an append: it decides which checks run, and whether offsets are assigned."""
+    """The source of an append: it decides which checks run, and whether offsets are assigned.
+
+    VERIFIED is a client's batch whose partition its transaction's coordinator has confirmed: only
+    such a batch, or one of a coordinator, begins a transaction in this log (KIP-890).
+    """
 
     CLIENT = "client"
+    VERIFIED = "verified"
     COORDINATOR = "coordinator"
     REPLICATION = "replication"
 
@@ -135,23 +141,17 @@ def check_unusual(
 ) -> TransactionMarker | None:
     """Refuses batches that only some origins may append; the marker of a coordinator's batch.
 
-    No client has a transaction that goes on, for the broker begins and ends none yet; Kafka's
-    UnifiedLog (`batchMissingRequiredVerification`) refuses such a batch with the same code.
-
-    Raises UnsupportedCodec, InvalidTimestamp, InvalidRecords, InvalidTransactionState,
-    InvalidProducerEpoch.
+    Raises UnsupportedCodec, InvalidTimestamp, InvalidRecords, InvalidProducerEpoch,
+    CoordinatorFenced.
     """
     codec = attributes & batch_format.CODEC_MASK
     if codec > batch_format.CODEC_LAST:
         raise UnsupportedCodec(f"compression codec {codec} is unknown")
-    if attributes & batch_format.TIMESTAMP_TYPE_BIT and origin is AppendOrigin.CLIENT:
-        raise InvalidTimestamp("a producer may not say that its timestamps are the broker's")
-    if origin is AppendOrigin.CLIENT:
+    if origin is not AppendOrigin.COORDINATOR:
+        if attributes & batch_format.TIMESTAMP_TYPE_BIT:
+            raise InvalidTimestamp("a producer may not say that its timestamps are the broker's")
         if attributes & batch_format.CONTROL_BIT:
             raise InvalidRecords("clients may not write control records")
-        if attributes & batch_format.TRANSACTIONAL_BIT:
-            # No coordinator would end the transaction that the batch opens.
-            raise InvalidTransactionState("the batch is not part of a transaction that goes on")
     if not attributes & batch_format.CONTROL_BIT:
         return None
     header = read_header(records)
@@ -162,6 +162,7 @@ def check_unusual(
         entry = producers.entries.get(header.producer_id)
         if entry is not None:
             producers.check_epoch(entry, header.producer_epoch)
+            entry.check_coordinator(marker.coordinator_epoch)
     return marker
 
 

@@ -39,7 +39,10 @@ from strandline.storage.errors import (
 )
 from strandline.storage.files import OpenFile
 from strandline.storage.local.formats.names import SNAPSHOT_SUFFIX, file_name
-from strandline.storage.local.formats.producer_state import CompletedTransaction
+from strandline.storage.local.formats.producer_state import (
+    CompletedTransaction,
+    InvalidTransactionState,
+)
 from strandline.storage.local.log.append_rules import (
     UNUSUAL_BITS,
     AppendInfo,
@@ -96,6 +99,7 @@ _pack_epoch = batch_format.EPOCH_FIELD.pack_into
 _crc32c = crc32c.crc32c
 
 _CLIENT = AppendOrigin.CLIENT
+_COORDINATOR = AppendOrigin.COORDINATOR
 _REPLICATION = AppendOrigin.REPLICATION
 _TRANSACTIONAL_BIT = batch_format.TRANSACTIONAL_BIT
 _CODEC_LAST = batch_format.CODEC_LAST
@@ -358,7 +362,7 @@ class LocalLog:
         if attributes & UNUSUAL_BITS > _CODEC_LAST:
             marker = check_unusual(records, attributes, origin, self.producers)
         is_transactional = attributes & _TRANSACTIONAL_BIT != 0
-        if producer_id >= 0 and marker is None:
+        if producer_id >= 0 and marker is None and origin is not _COORDINATOR:
             entry = self.producers.entries.get(producer_id)
             if (
                 entry is None
@@ -377,8 +381,16 @@ class LocalLog:
                     return self._answer_duplicate(
                         duplicate.base_offset, duplicate.last_offset, duplicate.timestamp_ms
                     )
+            if (
+                is_transactional
+                and origin is _CLIENT
+                and (entry is None or not entry.has_open_transaction(producer_epoch))
+            ):
+                raise InvalidTransactionState("the batch is not part of an open transaction")
         elif is_transactional and marker is None:
-            raise InvalidRecords("transactional batch without a producer id")
+            if producer_id < 0:
+                raise InvalidRecords("transactional batch without a producer id")
+            self.producers.check_coordinated(producer_id, producer_epoch)
         now_ms = self.clock.now_ms()
         log_append_time_ms = NO_TIMESTAMP
         if config.message_timestamp_type is TimestampType.LOG_APPEND_TIME:
@@ -390,7 +402,7 @@ class LocalLog:
             )
         if (
             not (records_checked or config.stores_as_sent)
-            and origin is _CLIENT
+            and origin is not _COORDINATOR
             and config.needs_records
         ):
             check_records(records, config, now_ms)

