@@ -24,6 +24,7 @@ from strandline.broker.config.sections import (
     SaslConfig,
 )
 from strandline.broker.coordination.model.group_config import GroupConfig
+from strandline.broker.coordination.transactions.config import TransactionConfig
 from strandline.broker.network.config import NetworkConfig
 from strandline.broker.quotas.cold_pace import PaceConfig
 from strandline.broker.quotas.quotas import ConnectionRates, QuotaWindows
@@ -39,6 +40,7 @@ _TOPICS = "Topics"
 _LOG = "Log folders and background work"
 _TIER = "Remote tier"
 _GROUPS = "Consumer groups"
+_TRANSACTIONS = "Transactions"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +64,7 @@ class BrokerConfig:
     partitions: PartitionConfig = section(PartitionConfig, _TOPICS)
 
     groups: GroupConfig = section(GroupConfig, _GROUPS)
+    transactions: TransactionConfig = section(TransactionConfig, _TRANSACTIONS)
 
     logs: LogDirsConfig = section(LogDirsConfig, _LOG)
     cleaner: CleanerConfig = section(CleanerConfig, _LOG)

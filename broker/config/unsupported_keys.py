@@ -50,6 +50,7 @@ _IGNORED_BY_REASON = {
         auto.leader.rebalance.enable leader.imbalance. controlled.shutdown. request.timeout.ms
         replication.quota. unclean.leader.election.interval.ms eligible.leader.replicas.enable
         offsets.topic.replication.factor offsets.commit.
+        transaction.state.log.replication.factor transaction.state.log.min.isr
         remote.log.manager.follower.thread.pool.size follower.fetch.last.tiered.offset.enable
     """,
     "one partition moves at a time": "num.replica.alter.log.dirs.threads",
@@ -66,12 +67,13 @@ _IGNORED_BY_REASON = {
     "the kernel sizes socket buffers": "socket.send.buffer.bytes socket.receive.buffer.bytes",
     "the broker chooses its backlog": "socket.listen.backlog.size",
     "these records are small": "offsets.topic.compression.codec",
-    "the loader chooses its buffer": "offsets.load.buffer.size",
+    "the loader chooses its buffer": """
+        offsets.load.buffer.size transaction.state.log.load.buffer.size
+    """,
+    "Kafka 4.3 has no stable version of two-phase commit": "transaction.two.phase.commit.enable",
     "groups have no such setting here": "group.consumer.",
     "one event loop serves all groups": "group.coordinator.",
-    "there are no transactions and no share or streams groups yet": """
-        group.share. group.streams. share. streams. transaction. transactional.id.expiration.ms
-    """,
+    "there are no share or streams groups yet": "group.share. group.streams. share. streams.",
     "idle producers are looked for every ten minutes": "producer.id.expiration.check.interval.ms",
     "checkpoints are written every 5 seconds": """
         log.flush.offset.checkpoint.interval.ms log.flush.start.offset.checkpoint.interval.ms

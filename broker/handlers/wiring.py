@@ -11,6 +11,8 @@ from concurrent.futures import Executor
 from strandline.broker.cluster.replicas.replica_moves import ReplicaMoves
 from strandline.broker.config.listeners import Listener
 from strandline.broker.coordination.runtime.group_coordinator import GroupCoordinator
+from strandline.broker.coordination.runtime.markers import LocalMarkers
+from strandline.broker.coordination.runtime.transaction_coordinator import TransactionCoordinator
 from strandline.broker.handlers.admin.admin import make_admin_handlers
 from strandline.broker.handlers.admin.topics import TopicHandlers
 from strandline.broker.handlers.auth.sasl import no_authenticate, no_handshake
@@ -19,9 +21,11 @@ from strandline.broker.handlers.fetch.fetch import FetchHandler
 from strandline.broker.handlers.groups.groups import make_group_handlers
 from strandline.broker.handlers.metadata.metadata import MetadataHandlers
 from strandline.broker.handlers.metadata.offsets import OffsetHandlers
-from strandline.broker.handlers.metadata.producer_ids import ProducerIdHandler
 from strandline.broker.handlers.produce.produce import ProduceHandler
 from strandline.broker.handlers.services.services import Services
+from strandline.broker.handlers.transactions.listings import TransactionListingHandlers
+from strandline.broker.handlers.transactions.offset_commits import TransactionalCommitHandler
+from strandline.broker.handlers.transactions.producers import TransactionHandlers
 from strandline.broker.protocol.schema.api import SPECS, ApiKey
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
 
@@ -34,6 +38,8 @@ def make_dispatcher(
     fetch: FetchHandler,
     *,
     groups: GroupCoordinator,
+    transactions: TransactionCoordinator,
+    markers: LocalMarkers,
     log_dirs: LogDirs,
     moves: ReplicaMoves,
     advertised: Callable[[str], Listener],
@@ -43,6 +49,9 @@ def make_dispatcher(
     metadata = MetadataHandlers(services, advertised)
     topics = TopicHandlers(services)
     offsets = OffsetHandlers(services)
+    producers = TransactionHandlers(services, transactions, groups, markers)
+    commits = TransactionalCommitHandler(services, transactions, groups)
+    listings = TransactionListingHandlers(services, transactions)
     handlers: dict[ApiKey, Handler] = {
         ApiKey.METADATA: metadata.metadata,
         ApiKey.DESCRIBE_CLUSTER: metadata.describe_cluster,
@@ -50,10 +59,17 @@ def make_dispatcher(
         ApiKey.CREATE_TOPICS: topics.create_topics,
         ApiKey.DELETE_TOPICS: topics.delete_topics,
         ApiKey.CREATE_PARTITIONS: topics.create_partitions,
-        ApiKey.INIT_PRODUCER_ID: ProducerIdHandler(services).init_producer_id,
         ApiKey.LIST_OFFSETS: offsets.list_offsets,
         ApiKey.OFFSET_FOR_LEADER_EPOCH: offsets.offset_for_leader_epoch,
         ApiKey.DELETE_RECORDS: offsets.delete_records,
+        ApiKey.INIT_PRODUCER_ID: producers.init_producer_id,
+        ApiKey.ADD_PARTITIONS_TO_TXN: producers.add_partitions,
+        ApiKey.ADD_OFFSETS_TO_TXN: producers.add_offsets,
+        ApiKey.TXN_OFFSET_COMMIT: commits.commit,
+        ApiKey.END_TXN: producers.end,
+        ApiKey.WRITE_TXN_MARKERS: producers.write_markers,
+        ApiKey.LIST_TRANSACTIONS: listings.list_transactions,
+        ApiKey.DESCRIBE_TRANSACTIONS: listings.describe_transactions,
         ApiKey.SASL_HANDSHAKE: no_handshake,
         ApiKey.SASL_AUTHENTICATE: no_authenticate,
         **make_group_handlers(services, groups),
@@ -61,4 +77,5 @@ def make_dispatcher(
     }
     served = {spec.key for spec in SPECS.values()}
     assert handlers.keys() == served - _DISPATCHED, handlers.keys() ^ served
-    return Dispatcher(services, ProduceHandler(services), fetch, handlers, decoding=decoding)
+    produce = ProduceHandler(services, transactions)
+    return Dispatcher(services, produce, fetch, handlers, decoding=decoding)

@@ -37,6 +37,8 @@ from strandline.broker.config.listeners import CannotListen, listen_at
 from strandline.broker.config.running_config import RunningConfig
 from strandline.broker.coordination.model.consumer_messages import MemberTimes
 from strandline.broker.coordination.runtime.group_coordinator import GroupCoordinator
+from strandline.broker.coordination.runtime.markers import LocalMarkers
+from strandline.broker.coordination.runtime.transaction_coordinator import TransactionCoordinator
 from strandline.broker.handlers.dispatch.dispatch import Dispatcher
 from strandline.broker.handlers.fetch.fetch import FetchHandler
 from strandline.broker.handlers.fetch.sessions import FetchSessionCache
@@ -125,6 +127,8 @@ class Broker:
         self._replicas: ReplicaManager
         self._metadata: Metadata
         self._groups: GroupCoordinator
+        self._markers: LocalMarkers
+        self._transactions: TransactionCoordinator
         self._cleaner: LogCleaner
         self._moves: ReplicaMoves
         # What runs beside the connections, by name.
@@ -214,6 +218,18 @@ class Broker:
             times_of=self._times_of,
             believed_ms=guard.now_ms,
         )
+        self._markers = LocalMarkers(self._replicas, self._groups, clock)
+        self._transactions = TransactionCoordinator(
+            config.transactions,
+            self._metadata,
+            self._replicas,
+            self._markers,
+            node_id=config.node_id,
+            topic_defaults=self._running.current.topics,
+            clock=clock,
+            reads=self._workers.lookups,
+            believed_ms=guard.now_ms,
+        )
         enforcer = RetentionEnforcer(
             self._retained_logs,
             write_log_starts=self._replicas.checkpoint_log_starts,
@@ -254,6 +270,7 @@ class Broker:
             "flush": upkeep.flush_forever,
             "checkpoint": upkeep.checkpoint_forever,
             "groups": self._groups.run,
+            "transactions": self._transactions.run,
             "retention": delayed(delay_ms, enforcer.run),
             "log folders": upkeep.revive_folders_forever,
             "moves": self._moves.run,
@@ -399,6 +416,8 @@ class Broker:
             services,
             self._fetch,
             groups=self._groups,
+            transactions=self._transactions,
+            markers=self._markers,
             log_dirs=self._log_dirs,
             moves=self._moves,
             advertised=self._running.advertised,

@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 
 from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
+from strandline.broker.protocol.formats.transaction_log import TRANSACTION_TOPIC
 
 # Internal topics belong to the broker: clients may read, but not write, grow or delete them.
-INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC})
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTION_TOPIC})
 
 # Kafka's controllers keep their log under this name. A Kafka that gets this disk later would take
 # a topic's folder of this name for that log.

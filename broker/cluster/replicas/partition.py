@@ -8,7 +8,7 @@ the append.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from typing import Protocol
 
@@ -166,8 +166,14 @@ class Partition:
                 waiter.on_append(info.size_bytes)
         return info
 
-    async def append_prepared(self, preparing: Awaitable[memoryview]) -> AppendInfo:
+    async def append_prepared(
+        self,
+        preparing: Awaitable[memoryview],
+        origin_of: Callable[[memoryview], AppendOrigin] = lambda _: AppendOrigin.CLIENT,
+    ) -> AppendInfo:
         """Appends the batch that `preparing` returns, in the order of the calls.
+
+        `origin_of` is asked right before the append.
 
         Preparations run concurrently, but appends keep the order of the calls, so a producer's
         batches reach the log in the order sent. Raises what `preparing` and `append` raise, and
@@ -182,7 +188,7 @@ class Partition:
                 await result_of(before)
             if self._is_gone:
                 raise PartitionGone(f"{self.topic_partition} was deleted")
-            return self.append(records, records_checked=True)
+            return self.append(records, origin=origin_of(records), records_checked=True)
         finally:
             if self._last_prepared is mine:
                 self._last_prepared = before if before and not before.done() else None

@@ -216,7 +216,12 @@ class Group:
         )
 
     def check_commit(
-        self, *, member_id: str, group_instance_id: str | None, generation: int
+        self,
+        *,
+        member_id: str,
+        group_instance_id: str | None,
+        generation: int,
+        is_transactional: bool = False,
     ) -> ErrorCode:
         """Whether this member may commit offsets now."""
         if self.state is DEAD:
@@ -225,13 +230,14 @@ class Group:
             # A consumer with manual assignment, or an administrator.
             return ErrorCode.NONE
         if generation < 0 and member_id == NO_MEMBER_ID and group_instance_id is None:
-            return ErrorCode.UNKNOWN_MEMBER_ID
+            # A transactional producer need not say for which member it commits.
+            return ErrorCode.NONE if is_transactional else ErrorCode.UNKNOWN_MEMBER_ID
         fault = self._members.identity_fault(member_id, group_instance_id)
         if fault is not ErrorCode.NONE:
             return fault
         if not self._is_generation_of(member_id, generation):
             return ErrorCode.ILLEGAL_GENERATION
-        if self.state is COMPLETING:
+        if self.state is COMPLETING and not is_transactional:
             # The member knows the new generation, but not yet its assignment in it.
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE

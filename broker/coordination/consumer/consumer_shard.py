@@ -27,6 +27,7 @@ from strandline.broker.coordination.consumer.migration import (
 )
 from strandline.broker.coordination.consumer.roster import Draft, Roster
 from strandline.broker.coordination.model.classic_messages import (
+    NO_GENERATION,
     NO_MEMBER_ID,
     CoordinatorFault,
     GroupState,
@@ -313,16 +314,31 @@ class ConsumerGroups:
         epoch, member_id = request.generation, request.member_id
         if epoch < 0 and group.is_empty:
             return ErrorCode.NONE
+        if (
+            request.is_transactional
+            and epoch == NO_GENERATION
+            and not member_id
+            and request.group_instance_id is None
+        ):
+            # A transactional producer need not say for which member it commits.
+            return ErrorCode.NONE
         member = group.roster.subscriptions.get(member_id)
         if member is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
-        if member.classic is None and not request.knows_member_epochs:
+        if (
+            member.classic is None
+            and not request.knows_member_epochs
+            and not request.is_transactional
+        ):
             # Such a request carries a generation; a member of the new protocol never sends it.
             return ErrorCode.UNSUPPORTED_VERSION
         current = group.roster.current_of(member_id)
         if epoch < current.epoch and all(_has_had(current, offset, epoch) for offset in offsets):
             return ErrorCode.NONE
-        return _epoch_code(group.roster, member_id, epoch)
+        code = _epoch_code(group.roster, member_id, epoch)
+        if code is ErrorCode.STALE_MEMBER_EPOCH and request.is_transactional:
+            return ErrorCode.ILLEGAL_GENERATION
+        return code
 
     def check_fetch(
         self, group: ConsumerGroup, *, member_id: str | None, member_epoch: int

@@ -67,6 +67,8 @@ class CommitRequest:
     retention_ms: int = NO_RETENTION
     offsets: tuple[OffsetToCommit, ...]
     missing_group_code: ErrorCode = ErrorCode.ILLEGAL_GENERATION
+    # TxnOffsetCommit: need not name a member, and may come during a rebalance.
+    is_transactional: bool = False
     # Before OffsetCommit v9 `generation` cannot be the epoch of a member of the new protocol.
     knows_member_epochs: bool = True
 

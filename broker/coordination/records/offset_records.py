@@ -83,14 +83,23 @@ class LoadedChunk:
     skipped_count: int
 
 
-def encode_records(records: Sequence[CoordinatorRecord], now_ms: int) -> bytearray:
-    """Encodes these records as one batch, ready to be appended."""
+def encode_records(
+    records: Sequence[CoordinatorRecord],
+    now_ms: int,
+    *,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+) -> bytearray:
+    """Encodes these records as one batch, ready to be appended; with a producer, transactional."""
     return bytearray(
         encode_batch(
             [
                 Record(offset=position, timestamp_ms=now_ms, key=key, value=value)
                 for position, (key, value) in enumerate(map(_encode, records))
-            ]
+            ],
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            transactional=producer_id >= 0,
         )
     )
 

@@ -39,8 +39,7 @@ from strandline.broker.coordination.model.consumer_messages import (
 )
 from strandline.broker.coordination.model.topic_regex import find_topics
 from strandline.broker.coordination.runtime.journal import in_batches, settle, write_members
-from strandline.broker.coordination.runtime.shard import GroupEffects
-from strandline.broker.coordination.runtime.slots import Slot
+from strandline.broker.coordination.runtime.shard import GroupEffects, GroupSlot
 from strandline.broker.protocol.formats.consumer_protocol import CONSUMER_PROTOCOL_TYPE
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.errors import OutOfResources
@@ -62,7 +61,7 @@ class Surroundings(Protocol):
     def arm(self, group: Group | ConsumerGroup) -> None:
         """Arms the timer with the group's next deadline."""
 
-    def carry_out(self, slot: Slot, step: GroupEffects) -> None:
+    def carry_out(self, slot: GroupSlot, step: GroupEffects) -> None:
         """Writes and answers the effects of an event in a classic group."""
 
 
@@ -76,7 +75,7 @@ class ConsumerCoordinator:
 
     # --- the new protocol --------------------------------------------------------------------
 
-    async def heartbeat(self, slot: Slot, request: ConsumerHeartbeat) -> HeartbeatAnswer:
+    async def heartbeat(self, slot: GroupSlot, request: ConsumerHeartbeat) -> HeartbeatAnswer:
         """Handles a heartbeat. Raises CoordinatorFault."""
         now, image = self._surroundings.now(), self._surroundings.image
         group_id = request.group_id
@@ -99,7 +98,7 @@ class ConsumerCoordinator:
     # --- members of the classic protocol -----------------------------------------------------
 
     async def join(
-        self, slot: Slot, group: ConsumerGroup, request: JoinRequest, ticket: Ticket
+        self, slot: GroupSlot, group: ConsumerGroup, request: JoinRequest, ticket: Ticket
     ) -> JoinAnswer:
         """Handles JoinGroup of a classic member. Raises CoordinatorFault."""
         now, image = self._surroundings.now(), self._surroundings.image
@@ -156,7 +155,7 @@ class ConsumerCoordinator:
         return code
 
     async def leave(
-        self, slot: Slot, group: ConsumerGroup, leaving: Sequence[LeavingMember]
+        self, slot: GroupSlot, group: ConsumerGroup, leaving: Sequence[LeavingMember]
     ) -> tuple[LeaveResult, ...]:
         """Handles LeaveGroup. Raises CoordinatorFault."""
         now, image = self._surroundings.now(), self._surroundings.image
@@ -166,7 +165,7 @@ class ConsumerCoordinator:
             await settle(slot)
         return decision.leave
 
-    def clear_empty(self, slot: Slot, group: ConsumerGroup) -> None:
+    def clear_empty(self, slot: GroupSlot, group: ConsumerGroup) -> None:
         """Deletes an empty group to make room for a classic one. Raises CoordinatorFault."""
         assert group.is_empty, group
         now = self._surroundings.now()
@@ -175,7 +174,7 @@ class ConsumerCoordinator:
 
     # --- time --------------------------------------------------------------------------------
 
-    def tick(self, slot: Slot, group: ConsumerGroup) -> None:
+    def tick(self, slot: GroupSlot, group: ConsumerGroup) -> None:
         """Fences members whose deadlines passed."""
         now = self._surroundings.now()
         over = group.due(now)
@@ -195,11 +194,11 @@ class ConsumerCoordinator:
 
     # --- carrying out ------------------------------------------------------------------------
 
-    def _is_current(self, slot: Slot, group: ConsumerGroup) -> bool:
+    def _is_current(self, slot: GroupSlot, group: ConsumerGroup) -> bool:
         return slot.shard.consumers.get(group.group_id) is group
 
     def _carry_out(
-        self, slot: Slot, group_id: str, decision: ConsumerDecision, now: Instant
+        self, slot: GroupSlot, group_id: str, decision: ConsumerDecision, now: Instant
     ) -> None:
         """Writes and replays. Raises CoordinatorFault; then nothing has changed."""
         if not decision.records:
@@ -222,7 +221,9 @@ class ConsumerCoordinator:
 
     # --- regular expressions -----------------------------------------------------------------
 
-    def _search(self, slot: Slot, group: ConsumerGroup, image: MetadataImage, now: Instant) -> None:
+    def _search(
+        self, slot: GroupSlot, group: ConsumerGroup, image: MetadataImage, now: Instant
+    ) -> None:
         regexes = group.begin_search(image, now)
         if not regexes:
             return
@@ -238,7 +239,7 @@ class ConsumerCoordinator:
 
     def _found(
         self,
-        slot: Slot,
+        slot: GroupSlot,
         group: ConsumerGroup,
         image: MetadataImage,
         searching: asyncio.Future[dict[str, frozenset[str]]],

@@ -13,7 +13,7 @@ There is one loop for all timers (`run`), woken by the earliest deadline of all 
 detects deleted topics by comparing images, as each change does before it reads a group, and deletes
 their offsets.
 
-Transactional commits are understood when a log is loaded; no request writes them yet.
+Offsets that a transaction commits are pending in their shard until its marker is written.
 """
 
 from __future__ import annotations
@@ -65,18 +65,25 @@ from strandline.broker.coordination.model.offset_messages import (
     OffsetDeletion,
     OffsetToDelete,
 )
+from strandline.broker.coordination.records.offset_records import LoadedMarker, read_chunk
 from strandline.broker.coordination.runtime.consumer_coordinator import ConsumerCoordinator
 from strandline.broker.coordination.runtime.deadlines import GroupDeadlines
 from strandline.broker.coordination.runtime.group_effects import carry_out
-from strandline.broker.coordination.runtime.journal import in_batches, settle, write_offsets
+from strandline.broker.coordination.runtime.journal import (
+    in_batches,
+    settle,
+    write_offsets,
+    write_pending,
+)
 from strandline.broker.coordination.runtime.offset_expiry import OffsetExpiry
 from strandline.broker.coordination.runtime.parked_requests import ParkedRequests
-from strandline.broker.coordination.runtime.shard import GroupEffects, GroupShard
-from strandline.broker.coordination.runtime.slots import Slot, Slots
+from strandline.broker.coordination.runtime.shard import GroupEffects, GroupShard, GroupSlot
+from strandline.broker.coordination.runtime.slots import Slots, coordinating_partition
+from strandline.broker.coordination.transactions.transaction import ProducerIdentity
 from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.clock import Clock
-from strandline.storage.model import TimestampMs, TopicId
+from strandline.storage.model import TimestampMs, TopicId, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -140,6 +147,7 @@ class GroupCoordinator:
                 retention_ms=config.offsets_retention_ms,
                 consumer_rules=self._consumer_rules,
             ),
+            read_chunk,
             metadata,
             replicas,
             node_id=node_id,
@@ -280,7 +288,7 @@ class GroupCoordinator:
         """Handles the only member request of the new protocol. Raises CoordinatorFault."""
         check_heartbeat(request, self._consumer_rules)
         if request.member_epoch == JOIN_EPOCH:
-            slot: Slot | None = await self._slot_for_writing(request.group_id)
+            slot: GroupSlot | None = await self._slot_for_writing(request.group_id)
         else:
             slot = self._slot_with(request.group_id)
         if slot is None:
@@ -301,6 +309,66 @@ class GroupCoordinator:
             write_offsets(slot, decision.records, now)
             await settle(slot)
         return decision.error_codes
+
+    def offsets_partition_of(self, group_id: str) -> TopicPartition | None:
+        """Returns the partition that holds the group's offsets; None without the topic."""
+        topic = self._slots.topic()
+        if topic is None:
+            return None
+        return TopicPartition(topic.name, coordinating_partition(group_id, topic.partition_count))
+
+    async def ensure_topic(self) -> None:
+        """Creates the topic of the offsets if necessary. Raises CoordinatorFault."""
+        if self._slots.topic() is None:
+            await self._slots.create_topic()
+
+    async def commit_in_transaction(
+        self,
+        group_id: str,
+        request: CommitRequest,
+        producer: ProducerIdentity,
+        confirm: Callable[[TopicPartition], ErrorCode],
+    ) -> tuple[ErrorCode, ...]:
+        """Commits offsets that count once the producer's transaction is committed.
+
+        `confirm` asks the coordinator of the transaction whether the partition of the offsets is
+        part of it. Returns a code for each offset in order. Raises CoordinatorFault.
+        """
+        _check_group_id(group_id)
+        slot = await self._slot_for_writing(group_id)
+        # No turn of the loop lies between this answer and the append: no marker can.
+        code = confirm(slot.partition.topic_partition)
+        if code is not ErrorCode.NONE:
+            raise CoordinatorFault(code)
+        now = self.now()
+        decision = slot.shard.commit(group_id, request, now)
+        group = slot.shard.group(group_id)
+        if group is not None:
+            self.arm(group)
+        if decision.records:
+            write_pending(slot, decision.records, producer, now)
+            await settle(slot)
+        return decision.error_codes
+
+    def ended_transaction(self, partition: TopicPartition, ended: LoadedMarker) -> None:
+        """The marker of a transaction was written to a partition of the offsets."""
+        slot = self._slots.at(partition.partition)
+        if slot is not None and slot.is_loaded:
+            slot.shard.take(ended, self.now())
+
+    def may_end_transaction(self, partition: TopicPartition) -> bool:
+        """Whether a marker may be written to this partition of the offsets.
+
+        Not while it is loaded: a loading shard would miss what is appended behind its end.
+        """
+        self._catch_up()
+        slot = self._slots.at(partition.partition)
+        return slot is not None and slot.is_loaded
+
+    def is_unstable(self, group_id: str, topic: str, partition: int) -> bool:
+        """Whether an open transaction has an offset of this partition."""
+        slot = self._slot_with(group_id)
+        return slot is not None and slot.shard.pending.has(group_id, topic, partition)
 
     def offsets_of(
         self, group_id: str, *, member_id: str | None = None, member_epoch: int = -1
@@ -386,18 +454,18 @@ class GroupCoordinator:
 
     # --- writing -----------------------------------------------------------------------------
 
-    def carry_out(self, slot: Slot, step: GroupEffects) -> None:
+    def carry_out(self, slot: GroupSlot, step: GroupEffects) -> None:
         """Writes records, sends answers, and arms the timer."""
         carry_out(slot, step, answer=self._waiting.answer, now=self.now)
         if step.group is not None:
             self.arm(step.group)
 
-    def _slot_with(self, group_id: str) -> Slot | None:
+    def _slot_with(self, group_id: str) -> GroupSlot | None:
         """Returns the loaded slot of a group, None without the topic. Raises CoordinatorFault."""
         self._catch_up()
         return self._slots.of(group_id)
 
-    async def _slot_for_writing(self, group_id: str) -> Slot:
+    async def _slot_for_writing(self, group_id: str) -> GroupSlot:
         """As `_slot_with`, but creates the topic if necessary."""
         if self._slots.topic() is None:
             await self._slots.create_topic()
@@ -406,7 +474,7 @@ class GroupCoordinator:
             raise CoordinatorFault(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         return slot
 
-    def _begin_sessions(self, slot: Slot) -> None:
+    def _begin_sessions(self, slot: GroupSlot) -> None:
         self._forgetting.note_loaded(slot, self._metadata.image.topics, self.now())
         for step in slot.shard.loaded(self.now()):
             self.carry_out(slot, step)

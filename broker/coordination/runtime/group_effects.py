@@ -21,14 +21,13 @@ from strandline.broker.coordination.model.classic_messages import (
 )
 from strandline.broker.coordination.model.offset_messages import GroupRecord
 from strandline.broker.coordination.runtime.journal import append, log_failed_write, member_code
-from strandline.broker.coordination.runtime.shard import GroupEffects
-from strandline.broker.coordination.runtime.slots import Slot
+from strandline.broker.coordination.runtime.shard import GroupEffects, GroupSlot
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.errors import RecordsRejected, StorageError
 
 
 def carry_out(
-    slot: Slot,
+    slot: GroupSlot,
     step: GroupEffects,
     *,
     answer: Callable[[Sequence[Answer]], None],
@@ -61,7 +60,7 @@ def carry_out(
 
 
 def _undo_creation(
-    slot: Slot, group: Group, effects: Effects, error_code: ErrorCode, now: Instant
+    slot: GroupSlot, group: Group, effects: Effects, error_code: ErrorCode, now: Instant
 ) -> tuple[Sequence[Answer], Sequence[Answer]]:
     """Removes a group whose creation could not be written; its joins are answered with an error."""
     slot.shard.forget(group.group_id)

@@ -6,11 +6,17 @@ import logging
 from collections.abc import Sequence
 
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault, Instant
-from strandline.broker.coordination.model.offset_messages import CoordinatorRecord
-from strandline.broker.coordination.records.offset_records import encode_records
-from strandline.broker.coordination.runtime.slots import Slot
+from strandline.broker.coordination.model.offset_messages import CoordinatorRecord, OffsetRecord
+from strandline.broker.coordination.records.offset_records import (
+    TransactionalRecord,
+    encode_records,
+)
+from strandline.broker.coordination.runtime.shard import GroupSlot
+from strandline.broker.coordination.runtime.slots import S, Slot
+from strandline.broker.coordination.transactions.transaction import ProducerIdentity
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.errors import (
+    InvalidProducerEpoch,
     MessageTooLarge,
     RecordListTooLarge,
     RecordsRejected,
@@ -24,13 +30,13 @@ from strandline.storage.local.log.log import AppendOrigin
 TOMBSTONES_PER_BATCH_MAX = 500
 
 
-def append(slot: Slot, records: Sequence[CoordinatorRecord], now: Instant) -> None:
+def append(slot: GroupSlot, records: Sequence[CoordinatorRecord], now: Instant) -> None:
     """Appends one batch. Raises RecordsRejected, StorageError."""
     batch = encode_records(records, now.wall_ms)
     slot.partition.append(memoryview(batch), origin=AppendOrigin.COORDINATOR)
 
 
-def write_offsets(slot: Slot, records: Sequence[CoordinatorRecord], now: Instant) -> None:
+def write_offsets(slot: GroupSlot, records: Sequence[CoordinatorRecord], now: Instant) -> None:
     """Appends and replays. Raises CoordinatorFault with the code for a committing client."""
     try:
         append(slot, records, now)
@@ -42,7 +48,30 @@ def write_offsets(slot: Slot, records: Sequence[CoordinatorRecord], now: Instant
     replay(slot, records, now)
 
 
-def write_members(slot: Slot, records: Sequence[CoordinatorRecord], now: Instant) -> None:
+def write_pending(
+    slot: GroupSlot, records: Sequence[OffsetRecord], producer: ProducerIdentity, now: Instant
+) -> None:
+    """Appends offsets that count once the producer's transaction is committed.
+
+    Raises CoordinatorFault with the code for the producer.
+    """
+    batch = encode_records(
+        records, now.wall_ms, producer_id=producer.producer_id, producer_epoch=producer.epoch
+    )
+    try:
+        slot.partition.append(memoryview(batch), origin=AppendOrigin.COORDINATOR)
+    except (MessageTooLarge, RecordListTooLarge) as error:
+        raise CoordinatorFault(ErrorCode.INVALID_COMMIT_OFFSET_SIZE) from error
+    except InvalidProducerEpoch as error:
+        raise CoordinatorFault(ErrorCode.INVALID_PRODUCER_EPOCH) from error
+    except (RecordsRejected, StorageError) as error:
+        log_failed_write(slot, error)
+        raise CoordinatorFault(ErrorCode.NOT_COORDINATOR) from error
+    for record in records:
+        slot.shard.take(TransactionalRecord(producer.producer_id, record), now)
+
+
+def write_members(slot: GroupSlot, records: Sequence[CoordinatorRecord], now: Instant) -> None:
     """Appends and replays. Raises CoordinatorFault with the code for a member."""
     try:
         append(slot, records, now)
@@ -52,7 +81,7 @@ def write_members(slot: Slot, records: Sequence[CoordinatorRecord], now: Instant
     replay(slot, records, now)
 
 
-def replay(slot: Slot, records: Sequence[CoordinatorRecord], now: Instant) -> None:
+def replay(slot: GroupSlot, records: Sequence[CoordinatorRecord], now: Instant) -> None:
     """Applies written records, in their order, to the state of their slot."""
     for record in records:
         slot.shard.replay(record, now)
@@ -65,7 +94,7 @@ def member_code(error: StrandlineError) -> ErrorCode:
     return ErrorCode.NOT_COORDINATOR
 
 
-def log_failed_write(slot: Slot, error: StrandlineError) -> None:
+def log_failed_write(slot: Slot[S], error: StrandlineError) -> None:
     """Logs it once a minute: refused clients retry at once."""
     where = slot.partition.topic_partition
     slot.quiet_log.say(
@@ -76,7 +105,7 @@ def log_failed_write(slot: Slot, error: StrandlineError) -> None:
     )
 
 
-async def settle(slot: Slot) -> None:
+async def settle(slot: Slot[S]) -> None:
     """Returns when the written records may be answered. Raises CoordinatorFault."""
     if slot.partition.must_flush:
         try:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Container, Sequence
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault, Instant
 from strandline.broker.coordination.model.offset_messages import CoordinatorRecord
 from strandline.broker.coordination.runtime.journal import in_batches, write_offsets
-from strandline.broker.coordination.runtime.slots import Slot, Slots
+from strandline.broker.coordination.runtime.shard import GroupSlot, GroupSlots
 from strandline.storage.model import TimestampMs
 
 log = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ class OffsetExpiry:
 
     def __init__(
         self,
-        slots: Slots,
+        slots: GroupSlots,
         *,
         interval_ms: int,
         now: Instant,
@@ -77,7 +77,7 @@ class OffsetExpiry:
             self._made_while_loading |= made
         self._made_while_loading = {name for name in self._made_while_loading if name in topics}
 
-    def note_loaded(self, slot: Slot, topics: Container[str], now: Instant) -> None:
+    def note_loaded(self, slot: GroupSlot, topics: Container[str], now: Instant) -> None:
         """Deletes offsets of topics deleted meanwhile; `topics` are the existing ones.
 
         Every commit in that log precedes the deletion of its topic: a partition that is not loaded
@@ -92,7 +92,7 @@ class OffsetExpiry:
             self._made_while_loading.clear()
 
 
-def _write_tombstones(slot: Slot, records: Sequence[CoordinatorRecord], now: Instant) -> None:
+def _write_tombstones(slot: GroupSlot, records: Sequence[CoordinatorRecord], now: Instant) -> None:
     try:
         for batch in in_batches(records):
             write_offsets(slot, batch, now)
@@ -102,5 +102,5 @@ def _write_tombstones(slot: Slot, records: Sequence[CoordinatorRecord], now: Ins
         )
 
 
-def _fields(slot: Slot, **more: object) -> dict[str, object]:
+def _fields(slot: GroupSlot, **more: object) -> dict[str, object]:
     return {"partition": str(slot.partition.topic_partition), **more}

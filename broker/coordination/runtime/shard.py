@@ -14,8 +14,9 @@ one of its offsets does, and is restored by replaying those.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from strandline.broker.coordination.classic.group import Group
 from strandline.broker.coordination.consumer.consumer_group import ConsumerGroup
@@ -49,6 +50,14 @@ from strandline.broker.coordination.model.offset_messages import (
     OffsetToCommit,
     OffsetToDelete,
 )
+from strandline.broker.coordination.model.pending_offsets import PendingOffsets
+from strandline.broker.coordination.records.offset_records import (
+    LoadedMarker,
+    LoadedRecord,
+    TransactionalRecord,
+    TransactionEnd,
+)
+from strandline.broker.coordination.runtime.slots import Slot, Slots
 from strandline.broker.protocol.formats.offsets_topic import NO_TIMESTAMP, OffsetCommitValue
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.config.log_config import LONG_MAX
@@ -79,6 +88,8 @@ class GroupShard:
         self._make_id = make_id
         self._offset_metadata_length_max = offset_metadata_length_max
         self._retention_ms = retention_ms
+        # Offsets committed in open transactions.
+        self.pending = PendingOffsets()
         self._groups: dict[str, Group] = {}
         self._offsets: dict[str, GroupOffsets] = {}
 
@@ -108,11 +119,28 @@ class GroupShard:
         """Returns the group's offsets; None if it has none or does not exist."""
         return self._offsets.get(group_id)
 
+    def counts(self) -> Mapping[str, int]:
+        return {"groups": self.group_count, "offsets": self.offset_count}
+
     # --- replaying ---------------------------------------------------------------------------
+
+    def take(self, record: LoadedRecord, now: Instant) -> None:
+        """Applies one record of the log; those of a transaction when it is committed."""
+        if isinstance(record, TransactionalRecord):
+            if isinstance(record.record, OffsetRecord):
+                self.pending.add(record.producer_id, record.record)
+        elif isinstance(record, LoadedMarker):
+            ended = self.pending.end(record.producer_id)
+            if record.end is TransactionEnd.COMMIT:
+                for kept in ended:
+                    self._replay_offset(kept, now)
+        else:
+            self.replay(record, now)
 
     def replay(self, record: CoordinatorRecord, now: Instant) -> None:
         """Applies one record of the log."""
         if isinstance(record, OffsetRecord):
+            self.pending.overtake(record)
             self._replay_offset(record, now)
         elif isinstance(record, ConsumerRecord):
             if not is_tombstone(record):
@@ -155,6 +183,7 @@ class GroupShard:
     def unload(self, error_code: ErrorCode, now: Instant) -> list[GroupEffects]:
         """This broker stops coordinating these groups."""
         groups, self._groups, self._offsets = self._groups, {}, {}
+        self.pending = PendingOffsets()
         self.consumers.clear()
         return [
             GroupEffects(group=group, effects=group.unload(error_code, now))
@@ -214,6 +243,7 @@ class GroupShard:
                 member_id=request.member_id,
                 group_instance_id=request.group_instance_id,
                 generation=request.generation,
+                is_transactional=request.is_transactional,
             )
         return ErrorCode.NONE if request.generation < 0 else request.missing_group_code
 
@@ -259,7 +289,10 @@ class GroupShard:
                 codes.append(ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC)
                 continue
             codes.append(ErrorCode.NONE)
-            if offsets is not None and offsets.get(entry.topic, entry.partition) is not None:
+            is_pending = self.pending.has(group_id, entry.topic, entry.partition)
+            if is_pending or (
+                offsets is not None and offsets.get(entry.topic, entry.partition) is not None
+            ):
                 records.append(OffsetRecord(group_id, entry.topic, entry.partition, None))
         return OffsetDeletion(records=tuple(records), error_codes=tuple(codes))
 
@@ -281,18 +314,23 @@ class GroupShard:
     def _tombstones(self, group_id: str) -> Iterator[OffsetRecord]:
         for topic, partition, _ in self._offsets.get(group_id, ()):
             yield OffsetRecord(group_id, topic, partition, None)
+        yield from self.pending.tombstones(lambda record: record.group_id == group_id)
 
     def committed_topics(self) -> set[str]:
         """Returns the topics that any group has an offset of."""
-        return {topic for offsets in self._offsets.values() for topic in offsets.topics}
+        committed = {topic for offsets in self._offsets.values() for topic in offsets.topics}
+        return committed | self.pending.topics()
 
     def topic_tombstones(self, topics: Set[str]) -> list[CoordinatorRecord]:
         """Returns tombstones of the offsets of deleted topics."""
         return [
-            OffsetRecord(group_id, topic, partition, None)
-            for group_id, offsets in self._offsets.items()
-            for topic in topics & offsets.topics.keys()
-            for partition in offsets.topics[topic]
+            *(
+                OffsetRecord(group_id, topic, partition, None)
+                for group_id, offsets in self._offsets.items()
+                for topic in topics & offsets.topics.keys()
+                for partition in offsets.topics[topic]
+            ),
+            *self.pending.tombstones(lambda record: record.topic in topics),
         ]
 
     def expire(self, now: Instant) -> list[CoordinatorRecord]:
@@ -309,9 +347,11 @@ class GroupShard:
             records += (
                 OffsetRecord(group_id, entry.topic, entry.partition, None)
                 for entry in expiry.offsets
+                if not self.pending.has(group_id, entry.topic, entry.partition)
             )
             if (
                 expiry.leaves_nothing
+                and not self.pending.has_group(group_id)
                 and group.state is GroupState.EMPTY
                 and not (isinstance(group, Group) and group.has_pending_members)
             ):
@@ -334,3 +374,7 @@ def _commit_record(
             expires_ms=expires_ms,
         ),
     )
+
+
+GroupSlot: TypeAlias = Slot[GroupShard]
+GroupSlots: TypeAlias = Slots[GroupShard]

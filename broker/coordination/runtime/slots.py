@@ -1,23 +1,23 @@
-"""The partitions of `__consumer_offsets` that this broker leads, and their replayed state.
+"""The partitions of a coordinator's topic that this broker leads, and their replayed state.
 
-    no topic          there are no groups; the first join or commit creates it
+    no topic          there is no state; the first request that has some creates it
     a slot, loading   COORDINATOR_LOAD_IN_PROGRESS until `load` has replayed its log
     a slot, loaded    served
 
-A group's slot is the partition (Java's String.hashCode of its id, without its sign bit) mod
-partition count, as in every Kafka broker. An empty log counts as loaded, so a new topic is served
-at once.
+`partition_of` gives the slot of an id: of a group, or of a transactional id. An empty log counts
+as loaded, so a new topic is served at once.
 
-The topic is compacted: it keeps the latest record of each group and committed offset, so loading
-reads little more than the live state.
+The topics (`__consumer_offsets`, `__transaction_state`) are compacted: they keep the latest record
+of each key, so loading reads little more than the live state.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
+from typing import Any, Generic, Protocol, TypeVar
 
 from strandline.broker.cluster.metadata import controller
 from strandline.broker.cluster.metadata.controller_messages import NewTopic, TopicDefaults
@@ -26,19 +26,12 @@ from strandline.broker.cluster.metadata.metadata import Metadata
 from strandline.broker.cluster.replicas.partition import Partition
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault, Instant
-from strandline.broker.coordination.model.offset_messages import CoordinatorRecord
-from strandline.broker.coordination.records.offset_records import (
-    LoadedMarker,
-    LoadedRecord,
-    TransactionalRecord,
-    TransactionEnd,
-    read_chunk,
-)
-from strandline.broker.coordination.runtime.shard import GroupShard
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.clock import Clock
 from strandline.storage.errors import RecordsRejected, StorageError
+from strandline.storage.model import Offset
 from strandline.storage.quiet_log import QuietLog
+from strandline.storage.tiering.log.unified_log import UnifiedLog
 
 log = logging.getLogger(__name__)
 
@@ -47,8 +40,15 @@ LOAD_RETRY_S = 30.0
 
 
 def coordinating_partition(group_id: str, partition_count: int) -> int:
-    """Returns the partition that holds the records of this group."""
+    """Returns the partition of a group: Java's String.hashCode of its id, without its sign bit."""
     return (java_hash(group_id) & 0x7FFFFFFF) % partition_count
+
+
+def kafka_partition(transactional_id: str, partition_count: int) -> int:
+    """Returns the partition that holds the record of this transactional id, as in Kafka."""
+    hashed = java_hash(transactional_id)
+    # The absolute value of a signed number, and 0 for the lowest, which has none.
+    return min(hashed, 0x100000000 - hashed) % 0x80000000 % partition_count
 
 
 def java_hash(text: str) -> int:
@@ -60,13 +60,38 @@ def java_hash(text: str) -> int:
     return result
 
 
-class Slot:
+class Shard(Protocol):
+    """The state replayed from one partition."""
+
+    def take(self, record: Any, now: Instant) -> None:
+        """Applies one record of the log, of the kind that the topic has."""
+
+    def counts(self) -> Mapping[str, int]:
+        """What it holds, for the log."""
+
+
+class Chunk(Protocol):
+    """A run of the log, decoded; the next one begins at `next_offset`."""
+
+    @property
+    def records(self) -> Sequence[Any]: ...
+
+    @property
+    def next_offset(self) -> Offset: ...
+
+
+S = TypeVar("S", bound=Shard)
+# Reads a chunk from an offset on, before an end. Blocks. Raises RecordsRejected, StorageError.
+ReadChunk = Callable[[UnifiedLog, Offset, Offset], Chunk]
+
+
+class Slot(Generic[S]):
     """One partition of the topic, and the state replayed from it."""
 
     __slots__ = ("is_loaded", "partition", "quiet_log", "retry_s", "shard")
 
     def __init__(
-        self, partition: Partition, shard: GroupShard, *, is_loaded: bool, quiet_log: QuietLog
+        self, partition: Partition, shard: S, *, is_loaded: bool, quiet_log: QuietLog
     ) -> None:
         """`quiet_log` logs failed writes."""
         self.partition = partition
@@ -79,13 +104,14 @@ class Slot:
         return f"<Slot {self.partition.topic_partition} loaded={self.is_loaded} {self.shard!r}>"
 
 
-class Slots:
+class Slots(Generic[S]):
     """The slots of this broker. Used on the event loop only."""
 
     def __init__(
         self,
         topic: NewTopic,
-        new_shard: Callable[[], GroupShard],
+        new_shard: Callable[[], S],
+        read_chunk: ReadChunk,
         metadata: Metadata,
         replicas: ReplicaManager,
         *,
@@ -94,10 +120,19 @@ class Slots:
         clock: Clock,
         reads: Executor,
         on_found: Callable[[], None],
+        partition_of: Callable[[str, int], int] = coordinating_partition,
+        content: str = "groups",
     ) -> None:
-        """`reads` runs the blocking part of loading; `on_found` is called when there is any."""
+        """`reads` runs the blocking part of loading; `on_found` is called when there is any.
+
+        `partition_of` gives the partition of an id by the partition count; `content` names the
+        state in log messages.
+        """
         self._topic = topic
         self._new_shard = new_shard
+        self._read_chunk = read_chunk
+        self._partition_of = partition_of
+        self._content = content
         self._metadata = metadata
         self._replicas = replicas
         self._node_id = node_id
@@ -105,7 +140,7 @@ class Slots:
         self._clock = clock
         self._reads = reads
         self._on_found = on_found
-        self._slots: dict[int, Slot] = {}
+        self._slots: dict[int, Slot[S]] = {}
         self._quiet_log = QuietLog(log, clock)
 
     # --- finding -----------------------------------------------------------------------------
@@ -113,11 +148,11 @@ class Slots:
     def topic(self) -> TopicImage | None:
         return self._metadata.image.topics.get(self._topic.name)
 
-    def present(self) -> list[Slot]:
+    def present(self) -> list[Slot[S]]:
         """Returns the existing slots, loaded or not."""
         return list(self._slots.values())
 
-    def all(self) -> list[Slot]:
+    def all(self) -> list[Slot[S]]:
         """Returns the slots of all partitions."""
         topic = self.topic()
         if topic is None:
@@ -125,24 +160,31 @@ class Slots:
         slots = (self._slot(index) for index in range(topic.partition_count))
         return [slot for slot in slots if slot is not None]
 
-    def of(self, group_id: str) -> Slot | None:
-        """Returns the loaded slot of a group, None without the topic. Raises CoordinatorFault."""
+    def of(self, name: str) -> Slot[S] | None:
+        """Returns the loaded slot of an id, None without the topic. Raises CoordinatorFault."""
         topic = self.topic()
         if topic is None:
             return None
-        slot = self._slot(coordinating_partition(group_id, topic.partition_count))
+        slot = self._slot(self._partition_of(name, topic.partition_count))
         if slot is None:
             raise CoordinatorFault(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if not slot.is_loaded:
             raise CoordinatorFault(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return slot
 
-    def drop(self) -> list[Slot]:
+    def at(self, index: int) -> Slot[S] | None:
+        """Returns the slot of a partition, loaded or not; None if it is not on this broker."""
+        topic = self.topic()
+        if topic is None or not 0 <= index < topic.partition_count:
+            return None
+        return self._slot(index)
+
+    def drop(self) -> list[Slot[S]]:
         """Drops all slots: the topic has been replaced."""
         slots, self._slots = self._slots, {}
         return list(slots.values())
 
-    def _slot(self, index: int) -> Slot | None:
+    def _slot(self, index: int) -> Slot[S] | None:
         slot = self._slots.get(index)
         if slot is not None:
             return slot
@@ -179,33 +221,34 @@ class Slots:
             raise CoordinatorFault(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     def _say_not_created(self, reason: str | None) -> None:
-        """Logs once: every join and commit retries the creation."""
+        """Logs once: every request that needs the topic retries the creation."""
         self._quiet_log.say(
             logging.WARNING,
-            "offsets topic not created",
+            f"topic of the {self._content} not created",
             self._topic.name,
             {"error": reason},
         )
 
     # --- loading -----------------------------------------------------------------------------
 
-    def next_to_load(self) -> Slot | None:
+    def next_to_load(self) -> Slot[S] | None:
         """Returns a slot whose log is to be replayed now, None if there is none."""
         now_s = self._clock.monotonic_s()
         return next((s for s in self.all() if not s.is_loaded and s.retry_s <= now_s), None)
 
     async def load(
-        self, slot: Slot, now: Callable[[], Instant], on_loaded: Callable[[Slot], None]
+        self, slot: Slot[S], now: Callable[[], Instant], on_loaded: Callable[[Slot[S]], None]
     ) -> None:
         """Replays the log of one slot; `on_loaded` may serve it from then on."""
         try:
             await self._load_slot(slot, now, on_loaded)
         except (RecordsRejected, StorageError) as error:
-            # Its groups stay unavailable: losing their offsets would be worse.
+            # Its state stays unavailable: losing it would be worse.
             slot.retry_s = self._clock.monotonic_s() + LOAD_RETRY_S
             slot.shard = self._new_shard()
             log.error(
-                "groups not loaded",
+                "%s not loaded",
+                self._content,
                 extra={
                     "fields": {
                         "partition": str(slot.partition.topic_partition),
@@ -216,53 +259,33 @@ class Slots:
             )
 
     async def _load_slot(
-        self, slot: Slot, now: Callable[[], Instant], on_loaded: Callable[[Slot], None]
+        self, slot: Slot[S], now: Callable[[], Instant], on_loaded: Callable[[Slot[S]], None]
     ) -> None:
         """Replays the log of one partition. Raises RecordsRejected, StorageError."""
         began_s = self._clock.monotonic_s()
         unified_log = slot.partition.log
         offset, end_offset = unified_log.log_start_offset, slot.partition.high_watermark
         loop = asyncio.get_running_loop()
-        replay = _Replay(slot.shard)
         while offset < end_offset:
             chunk = await loop.run_in_executor(
-                self._reads, read_chunk, unified_log, offset, end_offset
+                self._reads, self._read_chunk, unified_log, offset, end_offset
             )
             moment = now()
             for record in chunk.records:
-                replay.take(record, moment)
+                slot.shard.take(record, moment)
             offset = chunk.next_offset
         if self._slots.get(slot.partition.topic_partition.partition) is not slot:
             return
         slot.is_loaded = True
         on_loaded(slot)
         log.info(
-            "groups loaded",
+            "%s loaded",
+            self._content,
             extra={
                 "fields": {
                     "partition": str(slot.partition.topic_partition),
-                    "groups": slot.shard.group_count,
-                    "offsets": slot.shard.offset_count,
+                    **slot.shard.counts(),
                     "ms": int((self._clock.monotonic_s() - began_s) * 1000),
                 }
             },
         )
-
-
-class _Replay:
-    """Applies records in log order; those of a transaction when it is committed."""
-
-    def __init__(self, shard: GroupShard) -> None:
-        self._shard = shard
-        self._open: dict[int, list[CoordinatorRecord]] = {}
-
-    def take(self, record: LoadedRecord, now: Instant) -> None:
-        if isinstance(record, TransactionalRecord):
-            self._open.setdefault(record.producer_id, []).append(record.record)
-        elif isinstance(record, LoadedMarker):
-            ended = self._open.pop(record.producer_id, [])
-            if record.end is TransactionEnd.COMMIT:
-                for kept in ended:
-                    self._shard.replay(kept, now)
-        else:
-            self._shard.replay(record, now)

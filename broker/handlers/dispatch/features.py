@@ -11,6 +11,7 @@ INVALID_UPDATE_VERSION and the reason.
 metadata.version  25 (4.0-IV3): a KRaft cluster with topic ids; tools look here for what they may
                   ask
 group.version      1, where the group protocol of KIP-848 is served
+transaction.version  2, where each transaction has an epoch of its own (KIP-890)
 
 A single broker is the whole cluster. It cannot be unregistered while it runs, and no other broker
 is registered.
@@ -53,6 +54,7 @@ class Feature:
 FEATURES: Sequence[Feature] = (
     Feature(name="metadata.version", lowest=7, level=25),
     Feature(name="group.version", lowest=0, level=1),
+    Feature(name="transaction.version", lowest=0, level=2),
 )
 
 

@@ -11,7 +11,8 @@ OffsetDelete  0
 Commits to unknown partitions are refused; but committed offsets of a deleted topic are returned
 until they are removed. Versions by id leave such topics out, as Kafka does.
 
-`require_stable` changes nothing yet: an offset is pending only while a transaction is open.
+With `require_stable` a partition whose offset an open transaction commits is answered
+UNSTABLE_OFFSET_COMMIT (KIP-447).
 """
 
 from __future__ import annotations
@@ -156,7 +157,10 @@ class GroupOffsetHandlers:
             )
             by_id = context.api_version >= FIRST_FETCH_BY_TOPIC_ID
             return OffsetFetchResponse(
-                groups=[self._fetch_group(group, by_id=by_id) for group in request.groups]
+                groups=[
+                    self._fetch_group(group, by_id=by_id, is_stable_only=request.require_stable)
+                    for group in request.groups
+                ]
             )
         refuse_partition_flood(topic.partition_indexes for topic in request.topics or ())
         return self._fetch_one(request, context.api_version)
@@ -185,10 +189,28 @@ class GroupOffsetHandlers:
                 if version < FIRST_FETCH_WITH_NOTHING_COMMITTED:
                     found = [_with_error_if_missing(entry) for entry in found]
                 topics.append(OffsetFetchResponseTopic(name=topic.name, partitions=found))
+        if request.require_stable:
+            topics = [self._stable(request.group_id, topic.name, topic) for topic in topics]
         return OffsetFetchResponse(topics=topics)
 
+    def _stable(
+        self, group_id: str, name: str, found: OffsetFetchResponseTopic
+    ) -> OffsetFetchResponseTopic:
+        """Replaces offsets that an open transaction may change."""
+        return found.replaced(
+            partitions=[
+                OffsetFetchResponsePartition(
+                    partition_index=one.partition_index,
+                    error_code=ErrorCode.UNSTABLE_OFFSET_COMMIT,
+                )
+                if self._coordinator.is_unstable(group_id, name, one.partition_index)
+                else one
+                for one in found.partitions
+            ]
+        )
+
     def _fetch_group(
-        self, group: OffsetFetchRequestGroup, *, by_id: bool
+        self, group: OffsetFetchRequestGroup, *, by_id: bool, is_stable_only: bool
     ) -> OffsetFetchResponseGroup:
         try:
             offsets = (
@@ -204,7 +226,13 @@ class GroupOffsetHandlers:
             if group.topics is None
             else _fetch_named(group, offsets, self._metadata.image, by_id=by_id)
         )
+        if is_stable_only:
+            topics = [self._stable(group.group_id, self._name_of(one), one) for one in topics]
         return OffsetFetchResponseGroup(group_id=group.group_id, topics=topics)
+
+    def _name_of(self, topic: OffsetFetchResponseTopic) -> str:
+        known = self._metadata.image.topics_by_id.get(topic.topic_id)
+        return topic.name if known is None else known.name
 
     # --- OffsetDelete ------------------------------------------------------------------------
 

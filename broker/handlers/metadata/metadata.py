@@ -58,7 +58,6 @@ ENDPOINT_BROKERS = 1
 ENDPOINT_CONTROLLERS = 2
 COORDINATOR_GROUP = 0
 COORDINATOR_TRANSACTION = 1
-FIRST_FLEXIBLE_FIND_COORDINATOR = 3
 FIRST_BATCHED_FIND_COORDINATOR = 4
 FIRST_VERSION_BY_TOPIC_ID = 12
 # Enough to recognise their owner.
@@ -212,7 +211,7 @@ class MetadataHandlers:
     def find_coordinator(
         self, request: FindCoordinatorRequest, context: RequestContext
     ) -> FindCoordinatorResponse:
-        """This broker coordinates all groups, but no transactions and share groups yet."""
+        """This broker coordinates all groups and transactions, but no share groups."""
         batched = context.api_version >= FIRST_BATCHED_FIND_COORDINATOR
         keys = request.coordinator_keys if batched else (request.key,)
         refuse_flood(len(keys))
@@ -229,22 +228,12 @@ class MetadataHandlers:
         )
 
     def _coordinator(self, key: str, key_type: int, context: RequestContext) -> Coordinator:
-        if key_type == COORDINATOR_GROUP:
+        if key_type in (COORDINATOR_GROUP, COORDINATOR_TRANSACTION):
             # The empty group id too: consumers without a group.id used to commit under it.
             address = self._advertised(context.listener)
             return Coordinator(
                 key=key, node_id=self._config.node_id, host=address.host, port=address.port
             )
-        if key_type == COORDINATOR_TRANSACTION:
-            # A retriable code would make clients retry for ever. librdkafka, which speaks no
-            # version from 3 on, does so after any code but that of a refused id; Java reports every
-            # code, and shows its user the message after any but that one.
-            code = (
-                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-                if context.api_version < FIRST_FLEXIBLE_FIND_COORDINATOR
-                else ErrorCode.INVALID_REQUEST
-            )
-            return _no_coordinator(key, code, "transactions are not served by this version")
         return _no_coordinator(
             key, ErrorCode.INVALID_REQUEST, f"coordinator type {key_type} is not served"
         )

@@ -39,6 +39,8 @@ from functools import partial
 from typing import NamedTuple
 
 from strandline.broker.cluster.replicas.partition import Partition
+from strandline.broker.coordination.runtime.transaction_coordinator import TransactionCoordinator
+from strandline.broker.handlers.produce.confirmed_partitions import origin_of
 from strandline.broker.handlers.produce.deferred_answers import (
     Later,
     PendingFlush,
@@ -73,7 +75,7 @@ from strandline.storage.errors import (
     RecordsRejected,
     StorageError,
 )
-from strandline.storage.local.log.log import AppendInfo
+from strandline.storage.local.log.log import AppendInfo, AppendOrigin
 from strandline.storage.local.log.preparation import needs_preparation, prepare, prepare_old
 from strandline.storage.quiet_log import QuietLog
 from strandline.storage.records.batch.max_timestamp import says_too_early
@@ -100,7 +102,8 @@ class _Asked(NamedTuple):
 class ProduceHandler:
     """The Produce handler; stateless except for its services."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, transactions: TransactionCoordinator) -> None:
+        self._transactions = transactions
         self._targets = ProduceTargets(services.replicas)
         self._find = self._targets.find
         self._clock = services.clock
@@ -269,7 +272,10 @@ class ProduceHandler:
         assert wanted.records is not None
         try:
             self._check(wanted.records, partition, asked)
-            return partition.append(wanted.records)
+            if request.transactional_id is None:
+                return partition.append(wanted.records)
+            origin = self._origin_of(request, partition, asked, wanted.records)
+            return partition.append(wanted.records, origin=origin)
         except (RecordsRejected, StorageError) as error:
             return self._failed(wanted.index, partition, error)
 
@@ -279,6 +285,22 @@ class ProduceHandler:
             refuse_zstd(records)
         if asked.new_peer:
             self._first_batches.look(asked.new_peer, records, partition.log.local.config)
+
+    def _origin_of(
+        self,
+        request: ProduceRequest,
+        partition: Partition,
+        asked: _Asked,
+        records: memoryview,
+    ) -> AppendOrigin:
+        """Raises RecordsRejected for a batch that is no part of its producer's transaction."""
+        return origin_of(
+            records,
+            partition,
+            request.transactional_id,
+            self._transactions,
+            asked.header.api_version,
+        )
 
     # --- through a worker thread -------------------------------------------------------------
 
@@ -335,7 +357,8 @@ class ProduceHandler:
                         partition.log.config,
                         now_ms=self._clock.now_ms(),
                     ),
-                )
+                ),
+                partial(self._origin_of, request, partition, asked),
             )
         except (RecordsRejected, StorageError) as error:
             return self._failed(wanted.index, partition, error)

@@ -78,9 +78,6 @@ def _refusal_code(request: ProduceRequest, partition: Partition) -> ErrorCode | 
         return ErrorCode.INVALID_REQUIRED_ACKS
     if partition.is_internal:
         return ErrorCode.INVALID_TOPIC_EXCEPTION
-    if request.transactional_id is not None:
-        # InitProducerId refuses transactional ids, so only a faulty client sends one here.
-        return ErrorCode.INVALID_TXN_STATE
     return None
 
 

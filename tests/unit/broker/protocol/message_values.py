@@ -75,6 +75,7 @@ DROPPED_BELOW = {
     ApiKey.DESCRIBE_CONFIGS: 1,
     ApiKey.ALTER_REPLICA_LOG_DIRS: 1,
     ApiKey.DESCRIBE_LOG_DIRS: 1,
+    ApiKey.WRITE_TXN_MARKERS: 1,
 }
 
 
@@ -132,8 +133,15 @@ def is_own(field: Field) -> bool:
 def _field(rng: random.Random, field: Field, version: int, flexible: bool) -> object:
     if field.name.endswith("error_code"):
         return rng.choice(_CODES)
-    if field.name in ("log_append_time_ms", "retention_time_ms", "session_lifetime_ms"):
+    if field.name in (
+        "log_append_time_ms",
+        "retention_time_ms",
+        "session_lifetime_ms",
+    ):
         return rng.choice([-1, rng.randrange(2**40)])
+    if field.name == "transaction_start_time_ms":
+        # kio does not know that there may be none.
+        return rng.randrange(2**40)
     if field.tag is not None and (is_own(field) or rng.random() < 0.5):
         return field.default
     if field.is_nullable(version) and rng.random() < 0.3:

@@ -1,0 +1,91 @@
+"""Offsets that were committed in transactions which are still open.
+
+add         a commit in a transaction: nobody reads it yet, and its partition is unstable
+overtake    a commit outside of it, or a tombstone: the later record wins, whatever the
+            transaction comes to
+end         the marker: the caller applies the records of a committed transaction
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, TypeVar
+
+from strandline.broker.coordination.model.offset_messages import OffsetRecord
+
+_Counted = TypeVar("_Counted")
+
+
+class _Place(NamedTuple):
+    group_id: str
+    topic: str
+    partition: int
+
+
+class PendingOffsets:
+    """The pending offsets of one partition of `__consumer_offsets`, by producer."""
+
+    def __init__(self) -> None:
+        # None: a later record outside of the transaction has overtaken the pending one.
+        self._open: dict[int, dict[_Place, OffsetRecord | None]] = {}
+        # In how many transactions a partition is, and how many such partitions a group has.
+        self._places: Counter[_Place] = Counter()
+        self._groups: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __repr__(self) -> str:
+        return f"<PendingOffsets {len(self)} of {len(self._open)} producers>"
+
+    def has(self, group_id: str, topic: str, partition: int) -> bool:
+        """Whether an open transaction has an offset of this partition."""
+        return (group_id, topic, partition) in self._places
+
+    def has_group(self, group_id: str) -> bool:
+        return group_id in self._groups
+
+    def topics(self) -> set[str]:
+        return {place.topic for place in self._places}
+
+    def add(self, producer_id: int, record: OffsetRecord) -> None:
+        place = _place_of(record)
+        offsets = self._open.setdefault(producer_id, {})
+        if place not in offsets:
+            self._places[place] += 1
+            self._groups[place.group_id] += 1
+        offsets[place] = record
+
+    def overtake(self, record: OffsetRecord) -> None:
+        """Notes a record that was written outside of any transaction."""
+        place = _place_of(record)
+        if place in self._places:
+            for offsets in self._open.values():
+                if place in offsets:
+                    offsets[place] = None
+
+    def end(self, producer_id: int) -> list[OffsetRecord]:
+        """Removes the producer's transaction; returns its records that count if it committed."""
+        offsets = self._open.pop(producer_id, {})
+        for place in offsets:
+            _discount(self._places, place)
+            _discount(self._groups, place.group_id)
+        return [record for record in offsets.values() if record is not None]
+
+    def tombstones(self, is_gone: Callable[[OffsetRecord], bool]) -> Iterator[OffsetRecord]:
+        """Returns tombstones of the pending offsets that are to be forgotten."""
+        for offsets in self._open.values():
+            for record in offsets.values():
+                if record is not None and is_gone(record):
+                    yield OffsetRecord(record.group_id, record.topic, record.partition, None)
+
+
+def _place_of(record: OffsetRecord) -> _Place:
+    return _Place(record.group_id, record.topic, record.partition)
+
+
+def _discount(counter: Counter[_Counted], counted: _Counted) -> None:
+    counter[counted] -= 1
+    if not counter[counted]:
+        del counter[counted]

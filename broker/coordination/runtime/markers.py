@@ -1,0 +1,96 @@
+"""Writes the markers that end transactions: the way from a coordinator to the partitions.
+
+    coordinator --> TransactionMarker --> LocalMarkers --> partitions that this broker leads
+
+This broker leads every partition, so a marker is an append. With several brokers the coordinator
+sends WriteTxnMarkers to the leader, whose handler calls `LocalMarkers.write` as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from strandline.broker.cluster.replicas.partition import Partition
+from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
+from strandline.broker.coordination.records.offset_records import LoadedMarker, TransactionEnd
+from strandline.broker.coordination.runtime.group_coordinator import GroupCoordinator
+from strandline.broker.coordination.transactions.transaction import (
+    ProducerIdentity,
+    TransactionVersion,
+)
+from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
+from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage.clock import Clock
+from strandline.storage.errors import RecordsRejected, StorageError
+from strandline.storage.local.formats.producer_state import (
+    MarkerType,
+    TransactionMarker,
+    encode_marker,
+)
+from strandline.storage.local.log.log import AppendOrigin
+from strandline.storage.model import TopicPartition
+from strandline.storage.records.batch.record import Record, encode_batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndMarker:
+    """The end of a producer's transaction, for each of its partitions.
+
+    `coordinator_epoch` is the leader epoch of the coordinator's partition: a marker of an older
+    coordinator is refused.
+    """
+
+    producer: ProducerIdentity
+    end: TransactionEnd
+    coordinator_epoch: int
+    version: TransactionVersion
+
+
+class LocalMarkers:
+    """Appends markers to the partitions of this broker. Used on the event loop only."""
+
+    def __init__(self, replicas: ReplicaManager, groups: GroupCoordinator, clock: Clock) -> None:
+        self._replicas = replicas
+        self._groups = groups
+        self._clock = clock
+
+    def write(self, marker: EndMarker, where: TopicPartition) -> ErrorCode:
+        """Writes the marker to one partition; see WriteTxnMarkers for the codes."""
+        partition = self._replicas.partition(where.topic, where.partition)
+        if partition is None:
+            return ErrorCode(self._replicas.code_of_missing(where.topic, where.partition))
+        has_offsets = where.topic == OFFSETS_TOPIC
+        if has_offsets and not self._groups.may_end_transaction(where):
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        try:
+            self._append(marker, partition)
+        except (RecordsRejected, StorageError) as error:
+            return ErrorCode(error.kafka_code)
+        if has_offsets:
+            ended = LoadedMarker(marker.producer.producer_id, marker.end)
+            self._groups.ended_transaction(where, ended)
+        return ErrorCode.NONE
+
+    def _append(self, marker: EndMarker, partition: Partition) -> None:
+        producer = marker.producer
+        if marker.version.bumps_epoch:
+            producers = partition.log.local.producers
+            producers.check_marker_of_new_epoch(producer.producer_id, producer.epoch)
+        batch = encode_end_marker(marker, self._clock.now_ms())
+        partition.append(memoryview(batch), origin=AppendOrigin.COORDINATOR)
+
+
+def encode_end_marker(marker: EndMarker, now_ms: int) -> bytearray:
+    """Encodes the control batch."""
+    key, value = encode_marker(
+        TransactionMarker(MarkerType(marker.end.value), marker.coordinator_epoch)
+    )
+    return bytearray(
+        encode_batch(
+            [Record(offset=0, timestamp_ms=now_ms, key=key, value=value)],
+            producer_id=marker.producer.producer_id,
+            producer_epoch=marker.producer.epoch,
+            transactional=True,
+            control=True,
+        )
+    )

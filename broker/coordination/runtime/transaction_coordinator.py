@@ -1,0 +1,518 @@
+"""The transaction coordinator: connects transactions with their log, the partitions and requests.
+
+    request --> Transaction (pure) --> append to __transaction_state --> memory --> answer
+
+Each partition of `__transaction_state` is a *slot* (`slots.py`). An append is synchronous, so no
+other request sees a transaction between a decision and its record, and a failed append changes
+nothing. The end of a transaction has numbered steps, each of which survives a crash:
+
+    1 append PREPARE_COMMIT or PREPARE_ABORT: from here on the outcome is certain
+                                                        crash point transaction.after-prepare
+    2 append a marker to each partition                 crash point transaction.after-marker
+    3 append COMPLETE_COMMIT or COMPLETE_ABORT          crash point transaction.after-complete
+
+EndTxn is answered after step 1. Usually all three are one turn of the event loop. A marker that
+cannot be written (a full disk, an offline folder) is retried by `run` until it can, as is step 3;
+meanwhile the producer gets CONCURRENT_TRANSACTIONS. A start takes up each transaction that it loads
+after step 1 at step 2: a partition may get its marker a second time, which changes nothing there.
+
+`run` also aborts transactions that time out, and forgets transactional ids that expire.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator, Set
+from concurrent.futures import Executor
+from enum import Enum, auto
+from itertools import islice
+
+from strandline.broker.cluster.metadata.controller_messages import NewTopic, TopicDefaults
+from strandline.broker.cluster.metadata.metadata import Metadata
+from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
+from strandline.broker.coordination.model.classic_messages import CoordinatorFault, Instant
+from strandline.broker.coordination.records.offset_records import TransactionEnd
+from strandline.broker.coordination.runtime.journal import settle
+from strandline.broker.coordination.runtime.markers import EndMarker, LocalMarkers
+from strandline.broker.coordination.runtime.producer_ids import ProducerIds
+from strandline.broker.coordination.runtime.slots import Slot, Slots, kafka_partition
+from strandline.broker.coordination.transactions import transaction as rules
+from strandline.broker.coordination.transactions.config import TransactionConfig
+from strandline.broker.coordination.transactions.records import (
+    TransactionRecord,
+    encode_record,
+    read_chunk,
+)
+from strandline.broker.coordination.transactions.shard import TransactionShard
+from strandline.broker.coordination.transactions.transaction import (
+    Decision,
+    ProducerIdentity,
+    Transaction,
+    TransactionState,
+    TransactionVersion,
+)
+from strandline.broker.protocol.formats.transaction_log import TRANSACTION_TOPIC
+from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage.clock import Clock
+from strandline.storage.crash_points import (
+    TRANSACTION_AFTER_COMPLETE,
+    TRANSACTION_AFTER_MARKER,
+    TRANSACTION_AFTER_PREPARE,
+    crash_point,
+)
+from strandline.storage.errors import RecordsRejected, StorageError
+from strandline.storage.local.log.log import AppendOrigin
+from strandline.storage.model import TimestampMs, TopicId, TopicPartition
+from strandline.storage.quiet_log import QuietLog
+
+log = logging.getLogger(__name__)
+
+# Pause between two attempts to write a marker, and between two looks at the metadata.
+POLL_S = 1.0
+# Markers that one turn of the loop writes, of 20 us each; a transaction may have thousands.
+MARKERS_PER_TURN_MAX = 500
+# The finalised level of the feature `transaction.version`.
+SERVER_VERSION = TransactionVersion.V2
+
+_Slot = Slot[TransactionShard]
+
+
+class Confirmation(Enum):
+    """What a client expects of a partition that it writes to in a transaction (KIP-890)."""
+
+    LOOK = auto()  # must be part of it; older clients know INVALID_TXN_STATE alone
+    LOOK_ABORTABLE = auto()  # must be part of it; the client aborts the transaction otherwise
+    ADD = auto()  # becomes part of it with the write: transaction version 2
+
+
+class TransactionCoordinator:
+    """The transaction coordinator of this broker. Used on the event loop only."""
+
+    def __init__(
+        self,
+        config: TransactionConfig,
+        metadata: Metadata,
+        replicas: ReplicaManager,
+        markers: LocalMarkers,
+        *,
+        node_id: int,
+        topic_defaults: TopicDefaults,
+        clock: Clock,
+        reads: Executor,
+        believed_ms: Callable[[], TimestampMs] | None = None,
+    ) -> None:
+        """`reads` runs the blocking part of loading.
+
+        `believed_ms` is the time by which ids expire, by default the clock's.
+        """
+        self._config = config
+        self._metadata = metadata
+        self._markers = markers
+        self._clock = clock
+        self._believed_ms = believed_ms or clock.now_ms
+        self.producer_ids = ProducerIds(metadata)
+        self._wake = asyncio.Event()
+        self._slots = Slots(
+            NewTopic(
+                name=TRANSACTION_TOPIC,
+                partition_count=config.partition_count,
+                properties={
+                    "cleanup.policy": "compact",
+                    "compression.type": "uncompressed",
+                    "segment.bytes": str(config.segment_bytes),
+                },
+            ),
+            TransactionShard,
+            read_chunk,
+            metadata,
+            replicas,
+            node_id=node_id,
+            topic_defaults=topic_defaults,
+            clock=clock,
+            reads=reads,
+            on_found=self._wake.set,
+            partition_of=kafka_partition,
+            content="transactions",
+        )
+        # The id of the topic that the slots belong to.
+        self._topic_id: TopicId | None = None
+        # Transactions after step 1, with the partitions that still lack a marker.
+        self._ending: dict[str, set[TopicPartition]] = {}
+        now_ms = self._monotonic_ms()
+        self._next_timeouts_ms = now_ms + config.timeout_check_interval_ms
+        self._next_expiry_ms = now_ms + config.expiration_check_interval_ms
+        self._quiet_log = QuietLog(log, clock)
+
+    def __repr__(self) -> str:
+        count = sum(len(slot.shard) for slot in self._slots.present())
+        return f"<TransactionCoordinator {count} ids, {len(self._ending)} ending>"
+
+    # --- requests ----------------------------------------------------------------------------
+
+    async def init_producer(
+        self, transactional_id: str, *, timeout_ms: int, expected: ProducerIdentity | None
+    ) -> ProducerIdentity:
+        """Returns the identity of a new producer, which fences the one before it.
+
+        Raises CoordinatorFault.
+        """
+        if not transactional_id:
+            raise CoordinatorFault(ErrorCode.INVALID_REQUEST)
+        if not 0 < timeout_ms <= self._config.timeout_ms_max:
+            raise CoordinatorFault(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
+        if self._slots.topic() is None:
+            await self._slots.create_topic()
+        fresh_id = await self._fresh_id_for(transactional_id)
+        slot = self._slot_of(transactional_id)
+        if slot is None:
+            raise CoordinatorFault(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        decision = rules.init_producer(
+            slot.shard.get(transactional_id),
+            transactional_id,
+            timeout_ms=timeout_ms,
+            expected=expected,
+            fresh_id=fresh_id,
+            server_version=SERVER_VERSION,
+            now_ms=self._clock.now_ms(),
+        )
+        await self._carry_out_and_settle(slot, decision)
+        return decision.identity
+
+    def add_partitions(
+        self,
+        transactional_id: str,
+        producer: ProducerIdentity,
+        partitions: Set[TopicPartition],
+        client_version: TransactionVersion,
+    ) -> ErrorCode:
+        """Adds partitions to the producer's transaction, which begins with the first of them."""
+        if not transactional_id:
+            return ErrorCode.INVALID_REQUEST
+        try:
+            slot = self._slot_of(transactional_id)
+            if slot is None:
+                return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+            decision = rules.add_partitions(
+                slot.shard.get(transactional_id),
+                producer,
+                partitions,
+                client_version=client_version,
+                now_ms=self._clock.now_ms(),
+            )
+            self._carry_out(slot, decision)
+        except CoordinatorFault as fault:
+            return fault.error_code
+        return ErrorCode.NONE
+
+    def verify_partitions(
+        self, transactional_id: str, producer: ProducerIdentity, partitions: Set[TopicPartition]
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Returns whether each partition is part of the producer's transaction."""
+        if not transactional_id:
+            return dict.fromkeys(partitions, ErrorCode.INVALID_REQUEST)
+        try:
+            slot = self._slot_of(transactional_id)
+        except CoordinatorFault as fault:
+            return dict.fromkeys(partitions, fault.error_code)
+        current = None if slot is None else slot.shard.get(transactional_id)
+        return rules.verify_partitions(current, producer, partitions)
+
+    def confirm(
+        self,
+        transactional_id: str,
+        producer: ProducerIdentity,
+        partition: TopicPartition,
+        confirmation: Confirmation,
+    ) -> ErrorCode:
+        """Returns whether a batch of the producer's transaction may be written to a partition."""
+        if confirmation is Confirmation.ADD:
+            code = self.add_partitions(
+                transactional_id, producer, {partition}, TransactionVersion.V2
+            )
+        elif self._config.verifies_partitions:
+            code = self.verify_partitions(transactional_id, producer, {partition})[partition]
+        else:
+            return ErrorCode.NONE
+        if code is ErrorCode.PRODUCER_FENCED:
+            return ErrorCode.INVALID_PRODUCER_EPOCH
+        if code is ErrorCode.TRANSACTION_ABORTABLE and confirmation is Confirmation.LOOK:
+            return ErrorCode.INVALID_TXN_STATE
+        return code
+
+    async def end(
+        self,
+        transactional_id: str,
+        producer: ProducerIdentity,
+        end: TransactionEnd,
+        client_version: TransactionVersion,
+    ) -> ProducerIdentity:
+        """Commits or aborts; returns the producer's next identity (version 2).
+
+        Raises CoordinatorFault.
+        """
+        if not transactional_id:
+            raise CoordinatorFault(ErrorCode.INVALID_REQUEST)
+        fresh_id = None
+        if client_version.bumps_epoch and self._slots.topic() is not None:
+            fresh_id = await self._fresh_id_for(transactional_id)
+        slot = self._slot_of(transactional_id)
+        if slot is None:
+            raise CoordinatorFault(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        decision = rules.end_transaction(
+            slot.shard.get(transactional_id),
+            producer,
+            is_commit=end is TransactionEnd.COMMIT,
+            client_version=client_version,
+            fresh_id=fresh_id,
+            now_ms=self._clock.now_ms(),
+        )
+        await self._carry_out_and_settle(slot, decision)
+        return decision.identity
+
+    def find(self, transactional_id: str) -> Transaction | None:
+        """Returns the state of a transactional id. Raises CoordinatorFault."""
+        slot = self._slot_of(transactional_id)
+        return None if slot is None else slot.shard.get(transactional_id)
+
+    def transactions(self) -> Iterator[Transaction]:
+        """Returns all transactional ids. Raises CoordinatorFault while they are loaded."""
+        self._catch_up()
+        slots = self._slots.all()
+        if not all(slot.is_loaded for slot in slots):
+            raise CoordinatorFault(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        return (transaction for slot in slots for transaction in slot.shard)
+
+    # --- writing -----------------------------------------------------------------------------
+
+    async def _fresh_id_for(self, transactional_id: str) -> int | None:
+        """Returns a producer id if the next decision may need one. Raises CoordinatorFault."""
+        if not rules.needs_producer_id(self.find(transactional_id)):
+            return None
+        try:
+            return await self.producer_ids.take()
+        except StorageError as error:
+            raise CoordinatorFault(ErrorCode(error.kafka_code)) from error
+
+    async def _carry_out_and_settle(self, slot: _Slot, decision: Decision) -> None:
+        """Writes what was decided. Raises CoordinatorFault with the code of the answer."""
+        written: CoordinatorFault | None = None
+        try:
+            self._carry_out(slot, decision)
+        except CoordinatorFault as fault:
+            written = fault
+        if decision.written is not None:
+            await settle(slot)
+        if written is not None:
+            raise written
+
+    def _carry_out(self, slot: _Slot, decision: Decision) -> None:
+        """Writes what was decided. Raises CoordinatorFault with the code of the answer."""
+        if decision.written is not None:
+            self._write(slot, decision.written)
+            if decision.written.state.is_ending:
+                crash_point(TRANSACTION_AFTER_PREPARE)  # 1
+                self._take_up(decision.written)
+                self._finish(slot, decision.written)
+        if decision.error_code is not ErrorCode.NONE:
+            raise CoordinatorFault(decision.error_code)
+
+    def _write(self, slot: _Slot, transaction: Transaction) -> None:
+        self._append(slot, TransactionRecord(transaction.transactional_id, transaction))
+
+    def _append(self, slot: _Slot, record: TransactionRecord) -> None:
+        """Appends and applies a record. Raises CoordinatorFault; then nothing has changed."""
+        now = Instant(self._clock.now_ms(), self._monotonic_ms())
+        batch = encode_record(record, SERVER_VERSION, now.wall_ms)
+        try:
+            slot.partition.append(memoryview(batch), origin=AppendOrigin.COORDINATOR)
+        except RecordsRejected as error:
+            self._log_failed_write(slot, error)
+            raise CoordinatorFault(ErrorCode.UNKNOWN_SERVER_ERROR) from error
+        except StorageError as error:
+            self._log_failed_write(slot, error)
+            raise CoordinatorFault(ErrorCode.NOT_COORDINATOR) from error
+        slot.shard.take(record, now)
+
+    def _log_failed_write(self, slot: _Slot, error: Exception) -> None:
+        where = slot.partition.topic_partition
+        fields = {"partition": str(where), "error": str(error)}
+        self._quiet_log.say(logging.WARNING, "transaction record not written", where, fields)
+
+    def _slot_of(self, transactional_id: str) -> _Slot | None:
+        """Returns the loaded slot of an id, None without the topic. Raises CoordinatorFault."""
+        self._catch_up()
+        return self._slots.of(transactional_id)
+
+    def _catch_up(self) -> None:
+        """Drops the slots of a topic that was deleted or replaced."""
+        topic = self._slots.topic()
+        topic_id = None if topic is None else topic.topic_id
+        if topic_id != self._topic_id:
+            self._topic_id = topic_id
+            self._slots.drop()
+            self._ending.clear()
+
+    # --- ending ------------------------------------------------------------------------------
+
+    def _take_up(self, transaction: Transaction) -> None:
+        self._ending[transaction.transactional_id] = set(transaction.partitions)
+
+    def _finish(self, slot: _Slot, transaction: Transaction) -> None:
+        """Takes steps 2 and 3 as far as possible; `run` takes the rest."""
+        lacking = self._ending[transaction.transactional_id]
+        marker = EndMarker(
+            producer=transaction.identity,
+            end=(
+                TransactionEnd.COMMIT
+                if transaction.state is TransactionState.PREPARE_COMMIT
+                else TransactionEnd.ABORT
+            ),
+            coordinator_epoch=slot.partition.leader_epoch,
+            version=transaction.client_version,
+        )
+        for partition in tuple(islice(lacking, MARKERS_PER_TURN_MAX)):
+            if self._mark(transaction, marker, partition):
+                lacking.discard(partition)
+                crash_point(TRANSACTION_AFTER_MARKER)  # 2
+        if lacking:
+            return
+        try:
+            self._write(slot, rules.complete(transaction, now_ms=self._clock.now_ms()))
+        except CoordinatorFault:
+            return
+        del self._ending[transaction.transactional_id]
+        crash_point(TRANSACTION_AFTER_COMPLETE)  # 3
+
+    def _mark(self, transaction: Transaction, marker: EndMarker, partition: TopicPartition) -> bool:
+        """Writes one marker; returns whether the partition needs no further attempt."""
+        code = self._markers.write(marker, partition)
+        if code is ErrorCode.NONE:
+            return True
+        is_gone = self._metadata.image.partition(partition) is None
+        if is_gone and code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            # The topic was deleted, and the records of the transaction with it.
+            return True
+        self._quiet_log.say(
+            logging.WARNING,
+            "transaction marker not written",
+            partition,
+            {
+                "transactional_id": transaction.transactional_id,
+                "partition": str(partition),
+                "error": code.name,
+            },
+        )
+        # A newer producer or coordinator has ended this transaction in the partition already.
+        return code in (
+            ErrorCode.INVALID_PRODUCER_EPOCH,
+            ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+        )
+
+    def _finish_all(self) -> None:
+        for transactional_id, lacking in tuple(self._ending.items()):
+            try:
+                slot = self._slots.of(transactional_id)
+            except CoordinatorFault:
+                continue
+            current = None if slot is None else slot.shard.get(transactional_id)
+            if slot is None or current is None or not current.state.is_ending:
+                del self._ending[transactional_id]
+                continue
+            lacking_before = len(lacking)
+            self._finish(slot, current)
+            if lacking and len(lacking) < lacking_before:
+                # It has more partitions than one turn takes.
+                self._wake.set()
+
+    def _loaded(self, slot: _Slot) -> None:
+        for transaction in slot.shard:
+            if transaction.state.is_ending:
+                self._take_up(transaction)
+
+    # --- time --------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Loads unloaded partitions, ends what is ending, and follows the time; never returns."""
+        while True:
+            self._catch_up()
+            slot = self._slots.next_to_load()
+            if slot is not None:
+                await self._slots.load(slot, self._now, self._loaded)
+                continue
+            self._wake.clear()
+            self._finish_all()
+            await self._follow_time()
+            try:
+                async with asyncio.timeout(POLL_S):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+
+    async def _follow_time(self) -> None:
+        now_ms = self._monotonic_ms()
+        if now_ms >= self._next_timeouts_ms:
+            self._next_timeouts_ms = now_ms + self._config.timeout_check_interval_ms
+            await self._abort_timed_out()
+        if now_ms >= self._next_expiry_ms:
+            self._next_expiry_ms = now_ms + self._config.expiration_check_interval_ms
+            self._forget_expired()
+
+    async def _abort_timed_out(self) -> None:
+        due_ms = self._believed_ms()
+        for timed_out in self._where(lambda transaction: transaction.is_timed_out(due_ms)):
+            transactional_id = timed_out.transactional_id
+            try:
+                fresh_id = await self._fresh_id_for(transactional_id)
+                slot = self._slot_of(transactional_id)
+                current = None if slot is None else slot.shard.get(transactional_id)
+                if slot is None or current is None or not current.is_timed_out(due_ms):
+                    continue
+                log.info(
+                    "transaction timed out, is aborted",
+                    extra={
+                        "fields": {
+                            "transactional_id": transactional_id,
+                            "producer_id": current.producer_id,
+                            "timeout_ms": current.timeout_ms,
+                        }
+                    },
+                )
+                decision = rules.fence_and_abort(
+                    current,
+                    fresh_id=fresh_id,
+                    server_version=SERVER_VERSION,
+                    now_ms=self._clock.now_ms(),
+                )
+                self._carry_out(slot, decision)
+            except CoordinatorFault:
+                # The next look tries again.
+                continue
+
+    def _forget_expired(self) -> None:
+        due_ms = self._believed_ms()
+        expiration_ms = self._config.expiration_ms
+        expired = self._where(lambda transaction: transaction.is_expired(due_ms, expiration_ms))
+        for transaction in expired:
+            try:
+                slot = self._slot_of(transaction.transactional_id)
+                if slot is not None:
+                    self._append(slot, TransactionRecord(transaction.transactional_id, None))
+            except CoordinatorFault:
+                # The next look tries again.
+                continue
+
+    def _where(self, holds: Callable[[Transaction], bool]) -> Iterable[Transaction]:
+        return [
+            transaction
+            for slot in self._slots.present()
+            if slot.is_loaded
+            for transaction in slot.shard
+            if holds(transaction)
+        ]
+
+    def _now(self) -> Instant:
+        return Instant(self._clock.now_ms(), self._monotonic_ms())
+
+    def _monotonic_ms(self) -> int:
+        return int(self._clock.monotonic_s() * 1000)

@@ -1,0 +1,285 @@
+"""The APIs of transactional producers, and WriteTxnMarkers.
+
+InitProducerId      0-5  2 flexible, 3 the producer's current id and epoch (KIP-360),
+                         4 PRODUCER_FENCED, 5 TRANSACTION_ABORTABLE
+AddPartitionsToTxn  0-5  2 PRODUCER_FENCED, 4 from brokers: several transactions, verification
+AddOffsetsToTxn     0-4  2 PRODUCER_FENCED
+EndTxn              0-5  2 PRODUCER_FENCED, 5 a new epoch at each end (KIP-890)
+WriteTxnMarkers     0-2  2 the transaction's version (KIP-1228)
+
+Versions before PRODUCER_FENCED get INVALID_PRODUCER_EPOCH for it.
+
+A producer without a transactional id gets a new producer id each time, as from Kafka's
+TransactionCoordinator. If the epoch were raised instead, two producers with the same id would share
+an epoch, and their batches would pass for duplicates. Idempotent producers raise epochs themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+
+from strandline.broker.coordination.model.classic_messages import CoordinatorFault
+from strandline.broker.coordination.records.offset_records import TransactionEnd
+from strandline.broker.coordination.runtime.group_coordinator import GroupCoordinator
+from strandline.broker.coordination.runtime.markers import EndMarker, LocalMarkers
+from strandline.broker.coordination.runtime.transaction_coordinator import TransactionCoordinator
+from strandline.broker.coordination.transactions.transaction import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    ProducerIdentity,
+    TransactionVersion,
+)
+from strandline.broker.handlers.services.limits import refuse_partition_flood
+from strandline.broker.handlers.services.services import RequestContext, Services
+from strandline.broker.protocol.messages.add_offsets_to_txn import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+)
+from strandline.broker.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTopicResult,
+    AddPartitionsToTxnTransaction,
+)
+from strandline.broker.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from strandline.broker.protocol.messages.init_producer_id import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
+from strandline.broker.protocol.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage.errors import StorageError
+from strandline.storage.model import TopicPartition
+
+FIRST_INIT_WITH_PRODUCER_FENCED = 4
+FIRST_WITH_PRODUCER_FENCED = 2
+FIRST_BATCHED_ADD = 4
+FIRST_ADD_OF_VERSION_2 = 5
+FIRST_END_OF_VERSION_2 = 5
+
+
+class TransactionHandlers:
+    """Handlers of transactional producers: decode, ask the coordinator, encode."""
+
+    def __init__(
+        self,
+        services: Services,
+        coordinator: TransactionCoordinator,
+        groups: GroupCoordinator,
+        markers: LocalMarkers,
+    ) -> None:
+        self._metadata = services.metadata
+        self._coordinator = coordinator
+        self._groups = groups
+        self._markers = markers
+
+    # --- InitProducerId ----------------------------------------------------------------------
+
+    async def init_producer_id(
+        self, request: InitProducerIdRequest, context: RequestContext
+    ) -> InitProducerIdResponse:
+        producer_id, epoch = request.producer_id, request.producer_epoch
+        if (producer_id == NO_PRODUCER_ID) != (epoch == NO_PRODUCER_EPOCH):
+            # As in KafkaApis: one without the other identifies no producer.
+            return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST)
+        expected = None if producer_id == NO_PRODUCER_ID else ProducerIdentity(producer_id, epoch)
+        try:
+            if request.transactional_id is None:
+                got = ProducerIdentity(await self._coordinator.producer_ids.take(), 0)
+            else:
+                got = await self._coordinator.init_producer(
+                    request.transactional_id,
+                    timeout_ms=request.transaction_timeout_ms,
+                    expected=expected,
+                )
+        except StorageError as error:
+            return InitProducerIdResponse(error_code=error.kafka_code)
+        except CoordinatorFault as fault:
+            is_old = context.api_version < FIRST_INIT_WITH_PRODUCER_FENCED
+            return InitProducerIdResponse(error_code=_known_to(is_old, fault.error_code))
+        return InitProducerIdResponse(producer_id=got.producer_id, producer_epoch=got.epoch)
+
+    # --- AddPartitionsToTxn, AddOffsetsToTxn -------------------------------------------------
+
+    def add_partitions(
+        self, request: AddPartitionsToTxnRequest, context: RequestContext
+    ) -> AddPartitionsToTxnResponse:
+        version = context.api_version
+        if version >= FIRST_BATCHED_ADD:
+            wanted = request.transactions
+            refuse_partition_flood(
+                topic.partitions for transaction in wanted for topic in transaction.topics
+            )
+            return AddPartitionsToTxnResponse(
+                results_by_transaction=[
+                    AddPartitionsToTxnResult(
+                        transactional_id=transaction.transactional_id,
+                        topic_results=self._add(transaction, version),
+                    )
+                    for transaction in wanted
+                ]
+            )
+        refuse_partition_flood(topic.partitions for topic in request.topics)
+        transaction = AddPartitionsToTxnTransaction(
+            transactional_id=request.transactional_id,
+            producer_id=request.producer_id,
+            producer_epoch=request.producer_epoch,
+            topics=request.topics,
+        )
+        return AddPartitionsToTxnResponse(results_by_topic=self._add(transaction, version))
+
+    def _add(
+        self, wanted: AddPartitionsToTxnTransaction, version: int
+    ) -> list[AddPartitionsToTxnTopicResult]:
+        """Adds all partitions of one transaction, or none if one does not exist."""
+        image = self._metadata.image
+        partitions = {
+            TopicPartition(topic.name, index)
+            for topic in wanted.topics
+            for index in topic.partitions
+        }
+        missing = {one for one in partitions if image.partition(one) is None}
+        if missing:
+            return _add_results(
+                wanted.topics,
+                {
+                    one: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                    if one in missing
+                    else ErrorCode.OPERATION_NOT_ATTEMPTED
+                    for one in partitions
+                },
+            )
+        return _add_results(wanted.topics, self._ask(wanted, partitions, version))
+
+    def _ask(
+        self, wanted: AddPartitionsToTxnTransaction, partitions: Set[TopicPartition], version: int
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        producer = ProducerIdentity(wanted.producer_id, wanted.producer_epoch)
+        if wanted.verify_only:
+            return self._coordinator.verify_partitions(
+                wanted.transactional_id, producer, partitions
+            )
+        code = self._coordinator.add_partitions(
+            wanted.transactional_id,
+            producer,
+            partitions,
+            TransactionVersion.V2 if version >= FIRST_ADD_OF_VERSION_2 else TransactionVersion.V0,
+        )
+        return dict.fromkeys(partitions, _known_to(version < FIRST_WITH_PRODUCER_FENCED, code))
+
+    async def add_offsets(
+        self, request: AddOffsetsToTxnRequest, context: RequestContext
+    ) -> AddOffsetsToTxnResponse:
+        try:
+            await self._groups.ensure_topic()
+        except CoordinatorFault as fault:
+            return AddOffsetsToTxnResponse(error_code=fault.error_code)
+        partition = self._groups.offsets_partition_of(request.group_id)
+        if partition is None:
+            return AddOffsetsToTxnResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        # Clients of version 2 add the offsets with TxnOffsetCommit.
+        code = self._coordinator.add_partitions(
+            request.transactional_id,
+            ProducerIdentity(request.producer_id, request.producer_epoch),
+            {partition},
+            TransactionVersion.V0,
+        )
+        is_old = context.api_version < FIRST_WITH_PRODUCER_FENCED
+        return AddOffsetsToTxnResponse(error_code=_known_to(is_old, code))
+
+    # --- EndTxn, WriteTxnMarkers -------------------------------------------------------------
+
+    async def end(self, request: EndTxnRequest, context: RequestContext) -> EndTxnResponse:
+        version = context.api_version
+        try:
+            got = await self._coordinator.end(
+                request.transactional_id,
+                ProducerIdentity(request.producer_id, request.producer_epoch),
+                TransactionEnd.COMMIT if request.committed else TransactionEnd.ABORT,
+                TransactionVersion.V2
+                if version >= FIRST_END_OF_VERSION_2
+                else TransactionVersion.V0,
+            )
+        except CoordinatorFault as fault:
+            is_old = version < FIRST_WITH_PRODUCER_FENCED
+            return EndTxnResponse(error_code=_known_to(is_old, fault.error_code))
+        return EndTxnResponse(producer_id=got.producer_id, producer_epoch=got.epoch)
+
+    def write_markers(
+        self, request: WriteTxnMarkersRequest, _context: RequestContext
+    ) -> WriteTxnMarkersResponse:
+        """For administrators, who end a transaction that hangs; this broker coordinates itself."""
+        refuse_partition_flood(
+            topic.partition_indexes for marker in request.markers for topic in marker.topics
+        )
+        return WriteTxnMarkersResponse(
+            markers=[
+                WritableTxnMarkerResult(
+                    producer_id=marker.producer_id,
+                    topics=[
+                        WritableTxnMarkerTopicResult(
+                            name=topic.name,
+                            partitions=[
+                                WritableTxnMarkerPartitionResult(
+                                    partition_index=index,
+                                    error_code=self._markers.write(
+                                        _marker_of(marker), TopicPartition(topic.name, index)
+                                    ),
+                                )
+                                for index in topic.partition_indexes
+                            ],
+                        )
+                        for topic in marker.topics
+                    ],
+                )
+                for marker in request.markers
+            ]
+        )
+
+
+def _marker_of(marker: WritableTxnMarker) -> EndMarker:
+    return EndMarker(
+        producer=ProducerIdentity(marker.producer_id, marker.producer_epoch),
+        end=TransactionEnd.COMMIT if marker.transaction_result else TransactionEnd.ABORT,
+        coordinator_epoch=marker.coordinator_epoch,
+        version=(
+            TransactionVersion.V2
+            if marker.transaction_version >= TransactionVersion.V2
+            else TransactionVersion.V0
+        ),
+    )
+
+
+def _add_results(
+    topics: Sequence[AddPartitionsToTxnTopic], codes: Mapping[TopicPartition, ErrorCode]
+) -> list[AddPartitionsToTxnTopicResult]:
+    return [
+        AddPartitionsToTxnTopicResult(
+            name=topic.name,
+            results_by_partition=[
+                AddPartitionsToTxnPartitionResult(
+                    partition_index=index,
+                    partition_error_code=codes[TopicPartition(topic.name, index)],
+                )
+                for index in topic.partitions
+            ],
+        )
+        for topic in topics
+    ]
+
+
+def _known_to(is_old: bool, code: ErrorCode) -> ErrorCode:
+    """The code as a client knows it; old ones do not know PRODUCER_FENCED."""
+    if is_old and code is ErrorCode.PRODUCER_FENCED:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    return code
