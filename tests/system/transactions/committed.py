@@ -1,0 +1,51 @@
+"""What a reader of committed records sees of a partition."""
+
+from __future__ import annotations
+
+from strandline.broker.protocol.codec import codec
+from strandline.broker.protocol.messages.fetch import FetchResponsePartition
+from strandline.storage.records.batch.any_batch import iter_records, walk
+from tests.support.wire import WireClient
+from tests.system.calls import fetch
+
+READ_COMMITTED = 1
+ABORT_KEY = b"\0\0\0\0"
+
+
+def committed_values(client: WireClient, topic: str, *, partition: int = 0) -> list[bytes]:
+    """The values below the last stable offset, without those of aborted transactions."""
+    values: list[bytes] = []
+    offset = 0
+    while True:
+        answer = fetch(client, topic, offset, partition=partition, isolation_level=READ_COMMITTED)
+        assert answer.error_code == 0, answer
+        end_offset = _take(answer, offset, values)
+        if end_offset == offset:
+            assert offset == answer.last_stable_offset, answer
+            return values
+        offset = end_offset
+
+
+def _take(answer: FetchResponsePartition, offset: int, values: list[bytes]) -> int:
+    """Filters as Kafka's consumers do: by the aborted transactions of the answer."""
+    aborted = sorted(
+        answer.aborted_transactions or (), key=lambda one: one.first_offset, reverse=True
+    )
+    aborting: set[int] = set()
+    buffer = codec.join(answer.records)
+    for batch in walk(buffer):
+        header = batch.header
+        while aborted and aborted[-1].first_offset <= header.last_offset:
+            aborting.add(aborted.pop().producer_id)
+        if header.is_control:
+            for record in iter_records(buffer, header, batch.position):
+                if bytes(record.key or b"") == ABORT_KEY:
+                    aborting.discard(header.producer_id)
+        elif not (header.is_transactional and header.producer_id in aborting):
+            values += (
+                bytes(record.value or b"")
+                for record in iter_records(buffer, header, batch.position)
+                if record.offset >= offset
+            )
+        offset = header.next_offset
+    return offset

@@ -1,0 +1,238 @@
+"""Transactions request by request, in both versions of the protocol."""
+
+from __future__ import annotations
+
+import pytest
+
+from strandline.broker.protocol.messages.api_versions import ApiVersionsResponse
+from strandline.broker.protocol.messages.find_coordinator import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+from strandline.broker.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchResponse,
+    OffsetFetchResponsePartition,
+)
+from strandline.broker.protocol.schema.errors import ErrorCode
+from tests.support.broker import BrokerProcess
+from tests.support.wire import WireClient
+from tests.system.calls import MakeTopic, end_offset, software
+from tests.system.transactions.committed import committed_values
+from tests.system.transactions.wire_producer import WireProducer
+
+pytestmark = pytest.mark.slow
+
+BOTH_VERSIONS = pytest.mark.parametrize("version", [1, 2])
+NONE = ErrorCode.NONE
+
+
+def a_producer(client: WireClient, topic: str, version: int) -> WireProducer:
+    """A producer whose transactional id nobody else has."""
+    producer = WireProducer(client, f"id of {topic}", version=version)
+    producer.begin()
+    return producer
+
+
+def offset_of(
+    client: WireClient, group_id: str, topic: str, *, is_stable_only: bool
+) -> OffsetFetchResponsePartition:
+    request = OffsetFetchRequest(
+        groups=[
+            OffsetFetchRequestGroup(
+                group_id=group_id,
+                topics=[OffsetFetchRequestTopic(name=topic, partition_indexes=[0])],
+            )
+        ],
+        require_stable=is_stable_only,
+    )
+    (group,) = client.ask(request, OffsetFetchResponse, 8).groups
+    return group.topics[0].partitions[0]
+
+
+@BOTH_VERSIONS
+def test_records_are_read_once_their_transaction_is_committed(
+    client: WireClient, topic: str, version: int
+) -> None:
+    producer = a_producer(client, topic, version)
+    producer.send(topic, b"a", b"b")
+    assert committed_values(client, topic) == []
+    assert producer.commit() is NONE
+    assert committed_values(client, topic) == [b"a", b"b"]
+    producer.send(topic, b"c")
+    assert committed_values(client, topic) == [b"a", b"b"]
+    assert producer.commit() is NONE
+    assert committed_values(client, topic) == [b"a", b"b", b"c"]
+
+
+@BOTH_VERSIONS
+def test_records_of_an_aborted_transaction_are_never_read(
+    client: WireClient, topic: str, version: int
+) -> None:
+    producer = a_producer(client, topic, version)
+    producer.send(topic, b"lost")
+    assert producer.abort() is NONE
+    producer.send(topic, b"kept")
+    assert producer.commit() is NONE
+    producer.send(topic, b"lost", b"lost")
+    assert producer.abort() is NONE
+    assert committed_values(client, topic) == [b"kept"]
+
+
+@BOTH_VERSIONS
+def test_a_transaction_ends_in_all_its_partitions_at_once(
+    client: WireClient, make_topic: MakeTopic, version: int
+) -> None:
+    topic = make_topic(20)
+    producer = a_producer(client, topic, version)
+    for partition in range(20):
+        producer.send(topic, b"%d" % partition, partition=partition)
+    assert producer.commit() is NONE
+    for partition in range(20):
+        assert committed_values(client, topic, partition=partition) == [b"%d" % partition]
+
+
+@BOTH_VERSIONS
+def test_an_open_transaction_hides_what_others_wrote_behind_it(
+    client: WireClient, topic: str, version: int
+) -> None:
+    first, second = (
+        WireProducer(client, f"{name} of {topic}", version=version) for name in ("one", "two")
+    )
+    first.begin()
+    second.begin()
+    first.send(topic, b"first")
+    second.send(topic, b"second")
+    assert second.commit() is NONE
+    assert committed_values(client, topic) == []
+    assert first.commit() is NONE
+    assert committed_values(client, topic) == [b"first", b"second"]
+
+
+@BOTH_VERSIONS
+def test_a_new_producer_fences_the_one_before_it_and_aborts_what_that_left_open(
+    client: WireClient, topic: str, version: int
+) -> None:
+    zombie = a_producer(client, topic, version)
+    zombie.send(topic, b"zombie")
+    successor = WireProducer(client, zombie.transactional_id, version=version)
+    # The transaction is aborted first, and the client asks again.
+    assert successor.init() is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert successor.init() is NONE
+    assert successor.producer_id == zombie.producer_id
+    assert successor.epoch == zombie.epoch + 2
+    assert zombie.write(topic, b"late") is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert zombie.commit() is ErrorCode.PRODUCER_FENCED
+    successor.send(topic, b"mine")
+    assert successor.commit() is NONE
+    assert committed_values(client, topic) == [b"mine"]
+
+
+def test_each_transaction_of_version_2_has_an_epoch_of_its_own(
+    client: WireClient, topic: str
+) -> None:
+    producer = a_producer(client, topic, 2)
+    epochs = []
+    for _ in range(3):
+        epochs.append(producer.epoch)
+        producer.send(topic, b"v")
+        assert producer.commit() is NONE
+    assert epochs == [0, 1, 2]
+    # A batch that is late by one transaction is no part of the next one.
+    producer.epoch -= 1
+    assert producer.write(topic, b"late") is ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+def test_an_end_of_version_2_may_be_repeated(client: WireClient, topic: str) -> None:
+    producer = a_producer(client, topic, 2)
+    producer.send(topic, b"v")
+    before = producer.epoch
+    assert producer.commit() is NONE
+    after, producer.epoch = producer.epoch, before
+    assert producer.commit() is NONE
+    assert producer.epoch == after
+    producer.epoch = before
+    assert producer.abort() is ErrorCode.INVALID_TXN_STATE
+    assert committed_values(client, topic) == [b"v"]
+
+
+def test_a_batch_of_version_1_needs_its_partition_in_the_transaction(
+    client: WireClient, topic: str
+) -> None:
+    producer = a_producer(client, topic, 1)
+    assert producer.write(topic, b"v", version=10) is ErrorCode.INVALID_TXN_STATE
+    assert producer.write(topic, b"v", version=11) is ErrorCode.TRANSACTION_ABORTABLE
+    assert end_offset(client, topic) == 0
+    producer.send(topic, b"v")
+    assert producer.commit() is NONE
+    # The transaction is over, and the partition with it.
+    assert producer.write(topic, b"v", version=11) is ErrorCode.TRANSACTION_ABORTABLE
+
+
+def test_partitions_that_do_not_exist_are_not_added_and_no_others_with_them(
+    client: WireClient, topic: str
+) -> None:
+    producer = a_producer(client, topic, 1)
+    assert producer.add(topic, 5) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert producer.add(topic, 0, 5) is ErrorCode.OPERATION_NOT_ATTEMPTED
+    assert producer.write(topic, b"v") is ErrorCode.TRANSACTION_ABORTABLE
+
+
+def test_only_the_producer_of_a_transactional_id_works_on_its_transaction(
+    client: WireClient, topic: str
+) -> None:
+    producer = a_producer(client, topic, 1)
+    stranger = WireProducer(client, producer.transactional_id, version=1)
+    stranger.producer_id, stranger.epoch = producer.producer_id + 1, 0
+    assert stranger.add(topic, 0) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert stranger.commit() is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    unknown = WireProducer(client, f"nobody of {topic}", version=1)
+    unknown.producer_id, unknown.epoch = producer.producer_id, 0
+    assert unknown.add(topic, 0) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert unknown.commit() is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+
+def test_a_transaction_timeout_has_bounds(client: WireClient, topic: str) -> None:
+    producer = WireProducer(client, f"id of {topic}", version=1)
+    for timeout_ms in (-1, 0, 15 * 60_000 + 1):
+        assert producer.init(timeout_ms=timeout_ms) is ErrorCode.INVALID_TRANSACTION_TIMEOUT
+    producer.transactional_id = ""
+    assert producer.init() is ErrorCode.INVALID_REQUEST
+
+
+@BOTH_VERSIONS
+def test_offsets_count_once_their_transaction_is_committed(
+    client: WireClient, topic: str, group_id: str, version: int
+) -> None:
+    producer = a_producer(client, topic, version)
+    assert producer.send_offset(group_id, topic, 7) is NONE
+    unstable = offset_of(client, group_id, topic, is_stable_only=True)
+    assert unstable.error_code == ErrorCode.UNSTABLE_OFFSET_COMMIT
+    assert offset_of(client, group_id, topic, is_stable_only=False).committed_offset == -1
+    assert producer.commit() is NONE
+    assert offset_of(client, group_id, topic, is_stable_only=True).committed_offset == 7
+    assert producer.send_offset(group_id, topic, 9) is NONE
+    assert producer.abort() is NONE
+    assert offset_of(client, group_id, topic, is_stable_only=True).committed_offset == 7
+
+
+def test_this_broker_coordinates_every_transactional_id(
+    broker: BrokerProcess, client: WireClient
+) -> None:
+    for version in (1, 3, 4, 6):
+        request = (
+            FindCoordinatorRequest(key_type=1, coordinator_keys=["a", "b"])
+            if version >= 4
+            else FindCoordinatorRequest(key_type=1, key="a")
+        )
+        answer = client.ask(request, FindCoordinatorResponse, version)
+        found = answer.coordinators if version >= 4 else [answer]
+        assert {(one.error_code, one.port) for one in found} == {(0, broker.port)}
+
+
+def test_transaction_version_2_is_finalized(client: WireClient) -> None:
+    answer = client.ask(software(), ApiVersionsResponse, 4)
+    levels = {one.name: one.max_version_level for one in answer.finalized_features}
+    assert levels["transaction.version"] == 2

@@ -1,0 +1,184 @@
+"""A transactional producer on a bare connection, of transaction version 1 or 2."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from strandline.broker.protocol.messages.add_offsets_to_txn import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+)
+from strandline.broker.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopic,
+)
+from strandline.broker.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from strandline.broker.protocol.messages.init_producer_id import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
+from strandline.broker.protocol.messages.produce import (
+    ProducePartition,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceTopic,
+)
+from strandline.broker.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse,
+)
+from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage.records.batch.record import Record, encode_batch
+from tests.support.broker import eventually
+from tests.support.wire import WireClient
+from tests.system.calls import FIRST_TIMESTAMP_MS
+
+TIMEOUT_MS = 60_000
+
+
+class WireProducer:
+    """Knows its identity and its sequences; each call returns the error code of its answer."""
+
+    def __init__(self, client: WireClient, transactional_id: str, *, version: int) -> None:
+        assert version in (1, 2), version
+        self.client = client
+        self.transactional_id = transactional_id
+        self.is_of_version_2 = version == 2
+        self.producer_id = -1
+        self.epoch = -1
+        self._sequences: defaultdict[tuple[str, int], int] = defaultdict(int)
+
+    def init(self, *, timeout_ms: int = TIMEOUT_MS) -> ErrorCode:
+        answer = self.client.ask(
+            InitProducerIdRequest(
+                transactional_id=self.transactional_id, transaction_timeout_ms=timeout_ms
+            ),
+            InitProducerIdResponse,
+            5,
+        )
+        if not answer.error_code:
+            self._become(answer.producer_id, answer.producer_epoch)
+        return ErrorCode(answer.error_code)
+
+    def begin(self, *, timeout_ms: int = TIMEOUT_MS) -> None:
+        """Becomes the producer of its id, whatever went on under that before."""
+        answered = eventually(lambda: self.init(timeout_ms=timeout_ms).name == "NONE")
+        assert answered
+
+    def _become(self, producer_id: int, epoch: int) -> None:
+        self.producer_id, self.epoch = producer_id, epoch
+        self._sequences.clear()
+
+    def add(self, topic: str, *partitions: int) -> ErrorCode:
+        """AddPartitionsToTxn, which producers of version 2 do not send."""
+        answer = self.client.ask(
+            AddPartitionsToTxnRequest(
+                transactional_id=self.transactional_id,
+                producer_id=self.producer_id,
+                producer_epoch=self.epoch,
+                topics=[AddPartitionsToTxnTopic(name=topic, partitions=partitions)],
+            ),
+            AddPartitionsToTxnResponse,
+            3,
+        )
+        return ErrorCode(answer.results_by_topic[0].results_by_partition[0].partition_error_code)
+
+    def write(
+        self, topic: str, *values: bytes, partition: int = 0, version: int | None = None
+    ) -> ErrorCode:
+        """Produces one batch, whose partition must be in the transaction in version 1."""
+        sequence = self._sequences[topic, partition]
+        encoded = encode_batch(
+            [
+                Record(offset=at, timestamp_ms=FIRST_TIMESTAMP_MS, key=None, value=value)
+                for at, value in enumerate(values)
+            ],
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            base_sequence=sequence,
+            transactional=True,
+        )
+        request = ProduceRequest(
+            transactional_id=self.transactional_id,
+            acks=-1,
+            timeout_ms=5000,
+            topics=[
+                ProduceTopic(
+                    name=topic,
+                    partitions=[ProducePartition(index=partition, records=memoryview(encoded))],
+                )
+            ],
+        )
+        wanted = version or (12 if self.is_of_version_2 else 11)
+        answer = self.client.ask(request, ProduceResponse, wanted)
+        code = ErrorCode(answer.topics[0].partitions[0].error_code)
+        if code is ErrorCode.NONE:
+            self._sequences[topic, partition] += len(values)
+        return code
+
+    def send(self, topic: str, *values: bytes, partition: int = 0) -> None:
+        """Produces within the transaction, as a client of its version."""
+        if not self.is_of_version_2:
+            assert self.add(topic, partition) is ErrorCode.NONE
+        assert self.write(topic, *values, partition=partition) is ErrorCode.NONE
+
+    def send_offset(self, group_id: str, topic: str, offset: int) -> ErrorCode:
+        """Commits an offset of partition 0 within the transaction."""
+        if not self.is_of_version_2:
+            added = self.client.ask(
+                AddOffsetsToTxnRequest(
+                    transactional_id=self.transactional_id,
+                    producer_id=self.producer_id,
+                    producer_epoch=self.epoch,
+                    group_id=group_id,
+                ),
+                AddOffsetsToTxnResponse,
+                4,
+            )
+            if added.error_code:
+                return ErrorCode(added.error_code)
+        committed = self.client.ask(
+            TxnOffsetCommitRequest(
+                transactional_id=self.transactional_id,
+                group_id=group_id,
+                producer_id=self.producer_id,
+                producer_epoch=self.epoch,
+                topics=[
+                    TxnOffsetCommitRequestTopic(
+                        name=topic,
+                        partitions=[
+                            TxnOffsetCommitRequestPartition(
+                                partition_index=0, committed_offset=offset
+                            )
+                        ],
+                    )
+                ],
+            ),
+            TxnOffsetCommitResponse,
+            5 if self.is_of_version_2 else 4,
+        )
+        return ErrorCode(committed.topics[0].partitions[0].error_code)
+
+    def end(self, *, is_commit: bool) -> ErrorCode:
+        answer = self.client.ask(
+            EndTxnRequest(
+                transactional_id=self.transactional_id,
+                producer_id=self.producer_id,
+                producer_epoch=self.epoch,
+                committed=is_commit,
+            ),
+            EndTxnResponse,
+            5 if self.is_of_version_2 else 4,
+        )
+        if self.is_of_version_2 and not answer.error_code:
+            self._become(answer.producer_id, answer.producer_epoch)
+        return ErrorCode(answer.error_code)
+
+    def commit(self) -> ErrorCode:
+        return self.end(is_commit=True)
+
+    def abort(self) -> ErrorCode:
+        return self.end(is_commit=False)
