@@ -46,6 +46,7 @@ class MemoryPartition:
     """A partition that is its own log, in memory; appends fail with `failure` if it is set."""
 
     must_flush = False
+    leader_epoch = 3
 
     def __init__(self, index: int) -> None:
         self.topic_partition = TopicPartition(OFFSETS_TOPIC, index)

@@ -1,0 +1,317 @@
+"""The steps of transactions, what the time does to them, and what a restart takes up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from strandline.broker.cluster.metadata.controller_messages import TopicDefaults
+from strandline.broker.coordination.model.classic_messages import CoordinatorFault
+from strandline.broker.coordination.records.offset_records import TransactionEnd
+from strandline.broker.coordination.runtime import transaction_coordinator
+from strandline.broker.coordination.runtime.markers import EndMarker
+from strandline.broker.coordination.runtime.transaction_coordinator import (
+    Confirmation,
+    TransactionCoordinator,
+)
+from strandline.broker.coordination.transactions.config import TransactionConfig
+from strandline.broker.coordination.transactions.transaction import (
+    ProducerIdentity,
+    TransactionState,
+    TransactionVersion,
+)
+from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage.crash_points import (
+    TRANSACTION_AFTER_COMPLETE,
+    TRANSACTION_AFTER_MARKER,
+    TRANSACTION_AFTER_PREPARE,
+    SimulatedCrash,
+    simulated_crash,
+)
+from strandline.storage.errors import DiskError
+from strandline.storage.model import TopicPartition
+from tests.unit.broker.coordination.coordinator_world import MemoryPartition, World
+
+V1, V2 = TransactionVersion.V0, TransactionVersion.V2
+COMMIT, ABORT = TransactionEnd.COMMIT, TransactionEnd.ABORT
+A, B = TopicPartition("t", 0), TopicPartition("gone", 0)
+TIMEOUT_MS = 60_000
+CONFIG = TransactionConfig(partition_count=2)
+
+
+@dataclass
+class Markers:
+    """Notes the markers; `codes` says which partitions refuse theirs."""
+
+    codes: dict[TopicPartition, ErrorCode] = field(default_factory=dict)
+    written: list[tuple[TopicPartition, TransactionEnd, ProducerIdentity]] = field(
+        default_factory=list
+    )
+
+    def write(self, marker: EndMarker, where: TopicPartition) -> ErrorCode:
+        code = self.codes.get(where, ErrorCode.NONE)
+        if code is ErrorCode.NONE:
+            self.written.append((where, marker.end, marker.producer))
+        return code
+
+
+class TransactionWorld(World):
+    """A world with partitions that take markers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.markers = Markers()
+
+    def transactions(self) -> TransactionCoordinator:
+        return TransactionCoordinator(
+            CONFIG,
+            self,  # type: ignore[arg-type]  # a fake of what is used of it
+            self,  # type: ignore[arg-type]  # likewise
+            self.markers,  # type: ignore[arg-type]  # likewise
+            node_id=1,
+            topic_defaults=TopicDefaults(),
+            clock=self.clock,
+            reads=self.executor,
+        )
+
+    async def restarted(self) -> TransactionCoordinator:
+        """A coordinator that has loaded everything, with its loop running."""
+        coordinator = self.transactions()
+        self.task = asyncio.create_task(coordinator.run())
+        while True:
+            await asyncio.sleep(0.002)
+            try:
+                list(coordinator.transactions())
+            except CoordinatorFault:
+                continue
+            await asyncio.sleep(0.02)
+            return coordinator
+
+
+def play(scenario: Callable[[TransactionWorld], Coroutine[Any, Any, None]]) -> None:
+    async def bounded() -> None:
+        world = TransactionWorld()
+        async with asyncio.timeout(60):
+            await scenario(world)
+        world.executor.shutdown()
+
+    with pytest.MonkeyPatch.context() as patch:
+        # The loop does not see a manual clock move, so it must not sleep long.
+        patch.setattr(transaction_coordinator, "POLL_S", 0.005)
+        asyncio.run(bounded())
+
+
+async def begun(
+    coordinator: TransactionCoordinator, *partitions: TopicPartition, name: str = "tx"
+) -> ProducerIdentity:
+    """A producer with a transaction over these partitions."""
+    producer = await coordinator.init_producer(name, timeout_ms=TIMEOUT_MS, expected=None)
+    code = coordinator.add_partitions(name, producer, set(partitions), V2)
+    assert code is ErrorCode.NONE
+    return producer
+
+
+def state_of(coordinator: TransactionCoordinator, name: str = "tx") -> TransactionState:
+    found = coordinator.find(name)
+    assert found is not None
+    return found.state
+
+
+async def code_of(request: Coroutine[Any, Any, object]) -> ErrorCode:
+    try:
+        await request
+    except CoordinatorFault as fault:
+        return fault.error_code
+    return ErrorCode.NONE
+
+
+@pytest.mark.parametrize("end", [COMMIT, ABORT])
+def test_an_end_is_written_to_every_partition_and_completed(end: TransactionEnd) -> None:
+    async def scenario(world: TransactionWorld) -> None:
+        coordinator = world.transactions()
+        producer = await begun(coordinator, A)
+        after = await coordinator.end("tx", producer, end, V2)
+        fenced = ProducerIdentity(producer.producer_id, producer.epoch + 1)
+        assert after == fenced
+        assert world.markers.written == [(A, end, fenced)]
+        completed = (
+            TransactionState.COMPLETE_COMMIT if end is COMMIT else TransactionState.COMPLETE_ABORT
+        )
+        assert state_of(coordinator) is completed
+
+    play(scenario)
+
+
+@pytest.mark.parametrize(
+    ("point", "markers_before"),
+    [
+        (TRANSACTION_AFTER_PREPARE, 0),
+        (TRANSACTION_AFTER_MARKER, 1),
+        (TRANSACTION_AFTER_COMPLETE, 1),
+    ],
+)
+def test_a_start_finishes_what_was_decided(point: str, markers_before: int) -> None:
+    async def scenario(world: TransactionWorld) -> None:
+        coordinator = world.transactions()
+        producer = await begun(coordinator, A)
+        with simulated_crash(point), pytest.raises(SimulatedCrash):
+            await coordinator.end("tx", producer, COMMIT, V2)
+        assert len(world.markers.written) == markers_before
+        restarted = await world.restarted()
+        assert state_of(restarted) is TransactionState.COMPLETE_COMMIT
+        assert {(where, end) for where, end, _ in world.markers.written} == {(A, COMMIT)}
+
+    play(scenario)
+
+
+def test_a_marker_that_cannot_be_written_is_tried_until_it_can() -> None:
+    async def scenario(world: TransactionWorld) -> None:
+        coordinator = await world.restarted()
+        producer = await begun(coordinator, A)
+        world.markers.codes[A] = ErrorCode.KAFKA_STORAGE_ERROR
+        # The outcome is certain, so the producer need not wait.
+        next_one = await coordinator.end("tx", producer, COMMIT, V2)
+        assert state_of(coordinator) is TransactionState.PREPARE_COMMIT
+        code = coordinator.add_partitions("tx", next_one, {A}, V2)
+        assert code is ErrorCode.CONCURRENT_TRANSACTIONS
+        world.markers.codes.clear()
+        while state_of(coordinator) is not TransactionState.COMPLETE_COMMIT:
+            await asyncio.sleep(0.002)
+        assert len(world.markers.written) == 1
+
+    play(scenario)
+
+
+def test_a_deleted_topic_needs_no_marker() -> None:
+    async def scenario(world: TransactionWorld) -> None:
+        coordinator = world.transactions()
+        producer = await begun(coordinator, A, B)
+        world.markers.codes[B] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        await coordinator.end("tx", producer, COMMIT, V2)
+        assert state_of(coordinator) is TransactionState.COMPLETE_COMMIT
+
+    play(scenario)
+
+
+def test_a_transaction_of_more_partitions_than_one_turn_takes_ends_all_the_same() -> None:
+    async def scenario(world: TransactionWorld) -> None:
+        coordinator = await world.restarted()
+        many = [TopicPartition("many", index) for index in range(1200)]
+        producer = await begun(coordinator, *many)
+        await coordinator.end("tx", producer, COMMIT, V2)
+        while state_of(coordinator) is not TransactionState.COMPLETE_COMMIT:
+            await asyncio.sleep(0.002)
+        assert sorted(where for where, _, _ in world.markers.written) == many
+
+    play(scenario)
+
+
+def test_a_record_that_cannot_be_written_changes_nothing() -> None:
+    async def scenario(world: TransactionWorld) -> None:
+        coordinator = world.transactions()
+        producer = await begun(coordinator, A)
+        world.fail(DiskError("full"))
+        code = await code_of(coordinator.end("tx", producer, COMMIT, V2))
+        assert code is ErrorCode.NOT_COORDINATOR
+        assert state_of(coordinator) is TransactionState.ONGOING
+        assert world.markers.written == []
+        world.fail(None)
+        assert await code_of(coordinator.end("tx", producer, COMMIT, V2)) is ErrorCode.NONE
+
+    play(scenario)
+
+
+def test_a_transaction_that_times_out_is_aborted_and_its_producer_fenced() -> None:
+    async def scenario(world: TransactionWorld) -> None:
+        coordinator = await world.restarted()
+        producer = await begun(coordinator, A)
+        world.clock.advance_ms(TIMEOUT_MS - 1)
+        await asyncio.sleep(0.02)
+        assert state_of(coordinator) is TransactionState.ONGOING
+        world.clock.advance_ms(CONFIG.timeout_check_interval_ms + 2)
+        while state_of(coordinator) is not TransactionState.COMPLETE_ABORT:
+            await asyncio.sleep(0.002)
+        assert [end for _, end, _ in world.markers.written] == [ABORT]
+        assert coordinator.add_partitions("tx", producer, {A}, V2) is ErrorCode.PRODUCER_FENCED
+
+    play(scenario)
+
+
+def test_an_idle_id_is_forgotten_and_one_with_a_transaction_is_not() -> None:
+    async def scenario(world: TransactionWorld) -> None:
+        coordinator = world.transactions()
+        await coordinator.init_producer("idle", timeout_ms=TIMEOUT_MS, expected=None)
+        world.markers.codes[A] = ErrorCode.KAFKA_STORAGE_ERROR
+        producer = await begun(coordinator, A, name="busy")
+        await coordinator.end("busy", producer, COMMIT, V2)
+        restarted = await world.restarted()
+        world.clock.advance_ms(CONFIG.expiration_ms + CONFIG.expiration_check_interval_ms)
+        while restarted.find("idle") is not None:
+            await asyncio.sleep(0.002)
+        assert state_of(restarted, "busy") is TransactionState.PREPARE_COMMIT
+        # The tombstone is in the log: the next start does not know the id either.
+        world.task.cancel()
+        assert (await world.restarted()).find("idle") is None
+
+    play(scenario)
+
+
+def test_a_restart_knows_every_transaction() -> None:
+    async def scenario(world: TransactionWorld) -> None:
+        coordinator = world.transactions()
+        producers = {name: await begun(coordinator, A, name=name) for name in map(str, range(10))}
+        restarted = world.transactions()
+        assert await code_of(restarted.end("1", producers["1"], COMMIT, V2)) is (
+            ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        )
+        loaded = await world.restarted()
+        assert {one.transactional_id: one.identity for one in loaded.transactions()} == producers
+        assert {one.partitions for one in loaded.transactions()} == {frozenset({A})}
+        assert await code_of(loaded.end("1", producers["1"], COMMIT, V2)) is ErrorCode.NONE
+
+    play(scenario)
+
+
+@pytest.mark.parametrize(
+    ("confirmation", "code"),
+    [
+        (Confirmation.LOOK, ErrorCode.INVALID_TXN_STATE),
+        (Confirmation.LOOK_ABORTABLE, ErrorCode.TRANSACTION_ABORTABLE),
+        (Confirmation.ADD, ErrorCode.NONE),
+    ],
+)
+def test_a_partition_is_confirmed_as_the_client_understands_it(
+    confirmation: Confirmation, code: ErrorCode
+) -> None:
+    async def scenario(world: TransactionWorld) -> None:
+        coordinator = world.transactions()
+        producer = await begun(coordinator, A)
+        assert coordinator.confirm("tx", producer, A, confirmation) is ErrorCode.NONE
+        assert coordinator.confirm("tx", producer, B, confirmation) is code
+        older = ProducerIdentity(producer.producer_id, producer.epoch - 1)
+        fenced = coordinator.confirm("tx", older, A, confirmation)
+        assert fenced is ErrorCode.INVALID_PRODUCER_EPOCH
+
+    play(scenario)
+
+
+def test_a_marker_has_the_epoch_of_its_coordinator() -> None:
+    seen = []
+
+    class Watched(Markers):
+        def write(self, marker: EndMarker, where: TopicPartition) -> ErrorCode:
+            seen.append(marker.coordinator_epoch)
+            return super().write(marker, where)
+
+    async def scenario(world: TransactionWorld) -> None:
+        world.markers = Watched()
+        coordinator = world.transactions()
+        producer = await begun(coordinator, A)
+        await coordinator.end("tx", producer, COMMIT, V1)
+        assert seen == [MemoryPartition.leader_epoch]
+
+    play(scenario)
