@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka import TopicPartition as AioTopicPartition
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from kafka import KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as PythonTopicPartition
@@ -22,7 +22,6 @@ pytestmark = [pytest.mark.clients, pytest.mark.slow]
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 READ_TIMEOUT_S = 60.0
 # Of a client that has nothing to wait for.
-REFUSAL_TIMEOUT_S = 30.0
 # The Python clients assert that a record has a key or a value.
 PYTHON_SAMPLES = samples(with_empty_record=False)
 
@@ -207,15 +206,3 @@ def test_librdkafka_lists_all_topics(broker: BrokerProcess, make_topic: Callable
     topic = make_topic(3)
     listed = AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics(timeout=60).topics
     assert len(listed[topic].partitions) == 3
-
-
-def test_who_asks_for_transactions_is_refused_and_does_not_ask_for_ever(
-    broker: BrokerProcess,
-) -> None:
-    """librdkafka repeats a request that it takes for retriable until its user loses patience."""
-    producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "payer"})
-    with pytest.raises(KafkaException, match="transactions are not served") as refusal:
-        producer.init_transactions(REFUSAL_TIMEOUT_S)
-    error = refusal.value.args[0]
-    assert error.fatal()
-    assert not error.retriable()

@@ -8,6 +8,12 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
+from strandline.broker.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from strandline.broker.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
+)
 from strandline.broker.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterQuotaEntry,
@@ -86,6 +92,7 @@ from strandline.broker.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsTopic,
 )
+from strandline.broker.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from strandline.broker.protocol.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsRequest,
     UserName,
@@ -94,6 +101,7 @@ from strandline.broker.protocol.messages.elect_leaders import (
     ElectLeadersRequest,
     ElectLeadersTopic,
 )
+from strandline.broker.protocol.messages.end_txn import EndTxnRequest
 from strandline.broker.protocol.messages.fetch import ForgottenTopic
 from strandline.broker.protocol.messages.find_coordinator import FindCoordinatorRequest
 from strandline.broker.protocol.messages.heartbeat import HeartbeatRequest
@@ -119,6 +127,7 @@ from strandline.broker.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsTopic,
 )
+from strandline.broker.protocol.messages.list_transactions import ListTransactionsRequest
 from strandline.broker.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from strandline.broker.protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -147,10 +156,20 @@ from strandline.broker.protocol.messages.sync_group import (
     SyncGroupRequest,
     SyncGroupRequestAssignment,
 )
+from strandline.broker.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
 from strandline.broker.protocol.messages.unregister_broker import UnregisterBrokerRequest
 from strandline.broker.protocol.messages.update_features import (
     FeatureUpdate,
     UpdateFeaturesRequest,
+)
+from strandline.broker.protocol.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
 )
 from strandline.broker.protocol.schema.api import SPECS
 from strandline.broker.protocol.schema.schema import Request
@@ -414,6 +433,67 @@ def admin_requests() -> Sequence[Request]:
         SaslAuthenticateRequest(auth_bytes=b"\0alice\0secret"),
         ListPartitionReassignmentsRequest(
             topics=[ListPartitionReassignmentsTopic(name=TOPIC, partition_indexes=[0])]
+        ),
+        *transaction_requests(),
+    ]
+
+
+def transaction_requests() -> list[Request]:
+    """One of each API of transactions; nobody has the transactional id."""
+    added = AddPartitionsToTxnTopic(name=TOPIC, partitions=[0, 1])
+    return [
+        AddPartitionsToTxnRequest(
+            transactions=[
+                AddPartitionsToTxnTransaction(
+                    transactional_id="tx",
+                    producer_id=77,
+                    producer_epoch=0,
+                    verify_only=True,
+                    topics=[added],
+                )
+            ],
+            transactional_id="tx",
+            producer_id=77,
+            producer_epoch=0,
+            topics=[added],
+        ),
+        AddOffsetsToTxnRequest(
+            transactional_id="tx", producer_id=77, producer_epoch=0, group_id="group"
+        ),
+        TxnOffsetCommitRequest(
+            transactional_id="tx",
+            group_id="group",
+            producer_id=77,
+            producer_epoch=0,
+            generation_id=1,
+            member_id="member",
+            group_instance_id="instance",
+            topics=[
+                TxnOffsetCommitRequestTopic(
+                    name=TOPIC,
+                    partitions=[
+                        TxnOffsetCommitRequestPartition(
+                            partition_index=0, committed_offset=3, committed_metadata="m"
+                        )
+                    ],
+                )
+            ],
+        ),
+        EndTxnRequest(transactional_id="tx", producer_id=77, producer_epoch=0, committed=True),
+        WriteTxnMarkersRequest(
+            markers=[
+                WritableTxnMarker(
+                    producer_id=77,
+                    producer_epoch=0,
+                    transaction_result=False,
+                    topics=[WritableTxnMarkerTopic(name="no-such-topic", partition_indexes=[0])],
+                    coordinator_epoch=1,
+                )
+            ]
+        ),
+        DescribeTransactionsRequest(transactional_ids=["tx", "other"]),
+        ListTransactionsRequest(
+            state_filters=["Ongoing"], producer_id_filters=[77], transactional_id_pattern="t.*"
         ),
     ]
 

@@ -103,16 +103,6 @@ def test_an_id_without_its_epoch_names_no_producer(client: WireClient, version: 
         assert (response.error_code, response.producer_id) == (INVALID_REQUEST, -1)
 
 
-@pytest.mark.parametrize("version", range(6))
-def test_a_transactional_id_is_refused_while_transactions_are_not_served(
-    client: WireClient, version: int
-) -> None:
-    for name in ("tx", ""):
-        request = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=60_000)
-        response = client.ask(request, InitProducerIdResponse, version)
-        assert (response.error_code, response.producer_id) == (INVALID_REQUEST, -1)
-
-
 # --- sequences -------------------------------------------------------------------------------
 
 

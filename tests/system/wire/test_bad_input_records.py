@@ -45,6 +45,7 @@ RECORD_LIST_TOO_LARGE = 18
 INVALID_REQUIRED_ACKS = 21
 INVALID_TIMESTAMP = 32
 INVALID_TXN_STATE = 48
+INVALID_PRODUCER_ID_MAPPING = 49
 UNSUPPORTED_COMPRESSION_TYPE = 76
 INVALID_RECORD = 87
 UNKNOWN_TOPIC_ID = 100
@@ -116,7 +117,7 @@ REFUSED: dict[str, tuple[bytes | None, int]] = {
     ),
     "a transactional batch without a producer": (
         encode_batch(records(1), transactional=True),
-        INVALID_TXN_STATE,
+        INVALID_RECORD,
     ),
     # It would open a transaction that nobody ends: what comes behind would not be stable for ever,
     # so that no `read_committed` consumer and no archive would ever get it.
@@ -376,19 +377,23 @@ def test_an_error_with_acks_0_closes_the_connection(
     assert end_offset(client, topic) == 0
 
 
-def test_a_transactional_produce_is_refused_while_transactions_are_not_served(
+def test_a_batch_of_a_transaction_that_nobody_began_is_refused(
     client: WireClient, topic: str
 ) -> None:
+    encoded = encode_batch(
+        records(1), producer_id=77, producer_epoch=0, base_sequence=0, transactional=True
+    )
     request = ProduceRequest(
-        transactional_id="tx",
+        transactional_id=f"tx of {topic}",
         acks=-1,
         timeout_ms=5000,
         topics=[
             ProduceTopic(
-                name=topic, partitions=[ProducePartition(index=0, records=memoryview(batch()))]
+                name=topic, partitions=[ProducePartition(index=0, records=memoryview(encoded))]
             )
         ],
     )
-    ((answer,),) = (t.partitions for t in client.ask(request, ProduceResponse, 9).topics)
-    assert answer.error_code == INVALID_TXN_STATE
+    for version in (9, 11, 12):
+        ((answer,),) = (t.partitions for t in client.ask(request, ProduceResponse, version).topics)
+        assert answer.error_code == INVALID_PRODUCER_ID_MAPPING
     assert end_offset(client, topic) == 0

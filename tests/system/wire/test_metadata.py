@@ -52,9 +52,7 @@ pytestmark = pytest.mark.slow
 UNKNOWN_TOPIC_OR_PARTITION = 3
 INVALID_TOPIC = 17
 INVALID_REQUEST = 42
-TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
 # A kind of coordinator.
-TRANSACTIONS = 1
 TOPIC_DELETION_DISABLED = 73
 UNKNOWN_TOPIC_ID = 100
 MISMATCHED_ENDPOINT_TYPE = 114
@@ -269,7 +267,7 @@ def test_coordinators_of_many_keys_are_answered_one_by_one(
     assert list(nobody.coordinators) == []
 
 
-@pytest.mark.parametrize("key_type", [TRANSACTIONS, 2, 99])
+@pytest.mark.parametrize("key_type", [2, 99])
 def test_what_has_no_coordinator_is_said_so_with_a_message(
     client: WireClient, key_type: int
 ) -> None:
@@ -277,9 +275,7 @@ def test_what_has_no_coordinator_is_said_so_with_a_message(
         request = FindCoordinatorRequest(key="k", coordinator_keys=["k"], key_type=key_type)
         response = client.ask(request, FindCoordinatorResponse, version)
         found = response.coordinators[0] if version >= 4 else response
-        refused = key_type == TRANSACTIONS and version < 3
-        code = TRANSACTIONAL_ID_AUTHORIZATION_FAILED if refused else INVALID_REQUEST
-        assert (found.error_code, found.node_id) == (code, -1)
+        assert (found.error_code, found.node_id) == (INVALID_REQUEST, -1)
         assert "not served" in (found.error_message or "")
 
 
