@@ -45,9 +45,10 @@ from strandline.storage.remote.keys import (
     GROUPS_PREFIX,
     MANIFEST_FILE,
     TOPICS_PREFIX,
-    group_state_key,
-    parse_group_state_key,
+    TRANSACTIONS_PREFIX,
+    parse_state_key,
     parse_topic_folder,
+    state_key,
     topic_folder,
     topic_key,
 )
@@ -110,7 +111,11 @@ def verify(store: ObjectStore, options: VerifyOptions) -> int:
         known = {(info.topic, info.topic_id) for info in topics}
         known |= {(topic.folder.topic, topic.folder.topic_id) for topic in damaged}
         troubles += [*_check_cluster(store), *change_list.find_damage(store)]
-        troubles += [*_check_groups(store), *_check_topics(store, known)]
+        troubles += [
+            *_check_groups(store),
+            *_check_transactions(store),
+            *_check_topics(store, known),
+        ]
     if options.topic and not (topics or damaged):
         raise UnknownTopic(f"no topic {options.topic!r} is archived at {store.url}")
     wanted = [
@@ -227,19 +232,28 @@ def _check_cluster(store: ObjectStore) -> list[str]:
 
 def _check_groups(store: ObjectStore) -> list[str]:
     """Returns the groups whose offsets a restore could not read."""
+    return _check_states(store, GROUPS_PREFIX, "offsets of groups", "commit")
 
+
+def _check_transactions(store: ObjectStore) -> list[str]:
+    """Returns the transactional ids that a restore could not read."""
+    return _check_states(store, TRANSACTIONS_PREFIX, "transactional ids", "transaction")
+
+
+def _check_states(store: ObjectStore, prefix: str, content: str, change: str) -> list[str]:
     def check(number: int) -> str:
         try:
-            read_group_state(store, number)
+            read_group_state(store, number, prefix)
         except (CorruptRecords, ObjectCorrupt) as error:
             return (
-                f"{group_state_key(number)}: offsets of groups cannot be read: {error}. A broker"
-                " that has them writes them again with the next commit; without its disk: bring the"
-                " object back from a version of the bucket, or `strandline restore --skip-damaged`"
+                f"{state_key(prefix, number)}: {content} cannot be read: {error}. A broker"
+                f" that has them writes them again with the next {change}; without its disk: bring"
+                " the object back from a version of the bucket, or `strandline restore"
+                " --skip-damaged`"
             )
         return ""
 
-    numbers = (parse_group_state_key(info.key) for info in store.list(GROUPS_PREFIX))
+    numbers = (parse_state_key(prefix, info.key) for info in store.list(prefix))
     with ThreadPoolExecutor(PARALLEL_MAX, "verify") as executor:
         found = executor.map(check, [number for number in numbers if number is not None])
         return [text for text in found if text]

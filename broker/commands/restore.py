@@ -4,7 +4,8 @@
     2 lock and mark the folders    .strandline-restore        crash point restore.after-mark
     3 write the metadata log       mirror + corrections       crash point restore.after-metadata
     4 write the partitions         empty logs behind their archives   restore.after-partition
-    5 write the groups' offsets                               crash point restore.after-groups
+    5 write the groups' offsets and the transactional ids, end open transactions
+                                                              crash point restore.after-groups
     6 checkpoints, clean-shutdown mark                        crash point restore.before-unmark
     7 remove the marks, and only then unlock: a restore that finds a mark may empty the folder
 
@@ -23,6 +24,7 @@ from collections.abc import Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from strandline.broker.cluster.metadata.image import MetadataImage
@@ -46,7 +48,13 @@ from strandline.broker.coordination.runtime.group_archive import (
     read_group_state,
     write_group_state,
 )
+from strandline.broker.coordination.runtime.restored_transactions import (
+    end_open_transactions,
+    restored_transactions,
+    transactions_by_producer,
+)
 from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
+from strandline.broker.protocol.formats.transaction_log import TRANSACTION_TOPIC
 from strandline.broker.server.folder_marks import METADATA_FOLDER, RESTORE_MARK, RestoreRefused
 from strandline.storage import files
 from strandline.storage.clock import Clock
@@ -73,7 +81,7 @@ from strandline.storage.local.log_dirs.log_dir import LOCK_FILE, lock_directory
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
 from strandline.storage.model import Offset, TopicIdPartition, TopicPartition
 from strandline.storage.plurals import counted
-from strandline.storage.remote.keys import GROUPS_PREFIX, group_state_key
+from strandline.storage.remote.keys import GROUPS_PREFIX, TRANSACTIONS_PREFIX, state_key
 from strandline.storage.remote.manifest import change_list
 from strandline.storage.remote.manifest.json_document import decode_document, encode_document
 from strandline.storage.remote.manifest.topic_info import (
@@ -118,7 +126,8 @@ class _Archive:
     image: MetadataImage
     records: tuple[MetadataRecord, ...]
     states: dict[TopicPartition, ArchivedState]
-    groups: dict[int, LiveRecords]
+    # By partition of the coordinators' topics.
+    coordinated: dict[TopicPartition, LiveRecords]
     problems: tuple[str, ...]
 
 
@@ -209,7 +218,7 @@ class Restore:
             image = mirrored.apply_entry(corrections.records)
             self._check_nodes(image)
             states, damaged_partitions = self._read_partitions(executor, image)
-            groups, damaged_groups = self._read_groups(executor, image)
+            coordinated, damaged_groups = self._read_coordinated(executor, image)
         lost = [fault] if fault else []
         lost += _lost_metadata(metadata)
         damaged = (*lost, *damaged_topics, *damaged_partitions, *damaged_groups)
@@ -229,7 +238,7 @@ class Restore:
             image=image,
             records=(*corrections.records, *numbers),
             states=states,
-            groups=groups,
+            coordinated=coordinated,
             problems=(*corrections.problems, *damaged),
         )
 
@@ -285,41 +294,46 @@ class Restore:
                 damaged += [f"{key}: {text}" for text in found.lost_pages]
         return states, damaged
 
-    def _read_groups(
+    def _read_coordinated(
         self, executor: ThreadPoolExecutor, image: MetadataImage
-    ) -> tuple[dict[int, LiveRecords], list[str]]:
-        topic = image.topics.get(OFFSETS_TOPIC)
-        if topic is None:
-            return {}, self._unknown_groups()
-        numbers = [partition.partition for partition in topic.partitions]
-        self._progress.begin("groups", len(numbers))
-
-        def read(number: int) -> LiveRecords | StrandlineError | None:
-            try:
-                return read_group_state(self._store, number)
-            except (CorruptRecords, ObjectCorrupt) as error:
-                return error
-            finally:
-                self._progress.advance()
-
-        groups: dict[int, LiveRecords] = {}
+    ) -> tuple[dict[TopicPartition, LiveRecords], list[str]]:
+        found: dict[TopicPartition, LiveRecords] = {}
         damaged: list[str] = []
-        for number, found in zip(numbers, executor.map(read, numbers), strict=True):
-            if isinstance(found, StrandlineError):
-                key = group_state_key(number)
-                damaged.append(f"{key}: offsets of groups are damaged, not restored: {found}")
-            elif found is not None:
-                groups[number] = found
-        return groups, damaged
+        for name, prefix, content in (
+            (OFFSETS_TOPIC, GROUPS_PREFIX, "offsets of groups"),
+            (TRANSACTION_TOPIC, TRANSACTIONS_PREFIX, "transactional ids"),
+        ):
+            topic = image.topics.get(name)
+            if topic is None:
+                damaged += self._unknown_state(name, prefix, content)
+                continue
+            numbers = [partition.partition for partition in topic.partitions]
+            self._progress.begin(prefix.rstrip("/"), len(numbers))
+            states = executor.map(partial(self._read_state, prefix), numbers)
+            for number, state in zip(numbers, states, strict=True):
+                if isinstance(state, StrandlineError):
+                    key = state_key(prefix, number)
+                    damaged.append(f"{key}: {content} are damaged, not restored: {state}")
+                elif state is not None:
+                    found[TopicPartition(name, number)] = state
+        return found, damaged
 
-    def _unknown_groups(self) -> list[str]:
-        """Archived offsets that cannot be placed: the number of partitions is lost."""
-        count = sum(1 for _ in self._store.list(GROUPS_PREFIX))
+    def _read_state(self, prefix: str, number: int) -> LiveRecords | StrandlineError | None:
+        try:
+            return read_group_state(self._store, number, prefix)
+        except (CorruptRecords, ObjectCorrupt) as error:
+            return error
+        finally:
+            self._progress.advance()
+
+    def _unknown_state(self, topic: str, prefix: str, content: str) -> list[str]:
+        """Archived state that cannot be placed: the number of partitions is lost."""
+        count = sum(1 for _ in self._store.list(prefix))
         if not count:
             return []
         return [
-            f"{GROUPS_PREFIX}: the metadata do not know {OFFSETS_TOPIC}, {counted(count, 'object')}"
-            " with offsets of groups not restored: copy them away, the broker writes over them"
+            f"{prefix}: the metadata do not know {topic}, {counted(count, 'object')}"
+            f" with {content} not restored: copy them away, the broker writes over them"
         ]
 
     # --- 2 mark ------------------------------------------------------------------------------
@@ -398,15 +412,20 @@ class Restore:
     def _write_logs(self, log_dirs: LogDirs, archive: _Archive) -> int:
         self._progress.begin("partitions", len(archive.states))
         offset_count = 0
+        now_ms = self._clock.now_ms()
+        transactions = transactions_by_producer(archive.coordinated)
         for key, state in sorted(archive.states.items()):
             topic = archive.image.topics[key.topic]
             config = LogConfig.resolve(topic.properties, self._defaults)
             local = log_dirs.create_log(key, topic.topic_id, config)
             write_partition(self._store, local, state)
-            live = archive.groups.get(key.partition) if key.topic == OFFSETS_TOPIC else None
-            if live is not None:
+            end_open_transactions(local, transactions, now_ms)
+            live = archive.coordinated.get(key)
+            if live is not None and key.topic == OFFSETS_TOPIC:
                 write_group_state(local, clamped(live, lambda wanted: _end(archive, wanted)))
                 offset_count += len(live)
+            elif live is not None:
+                write_group_state(local, restored_transactions(live, now_ms))
             self._progress.advance()
             crash_point(RESTORE_AFTER_PARTITION)
         return offset_count

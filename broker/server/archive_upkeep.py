@@ -32,7 +32,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -43,6 +43,7 @@ from strandline.broker.cluster.metadata.mirror import MirrorTaken
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.coordination.runtime.group_archive import GroupArchive
 from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
+from strandline.broker.protocol.formats.transaction_log import TRANSACTION_TOPIC
 from strandline.broker.server.folder_marks import ArchiveMark
 from strandline.broker.server.workers import MANIFEST_THREADS, MANIFEST_THREADS_AT_START, Workers
 from strandline.storage.backoff import Backoff
@@ -59,7 +60,7 @@ from strandline.storage.errors import (
     TierError,
     TierUnavailable,
 )
-from strandline.storage.remote.keys import CLUSTER_KEY
+from strandline.storage.remote.keys import CLUSTER_KEY, GROUPS_PREFIX, TRANSACTIONS_PREFIX
 from strandline.storage.remote.manifest.cluster_info import (
     ClusterInfo,
     create_cluster_info,
@@ -70,6 +71,7 @@ from strandline.storage.remote.object_store.conditional_writes import (
     check_conditional_writes,
 )
 from strandline.storage.remote.object_store.interface import ObjectStore
+from strandline.storage.tiering.log.unified_log import UnifiedLog
 from strandline.storage.tiering.policy.retry import RetryPolicy, RetryState
 
 if TYPE_CHECKING:
@@ -355,15 +357,19 @@ class ArchiveUpkeep:
         self._clock = clock
         self._groups_interval_ms = groups_interval_ms
         self._check_interval_ms = check_interval_ms
-        self._groups = GroupArchive(
-            store,
-            lambda: (
-                partition.log
-                for partition in replicas.partitions()
-                if partition.topic_partition.topic == OFFSETS_TOPIC
-            ),
-            executor=workers.manifests,
-            clock=clock,
+        self._groups, self._transactions = (
+            GroupArchive(
+                store,
+                partial(_logs_of, replicas, topic),
+                executor=workers.manifests,
+                clock=clock,
+                topic=topic,
+                prefix=prefix,
+            )
+            for topic, prefix in (
+                (OFFSETS_TOPIC, GROUPS_PREFIX),
+                (TRANSACTION_TOPIC, TRANSACTIONS_PREFIX),
+            )
         )
 
     async def mirror_forever(self) -> None:
@@ -392,11 +398,12 @@ class ArchiveUpkeep:
             await asyncio.sleep(MIRROR_CHECK_S)
 
     async def archive_groups_forever(self) -> None:
-        """Keeps the groups' offsets in the bucket up to date."""
+        """Keeps the groups' offsets and the transactional ids in the bucket up to date."""
         while True:
             await asyncio.sleep(self._groups_interval_ms / 1000)
             if self._claim.is_ours and self._is_mirrored:
                 await self._groups.run_once()
+                await self._transactions.run_once()
 
     async def look_forever(self) -> None:
         """Rewrites deleted objects outside the topics' folders."""
@@ -410,6 +417,7 @@ class ArchiveUpkeep:
                 await _tell(self._metadata_log.repair_mirror, self._tiering, self._workers)
                 self._note_mirror()
                 await self._groups.look()
+                await self._transactions.look()
             except WrongArchive as error:
                 self._tiering.ownership.lose(str(error))
             except StorageError as error:
@@ -423,6 +431,7 @@ class ArchiveUpkeep:
             "cluster": self._claim.deleted_count,
             "metadata": self._metadata_log.statistics().mirror_deleted_count,
             "groups": self._groups.deleted_count,
+            "transactions": self._transactions.deleted_count,
         }
 
     @property
@@ -444,6 +453,7 @@ class ArchiveUpkeep:
         try:
             async with asyncio.timeout(STOP_READ_S):
                 await self._groups.read_rest()  # 1
+                await self._transactions.read_rest()
         except (TimeoutError, StorageError, RecordsRejected) as error:
             _note_untold(error)
 
@@ -458,6 +468,7 @@ class ArchiveUpkeep:
                 self._note_mirror()
                 if self._is_mirrored:
                     await self._groups.write_rest()  # 4
+                    await self._transactions.write_rest()
                 crash_point(STOP_AFTER_GROUPS)
                 await self._tiering.tell_last_changes()  # 5
         except (TimeoutError, StorageError) as error:
@@ -490,4 +501,12 @@ def _note_untold(error: Exception) -> None:
     log.warning(
         "the archive was not told everything before the stop",
         extra={"fields": {"error": str(error) or "no answer in time"}},
+    )
+
+
+def _logs_of(replicas: ReplicaManager, topic: str) -> Iterator[UnifiedLog]:
+    return (
+        partition.log
+        for partition in replicas.partitions()
+        if partition.topic_partition.topic == topic
     )

@@ -5,6 +5,7 @@
     metadata/log/<20-digit index>.json                       an entry of the metadata log
     metadata/snapshot/<20-digit index>.json                  a snapshot of the metadata
     groups/<partition>.log                                   the latest offsets of groups
+    transactions/<partition>.log                             the latest state of transactional ids
     probe/<unique>                                           temporary, to check the store
     topics/<topic>-<topic id>/topic.json                     name, partitions, configs, tombstone
     topics/<topic>-<topic id>/<partition>/
@@ -35,6 +36,7 @@ METADATA_PREFIX = "metadata/"
 METADATA_LOG_PREFIX = "metadata/log/"
 METADATA_SNAPSHOT_PREFIX = "metadata/snapshot/"
 GROUPS_PREFIX = "groups/"
+TRANSACTIONS_PREFIX = "transactions/"
 PROBE_PREFIX = "probe/"
 TOPIC_FILE = "topic.json"
 MANIFEST_FILE = "manifest.json"
@@ -106,16 +108,21 @@ def parse_metadata_key(key: str) -> int | None:
     return int(matched["index"]) if matched else None
 
 
+def state_key(prefix: str, partition: int) -> str:
+    """The key of the state of one partition of a coordinator's topic."""
+    return f"{prefix}{partition}.log"
+
+
 def group_state_key(partition: int) -> str:
     """The key of the group state of one partition of `__consumer_offsets`."""
-    return f"{GROUPS_PREFIX}{partition}.log"
+    return state_key(GROUPS_PREFIX, partition)
 
 
-def parse_group_state_key(key: str) -> int | None:
-    """The partition of `__consumer_offsets` in a group state key; None for other keys."""
-    number = key.removeprefix(GROUPS_PREFIX).removesuffix(LOG_SUFFIX)
+def parse_state_key(prefix: str, key: str) -> int | None:
+    """The partition in a state key of this prefix; None for other keys."""
+    number = key.removeprefix(prefix).removesuffix(LOG_SUFFIX)
     is_one = number.isascii() and number.isdecimal()
-    return int(number) if is_one and key == group_state_key(int(number)) else None
+    return int(number) if is_one and key == state_key(prefix, int(number)) else None
 
 
 def topic_folder(topic: str, topic_id: TopicId) -> str:

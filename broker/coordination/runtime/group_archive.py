@@ -1,10 +1,11 @@
-"""The groups' offsets in the bucket, so that they survive the loss of every local disk.
+"""The coordinators' state in the bucket, so that it survives the loss of every local disk.
 
-    groups/<partition>.log      a snapshot of `__consumer_offsets-<partition>`: the last
-                                record of each key, in Kafka's own batches, and a batch without
-                                records that differs each time; replaced as a whole
+    groups/<partition>.log         a snapshot of `__consumer_offsets-<partition>`: the last
+                                   record of each key, in Kafka's own batches, and a batch without
+                                   records that differs each time; replaced as a whole
+    transactions/<partition>.log   the same of `__transaction_state-<partition>`
 
-`__consumer_offsets` is not tiered: it is compacted, small, and only its latest state matters. So
+These topics are not tiered: they are compacted, small, and only their latest state matters. So
 the state of changed partitions is written beside the archive at intervals. Losing the machine loses
 the commits since then: consumers read some records again, and skip none.
 
@@ -30,6 +31,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from strandline.broker.protocol.formats.offsets_topic import (
+    OFFSETS_TOPIC,
     OffsetCommitKey,
     OffsetCommitValue,
     decode_key,
@@ -53,7 +55,7 @@ from strandline.storage.local.log.log import AppendOrigin, LocalLog
 from strandline.storage.model import Buffer, Isolation, Offset, TopicPartition
 from strandline.storage.records.batch.any_batch import iter_records, walk
 from strandline.storage.records.batch.record import Record, encode_batch
-from strandline.storage.remote.keys import GROUPS_PREFIX, group_state_key
+from strandline.storage.remote.keys import GROUPS_PREFIX, state_key
 from strandline.storage.remote.object_store.interface import (
     IfAbsent,
     IfMatches,
@@ -150,23 +152,26 @@ def encode_live(records: Iterable[LiveRecord]) -> bytes:
 # --- restoring -------------------------------------------------------------------------------
 
 
-def read_group_state(store: ObjectStore, partition: int) -> LiveRecords | None:
-    """Reads one partition of `__consumer_offsets` from the bucket; None if absent. Blocks.
+def read_group_state(
+    store: ObjectStore, partition: int, prefix: str = GROUPS_PREFIX
+) -> LiveRecords | None:
+    """Reads one partition of a coordinator's topic from the bucket; None if absent. Blocks.
 
     Raises CorruptRecords and what the store raises.
     """
+    key = state_key(prefix, partition)
     try:
-        content = store.get(group_state_key(partition))
+        content = store.get(key)
     except ObjectNotFound:
         return None
     if not content:
         # Without live records the object still has the empty batch.
-        raise CorruptRecords(f"{group_state_key(partition)} is empty")
+        raise CorruptRecords(f"{key} is empty")
     end = 0
     for batch in walk(content, verify_crc=True):
         end = batch.end_position
     if end != len(content):
-        raise CorruptRecords(f"{group_state_key(partition)} ends inside a batch")
+        raise CorruptRecords(f"{key} ends inside a batch")
     live = LiveRecords()
     live.take(content, 0)
     return live
@@ -232,7 +237,7 @@ class _Shadow:
 
 
 class GroupArchive:
-    """Writes changed groups to the bucket. Used on the event loop only."""
+    """Writes the changed state of a coordinator to the bucket. Used on the event loop only."""
 
     def __init__(
         self,
@@ -241,14 +246,17 @@ class GroupArchive:
         *,
         executor: Executor,
         clock: Clock,
+        topic: str = OFFSETS_TOPIC,
+        prefix: str = GROUPS_PREFIX,
     ) -> None:
-        """`logs` returns the logs of `__consumer_offsets` that this broker leads now."""
+        """`logs` returns the logs of `topic` that this broker leads now."""
+        self._prefix = prefix
         self._store = store
         self._logs = logs
         self._executor = executor
         self._clock = clock
         self._shadows: dict[tuple[object, int], _Shadow] = {}
-        self._state = RetryState("groups", "__consumer_offsets", policy=RetryPolicy(), clock=clock)
+        self._state = RetryState(prefix.rstrip("/"), topic, policy=RetryPolicy(), clock=clock)
         self._is_fenced = False
         # Objects of this process that were found deleted.
         self.deleted_count = 0
@@ -282,7 +290,11 @@ class GroupArchive:
         loop = asyncio.get_running_loop()
         written = [(key[1], shadow) for key, shadow in self._shadows.items() if shadow.is_ours]
         gone = await loop.run_in_executor(
-            self._executor, _gone, self._store, frozenset(number for number, _ in written)
+            self._executor,
+            _gone,
+            self._store,
+            self._prefix,
+            frozenset(number for number, _ in written),
         )
         for number, shadow in written:
             if number in gone:
@@ -291,7 +303,11 @@ class GroupArchive:
             self.deleted_count += len(gone)
             log.warning(
                 "offsets of groups were deleted in the bucket, they are written again",
-                extra={"fields": {"objects": [group_state_key(number) for number in sorted(gone)]}},
+                extra={
+                    "fields": {
+                        "objects": [state_key(self._prefix, number) for number in sorted(gone)]
+                    }
+                },
             )
 
     async def read_rest(self) -> None:
@@ -317,7 +333,13 @@ class GroupArchive:
         loop = asyncio.get_running_loop()
         outcomes = await asyncio.gather(
             *(
-                loop.run_in_executor(self._executor, _write, self._store, number, shadow)
+                loop.run_in_executor(
+                    self._executor,
+                    _write,
+                    self._store,
+                    state_key(self._prefix, number),
+                    shadow,
+                )
                 for number, shadow in self._rest.items()
             ),
             return_exceptions=True,
@@ -345,7 +367,7 @@ class GroupArchive:
         if shadow is None:
             return False
         number = unified_log.topic_partition.partition
-        await self._in_thread(partial(_write, self._store, number, shadow))
+        await self._in_thread(partial(_write, self._store, state_key(self._prefix, number), shadow))
         return True
 
     async def _read_on(self, unified_log: UnifiedLog) -> _Shadow | None:
@@ -385,10 +407,9 @@ def _take_chunk(unified_log: UnifiedLog, shadow: _Shadow) -> None:
         shadow.next_offset = shadow.live.take(found.range.read(), offset)
 
 
-def _write(store: ObjectStore, number: int, shadow: _Shadow) -> None:
+def _write(store: ObjectStore, key: str, shadow: _Shadow) -> None:
     """Blocks. Raises StorageError."""
     assert shadow.next_offset is not None
-    key = group_state_key(number)
     if not shadow.is_known:
         try:
             shadow.etag = store.head(key).etag
@@ -401,7 +422,7 @@ def _write(store: ObjectStore, number: int, shadow: _Shadow) -> None:
         shadow.etag = store.put(key, content, condition=condition).etag
     except StorageError as error:
         is_changed = shadow.is_ours and isinstance(error, PreconditionFailed)
-        if is_changed and not _gone(store, {number}):
+        if is_changed and _is_there(store, key):
             raise _GroupsFenced(key, "put", "somebody wrote over this broker's groups") from error
         # The outcome is unknown: read the object again before the next attempt.
         shadow.is_known = shadow.is_ours = False
@@ -410,12 +431,14 @@ def _write(store: ObjectStore, number: int, shadow: _Shadow) -> None:
     shadow.written_offset = shadow.next_offset
 
 
-def _gone(store: ObjectStore, numbers: Collection[int]) -> frozenset[int]:
+def _gone(store: ObjectStore, prefix: str, numbers: Collection[int]) -> frozenset[int]:
     """Returns the objects that are missing. Blocks. Raises StorageError."""
-    listed = {info.key for info in store.list(GROUPS_PREFIX)} if numbers else set()
-    unlisted = [number for number in numbers if group_state_key(number) not in listed]
+    listed = {info.key for info in store.list(prefix)} if numbers else set()
+    unlisted = [number for number in numbers if state_key(prefix, number) not in listed]
     # A listing may lag; a request by name does not.
-    return frozenset(number for number in unlisted if not _is_there(store, group_state_key(number)))
+    return frozenset(
+        number for number in unlisted if not _is_there(store, state_key(prefix, number))
+    )
 
 
 def _is_there(store: ObjectStore, key: str) -> bool:

@@ -24,6 +24,7 @@ from strandline.storage.remote.keys import (
     METADATA_SNAPSHOT_PREFIX,
     TOPIC_FILE,
     TOPICS_PREFIX,
+    TRANSACTIONS_PREFIX,
     ObjectKind,
     parse_partition_object,
     parse_topic_folder,
@@ -40,7 +41,12 @@ _KINDS = {
     ObjectKind.MANIFEST: "manifests",
     ObjectKind.MANIFEST_PAGE: "manifests",
 }
-_METADATA_PREFIXES = (METADATA_LOG_PREFIX, METADATA_SNAPSHOT_PREFIX, GROUPS_PREFIX)
+_METADATA_PREFIXES = (
+    METADATA_LOG_PREFIX,
+    METADATA_SNAPSHOT_PREFIX,
+    GROUPS_PREFIX,
+    TRANSACTIONS_PREFIX,
+)
 
 
 @dataclass(slots=True)

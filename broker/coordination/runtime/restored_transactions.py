@@ -1,0 +1,83 @@
+"""Writes transactions into restored logs: the transactional ids, and the ends of open transactions.
+
+`transactions/restored.py` decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from strandline.broker.coordination.runtime.group_archive import LiveRecord, LiveRecords
+from strandline.broker.coordination.runtime.markers import EndMarker, encode_end_marker
+from strandline.broker.coordination.transactions.records import (
+    decode_transaction,
+    encode_transaction,
+)
+from strandline.broker.coordination.transactions.restored import end_of_open, restored
+from strandline.broker.coordination.transactions.transaction import (
+    ProducerIdentity,
+    Transaction,
+    TransactionVersion,
+)
+from strandline.broker.protocol.formats.transaction_log import TRANSACTION_TOPIC, decode_key
+from strandline.broker.protocol.schema.errors import MalformedRequest
+from strandline.storage.local.formats.producer_state import NO_TRANSACTION
+from strandline.storage.local.log.log import AppendOrigin, LocalLog
+from strandline.storage.model import TopicPartition
+
+
+def transactions_by_producer(
+    coordinated: Mapping[TopicPartition, LiveRecords],
+) -> dict[int, Transaction]:
+    """Returns the archived transactional ids by their producer ids."""
+    found: dict[int, Transaction] = {}
+    for key, live in coordinated.items():
+        if key.topic == TRANSACTION_TOPIC:
+            for record in live:
+                transaction = _decoded(record)
+                if transaction is not None:
+                    found[transaction.producer_id] = transaction
+    return found
+
+
+def restored_transactions(live: Iterable[LiveRecord], now_ms: int) -> Iterator[LiveRecord]:
+    """Yields the records with which a restored broker begins; open transactions are aborted."""
+    for record in live:
+        transaction = _decoded(record)
+        if transaction is None:
+            yield record
+        else:
+            value = encode_transaction(restored(transaction, now_ms), TransactionVersion.V2)
+            yield replace(record, value=value)
+
+
+def _decoded(record: LiveRecord) -> Transaction | None:
+    """Returns None for a record that is kept as it is: the start reports it."""
+    try:
+        transactional_id = decode_key(record.key)
+        if transactional_id is None:
+            return None
+        return decode_transaction(transactional_id, record.value)
+    except MalformedRequest:
+        return None
+
+
+def end_open_transactions(
+    local: LocalLog, transactions: Mapping[int, Transaction], now_ms: int
+) -> None:
+    """Appends a marker for each transaction that is open in a restored log. Raises DiskError."""
+    for entry in tuple(local.producers.entries.values()):
+        if entry.transaction_first_offset == NO_TRANSACTION:
+            continue
+        marker = EndMarker(
+            producer=ProducerIdentity(entry.producer_id, entry.epoch),
+            end=end_of_open(transactions.get(entry.producer_id), entry.epoch),
+            coordinator_epoch=max(entry.coordinator_epoch, 0),
+            version=TransactionVersion.V0,
+        )
+        local.append(
+            memoryview(encode_end_marker(marker, now_ms)),
+            leader_epoch=max(local.leader_epochs.latest_epoch, 0),
+            origin=AppendOrigin.COORDINATOR,
+        )

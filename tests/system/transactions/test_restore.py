@@ -1,0 +1,90 @@
+"""The disk is lost in the middle of transactions: the bucket alone has what was committed."""
+
+from __future__ import annotations
+
+import pytest
+
+from strandline.broker.protocol.schema.errors import ErrorCode
+from tests.support.broker import eventually
+from tests.support.wire import WireClient
+from tests.system.calls import create_topic, fetch
+from tests.system.group_calls import committed
+from tests.system.tiers.conftest import MakeBroker, archive, make_broker
+from tests.system.tiers.restoring import run_restore
+from tests.system.tiers.tiered_broker import TIERED, WAIT_S, Archive
+from tests.system.transactions.committed import committed_values
+from tests.system.transactions.wire_producer import WireProducer
+
+__all__ = ["archive", "make_broker"]
+
+pytestmark = [pytest.mark.slow, pytest.mark.s3]
+
+TOPIC = "t"
+GROUP = "g"
+SETTINGS = {
+    "strandline.remote.groups.upload.ms": "100",
+    "strandline.remote.active.segment.upload.ms": "200",
+    "transaction.state.log.num.partitions": "3",
+    "offsets.topic.num.partitions": "1",
+}
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_restore_commits_what_was_committed_and_aborts_what_was_open(
+    make_broker: MakeBroker, archive: Archive, version: int
+) -> None:
+    broker = make_broker(settings=SETTINGS)
+    broker.start()
+    with WireClient(broker.port) as client:
+        create_topic(client, TOPIC, 1, TIERED)
+        busy = WireProducer(client, "busy", version=version)
+        busy.begin()
+        busy.send(TOPIC, b"kept")
+        assert busy.send_offset(GROUP, TOPIC, 5) is ErrorCode.NONE
+        assert busy.commit() is ErrorCode.NONE
+        busy.send(TOPIC, b"aborted")
+        assert busy.abort() is ErrorCode.NONE
+        zombie = WireProducer(client, "zombie", version=version)
+        zombie.begin()
+        zombie.send(TOPIC, b"open")
+        assert zombie.send_offset(GROUP, TOPIC, 9) is ErrorCode.NONE
+        end_offset = fetch(client, TOPIC, 0).high_watermark
+        eventually(lambda: archived_end(archive) == end_offset, timeout_s=WAIT_S)
+        for prefix, text in (("transactions/", b"zombie"), ("groups/", TOPIC.encode())):
+            eventually(lambda p=prefix, t=text: has(archive, p, t), timeout_s=WAIT_S)
+    broker.kill()
+    restored = make_broker(name="restored", settings=SETTINGS)
+    outcome = run_restore(restored)
+    assert outcome.returncode == 0, outcome.stderr
+    restored.start()
+    with WireClient(restored.port) as client:
+        assert committed_values(client, TOPIC)[:1] == [b"kept"]
+        eventually(lambda: is_stable(client), timeout_s=WAIT_S)
+        assert committed_values(client, TOPIC) == [b"kept"]
+        assert committed(client, GROUP, TOPIC) == 5
+        zombie.client = busy.client = client
+        eventually(lambda: zombie.commit() is ErrorCode.PRODUCER_FENCED, timeout_s=WAIT_S)
+        # A producer without an open transaction goes on as if nothing had been.
+        busy.send(TOPIC, b"later")
+        assert busy.commit() is ErrorCode.NONE
+        zombie.begin()
+        zombie.send(TOPIC, b"reborn")
+        assert zombie.commit() is ErrorCode.NONE
+        assert committed_values(client, TOPIC) == [b"kept", b"later", b"reborn"]
+
+
+def archived_end(archive: Archive) -> int:
+    """The end of what the bucket has, the pieces of the open segment included."""
+    manifest = archive.manifest(TOPIC)
+    return 0 if manifest is None else manifest.tail_end_offset
+
+
+def has(archive: Archive, prefix: str, text: bytes) -> bool:
+    """Whether an object below the prefix contains the text."""
+    return any(text in archive.store.get(key) for key in archive.below(prefix))
+
+
+def is_stable(client: WireClient) -> bool:
+    """Whether no transaction is open any more."""
+    answer = fetch(client, TOPIC, 0)
+    return answer.last_stable_offset == answer.high_watermark

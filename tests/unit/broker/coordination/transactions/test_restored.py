@@ -1,0 +1,78 @@
+"""What a restore makes of transactions: never a commit that nobody decided."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from strandline.broker.coordination.records.offset_records import TransactionEnd
+from strandline.broker.coordination.transactions.restored import end_of_open, restored
+from strandline.broker.coordination.transactions.transaction import (
+    Transaction,
+    TransactionState,
+    TransactionVersion,
+)
+from strandline.storage.model import TopicPartition
+
+V1, V2 = TransactionVersion.V0, TransactionVersion.V2
+PREPARE_COMMIT, COMPLETE_COMMIT = (
+    TransactionState.PREPARE_COMMIT,
+    TransactionState.COMPLETE_COMMIT,
+)
+KNOWN = Transaction(
+    transactional_id="tx",
+    producer_id=7,
+    epoch=3,
+    timeout_ms=60_000,
+    state=TransactionState.ONGOING,
+    partitions=frozenset({TopicPartition("t", 0)}),
+    started_ms=1,
+    updated_ms=1,
+    client_version=V2,
+)
+
+
+def test_an_open_transaction_is_aborted_and_its_producer_fenced() -> None:
+    after = restored(KNOWN, 9)
+    assert after.state is TransactionState.PREPARE_ABORT
+    assert after.epoch == KNOWN.epoch + 1
+    assert after.partitions == KNOWN.partitions
+
+
+@pytest.mark.parametrize(
+    "state", [state for state in TransactionState if state is not TransactionState.ONGOING]
+)
+def test_any_other_state_stays(state: TransactionState) -> None:
+    known = replace(KNOWN, state=state)
+    assert restored(known, 9) is known
+
+
+@pytest.mark.parametrize(
+    ("state", "version", "epoch", "is_committed"),
+    [
+        (PREPARE_COMMIT, V2, 2, True),
+        (COMPLETE_COMMIT, V2, 2, True),
+        # Of an earlier transaction, or of one that began later.
+        (PREPARE_COMMIT, V2, 1, False),
+        (COMPLETE_COMMIT, V2, 3, False),
+        (PREPARE_COMMIT, V1, 3, True),
+        (PREPARE_COMMIT, V1, 2, False),
+        # It may be an earlier one of the same epoch, which was aborted.
+        (COMPLETE_COMMIT, V1, 3, False),
+        (TransactionState.ONGOING, V2, 3, False),
+        (TransactionState.PREPARE_ABORT, V2, 2, False),
+        (TransactionState.COMPLETE_ABORT, V2, 2, False),
+        (TransactionState.EMPTY, V2, 2, False),
+    ],
+)
+def test_what_is_open_in_a_log_commits_only_if_that_is_proven(
+    state: TransactionState, version: TransactionVersion, epoch: int, is_committed: bool
+) -> None:
+    known = replace(KNOWN, state=state, client_version=version)
+    expected = TransactionEnd.COMMIT if is_committed else TransactionEnd.ABORT
+    assert end_of_open(known, epoch) is expected
+
+
+def test_what_nobody_knows_aborts() -> None:
+    assert end_of_open(None, 0) is TransactionEnd.ABORT
