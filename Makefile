@@ -118,6 +118,10 @@ takeover: $(DEV) kafka-jars ## partition folders of an Apache Kafka that was kil
 fuzz: $(DEV) ## mutated requests of real clients for minutes (MINUTES=5 FUZZ_ARGS="--seed 7")
 	@$(PY) -m tests.system.fuzz.broker_fuzz --minutes $(MINUTES) $(FUZZ_ARGS)
 
+.PHONY: exactly-once
+exactly-once: $(DEV) ## transactions while broker and workers are killed, for minutes (MINUTES=5 SEED=7)
+	@$(PY) -m tests.system.transactions.exactly_once --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+
 .PHONY: soak
 soak: $(DEV) $(MINISTACK) ## kills, faults of S3, lost disks and real clients for minutes (MINUTES=30 SEED=7)
 	@$(PY) -m tests.system.soak.run --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))

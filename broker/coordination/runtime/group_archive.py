@@ -86,7 +86,8 @@ class LiveRecords:
 
     def __init__(self) -> None:
         self._live: dict[bytes, LiveRecord] = {}
-        self._open: dict[int, list[tuple[bytes, bytes | None, int]]] = {}
+        # Value and time by key, of the transactions that are open.
+        self._open: dict[int, dict[bytes, tuple[bytes | None, int]]] = {}
 
     def __len__(self) -> int:
         return len(self._live)
@@ -107,9 +108,9 @@ class LiveRecords:
             next_offset = header.next_offset
             if header.is_control:
                 marker = read_marker(buffer, header, batch.position)
-                ended = self._open.pop(header.producer_id, [])
+                ended = self._open.pop(header.producer_id, {})
                 if marker is not None and marker.type is MarkerType.COMMIT:
-                    for key, value, timestamp_ms in ended:
+                    for key, (value, timestamp_ms) in ended.items():
                         self._put(key, value, timestamp_ms)
                 continue
             for record in iter_records(buffer, header, batch.position):
@@ -118,9 +119,12 @@ class LiveRecords:
                 key = bytes(record.key)
                 value = None if record.value is None else bytes(record.value)
                 if header.is_transactional:
-                    waiting = self._open.setdefault(header.producer_id, [])
-                    waiting.append((key, value, record.timestamp_ms))
+                    waiting = self._open.setdefault(header.producer_id, {})
+                    waiting[key] = value, record.timestamp_ms
                 else:
+                    # The later record wins, whatever the transactions come to.
+                    for overtaken in self._open.values():
+                        overtaken.pop(key, None)
                     self._put(key, value, record.timestamp_ms)
         return next_offset
 

@@ -348,6 +348,11 @@ class ProducerState:
         self._open.pop(first_offset, None)
         self.first_open_offset = next(iter(self._open), None)
 
+    def oldest_open(self) -> ProducerEntry | None:
+        """The producer whose open transaction holds the last stable offset back."""
+        producer_id = next(iter(self._open.values()), None)
+        return None if producer_id is None else self.entries.get(producer_id)
+
     def expire(self, now_ms: int, expiration_ms: int) -> int:
         """Drops producers that were silent for `expiration_ms` and have no open transaction."""
         expired = [

@@ -71,7 +71,7 @@ def statistics_of(
 ) -> PartitionStatistics:
     """Everything about this partition, as of now."""
     verdict, manifest = unified_log.judge(), remote.manifest
-    pending = tuple(_pending(segment, copy_failure) for segment in verdict.pending)
+    pending = tuple(_pending(segment, copy_failure, unified_log) for segment in verdict.pending)
     deleting = () if manifest is None else tuple(_deleting(manifest))
     lagging = [s for s in verdict.pending if s.state not in _NOT_TO_BE_COPIED]
     return PartitionStatistics(
@@ -109,8 +109,17 @@ def _deleting(manifest: Manifest) -> Iterator[tuple[int, int]]:
             yield 1, entry.size_bytes
 
 
-def _pending(segment: SegmentVerdict, failure: FailureInfo | None) -> PendingSegment:
+def _pending(
+    segment: SegmentVerdict, failure: FailureInfo | None, unified_log: UnifiedLog
+) -> PendingSegment:
     reason = segment.state.value
+    oldest = unified_log.local.producers.oldest_open()
+    if segment.state is SegmentState.UNSTABLE and oldest is not None:
+        reason = (
+            f"{reason}: producer {oldest.producer_id} of epoch {oldest.epoch} has had a transaction"
+            f" open since offset {oldest.transaction_first_offset}; it ends at its timeout, or with"
+            " kafka-transactions.sh abort"
+        )
     if segment.state is SegmentState.NEXT and failure is not None:
         reason = f"attempt {failure.attempts} failed: {failure.reason}"
     return PendingSegment(

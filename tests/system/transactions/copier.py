@@ -1,0 +1,54 @@
+"""A worker that copies records within transactions, and ends at the first error.
+
+    python -m tests.system.transactions.copier BOOTSTRAP TRANSACTIONAL_ID GROUP SOURCE TARGET
+
+It is killed at any moment; the next one of its name goes on from the committed offsets.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import confluent_kafka
+
+RECORDS_MAX = 20
+PATIENCE_S = 60
+
+
+def main(bootstrap: str, transactional_id: str, group_id: str, source: str, target: str) -> None:
+    """Never returns; an exception ends the process."""
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": group_id,
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "session.timeout.ms": 6000,
+        }
+    )
+    consumer.subscribe([source])
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": bootstrap, "transactional.id": transactional_id}
+    )
+    producer.init_transactions(PATIENCE_S)
+    while True:
+        messages = [
+            message
+            for message in consumer.consume(RECORDS_MAX, timeout=0.2)
+            if message.error() is None
+        ]
+        if messages:
+            producer.begin_transaction()
+            for message in messages:
+                producer.produce(target, message.value(), partition=message.partition())
+            producer.send_offsets_to_transaction(
+                consumer.position(consumer.assignment()),
+                consumer.consumer_group_metadata(),
+                PATIENCE_S,
+            )
+            producer.commit_transaction(PATIENCE_S)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,203 @@
+"""What administrators see of transactions, and what they and the time end."""
+
+from __future__ import annotations
+
+import pytest
+
+from strandline.broker.protocol.messages.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    DescribeProducersTopic,
+    ProducerState,
+)
+from strandline.broker.protocol.messages.describe_transactions import (
+    DescribedTransaction,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+)
+from strandline.broker.protocol.messages.list_transactions import (
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+)
+from strandline.broker.protocol.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from strandline.broker.protocol.schema.errors import ErrorCode
+from tests.support.broker import eventually
+from tests.support.wire import WireClient
+from tests.system.calls import MakeTopic, fetch
+from tests.system.transactions.committed import committed_values
+from tests.system.transactions.wire_producer import WireProducer
+
+pytestmark = pytest.mark.slow
+
+BROKER_SETTINGS = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "100"}
+NONE = ErrorCode.NONE
+
+
+def open_transaction(
+    client: WireClient, topic: str, *, partition: int = 0, timeout_ms: int = 60_000
+) -> WireProducer:
+    producer = WireProducer(client, f"id of {topic} {partition}", version=1)
+    producer.begin(timeout_ms=timeout_ms)
+    producer.send(topic, b"open", partition=partition)
+    return producer
+
+
+def describe(client: WireClient, transactional_id: str) -> DescribedTransaction:
+    request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
+    (found,) = client.ask(request, DescribeTransactionsResponse, 0).transaction_states
+    return found
+
+
+def listed(
+    client: WireClient,
+    *,
+    states: tuple[str, ...] = (),
+    producer_ids: tuple[int, ...] = (),
+    duration_ms: int = -1,
+    pattern: str | None = None,
+) -> ListTransactionsResponse:
+    request = ListTransactionsRequest(
+        state_filters=states,
+        producer_id_filters=producer_ids,
+        duration_filter=duration_ms,
+        transactional_id_pattern=pattern,
+    )
+    return client.ask(request, ListTransactionsResponse, 2)
+
+
+def ids_of(answer: ListTransactionsResponse) -> set[str]:
+    assert answer.error_code == 0, answer
+    return {one.transactional_id for one in answer.transaction_states}
+
+
+def producers_of(client: WireClient, topic: str, partition: int = 0) -> list[ProducerState]:
+    request = DescribeProducersRequest(
+        topics=[DescribeProducersTopic(name=topic, partition_indexes=[partition])]
+    )
+    answer = client.ask(request, DescribeProducersResponse, 0)
+    return list(answer.topics[0].partitions[0].active_producers)
+
+
+def write_marker(
+    client: WireClient,
+    producer: ProducerState,
+    topic: str,
+    *,
+    coordinator_epoch: int | None = None,
+    version: int = 1,
+) -> ErrorCode:
+    """Aborts as `kafka-transactions.sh abort` does: by what DescribeProducers tells."""
+    epoch = producer.coordinator_epoch if coordinator_epoch is None else coordinator_epoch
+    request = WriteTxnMarkersRequest(
+        markers=[
+            WritableTxnMarker(
+                producer_id=producer.producer_id,
+                producer_epoch=producer.producer_epoch,
+                transaction_result=False,
+                topics=[WritableTxnMarkerTopic(name=topic, partition_indexes=[0])],
+                coordinator_epoch=max(epoch, 0),
+            )
+        ]
+    )
+    (marker,) = client.ask(request, WriteTxnMarkersResponse, version).markers
+    return ErrorCode(marker.topics[0].partitions[0].error_code)
+
+
+def test_a_transaction_is_described_by_state_partitions_and_start(
+    client: WireClient, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(3)
+    producer = open_transaction(client, topic, partition=2)
+    found = describe(client, producer.transactional_id)
+    assert (found.error_code, found.transaction_state) == (0, "Ongoing")
+    assert (found.producer_id, found.producer_epoch) == (producer.producer_id, producer.epoch)
+    assert [(one.topic, list(one.partitions)) for one in found.topics] == [(topic, [2])]
+    assert found.transaction_timeout_ms == 60_000
+    assert found.transaction_start_time_ms > 0
+    assert producer.commit() is NONE
+    assert describe(client, producer.transactional_id).transaction_state == "CompleteCommit"
+    unknown = describe(client, f"nobody of {topic}")
+    assert unknown.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+    assert describe(client, "").error_code == ErrorCode.INVALID_REQUEST
+
+
+def test_transactional_ids_are_listed_by_every_filter(client: WireClient, topic: str) -> None:
+    producer = open_transaction(client, topic)
+    other = WireProducer(client, f"other of {topic}", version=2)
+    other.begin()
+    mine, others = producer.transactional_id, other.transactional_id
+    assert {mine, others} <= ids_of(listed(client))
+    assert mine in ids_of(listed(client, states=("Ongoing",)))
+    assert others not in ids_of(listed(client, states=("Ongoing",)))
+    assert ids_of(listed(client, producer_ids=(producer.producer_id,))) == {mine}
+    assert ids_of(listed(client, pattern=f"other of {topic}")) == {others}
+    assert ids_of(listed(client, pattern=f".*{topic}.*")) == {mine, others}
+    assert mine not in ids_of(listed(client, duration_ms=3_600_000))
+    unknown = listed(client, states=("Nonsense",))
+    assert list(unknown.unknown_state_filters) == ["Nonsense"]
+    assert ids_of(unknown) == set()
+    invalid = listed(client, pattern="(")
+    assert invalid.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
+    assert producer.abort() is NONE
+
+
+def test_an_open_transaction_is_a_producers_in_its_partition(
+    client: WireClient, topic: str
+) -> None:
+    producer = open_transaction(client, topic)
+    (found,) = producers_of(client, topic)
+    assert found.producer_id == producer.producer_id
+    assert found.current_txn_start_offset == 0
+    assert producer.commit() is NONE
+    (found,) = producers_of(client, topic)
+    assert found.current_txn_start_offset == -1
+    assert found.coordinator_epoch >= 0
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_an_administrator_ends_a_transaction_that_hangs(
+    client: WireClient, topic: str, version: int
+) -> None:
+    open_transaction(client, topic)
+    (found,) = producers_of(client, topic)
+    assert write_marker(client, found, topic, version=version) is NONE
+    assert producers_of(client, topic)[0].current_txn_start_offset == -1
+    answer = fetch(client, topic, 0)
+    assert answer.last_stable_offset == answer.high_watermark
+    assert committed_values(client, topic) == []
+
+
+def test_a_marker_of_an_older_coordinator_is_refused(client: WireClient, topic: str) -> None:
+    producer = open_transaction(client, topic)
+    (found,) = producers_of(client, topic)
+    assert write_marker(client, found, topic, coordinator_epoch=7) is NONE
+    refused = write_marker(client, found, topic, coordinator_epoch=6)
+    assert refused is ErrorCode.TRANSACTION_COORDINATOR_FENCED
+    missing = write_marker(client, found, f"no {topic}")
+    assert missing is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    del producer
+
+
+def test_a_transaction_that_times_out_is_aborted_by_the_broker(
+    client: WireClient, topic: str
+) -> None:
+    producer = open_transaction(client, topic, timeout_ms=200)
+
+    def is_aborted() -> bool:
+        state = describe(client, producer.transactional_id).transaction_state
+        return state == "CompleteAbort"
+
+    eventually(is_aborted)
+    assert producer.commit() is ErrorCode.PRODUCER_FENCED
+    assert producer.write(topic, b"late") is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert committed_values(client, topic) == []
+    # The producer recovers by beginning anew.
+    producer.begin()
+    producer.send(topic, b"again")
+    assert producer.commit() is NONE
+    assert committed_values(client, topic) == [b"again"]
