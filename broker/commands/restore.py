@@ -230,7 +230,13 @@ class Restore:
         numbers = correct_numbers(
             image,
             {state.partition: state.leader_epoch for state in states.values()},
-            producer_id_max=max((s.producer_id_max for s in states.values()), default=-1),
+            producer_id_max=max(
+                (
+                    *(state.producer_id_max for state in states.values()),
+                    *transactions_by_producer(coordinated),
+                ),
+                default=-1,
+            ),
         )
         return _Archive(
             cluster_id=cluster_id,

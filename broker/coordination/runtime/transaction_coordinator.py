@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Iterator, Set
 from concurrent.futures import Executor
 from enum import Enum, auto
 from itertools import islice
@@ -72,6 +72,8 @@ log = logging.getLogger(__name__)
 POLL_S = 1.0
 # Markers that one turn of the loop writes, of 20 us each; a transaction may have thousands.
 MARKERS_PER_TURN_MAX = 500
+# Tombstones of expired ids that one turn writes.
+EXPIRED_PER_TURN_MAX = 500
 # The finalised level of the feature `transaction.version`.
 SERVER_VERSION = TransactionVersion.V2
 
@@ -493,7 +495,9 @@ class TransactionCoordinator:
         due_ms = self._believed_ms()
         expiration_ms = self._config.expiration_ms
         expired = self._where(lambda transaction: transaction.is_expired(due_ms, expiration_ms))
-        for transaction in expired:
+        if len(expired) > EXPIRED_PER_TURN_MAX:
+            self._next_expiry_ms = self._monotonic_ms()
+        for transaction in expired[:EXPIRED_PER_TURN_MAX]:
             try:
                 slot = self._slot_of(transaction.transactional_id)
                 if slot is not None:
@@ -502,7 +506,7 @@ class TransactionCoordinator:
                 # The next look tries again.
                 continue
 
-    def _where(self, holds: Callable[[Transaction], bool]) -> Iterable[Transaction]:
+    def _where(self, holds: Callable[[Transaction], bool]) -> list[Transaction]:
         return [
             transaction
             for slot in self._slots.present()

@@ -12,6 +12,7 @@ from strandline.broker.coordination.records.offset_records import encode_records
 from strandline.broker.coordination.runtime.slots import (
     coordinating_partition,
     java_hash,
+    kafka_partition,
 )
 from strandline.broker.protocol.formats.offsets_topic import OffsetCommitValue
 from strandline.broker.protocol.schema.errors import ErrorCode
@@ -125,3 +126,19 @@ def test_every_group_has_a_partition(group_id: str) -> None:
 
 def test_the_smallest_hash_of_all_belongs_to_partition_zero() -> None:
     assert coordinating_partition("polygenelubricants", 50) == 0
+
+
+@pytest.mark.parametrize(
+    ("transactional_id", "partition"),
+    [
+        ("a", 97 % 50),
+        # Its hash is the lowest number, which has no absolute value.
+        ("polygenelubricants", 0),
+        # Of negative hashes the absolute value.
+        ("orders-producer", 42),
+        ("copier-0", 33),
+        ("payments", 13),
+    ],
+)
+def test_a_transactional_id_lies_where_kafka_puts_it(transactional_id: str, partition: int) -> None:
+    assert kafka_partition(transactional_id, 50) == partition
