@@ -322,6 +322,7 @@ def steps() -> Sequence[Step]:
             arguments="describe-producers --topic perf --partition 0",
             expects=("ProducerId", r"(?m)^\d+\s+0\s"),
         ),
+        *transaction_steps(),
         Step(
             does="deletes a topic",
             tool=TOPICS,
@@ -334,6 +335,76 @@ def steps() -> Sequence[Step]:
             arguments="--describe --topic placed",
             expects=("Topic 'placed' does not exist",),
             fails=True,
+        ),
+    ]
+
+
+def transaction_steps() -> Sequence[Step]:
+    """Transactions of version 2, and what administrators do with them."""
+    return [
+        Step(
+            does="finds transaction version 2",
+            tool=TOOLS + "FeatureCommand",
+            arguments="describe",
+            expects=(r"transaction.version\s.*FinalizedVersionLevel: 2",),
+        ),
+        Step(
+            does="produces in transactions",
+            tool=TOOLS + "ProducerPerformance",
+            arguments="--topic transfers --num-records 2000 --record-size 100 --throughput 20000"
+            " --transactional-id payer --transaction-duration-ms 10"
+            " --producer-props bootstrap.servers={bootstrap}",
+            bootstrap_option="",
+            expects=("2000 records sent",),
+        ),
+        Step(
+            does="copies in transactions, with the offsets of its group",
+            tool=TOOLS + "TransactionalMessageCopier",
+            arguments="--transactional-id copier --consumer-group copiers --input-topic transfers"
+            " --input-partition 0 --output-topic copies --max-messages 2000"
+            " --transaction-size 100 --broker-list {bootstrap}",
+            bootstrap_option="",
+            expects=(r'"stage":"ShutdownComplete".*"totalProcessed":2000',),
+        ),
+        Step(
+            does="copies again, of which some is aborted at random",
+            tool=TOOLS + "TransactionalMessageCopier",
+            arguments="--transactional-id moody --consumer-group moody --input-topic transfers"
+            " --input-partition 0 --output-topic moods --max-messages 2000"
+            " --transaction-size 100 --enable-random-aborts --broker-list {bootstrap}",
+            bootstrap_option="",
+            expects=(r'"stage":"ShutdownComplete".*"remaining":0',),
+        ),
+        Step(
+            does="consumes what was committed",
+            tool=CONSUMER,
+            arguments="--topic copies --isolation-level read_committed --from-beginning"
+            " --max-messages 2000 --timeout-ms 30000",
+            expects=("Processed a total of 2000 messages",),
+        ),
+        Step(
+            does="lists transactional ids by a pattern",
+            tool=TOOLS + "TransactionsCommand",
+            arguments="list --transactional-id-pattern p.*r",
+            expects=(r"(?m)^payer\s+1\s+\d+\s+CompleteCommit",),
+        ),
+        Step(
+            does="describes a transactional id",
+            tool=TOOLS + "TransactionsCommand",
+            arguments="describe --transactional-id copier",
+            expects=(r"copier\s+\d+\s+\d+\s+CompleteCommit",),
+        ),
+        Step(
+            does="finds no transaction that hangs",
+            tool=TOOLS + "TransactionsCommand",
+            arguments="find-hanging --broker-id 1",
+            expects=("ProducerId",),
+        ),
+        Step(
+            does="terminates a transactional id",
+            tool=TOOLS + "TransactionsCommand",
+            arguments="forceTerminateTransaction --transactionalId payer",
+            expects=(),
         ),
     ]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from strandline.broker.protocol.messages.describe_producers import (
+    ActiveProducer,
     DescribeProducersRequest,
     DescribeProducersResponse,
     DescribeProducersTopic,
-    ProducerState,
 )
 from strandline.broker.protocol.messages.describe_transactions import (
     DescribedTransaction,
@@ -75,7 +75,7 @@ def ids_of(answer: ListTransactionsResponse) -> set[str]:
     return {one.transactional_id for one in answer.transaction_states}
 
 
-def producers_of(client: WireClient, topic: str, partition: int = 0) -> list[ProducerState]:
+def producers_of(client: WireClient, topic: str, partition: int = 0) -> list[ActiveProducer]:
     request = DescribeProducersRequest(
         topics=[DescribeProducersTopic(name=topic, partition_indexes=[partition])]
     )
@@ -85,7 +85,7 @@ def producers_of(client: WireClient, topic: str, partition: int = 0) -> list[Pro
 
 def write_marker(
     client: WireClient,
-    producer: ProducerState,
+    producer: ActiveProducer,
     topic: str,
     *,
     coordinator_epoch: int | None = None,

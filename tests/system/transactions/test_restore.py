@@ -63,7 +63,9 @@ def test_a_restore_commits_what_was_committed_and_aborts_what_was_open(
         assert committed_values(client, TOPIC) == [b"kept"]
         assert committed(client, GROUP, TOPIC) == 5
         zombie.client = busy.client = client
-        eventually(lambda: zombie.commit() is ErrorCode.PRODUCER_FENCED, timeout_s=WAIT_S)
+        # As after a transaction that timed out: in version 2 it looks like a repeated abort.
+        refused = ErrorCode.PRODUCER_FENCED if version == 1 else ErrorCode.INVALID_TXN_STATE
+        eventually(lambda: zombie.commit() is refused, timeout_s=WAIT_S)
         # A producer without an open transaction goes on as if nothing had been.
         busy.send(TOPIC, b"later")
         assert busy.commit() is ErrorCode.NONE
