@@ -387,11 +387,14 @@ class ProducerState:
             entry = ProducerEntry(row.producer_id, row.epoch)
             entry.coordinator_epoch = row.coordinator_epoch
             entry.last_timestamp_ms = row.timestamp_ms
-            if row.last_sequence != NO_SEQUENCE:
+            if row.last_offset >= 0:
+                # A coordinator's batches have no sequence.
+                has_sequence = row.last_sequence != NO_SEQUENCE
+                first_sequence = (row.last_sequence - row.offset_delta) & SEQUENCE_MASK
                 entry.next_sequence = (row.last_sequence + 1) & SEQUENCE_MASK
                 entry.batches.append(
                     AppendedBatch(
-                        (row.last_sequence - row.offset_delta) & SEQUENCE_MASK,
+                        first_sequence if has_sequence else NO_SEQUENCE,
                         row.last_sequence,
                         row.last_offset,
                         row.offset_delta,
