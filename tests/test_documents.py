@@ -421,6 +421,13 @@ def test_the_page_of_lake_scenarios_names_tests_that_exist_and_marks_those_of_ot
     assert marked - names_of_tests("check_*.py") == set()
 
 
+def test_the_page_of_transactions_names_tests_that_exist_and_every_step_of_their_end() -> None:
+    text = (ROOT / "docs" / "transaction-scenarios.md").read_text()
+    assert set(re.findall(r"`(test_\w+)`", text)) - names_of_tests("test_*.py") == set()
+    steps = {point for point in CRASH_POINTS if point.startswith("transaction.")}
+    assert steps - set(re.findall(r"[a-z]+\.[a-z-]+", text)) == set()
+
+
 def test_the_page_of_tiered_scenarios_names_tests_that_exist_and_every_step_of_the_archive() -> (
     None
 ):

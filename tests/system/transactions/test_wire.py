@@ -20,6 +20,7 @@ from strandline.broker.protocol.schema.errors import ErrorCode
 from tests.support.broker import BrokerProcess
 from tests.support.wire import WireClient
 from tests.system.calls import MakeTopic, end_offset, software
+from tests.system.group_calls import GroupMember, commit
 from tests.system.transactions.committed import committed_values
 from tests.system.transactions.wire_producer import WireProducer
 
@@ -216,6 +217,57 @@ def test_offsets_count_once_their_transaction_is_committed(
     assert producer.send_offset(group_id, topic, 9) is NONE
     assert producer.abort() is NONE
     assert offset_of(client, group_id, topic, is_stable_only=True).committed_offset == 7
+
+
+@BOTH_VERSIONS
+def test_offsets_of_a_member_need_its_generation(
+    broker: BrokerProcess, client: WireClient, topic: str, group_id: str, version: int
+) -> None:
+    """A consumer that has lost its partitions cannot commit for them (KIP-447)."""
+    producer = a_producer(client, topic, version)
+    member = GroupMember(broker.port, group_id, topics=[topic])
+    member.join()
+    me, generation = member.member_id, member.generation
+
+    def send(offset: int, member_id: str, generation: int) -> ErrorCode:
+        return producer.send_offset(
+            group_id, topic, offset, member_id=member_id, generation=generation
+        )
+
+    assert send(1, "somebody", generation) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert send(2, me, generation - 1) is ErrorCode.ILLEGAL_GENERATION
+    # The group has not ended its rebalance, which matters to plain commits alone.
+    assert send(3, me, generation) is NONE
+    # Older clients name no member.
+    assert send(4, "", -1) is NONE
+    assert producer.commit() is NONE
+    assert offset_of(client, group_id, topic, is_stable_only=True).committed_offset == 4
+    member.leave()
+    member.close()
+    assert send(5, me, generation) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+@BOTH_VERSIONS
+def test_offsets_of_a_group_that_does_not_exist_need_no_member(
+    client: WireClient, topic: str, group_id: str, version: int
+) -> None:
+    producer = a_producer(client, topic, version)
+    refused = producer.send_offset(group_id, topic, 1, member_id="me", generation=1)
+    assert refused is ErrorCode.ILLEGAL_GENERATION
+    assert producer.send_offset(group_id, topic, 1) is NONE
+    assert producer.send_offset("", topic, 1) is ErrorCode.INVALID_GROUP_ID
+    assert producer.abort() is NONE
+    assert offset_of(client, group_id, topic, is_stable_only=True).committed_offset == -1
+
+
+def test_a_later_plain_commit_wins_over_one_in_a_transaction(
+    client: WireClient, topic: str, group_id: str
+) -> None:
+    producer = a_producer(client, topic, 2)
+    assert producer.send_offset(group_id, topic, 7) is NONE
+    assert commit(client, group_id, {(topic, 0): 9}) == [0]
+    assert producer.commit() is NONE
+    assert offset_of(client, group_id, topic, is_stable_only=True).committed_offset == 9
 
 
 def test_this_broker_coordinates_every_transactional_id(

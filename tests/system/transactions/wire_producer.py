@@ -125,8 +125,10 @@ class WireProducer:
             assert self.add(topic, partition) is ErrorCode.NONE
         assert self.write(topic, *values, partition=partition) is ErrorCode.NONE
 
-    def send_offset(self, group_id: str, topic: str, offset: int) -> ErrorCode:
-        """Commits an offset of partition 0 within the transaction."""
+    def send_offset(
+        self, group_id: str, topic: str, offset: int, *, member_id: str = "", generation: int = -1
+    ) -> ErrorCode:
+        """Commits an offset of partition 0 within the transaction, for a member if one is named."""
         if not self.is_of_version_2:
             added = self.client.ask(
                 AddOffsetsToTxnRequest(
@@ -146,6 +148,8 @@ class WireProducer:
                 group_id=group_id,
                 producer_id=self.producer_id,
                 producer_epoch=self.epoch,
+                generation_id=generation,
+                member_id=member_id,
                 topics=[
                     TxnOffsetCommitRequestTopic(
                         name=topic,

@@ -1,0 +1,75 @@
+"""Transactions over both tiers: either has what is committed, and no open one is copied."""
+
+from __future__ import annotations
+
+import pytest
+
+from strandline.broker.protocol.schema.errors import ErrorCode
+from tests.support.broker import eventually
+from tests.support.wire import WireClient
+from tests.system.calls import create_topic, fetch
+from tests.system.tiers.conftest import MakeBroker, archive, make_broker
+from tests.system.tiers.tiered_broker import FREE_LOCALLY, TIERED, WAIT_S, Archive
+from tests.system.transactions.committed import READ_COMMITTED, committed_values
+from tests.system.transactions.wire_producer import WireProducer
+
+__all__ = ["archive", "make_broker"]
+
+pytestmark = [pytest.mark.slow, pytest.mark.s3]
+
+TOPIC = "t"
+# A segment has two of them.
+VALUE_BYTES = 400_000
+TRANSACTIONS = 12
+
+
+def value(number: int) -> bytes:
+    return b"%d:" % number + b"x" * VALUE_BYTES
+
+
+def write_some(producer: WireProducer, first: int) -> list[bytes]:
+    """Transactions of which each third is aborted; the values that are committed."""
+    kept = []
+    for number in range(first, first + TRANSACTIONS):
+        producer.send(TOPIC, value(number))
+        if number % 3 == 0:
+            assert producer.abort() is ErrorCode.NONE
+        else:
+            assert producer.commit() is ErrorCode.NONE
+            kept.append(value(number))
+    return kept
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_committed_records_are_read_from_both_tiers(
+    make_broker: MakeBroker, archive: Archive, version: int
+) -> None:
+    broker = make_broker()
+    broker.start()
+    with WireClient(broker.port) as client, broker.client(TOPIC) as log:
+        create_topic(client, TOPIC, 1, {**TIERED, **FREE_LOCALLY})
+        producer = WireProducer(client, "tx", version=version)
+        producer.begin()
+        kept = write_some(producer, 0)
+        broker.wait_until_archived(log)
+        broker.wait_until_freed(log)
+        assert committed_values(client, TOPIC) == kept
+        stable_offset = fetch(client, TOPIC, log.offset_at(-1) - 1).last_stable_offset
+        patient = WireProducer(client, "patient", version=version)
+        patient.begin()
+        patient.send(TOPIC, b"patient")
+        kept_behind = write_some(producer, 100)
+        # Nothing above the last stable offset goes to the bucket, however much there is.
+        eventually(lambda: len(broker.segment_files(TOPIC)) > 2, timeout_s=WAIT_S)
+        assert committed_values(client, TOPIC) == kept
+        assert archive.end_offset(TOPIC) <= stable_offset
+        assert patient.commit() is ErrorCode.NONE
+        broker.wait_until_archived(log)
+        broker.wait_until_freed(log)
+        assert committed_values(client, TOPIC) == [*kept, b"patient", *kept_behind]
+        cold = fetch(client, TOPIC, 0, isolation_level=READ_COMMITTED)
+        assert cold.last_stable_offset == cold.high_watermark
+    broker.kill()
+    broker.start()
+    with WireClient(broker.port) as client:
+        assert committed_values(client, TOPIC) == [*kept, b"patient", *kept_behind]
