@@ -33,9 +33,11 @@ from strandline.storage.remote.keys import (
     CHANGES_KEY,
     CLUSTER_KEY,
     GROUPS_PREFIX,
+    TRANSACTIONS_PREFIX,
     group_state_key,
     manifest_key,
     metadata_log_key,
+    state_key,
     topic_key,
 )
 from strandline.storage.remote.manifest import store as manifest_store
@@ -554,3 +556,14 @@ def test_a_restore_beside_one_that_takes_its_marks_away_empties_nothing(
     assert (folder / "data" / META_PROPERTIES).exists()
     assert not (folder / "data" / RESTORE_MARK).exists()
     LogDirs.open([folder / "data"], node_id=1, cluster_id=CLUSTER, clock=CLOCK).close()
+
+
+def test_damaged_transactional_ids_are_told_and_unplaced_ones_stop_a_restore(
+    archive: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    LocalDirectoryStore(archive, clock=CLOCK).put(state_key(TRANSACTIONS_PREFIX, 0), b"")
+    told = told_by_verify(archive, capsys, Depth.SIZES)
+    assert "transactions/0.log: transactional ids cannot be read" in told
+    with pytest.raises(RestoreRefused, match="the metadata do not know __transaction_state"):
+        restore(archive.parent)
+    assert restore(archive.parent, skip_damaged=True).offset_count == 1
