@@ -4,10 +4,25 @@ from __future__ import annotations
 
 import pytest
 
+from strandline.broker.protocol.messages.add_offsets_to_txn import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+)
+from strandline.broker.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
+)
 from strandline.broker.protocol.messages.api_versions import ApiVersionsResponse
+from strandline.broker.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from strandline.broker.protocol.messages.find_coordinator import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
+)
+from strandline.broker.protocol.messages.init_producer_id import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
 )
 from strandline.broker.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
@@ -268,6 +283,83 @@ def test_a_later_plain_commit_wins_over_one_in_a_transaction(
     assert commit(client, group_id, {(topic, 0): 9}) == [0]
     assert producer.commit() is NONE
     assert offset_of(client, group_id, topic, is_stable_only=True).committed_offset == 9
+
+
+@pytest.mark.parametrize(
+    ("version", "code"), [(1, ErrorCode.INVALID_PRODUCER_EPOCH), (2, ErrorCode.PRODUCER_FENCED)]
+)
+def test_old_versions_are_fenced_with_the_code_that_they_know(
+    client: WireClient, topic: str, group_id: str, version: int, code: ErrorCode
+) -> None:
+    zombie = a_producer(client, topic, 1)
+    WireProducer(client, zombie.transactional_id, version=1).begin()
+    me = {
+        "transactional_id": zombie.transactional_id,
+        "producer_id": zombie.producer_id,
+        "producer_epoch": zombie.epoch,
+    }
+    ended = client.ask(EndTxnRequest(committed=True, **me), EndTxnResponse, version)
+    offsets = client.ask(
+        AddOffsetsToTxnRequest(group_id=group_id, **me), AddOffsetsToTxnResponse, version
+    )
+    added = client.ask(
+        AddPartitionsToTxnRequest(
+            topics=[AddPartitionsToTxnTopic(name=topic, partitions=[0])], **me
+        ),
+        AddPartitionsToTxnResponse,
+        version,
+    )
+    (partition,) = added.results_by_topic[0].results_by_partition
+    codes = {ended.error_code, offsets.error_code, partition.partition_error_code}
+    assert codes == {code}
+
+
+@pytest.mark.parametrize(
+    ("version", "code"), [(3, ErrorCode.INVALID_PRODUCER_EPOCH), (4, ErrorCode.PRODUCER_FENCED)]
+)
+def test_a_producer_that_recovers_too_late_is_fenced(
+    client: WireClient, topic: str, version: int, code: ErrorCode
+) -> None:
+    """It brings its id and epoch (KIP-360), and another one has begun meanwhile."""
+    late = a_producer(client, topic, 1)
+    for _ in range(2):
+        WireProducer(client, late.transactional_id, version=1).begin()
+    request = InitProducerIdRequest(
+        transactional_id=late.transactional_id,
+        transaction_timeout_ms=60_000,
+        producer_id=late.producer_id,
+        producer_epoch=late.epoch,
+    )
+    assert client.ask(request, InitProducerIdResponse, version).error_code == code
+
+
+def test_brokers_verify_several_transactions_in_one_request(
+    client: WireClient, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(2)
+    producers = [WireProducer(client, f"{name} of {topic}", version=1) for name in ("a", "b")]
+    for producer in producers:
+        producer.begin()
+    assert producers[0].add(topic, 0) is NONE
+    request = AddPartitionsToTxnRequest(
+        transactions=[
+            AddPartitionsToTxnTransaction(
+                transactional_id=producer.transactional_id,
+                producer_id=producer.producer_id,
+                producer_epoch=producer.epoch,
+                verify_only=True,
+                topics=[AddPartitionsToTxnTopic(name=topic, partitions=[0, 1])],
+            )
+            for producer in producers
+        ]
+    )
+    answer = client.ask(request, AddPartitionsToTxnResponse, 5)
+    codes = [
+        [one.partition_error_code for one in result.topic_results[0].results_by_partition]
+        for result in answer.results_by_transaction
+    ]
+    missing = ErrorCode.TRANSACTION_ABORTABLE
+    assert codes == [[NONE, missing], [missing, missing]]
 
 
 def test_this_broker_coordinates_every_transactional_id(
