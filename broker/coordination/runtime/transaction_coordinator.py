@@ -298,15 +298,12 @@ class TransactionCoordinator:
 
     async def _carry_out_and_settle(self, slot: _Slot, decision: Decision) -> None:
         """Writes what was decided. Raises CoordinatorFault with the code of the answer."""
-        written: CoordinatorFault | None = None
         try:
             self._carry_out(slot, decision)
-        except CoordinatorFault as fault:
-            written = fault
-        if decision.written is not None:
-            await settle(slot)
-        if written is not None:
-            raise written
+        finally:
+            # Also of a refusal: it may have aborted the transaction of another producer.
+            if decision.written is not None:
+                await settle(slot)
 
     def _carry_out(self, slot: _Slot, decision: Decision) -> None:
         """Writes what was decided. Raises CoordinatorFault with the code of the answer."""
