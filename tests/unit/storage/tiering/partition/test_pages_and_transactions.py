@@ -223,7 +223,7 @@ async def test_what_is_undecided_is_read_from_this_disk_by_who_asks_for_it(tmp_p
 
 
 @asynchronous
-async def test_segments_of_an_open_transaction_wait(tmp_path: Path) -> None:
+async def test_segments_of_an_open_transaction_wait_and_say_whose_it_is(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         producer = Producer(rig, 7)
         rig.produce_segments(1)
@@ -232,7 +232,11 @@ async def test_segments_of_an_open_transaction_wait(tmp_path: Path) -> None:
         rig.produce_segments(1)
         await rig.settle()
         assert rig.archived == [(0, 10)]
-        assert rig.reasons[0] == "holds records above the last stable offset"
+        assert rig.reasons[0] == (
+            "holds records above the last stable offset: producer 7 of epoch 0 has had a"
+            " transaction open since offset 10; it ends at its timeout, or with"
+            " kafka-transactions.sh abort"
+        )
         producer.end(MarkerType.COMMIT)
         rig.roll()
         await rig.settle()
