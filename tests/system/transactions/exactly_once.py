@@ -2,6 +2,9 @@
 
     source --> two workers, each with a transactional id --> target
 
+The workers are `copier.py`, of transaction version 1, or Kafka's TransactionalMessageCopier, of
+version 2, with `--java` and the folder of Kafka's libraries.
+
 Each input must be in the target exactly once for a reader of committed records. The same seed
 makes the same kills in the same order.
 
@@ -38,25 +41,16 @@ DRAIN_S = 180.0
 class Worker:
     """One copier; started again whenever it has ended."""
 
-    def __init__(self, broker: BrokerProcess, number: int) -> None:
-        self._broker = broker
-        self._number = number
+    def __init__(self, broker: BrokerProcess, number: int, java: Path | None) -> None:
+        self._command = (
+            _copier(broker, number) if java is None else _java_copier(java, broker, number)
+        )
         self._process: subprocess.Popen[bytes] | None = None
 
     def keep_running(self) -> None:
         if self._process is None or self._process.poll() is not None:
-            name = f"copier-{self._number}"
             self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "tests.system.transactions.copier",
-                    self._broker.bootstrap,
-                    name,
-                    GROUP,
-                    SOURCE,
-                    TARGET,
-                ],
+                self._command,
                 cwd=REPOSITORY,
                 env={**os.environ, "PYTHONPATH": f"{REPOSITORY}:{REPOSITORY / '.namespace'}"},
                 stdout=subprocess.DEVNULL,
@@ -69,20 +63,45 @@ class Worker:
             self._process.wait()
 
 
-def run(folder: Path, *, seed: int, rounds: int, until_s: float = 0.0) -> Counter[bytes]:
+def _copier(broker: BrokerProcess, number: int) -> list[str]:
+    """Copies what its group assigns to it, until it fails."""
+    name, module = f"copier-{number}", "tests.system.transactions.copier"
+    return [sys.executable, "-m", module, broker.bootstrap, name, GROUP, SOURCE, TARGET]
+
+
+def _java_copier(libraries: Path, broker: BrokerProcess, number: int) -> list[str]:
+    """Copies one partition to where it ends now."""
+    arguments = {
+        "transactional-id": f"copier-{number}",
+        "consumer-group": f"{GROUP}-{number}",
+        "input-topic": SOURCE,
+        "input-partition": str(number),
+        "output-topic": TARGET,
+        "transaction-size": "20",
+        "broker-list": broker.bootstrap,
+    }
+    options = [word for name, value in arguments.items() for word in (f"--{name}", value)]
+    java = ["java", "-Xmx128m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+    tool = "org.apache.kafka.tools.TransactionalMessageCopier"
+    return [*java, "-cp", f"{libraries}/*", tool, *options, "--use-group-metadata"]
+
+
+def run(
+    folder: Path, *, seed: int, rounds: int, until_s: float = 0.0, java: Path | None = None
+) -> Counter[bytes]:
     """Kills at least `rounds` times, and goes on until `until_s`; how often each input came."""
     chance = random.Random(seed)
     with BrokerProcess(folder) as broker:
         with WireClient(broker.port) as client:
             create_topic(client, SOURCE, PARTITIONS)
             create_topic(client, TARGET, PARTITIONS)
-        workers = [Worker(broker, number) for number in range(WORKERS)]
+        workers = [Worker(broker, number, java) for number in range(WORKERS)]
         sent = 0
         try:
             while rounds > 0 or time.monotonic() < until_s:
                 rounds -= 1
                 sent = send(broker, sent)
-                run_for(workers, chance.uniform(0.5, 4.0))
+                run_for(workers, chance.uniform(0.5, 4.0 if java is None else 12.0))
                 kill_something(chance, broker, workers)
             expected = {b"%d" % number for number in range(sent)}
             eventually(lambda: drained(broker, workers, expected), timeout_s=DRAIN_S)
@@ -141,11 +160,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--seed", type=int, default=random.randrange(2**31))
+    parser.add_argument("--java", type=Path, help="the folder of Kafka's libraries")
     options = parser.parse_args()
+    java = None if options.java is None else options.java.absolute()
     print(f"seed {options.seed}", flush=True)
     until_s = time.monotonic() + options.minutes * 60
     with tempfile.TemporaryDirectory() as folder:
-        found = run(Path(folder), seed=options.seed, rounds=1, until_s=until_s)
+        found = run(Path(folder), seed=options.seed, rounds=1, until_s=until_s, java=java)
     twice = [value for value, count in found.items() if count != 1]
     print(f"{len(found)} inputs, {len(twice)} of them more than once")
     return 1 if twice else 0
