@@ -70,7 +70,7 @@ class Shard(Protocol):
         """What it holds, for the log."""
 
 
-class Chunk(Protocol):
+class ReplayChunk(Protocol):
     """A run of the log, decoded; the next one begins at `next_offset`."""
 
     @property
@@ -82,7 +82,7 @@ class Chunk(Protocol):
 
 S = TypeVar("S", bound=Shard)
 # Reads a chunk from an offset on, before an end. Blocks. Raises RecordsRejected, StorageError.
-ReadChunk = Callable[[UnifiedLog, Offset, Offset], Chunk]
+ReadChunk = Callable[[UnifiedLog, Offset, Offset], ReplayChunk]
 
 
 class Slot(Generic[S]):

@@ -46,11 +46,11 @@ from strandline.broker.coordination.transactions.records import (
 )
 from strandline.broker.coordination.transactions.shard import TransactionShard
 from strandline.broker.coordination.transactions.transaction import (
-    Decision,
     ProducerIdentity,
     Transaction,
     TransactionState,
     TransactionVersion,
+    Transition,
 )
 from strandline.broker.protocol.formats.transaction_log import TRANSACTION_TOPIC
 from strandline.broker.protocol.schema.errors import ErrorCode
@@ -296,7 +296,7 @@ class TransactionCoordinator:
         except StorageError as error:
             raise CoordinatorFault(ErrorCode(error.kafka_code)) from error
 
-    async def _carry_out_and_settle(self, slot: _Slot, decision: Decision) -> None:
+    async def _carry_out_and_settle(self, slot: _Slot, decision: Transition) -> None:
         """Writes what was decided. Raises CoordinatorFault with the code of the answer."""
         try:
             self._carry_out(slot, decision)
@@ -305,7 +305,7 @@ class TransactionCoordinator:
             if decision.written is not None:
                 await settle(slot)
 
-    def _carry_out(self, slot: _Slot, decision: Decision) -> None:
+    def _carry_out(self, slot: _Slot, decision: Transition) -> None:
         """Writes what was decided. Raises CoordinatorFault with the code of the answer."""
         if decision.written is not None:
             self._write(slot, decision.written)

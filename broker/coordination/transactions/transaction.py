@@ -7,9 +7,9 @@
       |    |       +------> PREPARE_ABORT ---> COMPLETE_ABORT ---+--> ONGOING, EMPTY, DEAD
       +----+---- InitProducerId
 
-Every function takes the present value and returns a `Decision`: the value to write to the log, and
-the error code of the response. Nothing here has side effects; whoever calls writes first and
-answers afterwards. Follows Kafka 4.3's TransactionCoordinator and TransactionMetadata, without
+Every function takes the present value and returns a `Transition`: the value to write to the log and
+the error code of the response. Nothing here has side effects; the caller writes first and answers
+afterwards. Follows Kafka 4.3's TransactionCoordinator and TransactionMetadata, without
 their pending states: between a decision and its record in the log nothing else can happen here.
 
 A client speaks transaction version 1 or 2. With version 2 (KIP-890) each transaction ends with a
@@ -129,7 +129,7 @@ class Transaction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class Transition:
     """What a request comes to.
 
     `written` is to be appended to the transaction log before anything is answered, None if nothing
@@ -146,8 +146,8 @@ def is_exhausted(epoch: int) -> bool:
     return epoch >= PRODUCER_EPOCH_MAX - 1
 
 
-def _refused(code: ErrorCode) -> Decision:
-    return Decision(error_code=code)
+def _refused(code: ErrorCode) -> Transition:
+    return Transition(error_code=code)
 
 
 # --- InitProducerId --------------------------------------------------------------------------
@@ -167,7 +167,7 @@ def init_producer(
     fresh_id: int | None,
     server_version: TransactionVersion,
     now_ms: int,
-) -> Decision:
+) -> Transition:
     """A producer begins: a new epoch fences the one before it, and what that left open is aborted.
 
     `expected` is what a producer brings that recovers from an error (KIP-360). `fresh_id` must be
@@ -190,7 +190,7 @@ def init_producer(
         fenced = fence_and_abort(
             current, fresh_id=fresh_id, server_version=server_version, now_ms=now_ms
         )
-        return Decision(error_code=ErrorCode.CONCURRENT_TRANSACTIONS, written=fenced.written)
+        return Transition(error_code=ErrorCode.CONCURRENT_TRANSACTIONS, written=fenced.written)
     begun = replace(
         current,
         previous_producer_id=current.producer_id,
@@ -211,7 +211,7 @@ def init_producer(
     elif expected.epoch != current.last_epoch:
         return _refused(ErrorCode.PRODUCER_FENCED)
     # Else the client repeats a call that succeeded: it gets the same epoch once more.
-    return Decision(written=begun, identity=begun.identity)
+    return Transition(written=begun, identity=begun.identity)
 
 
 def _may_continue(current: Transaction, expected: ProducerIdentity) -> bool:
@@ -245,7 +245,7 @@ def add_partitions(
     *,
     client_version: TransactionVersion,
     now_ms: int,
-) -> Decision:
+) -> Transition:
     """Partitions join the transaction, which begins with the first of them."""
     code = check_producer(current, producer)
     if code is not ErrorCode.NONE:
@@ -253,8 +253,8 @@ def add_partitions(
     assert current is not None
     is_ongoing = current.state is TransactionState.ONGOING
     if is_ongoing and partitions <= current.partitions:
-        return Decision()
-    return Decision(
+        return Transition()
+    return Transition(
         written=replace(
             current,
             previous_producer_id=current.producer_id,
@@ -296,7 +296,7 @@ def end_transaction(
     client_version: TransactionVersion,
     fresh_id: int | None,
     now_ms: int,
-) -> Decision:
+) -> Transition:
     """A client commits or aborts. `fresh_id` must be there where `needs_producer_id` says so."""
     if current is None:
         return _refused(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
@@ -326,7 +326,7 @@ def _end_with_bump(
     is_commit: bool,
     fresh_id: int | None,
     now_ms: int,
-) -> Decision:
+) -> Transition:
     """Version 2. A repeat is known by its epoch, which is one below the present one.
 
                       abort               commit
@@ -366,7 +366,7 @@ def _end_with_bump(
     if current.state.is_idle and not is_repeat:
         return _refused(ErrorCode.INVALID_TXN_STATE)
     code = _code_of_repeat(current.state, is_commit=is_commit)
-    return Decision(error_code=code, identity=current.identity) if not code else _refused(code)
+    return Transition(error_code=code, identity=current.identity) if not code else _refused(code)
 
 
 def _code_of_repeat(state: TransactionState, *, is_commit: bool) -> ErrorCode:
@@ -389,7 +389,7 @@ def fence_and_abort(
     fresh_id: int | None,
     server_version: TransactionVersion,
     now_ms: int,
-) -> Decision:
+) -> Transition:
     """The coordinator aborts an open transaction under an epoch that its producer does not have.
 
     For a transaction that timed out, and for one whose producer was replaced. The new epoch is
@@ -411,7 +411,7 @@ def _ending(
     version: TransactionVersion,
     fresh_id: int | None,
     now_ms: int,
-) -> Decision:
+) -> Transition:
     """The outcome is decided: from the moment that this is in the log it cannot change."""
     ending = replace(
         current,
@@ -429,8 +429,8 @@ def _ending(
         # The last epoch of all stays as it is: better to go on with it than never to end.
         epoch = min(current.epoch + 1, PRODUCER_EPOCH_MAX)
         ending = replace(ending, epoch=epoch, last_epoch=current.epoch)
-        return Decision(written=ending, identity=complete(ending, now_ms=now_ms).identity)
-    return Decision(written=ending)
+        return Transition(written=ending, identity=complete(ending, now_ms=now_ms).identity)
+    return Transition(written=ending)
 
 
 def complete(current: Transaction, *, now_ms: int) -> Transaction:

@@ -13,11 +13,11 @@ from strandline.broker.coordination.transactions.transaction import (
     NO_PRODUCER_ID,
     PRODUCER_EPOCH_MAX,
     TIMEOUT_NEVER_MS,
-    Decision,
     ProducerIdentity,
     Transaction,
     TransactionState,
     TransactionVersion,
+    Transition,
     add_partitions,
     complete,
     end_transaction,
@@ -60,7 +60,7 @@ def init(
     expected: ProducerIdentity | None = None,
     *,
     server_version: TransactionVersion = V2,
-) -> Decision:
+) -> Transition:
     return init_producer(
         current,
         ID,
@@ -78,7 +78,7 @@ def end(
     *,
     is_commit: bool,
     version: TransactionVersion = NEW,
-) -> Decision:
+) -> Transition:
     return end_transaction(
         current,
         producer,
@@ -89,7 +89,7 @@ def end(
     )
 
 
-def written(decision: Decision) -> Transaction:
+def written(decision: Transition) -> Transaction:
     assert decision.written is not None, decision
     return decision.written
 
@@ -113,7 +113,7 @@ def test_a_producer_that_begins_again_raises_the_epoch(state: TransactionState) 
 
 @pytest.mark.parametrize("state", [TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT])
 def test_a_producer_waits_while_its_last_transaction_ends(state: TransactionState) -> None:
-    assert init(known(state)) == Decision(error_code=ErrorCode.CONCURRENT_TRANSACTIONS)
+    assert init(known(state)) == Transition(error_code=ErrorCode.CONCURRENT_TRANSACTIONS)
 
 
 @pytest.mark.parametrize("server_version", [V1, V2])
@@ -148,12 +148,12 @@ def test_a_recovery_that_is_repeated_gets_the_same_epoch_again() -> None:
 def test_a_recovery_after_another_producer_began_is_fenced() -> None:
     replaced = written(init(known()))
     decision = init(replaced, ProducerIdentity(PID, 5))
-    assert decision == Decision(error_code=ErrorCode.PRODUCER_FENCED)
+    assert decision == Transition(error_code=ErrorCode.PRODUCER_FENCED)
 
 
 def test_a_recovery_with_another_producer_id_is_fenced() -> None:
     decision = init(known(), ProducerIdentity(99, 5))
-    assert decision == Decision(error_code=ErrorCode.PRODUCER_FENCED)
+    assert decision == Transition(error_code=ErrorCode.PRODUCER_FENCED)
 
 
 def test_a_recovery_over_the_last_epoch_may_be_repeated() -> None:
@@ -166,7 +166,7 @@ def test_a_recovery_over_the_last_epoch_may_be_repeated() -> None:
 # --- partitions ------------------------------------------------------------------------------
 
 
-def add(current: Transaction | None, producer: ProducerIdentity) -> Decision:
+def add(current: Transaction | None, producer: ProducerIdentity) -> Transition:
     return add_partitions(current, producer, {A, B}, client_version=OLD, now_ms=NOW_MS)
 
 
@@ -184,7 +184,7 @@ def test_a_further_partition_leaves_the_time_at_which_the_transaction_began() ->
 
 def test_partitions_that_are_there_already_are_not_written_again() -> None:
     current = known(TransactionState.ONGOING, partitions=frozenset({A, B}))
-    assert add(current, ProducerIdentity(PID, 5)) == Decision()
+    assert add(current, ProducerIdentity(PID, 5)) == Transition()
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_partitions_that_are_there_already_are_not_written_again() -> None:
 def test_only_the_present_producer_adds_and_verifies_partitions(
     current: Transaction | None, producer: ProducerIdentity, code: ErrorCode
 ) -> None:
-    assert add(current, producer) == Decision(error_code=code)
+    assert add(current, producer) == Transition(error_code=code)
     assert verify_partitions(current, producer, {A}) == {A: code}
 
 
@@ -283,7 +283,7 @@ def test_a_transaction_that_ends_with_the_last_epoch_goes_on_under_a_new_id() ->
     completed = complete(written(decision), now_ms=NOW_MS)
     assert completed.identity == ProducerIdentity(NEXT_PID, 0)
     repeat = end(completed, current.identity, is_commit=True)
-    assert repeat == Decision(identity=ProducerIdentity(NEXT_PID, 0))
+    assert repeat == Transition(identity=ProducerIdentity(NEXT_PID, 0))
 
 
 def test_a_stranger_ends_nothing() -> None:
@@ -291,7 +291,7 @@ def test_a_stranger_ends_nothing() -> None:
     for current in (None, known(TransactionState.ONGOING)):
         for version in (OLD, NEW):
             decision = end(current, stranger, is_commit=True, version=version)
-            assert decision == Decision(error_code=ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+            assert decision == Transition(error_code=ErrorCode.INVALID_PRODUCER_ID_MAPPING)
 
 
 def test_a_transaction_times_out_unless_another_coordinator_ends_it() -> None:
@@ -381,7 +381,7 @@ def test_no_two_transactions_of_version_2_share_an_epoch_and_no_id_goes_back(
             if client_version.bumps_epoch and decision.error_code is ErrorCode.NONE:
                 mine = decision.identity
         elif step == "complete" and current.state.is_ending:
-            decision = Decision(written=complete(current, now_ms=now_ms))
+            decision = Transition(written=complete(current, now_ms=now_ms))
         elif step == "time out" and current.state is TransactionState.ONGOING:
             decision = fence_and_abort(
                 current, fresh_id=fresh_id, server_version=server_version, now_ms=now_ms
