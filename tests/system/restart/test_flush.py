@@ -40,8 +40,10 @@ folder = pathlib.Path(os.environ["FSYNC_FOLDER"])
 real = os.fsync
 
 def named(order, path):
-    file = folder / order
-    return file.exists() and file.read_text() in path
+    try:
+        return (folder / order).read_text() in path
+    except FileNotFoundError:
+        return False
 
 def fsync(descriptor):
     path = os.readlink(f"/proc/self/fd/{descriptor}")
