@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from strandline.broker.cluster.metadata.features import TRANSACTION_VERSION
 from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.cluster.metadata.log_reader import (
     SalvagedMetadata,
@@ -53,6 +54,7 @@ from strandline.broker.coordination.runtime.restored_transactions import (
     restored_transactions,
     transactions_by_producer,
 )
+from strandline.broker.coordination.transactions.transaction import TransactionVersion
 from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
 from strandline.broker.protocol.formats.transaction_log import TRANSACTION_TOPIC
 from strandline.broker.server.folder_marks import METADATA_FOLDER, RESTORE_MARK, RestoreRefused
@@ -431,7 +433,8 @@ class Restore:
                 write_group_state(local, clamped(live, lambda wanted: _end(archive, wanted)))
                 offset_count += len(live)
             elif live is not None:
-                write_group_state(local, restored_transactions(live, now_ms))
+                version = TransactionVersion(archive.image.finalized_level(TRANSACTION_VERSION))
+                write_group_state(local, restored_transactions(live, version, now_ms))
             self._progress.advance()
             crash_point(RESTORE_AFTER_PARTITION)
         return offset_count

@@ -33,13 +33,13 @@ broker; an interrupted move continues after a restart.
 
 On a listener without SASL every client is the user `ANONYMOUS`, as in Kafka; there the broker
 answers SaslHandshake and SaslAuthenticate with ILLEGAL_SASL_STATE. Quotas of the entity `ip` take
-addresses only, no host names. UpdateFeatures accepts the present level of a feature and no other.
-UnregisterBroker refuses the only broker.
+addresses only, no host names. UpdateFeatures changes the
+level of `transaction.version` (0, 1 or 2, by default 2); of other features it accepts the present
+level and no other. UnregisterBroker refuses the only broker.
 
-Not supported yet: transactions, ACLs, delegation tokens and TLS. SASL has PLAIN and SCRAM. The
-broker answers requests for ACLs with SECURITY_DISABLED, as a Kafka without an authorizer does. It
-refuses transactional ids at once with INVALID_REQUEST; in FindCoordinator 1 and 2 with
-TRANSACTIONAL_ID_AUTHORIZATION_FAILED, because librdkafka retries any other error for ever.
+Not supported yet: two-phase commit (KIP-939), ACLs, delegation tokens and TLS. SASL has PLAIN and
+SCRAM. The broker answers requests for ACLs with SECURITY_DISABLED, as a Kafka without an authorizer
+does.
 
 ## Where answers differ from Apache Kafka's
 

@@ -346,7 +346,34 @@ def transaction_steps() -> Sequence[Step]:
             does="finds transaction version 2",
             tool=TOOLS + "FeatureCommand",
             arguments="describe",
-            expects=(r"transaction.version\s.*FinalizedVersionLevel: 2",),
+            expects=(r"transaction.version\s.*SupportedMaxVersion: 2\s.*FinalizedVersionLevel: 2",),
+        ),
+        Step(
+            does="checks a downgrade to transaction version 1",
+            tool=TOOLS + "FeatureCommand",
+            arguments="downgrade --feature transaction.version=1 --dry-run",
+            expects=("transaction.version can be downgraded to 1.",),
+        ),
+        Step(
+            does="disables transaction versions",
+            tool=TOOLS + "FeatureCommand",
+            arguments="disable --feature transaction.version",
+            expects=("transaction.version was disabled.",),
+        ),
+        Step(
+            does="produces in transactions of version 0",
+            tool=TOOLS + "ProducerPerformance",
+            arguments="--topic old-transfers --num-records 200 --record-size 100 --throughput 20000"
+            " --transactional-id old-payer --transaction-duration-ms 10"
+            " --producer-props bootstrap.servers={bootstrap}",
+            bootstrap_option="",
+            expects=("200 records sent",),
+        ),
+        Step(
+            does="raises the level to transaction version 2",
+            tool=TOOLS + "FeatureCommand",
+            arguments="upgrade --feature transaction.version=2",
+            expects=("transaction.version was upgraded to 2.",),
         ),
         Step(
             does="produces in transactions",

@@ -1,4 +1,4 @@
-"""The controller: pure decisions about topics and producer ids, made on a metadata image.
+"""The controller: pure decisions about topics, producer ids and features, made on a metadata image.
 
     image + request  ->  Decision: records for the metadata log, one result per item of the request
 
@@ -12,14 +12,17 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from strandline.broker.cluster.metadata.controller_messages import (
     USE_DEFAULT,
     Decision,
     DeleteResult,
+    FeatureChange,
     Intent,
+    LevelResult,
+    NewLevel,
     NewPartitions,
     NewProperties,
     NewTopic,
@@ -28,10 +31,12 @@ from strandline.broker.cluster.metadata.controller_messages import (
     TopicReference,
     TopicResult,
 )
+from strandline.broker.cluster.metadata.features import FEATURES
 from strandline.broker.cluster.metadata.image import MetadataImage, TopicImage
 from strandline.broker.cluster.metadata.placement import check_assignments, place
 from strandline.broker.cluster.metadata.records import (
     BrokerStarted,
+    FeatureLevelSet,
     MetadataRecord,
     NodeId,
     PartitionsAdded,
@@ -435,6 +440,61 @@ def allocate_producer_ids(
         raise StorageError(f"all producer ids up to {first} are given away")
     record = ProducerIdsAllocated(next_producer_id=first + count)
     return Decision(records=(record,), results=(range(first, first + count),))
+
+
+# --- features --------------------------------------------------------------------------------
+
+
+def update_features(
+    image: MetadataImage, updates: Collection[NewLevel], *, intent: Intent = Intent.APPLY
+) -> Decision[LevelResult]:
+    """Sets all levels, or none, as Kafka's FeatureControlManager does; returns one result."""
+    records: list[MetadataRecord] = []
+    try:
+        for update in updates:
+            _check_level(image, update)
+            if update.level != image.finalized_level(update.feature):
+                records.append(FeatureLevelSet(feature=update.feature, level=update.level))
+    except Refusal as refusal:
+        result = LevelResult(error_code=refusal.error_code, error_message=refusal.message)
+        return Decision(records=(), results=(result,))
+    applied = tuple(records) if intent is Intent.APPLY else ()
+    return Decision(records=applied, results=(LevelResult(),))
+
+
+def _check_level(image: MetadataImage, update: NewLevel) -> None:
+    """Raises Refusal."""
+    fault = _level_fault(image, update)
+    if fault is not None:
+        raise Refusal(
+            ErrorCode.INVALID_UPDATE_VERSION,
+            "The update failed for all features since the following feature had an error:"
+            f" Invalid update version {update.level} for feature {update.feature}. {fault}",
+        )
+
+
+def _level_fault(image: MetadataImage, update: NewLevel) -> str | None:
+    """Returns why a feature cannot get the wanted level; None if it can."""
+    if update.change is FeatureChange.UNKNOWN:
+        return "The controller does not support the given upgrade type."
+    if update.level < 0:
+        return "A feature version cannot be less than 0."
+    feature = FEATURES.get(update.feature)
+    if feature is None:
+        return "This broker does not support this feature."
+    if not feature.lowest <= update.level <= feature.highest:
+        return f"This broker only supports versions {feature.lowest}-{feature.highest}."
+    current = image.finalized_level(update.feature)
+    if update.level < current and update.change is FeatureChange.UPGRADE:
+        return (
+            "Can't downgrade the version of this feature without setting the upgrade type to"
+            " either safe or unsafe downgrade."
+        )
+    if update.level > current and update.change is FeatureChange.DOWNGRADE:
+        return "Can't downgrade to a newer version."
+    if update.level not in feature.settable:
+        return f"It has one level in this release of strandline, {feature.highest}."
+    return None
 
 
 ItemT = TypeVar("ItemT", NewTopic, NewPartitions, NewProperties)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, auto
 from typing import Generic, TypeVar
 
 from strandline.broker.cluster.metadata.records import MetadataRecord, Replicas
@@ -139,6 +139,31 @@ class NewProperties:
 
     name: str
     properties: Mapping[str, str]
+
+
+class FeatureChange(Enum):
+    """Whether an update may lower a level."""
+
+    UPGRADE = auto()
+    DOWNGRADE = auto()
+    UNKNOWN = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewLevel:
+    """A level that a client wants for a feature."""
+
+    feature: str
+    level: int
+    change: FeatureChange
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LevelResult:
+    """The one result of an update: its fault is that of all features."""
+
+    error_code: ErrorCode = ErrorCode.NONE
+    error_message: str | None = None
 
 
 class Refusal(Exception):

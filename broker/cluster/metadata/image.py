@@ -17,11 +17,13 @@ from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import TypeVar
 
+from strandline.broker.cluster.metadata.features import FEATURES, check_levels
 from strandline.broker.cluster.metadata.records import (
     BrokerConfigsSet,
     BrokerStarted,
     ClientQuotasSet,
     ClusterCreated,
+    FeatureLevelSet,
     GroupConfigsSet,
     LeaderEpochsRaised,
     MetadataRecord,
@@ -87,7 +89,10 @@ class DeletedTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataImage:
-    """The metadata that all brokers of a cluster share; `cluster_id` is empty only in version 0."""
+    """The metadata that all brokers of a cluster share; `cluster_id` is empty only in version 0.
+
+    Raises UnsupportedFormat for a level of a feature that only a later release knows.
+    """
 
     version: int = 0
     cluster_id: str = ""
@@ -101,13 +106,20 @@ class MetadataImage:
     # Properties by group, SCRAM credentials by user.
     group_properties: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     scram_credentials: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    # Finalized levels that were set, by feature: see `features.py`.
+    feature_levels: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        check_levels(self.feature_levels)
         by_id = {topic.topic_id: topic for topic in self.topics.values()}
         object.__setattr__(self, "topics_by_id", by_id)
         for one in fields(self):
             if isinstance(value := getattr(self, one.name), dict):
                 object.__setattr__(self, one.name, MappingProxyType(value))
+
+    def finalized_level(self, feature: str) -> int:
+        """Returns the finalized level of a feature of `FEATURES` (KIP-584)."""
+        return self.feature_levels.get(feature, FEATURES[feature].highest)
 
     def partition(self, topic_partition: TopicPartition) -> PartitionImage | None:
         """Returns the partition, or None if there is no such topic or number."""
@@ -155,6 +167,7 @@ class _Draft:
         self._client_quotas = dict(image.client_quotas)
         self._group_properties = dict(image.group_properties)
         self._scram_credentials = dict(image.scram_credentials)
+        self._feature_levels = dict(image.feature_levels)
 
     def finish(self) -> MetadataImage:
         return MetadataImage(
@@ -167,6 +180,7 @@ class _Draft:
             client_quotas=self._client_quotas,
             group_properties=self._group_properties,
             scram_credentials=self._scram_credentials,
+            feature_levels=self._feature_levels,
         )
 
     def apply(self, record: MetadataRecord) -> None:
@@ -203,6 +217,8 @@ class _Draft:
                 _set_or_drop(self._group_properties, record.group_id, record.properties)
             case ScramCredentialsSet():
                 _set_or_drop(self._scram_credentials, record.user, record.credentials)
+            case FeatureLevelSet():
+                self._feature_levels[record.feature] = record.level
 
     def _create_cluster(self, record: ClusterCreated) -> None:
         if self._cluster_id or not record.cluster_id:

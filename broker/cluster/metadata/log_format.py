@@ -41,8 +41,11 @@ ENTRY_FORMAT = "strandline-metadata-entry"
 SNAPSHOT_FORMAT = "strandline-metadata-snapshot"
 VERSION = 1
 VERSIONS = range(1, 2)
+# Version 4 adds levels of features. It is written only where there are any: all else of an image is
+# readable by releases that know version 3.
 SNAPSHOT_VERSION = 3
-SNAPSHOT_VERSIONS = range(3, 4)
+SNAPSHOT_VERSION_WITH_FEATURES = 4
+SNAPSHOT_VERSIONS = range(3, 5)
 
 # Value of `previous` in the first entry.
 NO_ENTRY_CHECKSUM = "00000000"
@@ -105,7 +108,7 @@ def encode_snapshot(image: MetadataImage, *, head_checksum: str) -> bytes:
     """Encodes the snapshot after entry `image.version`."""
     return encode_document(
         SNAPSHOT_FORMAT,
-        SNAPSHOT_VERSION,
+        SNAPSHOT_VERSION_WITH_FEATURES if image.feature_levels else SNAPSHOT_VERSION,
         {
             "cluster_id": image.cluster_id,
             "index": image.version,
@@ -128,6 +131,10 @@ def encode_snapshot(image: MetadataImage, *, head_checksum: str) -> bytes:
             "scram_credentials": [
                 {"user": user, "credentials": dict(credentials)}
                 for user, credentials in image.scram_credentials.items()
+            ],
+            "feature_levels": [
+                {"feature": feature, "level": level}
+                for feature, level in image.feature_levels.items()
             ],
         },
     )
@@ -154,6 +161,10 @@ def decode_snapshot(content: bytes, *, key: str, index: int) -> Snapshot:
         client_quotas=_decode_client_quotas(fields),
         group_properties=_decode_texts(fields, "group_configs", "group_id", "properties"),
         scram_credentials=_decode_texts(fields, "scram_credentials", "user", "credentials"),
+        feature_levels={
+            one.text("feature"): one.integer("level")
+            for one in fields.optional_objects("feature_levels")
+        },
     )
     return Snapshot(image=image, head_checksum=fields.text("previous"))
 

@@ -140,6 +140,14 @@ class ScramCredentialsSet:
     credentials: Mapping[str, str]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureLevelSet:
+    """The finalized level of a feature of the cluster from now on."""
+
+    feature: str
+    level: int
+
+
 MetadataRecord: TypeAlias = (
     ClusterCreated
     | BrokerStarted
@@ -154,6 +162,7 @@ MetadataRecord: TypeAlias = (
     | ClientQuotasSet
     | GroupConfigsSet
     | ScramCredentialsSet
+    | FeatureLevelSet
 )
 
 
@@ -265,5 +274,6 @@ _FIELDS: Mapping[str, tuple[type[MetadataRecord], Mapping[str, _Field]]] = {
     "client-quotas-set": (ClientQuotasSet, {"entity": _ENTITY, "quotas": _QUOTAS}),
     "group-configs-set": (GroupConfigsSet, {"group_id": _TEXT, "properties": _TEXTS}),
     "scram-credentials-set": (ScramCredentialsSet, {"user": _TEXT, "credentials": _TEXTS}),
+    "feature-level-set": (FeatureLevelSet, {"feature": _TEXT, "level": _INTEGER}),
 }
 _NAMES = {record_type: name for name, (record_type, _) in _FIELDS.items()}

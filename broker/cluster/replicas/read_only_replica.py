@@ -181,6 +181,7 @@ def merged_image(origin: MetadataImage, own: MetadataImage, node_id: NodeId) -> 
         client_quotas=own.client_quotas,
         group_properties=own.group_properties,
         scram_credentials=own.scram_credentials,
+        feature_levels=origin.feature_levels,
     )
 
 

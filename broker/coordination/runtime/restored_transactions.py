@@ -41,14 +41,19 @@ def transactions_by_producer(
     return found
 
 
-def restored_transactions(live: Iterable[LiveRecord], now_ms: int) -> Iterator[LiveRecord]:
-    """Yields the records with which a restored broker begins; open transactions are aborted."""
+def restored_transactions(
+    live: Iterable[LiveRecord], version: TransactionVersion, now_ms: int
+) -> Iterator[LiveRecord]:
+    """Yields the records with which a restored broker begins; open transactions are aborted.
+
+    `version` is the finalized level of `transaction.version`.
+    """
     for record in live:
         transaction = _decoded(record)
         if transaction is None:
             yield record
         else:
-            value = encode_transaction(restored(transaction, now_ms), TransactionVersion.V2)
+            value = encode_transaction(restored(transaction, now_ms), version)
             yield replace(record, value=value)
 
 

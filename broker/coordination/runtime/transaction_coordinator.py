@@ -29,6 +29,7 @@ from enum import Enum, auto
 from itertools import islice
 
 from strandline.broker.cluster.metadata.controller_messages import NewTopic, TopicDefaults
+from strandline.broker.cluster.metadata.features import TRANSACTION_VERSION
 from strandline.broker.cluster.metadata.metadata import Metadata
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault, Instant
@@ -74,8 +75,6 @@ POLL_S = 1.0
 MARKERS_PER_TURN_MAX = 500
 # Tombstones of expired ids that one turn writes.
 EXPIRED_PER_TURN_MAX = 500
-# The finalised level of the feature `transaction.version`.
-SERVER_VERSION = TransactionVersion.V2
 
 _Slot = Slot[TransactionShard]
 
@@ -150,6 +149,11 @@ class TransactionCoordinator:
         count = sum(len(slot.shard) for slot in self._slots.present())
         return f"<TransactionCoordinator {count} ids, {len(self._ending)} ending>"
 
+    @property
+    def version(self) -> TransactionVersion:
+        """The finalized level of `transaction.version`."""
+        return TransactionVersion(self._metadata.image.finalized_level(TRANSACTION_VERSION))
+
     # --- requests ----------------------------------------------------------------------------
 
     async def init_producer(
@@ -175,7 +179,7 @@ class TransactionCoordinator:
             timeout_ms=timeout_ms,
             expected=expected,
             fresh_id=fresh_id,
-            server_version=SERVER_VERSION,
+            server_version=self.version,
             now_ms=self._clock.now_ms(),
         )
         await self._carry_out_and_settle(slot, decision)
@@ -322,7 +326,7 @@ class TransactionCoordinator:
     def _append(self, slot: _Slot, record: TransactionRecord) -> None:
         """Appends and applies a record. Raises CoordinatorFault; then nothing has changed."""
         now = Instant(self._clock.now_ms(), self._monotonic_ms())
-        batch = encode_record(record, SERVER_VERSION, now.wall_ms)
+        batch = encode_record(record, self.version, now.wall_ms)
         try:
             slot.partition.append(memoryview(batch), origin=AppendOrigin.COORDINATOR)
         except RecordsRejected as error:
@@ -480,7 +484,7 @@ class TransactionCoordinator:
                 decision = rules.fence_and_abort(
                     current,
                     fresh_id=fresh_id,
-                    server_version=SERVER_VERSION,
+                    server_version=self.version,
                     now_ms=self._clock.now_ms(),
                 )
                 self._carry_out(slot, decision)

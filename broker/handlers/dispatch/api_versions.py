@@ -50,7 +50,7 @@ def api_versions(
         supported_features=supported_features(with_zero=with_zero),
         # Kafka uses the end of the metadata log; it grows whenever a feature may have changed.
         finalized_features_epoch=metadata.image.version,
-        finalized_features=finalized_features(),
+        finalized_features=finalized_features(metadata.image),
     )
 
 

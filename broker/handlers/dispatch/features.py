@@ -1,17 +1,10 @@
-"""Features of the cluster (KIP-584), and the APIs UpdateFeatures and UnregisterBroker.
+"""Features of the cluster (KIP-584): the APIs UpdateFeatures and UnregisterBroker.
 
 UpdateFeatures    0-2   1 upgrade types, validate only; 2 no result per feature
 UnregisterBroker  0
 
-ApiVersions returns the features, for `describeFeatures` of a client. Each has one level in a
-release of strandline: our metadata log carries its own versions, so there is nothing to raise or
-lower. Setting a feature to its current level succeeds, as in Kafka; any other level is refused with
-INVALID_UPDATE_VERSION and the reason.
-
-metadata.version  25 (4.0-IV3): a KRaft cluster with topic ids; tools look here for what they may
-                  ask
-group.version      1, where the group protocol of KIP-848 is served
-transaction.version  2, where each transaction has an epoch of its own (KIP-890)
+ApiVersions returns the features, for `describeFeatures` of a client. `features.py` of the metadata
+has their levels; only those of `transaction.version` can be changed.
 
 A single broker is the whole cluster. It cannot be unregistered while it runs, and no other broker
 is registered.
@@ -19,9 +12,12 @@ is registered.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import partial
 
+from strandline.broker.cluster.metadata import controller
+from strandline.broker.cluster.metadata.controller_messages import FeatureChange, Intent, NewLevel
+from strandline.broker.cluster.metadata.features import FEATURES
+from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.handlers.services.limits import clipped, refuse_flood
 from strandline.broker.handlers.services.services import RequestContext, Services
 from strandline.broker.protocol.messages.api_versions import FinalizedFeature, SupportedFeature
@@ -37,81 +33,60 @@ from strandline.broker.protocol.messages.update_features import (
     UpgradeType,
 )
 from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage.errors import StorageError
 
-FIRST_VERSION_WITH_UPGRADE_TYPE = 1
 FIRST_VERSION_WITHOUT_RESULTS = 2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Feature:
-    """One feature: its supported levels, and the current one."""
-
-    name: str
-    lowest: int
-    level: int
-
-
-FEATURES: Sequence[Feature] = (
-    Feature(name="metadata.version", lowest=7, level=25),
-    Feature(name="group.version", lowest=0, level=1),
-    Feature(name="transaction.version", lowest=0, level=2),
-)
 
 
 def supported_features(*, with_zero: bool) -> list[SupportedFeature]:
     """The supported features; clients below v4 cannot read features with minimum level 0."""
     return [
-        SupportedFeature(name=f.name, min_version=f.lowest, max_version=f.level)
-        for f in FEATURES
-        if with_zero or f.lowest > 0
+        SupportedFeature(name=one.name, min_version=one.lowest, max_version=one.highest)
+        for one in FEATURES.values()
+        if with_zero or one.lowest > 0
     ]
 
 
-def finalized_features() -> list[FinalizedFeature]:
-    """The finalized features (KIP-584), each at its one level."""
+def finalized_features(image: MetadataImage) -> list[FinalizedFeature]:
+    """The finalized features; as in Kafka, one of level 0 is not finalized."""
+    levels = ((name, image.finalized_level(name)) for name in FEATURES)
     return [
-        FinalizedFeature(name=f.name, max_version_level=f.level, min_version_level=f.level)
-        for f in FEATURES
+        FinalizedFeature(name=name, max_version_level=level, min_version_level=level)
+        for name, level in levels
+        if level > 0
     ]
 
 
 class FeatureHandlers:
-    """Handlers of the feature APIs, for one broker with one level of each feature."""
+    """Handlers of the feature APIs: decode, decide on the newest image, encode."""
 
     def __init__(self, services: Services) -> None:
         self._node_id = services.config.node_id
+        self._metadata = services.metadata
 
-    def update_features(
+    async def update_features(
         self, request: UpdateFeaturesRequest, context: RequestContext
     ) -> UpdateFeaturesResponse:
         refuse_flood(len(request.feature_updates))
-        seen: set[str] = set()
-        results: list[FeatureResult] = []
-        for update in request.feature_updates:
-            if update.feature in seen:
-                return UpdateFeaturesResponse(
-                    error_code=ErrorCode.INVALID_REQUEST,
-                    error_message=clipped(f"feature {update.feature} is named twice"),
-                )
-            seen.add(update.feature)
-            fault = _fault(update, context.api_version)
-            if fault is not None:
-                # The update is atomic: the first fault applies to all features.
-                message = (
-                    f"Invalid update version {update.max_version_level} for feature"
-                    f" {update.feature}. {fault}"
-                )
-                return UpdateFeaturesResponse(
-                    error_code=ErrorCode.INVALID_UPDATE_VERSION, error_message=clipped(message)
-                )
-            results.append(FeatureResult(feature=update.feature))
-        if not results:
-            return UpdateFeaturesResponse(
-                error_code=ErrorCode.INVALID_REQUEST, error_message="no feature is named"
+        names = [update.feature for update in request.feature_updates]
+        if not names:
+            return _refused(ErrorCode.INVALID_REQUEST, "no feature is named")
+        if len(set(names)) < len(names):
+            return _refused(ErrorCode.INVALID_REQUEST, "a feature is named twice")
+        wanted = [_wanted(update) for update in request.feature_updates]
+        intent = Intent.VALIDATE if request.validate_only else Intent.APPLY
+        try:
+            decision = await self._metadata.change(
+                partial(controller.update_features, updates=wanted, intent=intent)
             )
+        except StorageError as error:
+            return _refused(ErrorCode(error.kafka_code), str(error))
+        (result,) = decision.results
+        if result.error_code is not ErrorCode.NONE:
+            return _refused(result.error_code, result.error_message or "")
         if context.api_version >= FIRST_VERSION_WITHOUT_RESULTS:
             return UpdateFeaturesResponse()
-        return UpdateFeaturesResponse(results=results)
+        return UpdateFeaturesResponse(results=[FeatureResult(feature=name) for name in names])
 
     def unregister_broker(
         self, request: UnregisterBrokerRequest, _context: RequestContext
@@ -127,16 +102,19 @@ class FeatureHandlers:
         )
 
 
-def _fault(update: FeatureUpdate, version: int) -> str | None:
-    """Returns why a feature cannot be set to the requested level; None if it has it."""
-    known = next((feature for feature in FEATURES if feature.name == update.feature), None)
-    level = update.max_version_level
-    if version >= FIRST_VERSION_WITH_UPGRADE_TYPE and update.upgrade_type not in tuple(UpgradeType):
-        return "The controller does not support the given upgrade type."
-    if known is None:
-        return f"This broker does not support the feature {update.feature}."
-    if level == known.level:
-        return None
-    if level > known.level:
-        return f"This broker supports {update.feature} up to {known.level}."
-    return f"{update.feature} has one level in this release of strandline, {known.level}."
+def _refused(code: ErrorCode, message: str) -> UpdateFeaturesResponse:
+    return UpdateFeaturesResponse(error_code=code, error_message=clipped(message))
+
+
+def _wanted(update: FeatureUpdate) -> NewLevel:
+    """Version 0 allows a downgrade by `allow_downgrade`, later ones by the upgrade type."""
+    if update.allow_downgrade or update.upgrade_type in (
+        UpgradeType.SAFE_DOWNGRADE,
+        UpgradeType.UNSAFE_DOWNGRADE,
+    ):
+        change = FeatureChange.DOWNGRADE
+    elif update.upgrade_type == UpgradeType.UPGRADE:
+        change = FeatureChange.UPGRADE
+    else:
+        change = FeatureChange.UNKNOWN
+    return NewLevel(feature=update.feature, level=update.max_version_level, change=change)

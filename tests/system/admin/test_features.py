@@ -100,7 +100,14 @@ def test_a_feature_can_be_set_to_what_it_is(client: WireClient, version: int) ->
 
 @pytest.mark.parametrize(
     "levels",
-    [{"metadata_version": 24}, {"metadata_version": 26}, {"no_such": 1}, {"metadata_version": -1}],
+    [
+        {"metadata_version": 24},
+        {"metadata_version": 26},
+        {"metadata_version": -1},
+        {"group_version": 0},
+        {"no_such": 1},
+        {"no_such": 0},
+    ],
 )
 def test_any_other_level_is_refused_with_the_reason(
     client: WireClient, levels: dict[str, int]

@@ -14,7 +14,6 @@ from strandline.broker.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
 )
-from strandline.broker.protocol.messages.api_versions import ApiVersionsResponse
 from strandline.broker.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from strandline.broker.protocol.messages.find_coordinator import (
     FindCoordinatorRequest,
@@ -34,7 +33,7 @@ from strandline.broker.protocol.messages.offset_fetch import (
 from strandline.broker.protocol.schema.errors import ErrorCode
 from tests.support.broker import BrokerProcess
 from tests.support.wire import WireClient
-from tests.system.calls import MakeTopic, end_offset, software
+from tests.system.calls import MakeTopic, end_offset
 from tests.system.group_calls import GroupMember, commit
 from tests.system.transactions.committed import committed_values
 from tests.system.transactions.wire_producer import WireProducer
@@ -374,9 +373,3 @@ def test_this_broker_coordinates_every_transactional_id(
         answer = client.ask(request, FindCoordinatorResponse, version)
         found = answer.coordinators if version >= 4 else [answer]
         assert {(one.error_code, one.port) for one in found} == {(0, broker.port)}
-
-
-def test_transaction_version_2_is_finalized(client: WireClient) -> None:
-    answer = client.ask(software(), ApiVersionsResponse, 4)
-    levels = {one.name: one.max_version_level for one in answer.finalized_features}
-    assert levels["transaction.version"] == 2

@@ -13,6 +13,7 @@ from strandline.broker.cluster.metadata.records import (
     BrokerStarted,
     ClientQuotasSet,
     ClusterCreated,
+    FeatureLevelSet,
     GroupConfigsSet,
     LeaderEpochsRaised,
     MetadataRecord,
@@ -64,6 +65,7 @@ _RECORDS: st.SearchStrategy[MetadataRecord] = st.one_of(
             st.text(max_size=5), st.floats(min_value=0, allow_infinity=False), max_size=3
         ),
     ),
+    st.builds(FeatureLevelSet, feature=st.text(max_size=9), level=st.integers(0, 9)),
     st.builds(GroupConfigsSet, group_id=st.text(max_size=9), properties=_PROPERTIES),
     st.builds(ScramCredentialsSet, user=st.text(max_size=9), credentials=_PROPERTIES),
 )

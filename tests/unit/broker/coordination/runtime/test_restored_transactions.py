@@ -80,7 +80,7 @@ def test_every_open_transaction_of_a_log_gets_its_end(tmp_path: Path, is_committ
 
 
 def test_an_open_transactional_id_begins_as_one_that_aborts() -> None:
-    (record,) = restored_transactions(live_of(KNOWN), NOW_MS)
+    (record,) = restored_transactions(live_of(KNOWN), TransactionVersion.V2, NOW_MS)
     restored = decode_transaction("tx", record.value)
     assert (restored.state, restored.epoch) == (TransactionState.PREPARE_ABORT, KNOWN.epoch + 1)
     assert restored.partitions == KNOWN.partitions
@@ -88,4 +88,4 @@ def test_an_open_transactional_id_begins_as_one_that_aborts() -> None:
 
 def test_a_record_of_an_unknown_kind_is_kept() -> None:
     strange = LiveRecord(key=b"\0\x09later", value=b"\0\x09", timestamp_ms=1)
-    assert list(restored_transactions([strange], NOW_MS)) == [strange]
+    assert list(restored_transactions([strange], TransactionVersion.V2, NOW_MS)) == [strange]

@@ -1,0 +1,49 @@
+"""Features of the cluster (KIP-584): the levels that this release supports.
+
+metadata.version     25 (4.0-IV3): a KRaft cluster with topic ids; tools look here for what they
+                     may ask. Our metadata log has versions of its own: there is nothing to change
+group.version        1, where the group protocol of KIP-848 is served
+transaction.version  0, 1 and 2 (KIP-890), by default 2: see `TransactionVersion`
+
+The image holds the levels that an administrator has set; every other feature has its default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from strandline.storage.errors import UnsupportedFormat
+
+TRANSACTION_VERSION = "transaction.version"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feature:
+    """One feature: the levels that this release knows, and those that may be finalized."""
+
+    name: str
+    lowest: int
+    # The default as well.
+    highest: int
+    settable: Collection[int]
+
+
+_ALL = (
+    Feature(name="metadata.version", lowest=7, highest=25, settable=(25,)),
+    Feature(name="group.version", lowest=0, highest=1, settable=(1,)),
+    Feature(name=TRANSACTION_VERSION, lowest=0, highest=2, settable=(0, 1, 2)),
+)
+FEATURES: Mapping[str, Feature] = {feature.name: feature for feature in _ALL}
+
+
+def check_levels(levels: Mapping[str, int]) -> None:
+    """Raises UnsupportedFormat for a level that only a later release can have set."""
+    for name, level in levels.items():
+        feature = FEATURES.get(name)
+        is_known = level == 0 if feature is None else feature.lowest <= level <= feature.highest
+        if not is_known:
+            raise UnsupportedFormat(
+                f"the metadata have level {level} of the feature {name}, which this release does"
+                " not know: a later release set it, start that one or a newer one"
+            )
