@@ -122,6 +122,18 @@ fuzz: $(DEV) ## mutated requests of real clients for minutes (MINUTES=5 FUZZ_ARG
 exactly-once: $(DEV) ## transactions while broker and workers are killed, for minutes (MINUTES=5 SEED=7)
 	@$(PY) -m tests.system.transactions.exactly_once --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
+# Libraries of the JVM's frameworks, each in a folder of its own; exactly_once.py there knows them.
+FRAMEWORKS ?= streams
+
+bench-data/jvm/%/.installed: tests/compat/jvm/%.xml
+	@scripts/java-libraries $< $(@D)
+	@touch $@
+
+.PHONY: exactly-once-jvm
+exactly-once-jvm: $(DEV) java $(FRAMEWORKS:%=bench-data/jvm/%/.installed) ## Kafka Streams and others, killed like the broker, MINUTES=1 each (FRAMEWORKS="streams" SEED=7)
+	@$(PY) -m tests.compat.jvm.exactly_once bench-data/jvm $(FRAMEWORKS) \
+		--minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+
 .PHONY: soak
 soak: $(DEV) $(MINISTACK) ## kills, faults of S3, lost disks and real clients for minutes (MINUTES=30 SEED=7)
 	@$(PY) -m tests.system.soak.run --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.transactions.exactly_once import run
+from tests.system.transactions.exactly_once import Trial, run
 
 pytestmark = [pytest.mark.slow, pytest.mark.crash, pytest.mark.clients]
 
 
 def test_each_input_counts_once_whatever_is_killed(tmp_path: Path) -> None:
-    found = run(tmp_path, seed=11, rounds=5)
+    found = run(tmp_path, Trial(), seed=11, rounds=5)
     assert {value: count for value, count in found.items() if count != 1} == {}

@@ -1,0 +1,131 @@
+"""Frameworks of the JVM that promise exactly once, while they and the broker are killed.
+
+    source --> Kafka Streams | older clients | Connect | Spring | Flink --> target
+
+A framework has a pom.xml here, whose libraries lie in a folder of its name, and most have one Java
+file, which is compiled first. The rest is as in tests/system/transactions/exactly_once.py.
+
+    python -m tests.compat.jvm.exactly_once bench-data/jvm streams flink --minutes 1 --seed 7
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from tests.support.broker import BrokerProcess
+from tests.system.transactions.exactly_once import (
+    JAVA,
+    SOURCE,
+    TARGET,
+    WORKERS,
+    Trial,
+    judged,
+    run,
+)
+
+HERE = Path(__file__).resolve().parent
+COMPILE_SECONDS_MAX = 300
+
+
+class Program(Trial):
+    """One of the Java files here, in several processes."""
+
+    pause_s_max = 15.0
+
+    def __init__(self, libraries: Path, folder: Path, name: str) -> None:
+        self._libraries = libraries
+        self._folder = folder
+        self._name = name
+        compile_java(libraries, folder / "classes", name)
+
+    def commands(self, broker: BrokerProcess) -> list[list[str]]:
+        return [
+            java(
+                [self._folder / "classes", self._libraries / "*"],
+                self._name,
+                *self.arguments(broker, number),
+            )
+            for number in range(WORKERS)
+        ]
+
+    def arguments(self, broker: BrokerProcess, number: int) -> list[str]:
+        """Of one worker."""
+        raise NotImplementedError
+
+
+class Streams(Program):
+    """Kafka Streams with exactly_once_v2: a repartition topic and a store with a changelog."""
+
+    def __init__(self, libraries: Path, folder: Path) -> None:
+        super().__init__(libraries, folder, "CountingApplication")
+
+    def arguments(self, broker: BrokerProcess, number: int) -> list[str]:
+        return [broker.bootstrap, str(self._folder / f"state-{number}"), SOURCE, TARGET]
+
+    def inputs(self, values: list[bytes]) -> list[bytes]:
+        """Each count follows the one before it, too."""
+        counts: dict[int, int] = {}
+        for value in values:
+            count, number = map(int, value.split())
+            expected = counts.get(number % 10, 0) + 1
+            assert count == expected, f"{value!r} came where count {expected} was due"
+            counts[number % 10] = count
+        return [value.split()[1] for value in values]
+
+
+def compile_java(libraries: Path, classes: Path, name: str) -> None:
+    """Compiles with the Eclipse compiler of the libraries; raises AssertionError if it refuses."""
+    jars = sorted(libraries.glob("*.jar"))
+    compiler = [path for path in jars if path.name.startswith("ecj-")]
+    class_path = ":".join(map(str, jars))
+    command = ["java", "-cp", str(compiler[0]), "org.eclipse.jdt.internal.compiler.batch.Main"]
+    command += ["-17", "-nowarn", "-proc:none", "-cp", class_path, "-d", str(classes)]
+    result = subprocess.run(
+        [*command, str(HERE / f"{name}.java")],
+        capture_output=True,
+        text=True,
+        timeout=COMPILE_SECONDS_MAX,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def java(class_path: list[Path], main_class: str, *arguments: str) -> list[str]:
+    """The command line of a program that tells of warnings only."""
+    quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
+    return [*JAVA, quiet, "-cp", ":".join(map(str, class_path)), main_class, *arguments]
+
+
+FRAMEWORKS: Mapping[str, Callable[[Path, Path], Trial]] = {
+    "streams": Streams,
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("libraries", type=Path, help="holds a folder for each framework")
+    parser.add_argument("frameworks", nargs="*", choices=FRAMEWORKS, default=list(FRAMEWORKS))
+    parser.add_argument("--minutes", type=float, default=1.0, help="of each framework")
+    parser.add_argument("--seed", type=int, default=random.randrange(2**31))
+    options = parser.parse_args()
+    print(f"seed {options.seed}", flush=True)
+    failed = False
+    for name in options.frameworks:
+        print(f"{name}: ", end="", flush=True)
+        until_s = time.monotonic() + options.minutes * 60
+        with tempfile.TemporaryDirectory(prefix="strandline-jvm-") as folder:
+            trial = FRAMEWORKS[name](options.libraries.absolute() / name, Path(folder))
+            found = run(Path(folder), trial, seed=options.seed, rounds=1, until_s=until_s)
+            failed |= bool(judged(found))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
