@@ -102,7 +102,7 @@ test-stores: $(DEV) $(S3_SERVERS) ## the contract, and the way from produce to r
 		tests/contract tests/system/tiers/restore/check_stores.py --durations=5
 
 .PHONY: compat
-compat: $(DEV) ## the test suites of kafka-python, librdkafka and others (SUITES=folder) against our broker; writes docs/compatibility.md
+compat: $(DEV) kafka-jars ## the test suites of kafka-python, librdkafka and others (SUITES=folder) against our broker; writes docs/compatibility.md
 	@$(PY) -m tests.compat.suites --write-page $(if $(SUITES),--sources $(SUITES)) $(COMPAT_ARGS)
 
 .PHONY: interop
