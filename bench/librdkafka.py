@@ -57,6 +57,12 @@ rd_queue_destroy = _function("queue_destroy", None, _pointer)
 rd_consume_start = _function("consume_start_queue", _int, _pointer, _int32, _int64, _pointer)
 rd_consume_stop = _function("consume_stop", _int, _pointer, _int32)
 rd_error_text = _function("err2name", _pointer, _int)
+# These return an error object, or 0: see `refused`.
+rd_init_transactions = _function("init_transactions", _pointer, _pointer, _int)
+rd_begin_transaction = _function("begin_transaction", _pointer, _pointer)
+rd_commit_transaction = _function("commit_transaction", _pointer, _pointer, _int)
+rd_error_string = _function("error_string", _text, _pointer)
+rd_error_destroy = _function("error_destroy", None, _pointer)
 # What the compiled loops call.
 rd_poll = _function("poll", _int, _pointer, _int)
 rd_outstanding = _function("outq_len", _int, _pointer)
@@ -82,6 +88,14 @@ class ClientError(RuntimeError):
 
 def error_name(code: int) -> str:
     return ctypes.string_at(rd_error_text(code)).decode()
+
+
+def refused(error: int) -> None:
+    """Raises ClientError if a function returned an error object."""
+    if error:
+        text = rd_error_string(error)
+        rd_error_destroy(error)
+        raise ClientError(str(text))
 
 
 def new_handle(

@@ -125,7 +125,7 @@ class ProduceLoad:
         }
 
 
-def _new_producer(settings: Mapping[str, str | int], counters: np.ndarray) -> int:
+def new_producer(settings: Mapping[str, str | int], counters: np.ndarray) -> int:
     """A producer; failed deliveries are counted in `counters`, which keep the last error too."""
     return new_handle(PRODUCER, settings, report=count_failure.address, opaque=counters.ctypes.data)
 
@@ -140,7 +140,7 @@ class Producers:
         self._topics: list[int] = []
         settings = load.client_settings(bootstrap)
         for _ in range(load.connections):
-            self._handles.append(_new_producer(settings, self._counters))
+            self._handles.append(new_producer(settings, self._counters))
         self._topics += [new_topic(handle, load.topic) for handle in self._handles]
         self._pool = record_pool(load.record_bytes)
         # As many as librdkafka puts into one batch, by its own reckoning of what they take: one
@@ -312,7 +312,7 @@ class Pacer:
     def __init__(self, bootstrap: str, load: ProduceLoad) -> None:
         self._load = load
         self._counters = np.zeros(2, dtype=np.int64)
-        self._handle = _new_producer(load.client_settings(bootstrap), self._counters)
+        self._handle = new_producer(load.client_settings(bootstrap), self._counters)
         self._topic = new_topic(self._handle, load.topic)
         self._payload = np.zeros(-(-load.record_bytes // WORD_BYTES), dtype=np.int64)
         pool = record_pool(load.record_bytes)

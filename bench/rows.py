@@ -45,6 +45,11 @@ METRICS: Mapping[str, Metric] = {
     "consume_mb_per_s": Metric(title="consume, MB/s", digits=0),
     "consume_cpu": Metric(title="consume, broker CPU s/GB", digits=2),
     "records_per_s": Metric(title="records/s, end to end", digits=0),
+    "transactions_per_s": Metric(title="transactions/s", digits=0),
+    "transactions_mb_per_s": Metric(title="committed, MB/s", digits=0),
+    "commit_p50_ms": Metric(title="p50 of commit, ms", digits=2),
+    "commit_p99_ms": Metric(title="p99 of commit, ms", digits=2),
+    "transaction_cpu_ms": Metric(title="broker CPU ms per transaction", digits=3),
     "p50_ms": Metric(title="p50, ms", digits=2),
     "p99_ms": Metric(title="p99, ms", digits=2),
     "p999_ms": Metric(title="p99.9, ms", digits=2),
@@ -98,6 +103,16 @@ class Row:
     peers: tuple[str, ...] = ("strandline", "Kafka")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionRow(Row):
+    """A row of transactions."""
+
+    # In each transaction.
+    records: int
+    # "librdkafka" or "Java": see bench/transactions.py.
+    client: str
+
+
 AT_LEAST_AS_FAST = {
     "produce_mb_per_s": Goal(at_least=1.0),
     "consume_mb_per_s": Goal(at_least=1.0),
@@ -112,8 +127,13 @@ MANY_SINGLES = {
     "produce_cpu": Goal(at_most=1.0),
     "consume_cpu": Goal(at_most=1.0),
 }
+TRANSACTIONS = {
+    "transactions_per_s": Goal(at_least=1.0),
+    "transaction_cpu_ms": Goal(at_most=0.7),
+}
 PROMPT = {"p99_ms": Goal(at_most=1.0)}
 MOVE = "Produce and consume"
+COMMIT = "Transactions"
 WAIT = "End-to-end latency"
 COLD = "Cold reads"
 LIFE = "Start, recovery, memory, rest"
@@ -127,6 +147,28 @@ def _move(name: str, title: str, goals: Mapping[str, Goal] = BIG_BATCHES, **chan
         title=title,
         goals=goals,
         **{"kind": "move", **changes},  # type: ignore[arg-type]
+    )
+
+
+def _transactions(client: str, records: int, partitions: int) -> Row:
+    text = "1 record" if records == 1 else f"{records:,} records"
+    place = "1 partition" if partitions == 1 else f"{partitions} partitions"
+    # One producer of librdkafka waits for its own timer: bench/transactions.py.
+    producers = 10 if client == "librdkafka" else 1
+    who = f"{producers} producers of {client}" if producers > 1 else client
+    return TransactionRow(
+        name=f"transactions-{client.lower()}-{records}-{partitions}",
+        kind="transactions",
+        section=COMMIT,
+        title=f"{who}: {text}, {place}",
+        goals=TRANSACTIONS,
+        acks=-1,
+        partitions=partitions,
+        connections=producers,
+        idempotent=True,
+        seconds=4,
+        records=records,
+        client=client,
     )
 
 
@@ -182,6 +224,12 @@ ROWS: tuple[Row, ...] = (
         title="Kafka's own perf tools (Java clients)",
         goals=BIG_BATCHES,
         megabytes=300,
+    ),
+    *(
+        _transactions(client, records, partitions)
+        for client in ("librdkafka", "Java")
+        for records in (1000, 10, 1)
+        for partitions in (1, 10)
     ),
     Row(name="peak", kind="peak", section=WAIT, title="peak, one record at a time", megabytes=150),
     Row(name="latency-10", kind="latency", section=WAIT, title="10 %", goals=PROMPT, load=0.1),

@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -46,8 +46,9 @@ from bench.rdkafka import (
     pacer,
     producers,
 )
-from bench.rows import Row
+from bench.rows import Row, TransactionRow
 from bench.run import BUCKET, null_s3, s3_client
+from bench.transactions import CLIENTS, TransactionClient, TransactionLoad
 
 Figures = Mapping[str, float]
 
@@ -60,6 +61,10 @@ UPLOAD_MB_PER_S = 50
 # At the start of a latency row caches fill and connections settle.
 WARM_UP = 0.1
 REST_S = 5.0
+# A new client's code is compiled, and a broker's too: no other row makes transactions.
+TRANSACTIONS_WARM_UP_S = 2.0
+# Of a transaction: fewer than these are no matter of MB/s.
+MANY_RECORDS = 100
 # Of a row's bytes: with what is around records, and some for everybody else.
 WARM_SHARE = 1.3
 # Half a second and more, of which a broker computes a fifth.
@@ -257,6 +262,65 @@ def _run_java(tool: str, *arguments: str) -> str:
     if done.returncode:
         raise RuntimeError(f"{tool} failed:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
     return done.stdout
+
+
+# --- transactions ----------------------------------------------------------------------------
+
+
+def transactions(site: Site, row: Row, peer: Peer) -> Figures:
+    """Each producer makes one transaction after the other; a consumer finds all their records."""
+    assert isinstance(row, TransactionRow), row
+    with topic_of(peer, row.partitions) as topic:
+        await_serving(peer, topic, row.partitions)
+        with transaction_clients(row, peer, topic) as run:
+            warm_count = len(run(TRANSACTIONS_WARM_UP_S))
+            with measuring(peer.pid) as measured:
+                commits_ms = run(row.seconds * max(site.size, 0.25))
+        count = len(commits_ms)
+        # Markers have offsets too; librdkafka reads what is committed unless it is told otherwise.
+        read = ConsumeLoad(
+            topic=topic,
+            count=row.partitions + (warm_count + count) * row.records,
+            partitions=row.partitions,
+            contiguous=False,
+        )
+        with consumer(peer.bootstrap, read) as ready:
+            ready.run()
+    p50, p99 = np.percentile(commits_ms, (50, 99))
+    figures = {
+        "transactions_per_s": count / measured.wall_s,
+        "commit_p50_ms": float(p50),
+        "commit_p99_ms": float(p99),
+        "transaction_cpu_ms": measured.cpu_s * 1000 / count,
+    }
+    if row.records >= MANY_RECORDS:
+        value_bytes = count * row.records * row.record_bytes
+        figures["transactions_mb_per_s"] = measured.mb_per_s(value_bytes)
+    return figures
+
+
+@contextmanager
+def transaction_clients(
+    row: TransactionRow, peer: Peer, topic: str
+) -> Iterator[Callable[[float], np.ndarray]]:
+    """The row's producers; call it with seconds, and it says how long each commit took, in ms."""
+    with ExitStack() as stack:
+        clients: list[TransactionClient] = []
+        for number in range(row.connections):
+            load = TransactionLoad(
+                topic=topic,
+                records=row.records,
+                record_bytes=row.record_bytes,
+                batch_bytes=row.batch_bytes,
+                partitions=row.partitions,
+                number=number,
+            )
+            client = CLIENTS[row.client](peer.bootstrap, load)
+            clients.append(stack.enter_context(closing(client)))
+        pool = stack.enter_context(ThreadPoolExecutor(len(clients)))
+        yield lambda seconds: np.concatenate(
+            list(pool.map(lambda client: client.run(seconds), clients))
+        )
 
 
 # --- latency ---------------------------------------------------------------------------------
@@ -514,6 +578,7 @@ KINDS: Mapping[str, Callable[[Site, Row, Peer], Figures]] = {
         move,
         move_small_records,
         java,
+        transactions,
         peak,
         latency,
         latency_rewind,
