@@ -104,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace, command: str) -> int:
     run: Callable[[argparse.Namespace], int] = options.run
-    if command not in ("restore", "archive"):
+    if command not in ("restore", "archive", "table"):
         return run(options)
     with ended_by_sigterm(partial(_tell_interrupted, options)):
         return run(options)
@@ -232,7 +232,10 @@ def _add_offline(name: str, commands: Commands) -> None:
 COMMANDS: Mapping[str, Callable[[Commands], None]] = {
     "serve": _add_serve,
     "restore": _add_restore,
-    **{name: partial(_add_offline, name) for name in ("archive", "lake", "dump-log", "verify")},
+    **{
+        name: partial(_add_offline, name)
+        for name in ("archive", "lake", "table", "dump-log", "verify")
+    },
 }
 
 

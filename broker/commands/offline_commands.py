@@ -2,6 +2,7 @@
 
     archive    ls, show, usage, verify, ...              over a bucket
     lake       plan                                      over a bucket, as Spark would
+    table      sync                                      from a bucket to an Iceberg table
     verify     every file of a broker's log folders      exit code 3: something is damaged
     dump-log   one file of a log folder                  exit code 3: it is damaged
 
@@ -16,6 +17,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from strandline.broker.commands.table_commands import add_table
 from strandline.broker.tools.client.failures import WrongUse
 from strandline.broker.tools.commands.options import (
     Commands,
@@ -336,6 +338,7 @@ def _add_dump_log(commands: Commands) -> None:
 COMMANDS: Mapping[str, Callable[[Commands], None]] = {
     "archive": _add_archive,
     "lake": _add_lake,
+    "table": add_table,
     "dump-log": _add_dump_log,
     "verify": _add_verify_folders,
 }

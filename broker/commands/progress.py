@@ -15,10 +15,12 @@ from rich.progress import (
     Progress,
     ProgressColumn,
     SpinnerColumn,
+    Task,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.text import Text
 
 
 class _Shown:
@@ -40,14 +42,22 @@ class _Shown:
         self._progress.stop()
 
 
-class BarProgress(_Shown):
-    """One bar per step."""
+class _RateColumn(ProgressColumn):
+    """The mean of the last half minute, per second."""
 
-    def __init__(self) -> None:
+    def render(self, task: Task) -> Text:
+        return Text("" if task.speed is None else f"{task.speed:,.0f}/s")
+
+
+class BarProgress(_Shown):
+    """One bar per step; with a rate if steps are long and even."""
+
+    def __init__(self, *, with_rate: bool = False) -> None:
         super().__init__(
             TextColumn("{task.description:<12}"),
             BarColumn(),
             MofNCompleteColumn(),
+            *([_RateColumn()] if with_rate else []),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
             transient=False,

@@ -1,0 +1,156 @@
+"""`strandline table sync`: an Iceberg table of a topic, from its archive."""
+
+from __future__ import annotations
+
+import argparse
+
+from strandline.broker.tools.commands.options import (
+    Commands,
+    add_actions,
+    add_bucket_access,
+    add_command,
+    add_repeated,
+)
+from strandline.storage.errors import InvalidConfig
+from strandline.storage.extras import how_to_install
+from strandline.storage.plurals import counted
+
+_EXAMPLES = """
+Reads the archive, never a broker; no row twice, and none missing, also after a kill: run
+it again. What the table has is in the table. Needs strandline[table].
+
+examples:
+  strandline table sync --remote s3://my-bucket/my-cluster --topic orders --table lake.orders \\
+      --option valueFormat=json --option valueSchema='id BIGINT, city STRING'
+  strandline table sync --remote file:///srv/archive --topic orders --table lake.orders
+  strandline table sync --remote s3://my-bucket/my-cluster --topic orders --table lake.orders \\
+      --catalog https://catalog.example.com --until 1706745600000
+"""
+
+
+def add_table(commands: Commands) -> None:
+    """Adds the command and its actions."""
+    table = add_command(
+        commands,
+        "table",
+        "keep an Iceberg table of a topic, from its archive",
+        "Keeps an Iceberg table of a topic, from its archive.",
+        _EXAMPLES,
+    )
+    sync = add_command(
+        add_actions(table),
+        "sync",
+        "bring a table up to what the archive has",
+        "Brings a table up to what the archive has of a topic, and ends.",
+        _EXAMPLES,
+        _sync,
+    )
+    sync.add_argument("--remote", required=True, metavar="URL", help="as in strandline.remote.url")
+    sync.add_argument("--topic", required=True, help="one topic")
+    sync.add_argument("--table", required=True, metavar="NAMESPACE.TABLE", help="made if missing")
+    sync.add_argument(
+        "--catalog",
+        metavar="NAME_OR_URI",
+        help="sqlite:///FILE, postgresql+psycopg2://..., the URL of an Iceberg REST catalog, or a"
+        " name of .pyiceberg.yaml [catalog.db in a warehouse that is a folder, else in"
+        " ~/.local/share/strandline]",
+    )
+    sync.add_argument(
+        "--warehouse", metavar="URL", help="where new tables lie [the archive's URL and -tables]"
+    )
+    add_repeated(
+        sync, "--catalog-option", "NAME=VALUE", "a property of pyiceberg's catalog", "properties"
+    )
+    add_repeated(
+        sync,
+        "--option",
+        "NAME=VALUE",
+        "an option of the Spark source, such as valueFormat, see docs/lake.md; may be repeated",
+        "query_options",
+    )
+    add_repeated(
+        sync,
+        "--column",
+        "PART=NAME",
+        "another name for topic_id, partition, offset, timestamp, key or headers; an empty one"
+        " leaves the part out; topic, timestampType and value can be added",
+        "columns",
+    )
+    sync.add_argument(
+        "--partition-by",
+        action="append",
+        metavar="TRANSFORM",
+        help="of a new table: day(_timestamp), bucket(16, _key), truncate(4, origin), or a column;"
+        " may be repeated [day of the timestamp]",
+    )
+    add_repeated(sync, "--sort-by", "COLUMN", "order of rows in a file; 'COLUMN desc' reverses it")
+    sync.add_argument("--codec", default="zstd", help="of Parquet, for a new table [zstd]")
+    sync.add_argument(
+        "--until", type=int, metavar="MS", help="only records before the first at this time"
+    )
+    sync.add_argument(
+        "--engine", choices=("local",), default="local", help="what reads and writes [local]"
+    )
+    sync.add_argument(
+        "--new-incarnation",
+        action="store_true",
+        help="add rows of a topic that was deleted and made anew beside those of the old one",
+    )
+    add_bucket_access(sync)
+
+
+def _sync(options: argparse.Namespace) -> int:
+    try:
+        from strandline.spark_lake.table.run import TableRequest, TableRun
+    except ImportError as error:
+        raise InvalidConfig(f"{error}; {how_to_install('table')}") from error
+    from strandline.broker.commands.progress import BarProgress
+    from strandline.broker.tools.client.printing import human_bytes
+    from strandline.storage.crash_points import check_environment
+
+    check_environment()
+    run = TableRun(
+        TableRequest(
+            remote=options.remote,
+            topic=options.topic,
+            table=options.table,
+            catalog=options.catalog,
+            warehouse=options.warehouse,
+            catalog_properties=_named("--catalog-option", options.properties),
+            options=_lake_options(options),
+            columns=options.columns,
+            partition_by=options.partition_by,
+            sort_by=options.sort_by,
+            codec=options.codec,
+            new_incarnation=options.new_incarnation,
+        )
+    )
+    with BarProgress(with_rate=True) as progress:
+        report = run.sync(progress)
+    print(
+        f"{report.table}: {counted(report.rows, 'row')} in {counted(report.files, 'file')} of"
+        f" {human_bytes(report.size_bytes)}, {counted(report.commits, 'commit')}"
+    )
+    return 0
+
+
+def _lake_options(options: argparse.Namespace) -> dict[str, str]:
+    given = _named("--option", options.query_options)
+    for name, value in (
+        ("s3.endpoint.url", options.endpoint_url),
+        ("s3.region", options.region),
+        ("endingTimestamp", options.until),
+    ):
+        if value is not None:
+            given[name] = str(value)
+    return given
+
+
+def _named(option: str, texts: list[str]) -> dict[str, str]:
+    named = {}
+    for text in texts:
+        name, sign, value = text.partition("=")
+        if not sign:
+            raise InvalidConfig(f"{option} {text!r} must be NAME=VALUE")
+        named[name] = value
+    return named

@@ -1,0 +1,89 @@
+"""Commit of one round, whatever happens to the answer.
+
+    commit -> landed
+           -> conflict, or lost answer: load the table and compare
+                its commits have ours                      -> landed
+                it has the rows that it had                -> commit the same files again
+                it has more rows, of another writer        -> lost: our files are dropped
+
+A repeated commit cannot land twice: each asks for the snapshot that it was made for. A lost
+commit's files are deleted only if the table shows every commit since then, and ours is not among
+them; else `table maintain` deletes them, which looks at what the table names.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Sequence
+from enum import Enum
+
+from strandline.spark_lake.table.errors import (
+    CommitConflict,
+    CommitUnknown,
+    FilesOutdated,
+    TableRefused,
+    TableUnavailable,
+)
+from strandline.spark_lake.table.offsets import TableOffsets
+from strandline.spark_lake.table.store import TableStore, WrittenFile
+
+log = logging.getLogger(__name__)
+
+# Of one round. Others that rewrite files or expire snapshots conflict now and then, not always.
+ATTEMPTS_MAX = 20
+WAIT_S_MIN = 0.05
+WAIT_S_MAX = 5.0
+
+
+class Outcome(Enum):
+    """What became of a commit."""
+
+    LANDED = "landed"
+    # Another writer has committed these offsets, or the table's layout has changed.
+    LOST = "lost"
+
+
+def commit_files(
+    store: TableStore,
+    files: Sequence[WrittenFile],
+    *,
+    base: TableOffsets,
+    claimed: TableOffsets,
+    wait: Callable[[float], None],
+) -> Outcome:
+    """Commits files once. `base` is what the loaded table had, `claimed` what it has afterwards.
+
+    Raises TableUnavailable if the outcome stays unknown; the next run finds out.
+    """
+    for attempt in range(ATTEMPTS_MAX):
+        try:
+            store.commit(files, claimed)
+        except (CommitConflict, CommitUnknown) as error:
+            log.info("table commit is not confirmed", extra={"reason": str(error)})
+        except FilesOutdated as error:
+            log.warning("table has another layout", extra={"reason": str(error)})
+            store.discard(files)
+            return Outcome.LOST
+        else:
+            return Outcome.LANDED
+        wait(random.uniform(0.5, 1) * min(WAIT_S_MAX, WAIT_S_MIN * 2**attempt))
+        now = load_existing(store)
+        if claimed.commits[0] in now.commits:
+            return Outcome.LANDED
+        if not now.has_same_rows(base):
+            if now.shows_all_since(base):
+                store.discard(files)
+            return Outcome.LOST
+    raise TableUnavailable(
+        f"table {store.name}: {ATTEMPTS_MAX} commits in a row were refused or not answered, while"
+        " no other writer added rows; what was written stays for `table maintain`, run again later"
+    )
+
+
+def load_existing(store: TableStore) -> TableOffsets:
+    """What the table has. Raises TableRefused if there is none any more."""
+    offsets = store.load()
+    if offsets is None:
+        raise TableRefused(f"table {store.name} was dropped meanwhile: run again to make it anew")
+    return offsets

@@ -1,0 +1,92 @@
+"""Catalogs of Iceberg tables: the embedded one, another database, REST, or a name of pyiceberg's.
+
+    none                                the file `catalog.db`: in the warehouse if that is a folder,
+                                        else in ~/.local/share/strandline (or XDG_DATA_HOME)
+    sqlite:///..., postgresql+...://    pyiceberg's SQL catalog in this database
+    http://..., https://...             an Iceberg REST catalog
+    a name                              of ~/.pyiceberg.yaml, or PYICEBERG_CATALOG__NAME__...
+
+All SQL catalogs have the name `strandline` in their tables: readers name it too.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from pyiceberg.catalog import Catalog, load_catalog
+
+from strandline.spark_lake.archive.objects import DEFAULT_REGION
+from strandline.spark_lake.options.options import S3Options
+from strandline.spark_lake.table.errors import TableUnavailable
+from strandline.storage.errors import InvalidConfig
+
+CATALOG_NAME = "strandline"
+CATALOG_FILE = "catalog.db"
+
+
+def open_catalog(
+    given: str | None, *, warehouse: str, s3: S3Options, properties: Mapping[str, str]
+) -> Catalog:
+    """Raises InvalidConfig, TableUnavailable."""
+    known = {"warehouse": warehouse, **_store_properties(s3), **properties}
+    try:
+        if given is None or "://" in given:
+            uri = given or _embedded(warehouse)
+            is_rest = urlsplit(uri).scheme in ("http", "https")
+            kind = "rest" if is_rest else "sql"
+            return load_catalog(CATALOG_NAME, **{"type": kind, "uri": uri, **known})
+        return load_catalog(given, **known)
+    except Exception as error:
+        raise TableUnavailable(
+            f"cannot open the catalog {given or 'of the warehouse'}:"
+            f" {type(error).__name__}: {error}"
+        ) from error
+
+
+def default_warehouse(archive_url: str) -> str:
+    """Beside the archive, in the same bucket or folder; never inside it."""
+    parts = urlsplit(archive_url)
+    if parts.scheme == "s3" and not parts.path.strip("/"):
+        return f"{archive_url.rstrip('/')}/tables"
+    return f"{archive_url.rstrip('/')}-tables"
+
+
+def parse_identifier(text: str) -> tuple[str, ...]:
+    """`namespace.table`. Raises InvalidConfig."""
+    parts = tuple(text.split("."))
+    if len(parts) < 2 or not all(parts) or any("/" in part for part in parts):
+        raise InvalidConfig(f"--table {text!r} must be NAMESPACE.TABLE, such as lake.orders")
+    return parts
+
+
+def location_of(warehouse: str, identifier: tuple[str, ...]) -> str:
+    """Where a new table lies."""
+    return "/".join([warehouse.rstrip("/"), *identifier])
+
+
+def _embedded(warehouse: str) -> str:
+    parts = urlsplit(warehouse)
+    if parts.scheme == "file":
+        folder = Path(unquote(parts.path))
+    else:
+        home = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+        folder = Path(home) / "strandline"
+    folder.mkdir(parents=True, exist_ok=True)
+    return f"sqlite:///{folder / CATALOG_FILE}"
+
+
+def _store_properties(s3: S3Options) -> dict[str, str]:
+    given = {
+        "s3.endpoint": s3.endpoint_url,
+        "s3.region": s3.region or (DEFAULT_REGION if s3.endpoint_url else None),
+        "s3.access-key-id": s3.key,
+        "s3.secret-access-key": s3.secret,
+        "s3.session-token": s3.token,
+    }
+    return {
+        "py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO",
+        **{name: value for name, value in given.items() if value is not None},
+    }

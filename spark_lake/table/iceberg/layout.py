@@ -1,0 +1,122 @@
+"""Layout of a new Iceberg table: partitions, order within files, Parquet settings. Pure.
+
+Transforms are written as in Spark's SQL: `day(_timestamp)`, `bucket(16, _key)`,
+`truncate(4, origin)`, `origin`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pyiceberg.exceptions import ValidationError
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrder
+from pyiceberg.transforms import (
+    BucketTransform,
+    DayTransform,
+    HourTransform,
+    IdentityTransform,
+    MonthTransform,
+    Transform,
+    TruncateTransform,
+    YearTransform,
+)
+
+from strandline.storage.errors import InvalidConfig
+
+_TIMES: Mapping[str, Transform[int, int]] = {
+    "year": YearTransform(),
+    "month": MonthTransform(),
+    "day": DayTransform(),
+    "hour": HourTransform(),
+}
+_CALL = re.compile(r"(\w+)\((?:\s*(\d{1,9})\s*,)?\s*([^,()]+?)\s*(?:,\s*(\d{1,9})\s*)?\)")
+_EXAMPLES = "day(_timestamp), bucket(16, _key), truncate(4, origin), or a column"
+# Ids of partition fields begin here in Iceberg.
+_FIRST_PARTITION_FIELD = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableLayout:
+    """The layout that a new table gets; an existing one keeps its own."""
+
+    partition_by: tuple[str, ...] = ()
+    # (column, "ascending" or "descending")
+    sort_columns: tuple[tuple[str, str], ...] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    def spec(self, schema: Schema) -> PartitionSpec:
+        """Raises InvalidConfig."""
+        fields = [
+            _partition_field(text, schema, _FIRST_PARTITION_FIELD + number)
+            for number, text in enumerate(self.partition_by)
+        ]
+        if len({one.source_id for one in fields}) < len(fields):
+            raise InvalidConfig("--partition-by uses a column twice, which pyiceberg cannot write")
+        return PartitionSpec(*fields)
+
+    def order(self, schema: Schema) -> SortOrder:
+        """Raises InvalidConfig."""
+        return SortOrder(
+            *(
+                SortField(
+                    source_id=_source(column, schema, "--sort-by"),
+                    transform=IdentityTransform(),
+                    direction=SortDirection.DESC if way == "descending" else SortDirection.ASC,
+                    null_order=NullOrder.NULLS_LAST,
+                )
+                for column, way in self.sort_columns
+            )
+        )
+
+
+def sort_columns(given: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """From texts `column` or `column desc`. Raises InvalidConfig."""
+    found = []
+    for text in given:
+        column, _, way = text.strip().partition(" ")
+        if way.strip().lower() not in ("", "asc", "desc"):
+            raise InvalidConfig(f"--sort-by {text!r} must be COLUMN or COLUMN desc")
+        found.append((column, "descending" if way.strip().lower() == "desc" else "ascending"))
+    return tuple(found)
+
+
+def _partition_field(text: str, schema: Schema, field_id: int) -> PartitionField:
+    call = _CALL.fullmatch(text.strip())
+    name, number, column = "", None, text.strip()
+    if call is not None:
+        name, column = call[1].lower(), call[3]
+        number = call[2] or call[4]
+    transform = _transform(text, name.removesuffix("s"), None if number is None else int(number))
+    source_id = _source(column, schema, "--partition-by")
+    if not transform.can_transform(schema.find_field(source_id).field_type):
+        raise InvalidConfig(
+            f"--partition-by {text!r}: {column} is {schema.find_field(source_id).field_type}"
+        )
+    suffix = f"_{name.removesuffix('s')}" if name else ""
+    return PartitionField(
+        source_id=source_id, field_id=field_id, transform=transform, name=f"{column}{suffix}"
+    )
+
+
+def _transform(text: str, name: str, number: int | None) -> Transform[int, int]:
+    if name in _TIMES and number is None:
+        return _TIMES[name]
+    if name == "bucket" and number:
+        return BucketTransform(number)
+    if name == "truncate" and number:
+        return TruncateTransform(number)
+    if name in ("", "identity") and number is None:
+        return IdentityTransform()
+    raise InvalidConfig(f"--partition-by {text!r} must be one of {_EXAMPLES}")
+
+
+def _source(column: str, schema: Schema, option: str) -> int:
+    try:
+        return schema.find_field(column).field_id
+    except (ValueError, ValidationError) as error:
+        names = ", ".join(schema.column_names)
+        raise InvalidConfig(f"{option}: there is no column {column}; there are {names}") from error

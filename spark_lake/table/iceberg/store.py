@@ -1,0 +1,190 @@
+"""An Iceberg table as a TableStore: pyiceberg's fast append, with the offsets in a property.
+
+A commit asks for the snapshot that the table had when it was loaded (Iceberg's requirement
+`assert-ref-snapshot-id`), and every commit of a sync makes a snapshot, also without files. So of
+two syncs that have loaded the same table one fails.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, cast
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    NamespaceAlreadyExistsError,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+)
+from pyiceberg.table import CommitTableResponse, Table, TableProperties
+
+from strandline.spark_lake.table.errors import (
+    CommitConflict,
+    CommitUnknown,
+    FilesOutdated,
+    TableRefused,
+    TableUnavailable,
+)
+from strandline.spark_lake.table.iceberg.layout import TableLayout
+from strandline.spark_lake.table.iceberg.schema import check_schema, iceberg_schema
+from strandline.spark_lake.table.iceberg.writer import IcebergWriter
+from strandline.spark_lake.table.offsets import OFFSETS_PROPERTY, TableOffsets
+from strandline.spark_lake.table.store import FileWriter, WrittenFile
+from strandline.storage.errors import StrandlineError
+
+COMMIT_SUMMARY = "strandline.commit"
+# Of tables that a sync makes. Without merging, each commit reads a longer list of manifests; old
+# metadata files would never be deleted.
+_FIRST_PROPERTIES = {
+    TableProperties.MANIFEST_MERGE_ENABLED: "true",
+    TableProperties.METADATA_DELETE_AFTER_COMMIT_ENABLED: "true",
+    TableProperties.METADATA_PREVIOUS_VERSIONS_MAX: "20",
+}
+
+
+class _CommitOnce:
+    """A catalog whose refused commits pyiceberg neither repeats nor cleans up after.
+
+    It would load the table anew and commit again what another writer has committed meanwhile. And
+    it deletes the manifests of a refused commit, which the table needs if the refusal was of a
+    request that was sent twice.
+    """
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._catalog, name)
+
+    def commit_table(self, table: Table, requirements: Any, updates: Any) -> CommitTableResponse:
+        try:
+            return self._catalog.commit_table(table, requirements, updates)
+        except CommitFailedException as error:
+            raise CommitConflict(str(error)) from error
+
+
+class IcebergStore:
+    """One table in a catalog of pyiceberg."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        identifier: tuple[str, ...],
+        layout: TableLayout,
+        location: str | None,
+    ) -> None:
+        """`location` None leaves the choice to the catalog."""
+        self._catalog = catalog
+        self._identifier = identifier
+        self._layout = layout
+        self._location = location
+        self._table: Table | None = None
+
+    @property
+    def name(self) -> str:
+        return ".".join(self._identifier)
+
+    def load(self) -> TableOffsets | None:
+        with self._naming("load"):
+            try:
+                self._table = self._catalog.load_table(self._identifier)
+            except NoSuchTableError:
+                self._table = None
+                return None
+        text = self._table.properties.get(OFFSETS_PROPERTY)
+        if text is None:
+            raise TableRefused(
+                f"table {self.name} has no property {OFFSETS_PROPERTY}: no sync made it, and its"
+                " rows may be of anything; name another table"
+            )
+        return TableOffsets.decode(text, source=f"table {self.name}")
+
+    def prepare(self, schema: Any, *, topic: str) -> None:
+        if self.load() is None:
+            self._create(schema, TableOffsets(topic=topic))
+            return
+        table, wanted = self._loaded, iceberg_schema(schema)
+        if check_schema(table.schema(), wanted, table=self.name):
+            with self._naming("widen"), table.update_schema() as update:
+                update.union_by_name(wanted)
+
+    def writer(self, attempt: str) -> FileWriter:
+        table = self._loaded
+        return IcebergWriter(
+            io=table.io,
+            metadata=table.metadata,
+            attempt=uuid.UUID(attempt),
+            sort_columns=self._layout.sort_columns,
+        )
+
+    def commit(self, files: Sequence[WrittenFile], offsets: TableOffsets) -> None:
+        table = self._loaded
+        spec_id = table.metadata.default_spec_id
+        if any(one.entry.spec_id != spec_id for one in files):
+            raise FilesOutdated(f"table {self.name} is partitioned otherwise now")
+        table.catalog = cast("Catalog", _CommitOnce(self._catalog))
+        try:
+            with table.transaction() as transaction:
+                transaction.set_properties({OFFSETS_PROPERTY: offsets.encode()})
+                with transaction.update_snapshot(
+                    snapshot_properties={COMMIT_SUMMARY: offsets.commits[0]}
+                ).fast_append() as append:
+                    for one in files:
+                        append.append_data_file(one.entry.data_file)
+        except CommitConflict:
+            raise
+        except Exception as error:
+            # A timeout, a 5xx, a lost connection to the database: all that is known is nothing.
+            raise CommitUnknown(f"{type(error).__name__}: {error}") from error
+
+    def discard(self, files: Sequence[WrittenFile]) -> None:
+        for one in files:
+            try:
+                self._loaded.io.delete(one.path)
+            except Exception:
+                continue
+
+    @property
+    def _loaded(self) -> Table:
+        assert self._table is not None, self._identifier
+        return self._table
+
+    def _create(self, schema: Any, offsets: TableOffsets) -> None:
+        made = iceberg_schema(schema)
+        spec = self._layout.spec(made)
+        order = self._layout.order(made)
+        properties = {
+            **_FIRST_PROPERTIES,
+            **self._layout.properties,
+            OFFSETS_PROPERTY: offsets.encode(),
+        }
+        with self._naming("create"):
+            with suppress(NamespaceAlreadyExistsError):
+                self._catalog.create_namespace_if_not_exists(self._identifier[:-1])
+            try:
+                self._table = self._catalog.create_table(
+                    self._identifier,
+                    schema=made,
+                    location=self._location,
+                    partition_spec=spec,
+                    sort_order=order,
+                    properties=properties,
+                )
+            except TableAlreadyExistsError:
+                # Another sync was first; what it made is checked like any other.
+                self.prepare(schema, topic=offsets.topic)
+
+    @contextmanager
+    def _naming(self, what: str) -> Iterator[None]:
+        """Turns the errors of pyiceberg, its catalogs and stores into one that names the table."""
+        try:
+            yield
+        except StrandlineError:
+            raise
+        except Exception as error:
+            raise TableUnavailable(
+                f"cannot {what} table {self.name}: {type(error).__name__}: {error}"
+            ) from error

@@ -1,0 +1,123 @@
+"""Writer of Iceberg data files: rows by partition, one Parquet file per full buffer.
+
+pyiceberg writes the Parquet file and computes its statistics as the table's properties say. The
+file's name has the id of the attempt in it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.io import FileIO
+from pyiceberg.io.pyarrow import ParquetFormatWriter, schema_to_pyarrow
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.partitioning import PartitionFieldValue, PartitionKey
+from pyiceberg.table.locations import load_location_provider
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.typedef import Record
+
+from strandline.spark_lake.table.conform import conform
+from strandline.spark_lake.table.errors import TableUnavailable
+from strandline.spark_lake.table.store import PartitionRows, WrittenFile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IcebergFile:
+    """A data file, and the partition spec of its values."""
+
+    data_file: DataFile
+    spec_id: int
+
+
+@dataclass(slots=True, kw_only=True)
+class IcebergWriter:
+    """FileWriter of one table as it was loaded; picklable."""
+
+    io: FileIO
+    metadata: TableMetadata
+    attempt: uuid.UUID
+    sort_columns: Sequence[tuple[str, str]] = ()
+    _numbers: Any = field(default_factory=itertools.count)
+
+    def cut(self, rows: Any) -> Iterable[PartitionRows]:
+        """By the values of the partition fields; a key is the tuple of them."""
+        spec, schema = self.metadata.spec(), self.metadata.schema()
+        if not spec.fields:
+            yield PartitionRows(key=(), rows=rows)
+            return
+        values = []
+        for one in spec.fields:
+            source = schema.find_field(one.source_id)
+            column = rows.column(schema.find_column_name(one.source_id))
+            values.append(one.transform.pyarrow_transform(source.field_type)(column))
+        names = [str(number) for number in range(len(values))]
+        keys = pa.table(values, names=names)
+        found = keys.group_by(names).aggregate([]).to_pylist()
+        for one_key in found:
+            key = tuple(one_key[name] for name in names)
+            if len(found) == 1:
+                yield PartitionRows(key=key, rows=rows)
+                return
+            yield PartitionRows(key=key, rows=rows.filter(_matches(keys, key)))
+
+    def write(self, key: Any, batches: Sequence[Any]) -> WrittenFile:
+        spec, schema = self.metadata.spec(), self.metadata.schema()
+        rows = pa.Table.from_batches(batches)
+        if self.sort_columns:
+            rows = rows.sort_by(list(self.sort_columns))
+        partition = PartitionKey(
+            field_values=[
+                PartitionFieldValue(field=one, value=value)
+                for one, value in zip(spec.fields, key, strict=True)
+            ],
+            partition_spec=spec,
+            schema=schema,
+        )
+        rows = conform(rows, schema_to_pyarrow(schema)).combine_chunks()
+        properties = self.metadata.properties
+        places = load_location_provider(self.metadata.location, properties)
+        path = places.new_data_location(
+            f"{next(self._numbers):05d}-{self.attempt}.parquet", partition if spec.fields else None
+        )
+        output = self.io.new_output(path)
+        try:
+            with ParquetFormatWriter(output, schema, properties) as file:
+                file.write(rows)
+            size_bytes = len(output)
+        except (OSError, pa.ArrowException) as error:
+            raise TableUnavailable(f"cannot write {path}: {error}") from error
+        made = DataFile.from_args(
+            content=DataFileContent.DATA,
+            file_path=path,
+            file_format=FileFormat.PARQUET,
+            partition=partition.partition if spec.fields else Record(),
+            file_size_in_bytes=size_bytes,
+            sort_order_id=None,
+            spec_id=spec.spec_id,
+            equality_ids=None,
+            key_metadata=None,
+            **file.result().to_serialized_dict(),
+        )
+        return WrittenFile(
+            path=made.file_path,
+            size_bytes=made.file_size_in_bytes,
+            record_count=made.record_count,
+            entry=IcebergFile(data_file=made, spec_id=spec.spec_id),
+        )
+
+
+def _matches(keys: Any, key: Sequence[Any]) -> Any:
+    """Which rows have this key."""
+    wanted: Any = None
+    for number, value in enumerate(key):
+        column = keys.column(number)
+        one = column.is_null() if value is None else pc.equal(column, pa.scalar(value, column.type))
+        one = pc.fill_null(one, fill_value=False)
+        wanted = one if wanted is None else pc.and_(wanted, one)
+    return wanted.combine_chunks()

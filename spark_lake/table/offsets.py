@@ -1,0 +1,104 @@
+"""What a table has of its topic: the next offset of each partition, by topic id.
+
+    strandline.offsets = {"version": 1, "topic": "orders",
+                          "next": {"<topic id>": {"0": 1234, "1": 987}},
+                          "commits": ["<id of the newest commit>", ...]}
+
+It is a property of the table, and changes in the commit that adds the files of these offsets.
+Snapshot summaries would be lost when somebody expires the snapshot. `commits` are the newest
+COMMITS_KEPT ids: a writer whose answer was lost finds there whether its commit is in the table.
+Pure.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from uuid import UUID
+
+from strandline.storage.errors import CorruptFile, UnsupportedFormat
+from strandline.storage.model import Offset
+
+OFFSETS_PROPERTY = "strandline.offsets"
+VERSIONS = range(1, 2)
+# More commits than other writers can make while one waits for its answer.
+COMMITS_KEPT = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableOffsets:
+    """The next offset of each partition that a table has, and the ids of its newest commits."""
+
+    topic: str
+    next_offsets: Mapping[UUID, Mapping[int, Offset]] = field(default_factory=dict)
+    # The newest one first.
+    commits: tuple[str, ...] = ()
+
+    def of(self, topic_id: UUID) -> Mapping[int, Offset]:
+        """The next offsets of one topic id; a partition that is missing has no rows yet."""
+        return self.next_offsets.get(topic_id, {})
+
+    def advanced(
+        self, topic_id: UUID, ends: Mapping[int, Offset], *, commit_id: str
+    ) -> TableOffsets:
+        """The offsets after a commit of the rows before `ends`."""
+        of_topic = {**self.of(topic_id), **ends}
+        return replace(
+            self,
+            next_offsets={**self.next_offsets, topic_id: of_topic},
+            commits=(commit_id, *self.commits)[:COMMITS_KEPT],
+        )
+
+    def has_same_rows(self, other: TableOffsets) -> bool:
+        return self.next_offsets == other.next_offsets
+
+    def shows_all_since(self, base: TableOffsets) -> bool:
+        """Whether `commits` has each commit that was made after `base`."""
+        if not base.commits:
+            return len(self.commits) < COMMITS_KEPT
+        return base.commits[0] in self.commits
+
+    def encode(self) -> str:
+        return json.dumps(
+            {
+                "version": VERSIONS[-1],
+                "topic": self.topic,
+                "next": {
+                    str(topic_id): {str(partition): at for partition, at in sorted(ends.items())}
+                    for topic_id, ends in self.next_offsets.items()
+                },
+                "commits": list(self.commits),
+            },
+            separators=(",", ":"),
+        )
+
+    @classmethod
+    def decode(cls, text: str, *, source: str) -> TableOffsets:
+        """Raises CorruptFile, or UnsupportedFormat for a version of a later release."""
+        try:
+            document = json.loads(text)
+            version = document["version"]
+            if version not in VERSIONS:
+                raise UnsupportedFormat.of_version(
+                    f"property {OFFSETS_PROPERTY} of {source}", version, VERSIONS
+                )
+            return cls(
+                topic=str(document["topic"]),
+                next_offsets={
+                    UUID(topic_id): {int(number): _offset(at) for number, at in ends.items()}
+                    for topic_id, ends in document["next"].items()
+                },
+                commits=tuple(map(str, document["commits"])),
+            )
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise CorruptFile(
+                f"property {OFFSETS_PROPERTY} of {source} is damaged ({error!r}): set it back to"
+                " its value in an earlier metadata file of the table, or make the table anew"
+            ) from error
+
+
+def _offset(at: object) -> Offset:
+    if not isinstance(at, int) or isinstance(at, bool) or at < 0:
+        raise ValueError(f"{at!r} is no offset")
+    return at

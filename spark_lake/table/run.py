@@ -1,0 +1,103 @@
+"""`strandline table`: one table of one topic, from the options of a command line or a caller."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from strandline.spark_lake.query.arrow_scan import make_query, refuse_jvm
+from strandline.spark_lake.query.query import Query
+from strandline.spark_lake.table.columns import column_names
+from strandline.spark_lake.table.iceberg.catalogs import (
+    default_warehouse,
+    location_of,
+    open_catalog,
+    parse_identifier,
+)
+from strandline.spark_lake.table.iceberg.layout import TableLayout, sort_columns
+from strandline.spark_lake.table.iceberg.store import IcebergStore
+from strandline.spark_lake.table.local_engine import LocalEngine
+from strandline.spark_lake.table.sync import (
+    FILE_BYTES,
+    ROUND_BYTES_MAX,
+    Progress,
+    Sync,
+    SyncReport,
+    SyncSettings,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableRequest:
+    """A topic, its table, and how the rows get there."""
+
+    remote: str
+    topic: str
+    table: str
+    catalog: str | None = None
+    warehouse: str | None = None
+    catalog_properties: Mapping[str, str] = field(default_factory=dict)
+    # Of the lake: which rows, and how values are decoded.
+    options: Mapping[str, str] = field(default_factory=dict)
+    columns: Sequence[str] = ()
+    # None: by day of the timestamp.
+    partition_by: Sequence[str] | None = None
+    sort_by: Sequence[str] = ()
+    codec: str = "zstd"
+    file_bytes: int = FILE_BYTES
+    round_bytes: int = ROUND_BYTES_MAX
+    new_incarnation: bool = False
+
+
+class TableRun:
+    """The parts that the commands of one table share."""
+
+    def __init__(self, request: TableRequest) -> None:
+        """Raises InvalidConfig, TableUnavailable."""
+        self._request = request
+        self.names = column_names(request.columns)
+        parts = [part for part in self.names if part not in ("topic_id", "value")]
+        self.query: Query = make_query(
+            request.remote,
+            request.topic,
+            columns=[*parts, "value"],
+            options=dict(request.options),
+        )
+        refuse_jvm(self.query, "table sync")
+        warehouse = request.warehouse or default_warehouse(self.query.options.url)
+        identifier = parse_identifier(request.table)
+        self.store = IcebergStore(
+            open_catalog(
+                request.catalog,
+                warehouse=warehouse,
+                s3=self.query.options.s3,
+                properties=request.catalog_properties,
+            ),
+            identifier,
+            self._layout(),
+            location_of(warehouse, identifier),
+        )
+
+    def sync(self, progress: Progress) -> SyncReport:
+        """Brings the table up to the archive. Raises what `Sync.run` raises."""
+        settings = SyncSettings(
+            names=self.names,
+            file_bytes=self._request.file_bytes,
+            round_bytes=self._request.round_bytes,
+            new_incarnation=self._request.new_incarnation,
+        )
+        return Sync(
+            self.query, self.store, LocalEngine(), settings, progress=progress, wait=time.sleep
+        ).run()
+
+    def _layout(self) -> TableLayout:
+        partition_by = self._request.partition_by
+        if partition_by is None:
+            timestamp = self.names.get("timestamp")
+            partition_by = [] if timestamp is None else [f"day({timestamp})"]
+        return TableLayout(
+            partition_by=tuple(partition_by),
+            sort_columns=sort_columns(self._request.sort_by),
+            properties={"write.parquet.compression-codec": self._request.codec},
+        )

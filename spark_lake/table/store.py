@@ -1,0 +1,84 @@
+"""What a sync needs of a table format; `iceberg/` has the first implementation.
+
+    TableStore   in the driver: loads the table, commits files with offsets
+    FileWriter   in each task: cuts rows by the table's partitions, writes Parquet files
+
+A FileWriter and the files that it returns are picklable: tasks may run in other processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from strandline.spark_lake.table.offsets import TableOffsets
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenFile:
+    """A Parquet file that no commit names yet; `entry` is what the format commits of it."""
+
+    path: str
+    size_bytes: int
+    record_count: int
+    entry: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionRows:
+    """Rows of one partition of the table; `key` is hashable, and means something to its writer."""
+
+    key: Any
+    rows: Any
+
+
+class FileWriter(Protocol):
+    """Writer of the data files of one attempt."""
+
+    def cut(self, rows: Any) -> Iterable[PartitionRows]:
+        """The rows of a `pyarrow.RecordBatch` by partition of the table."""
+        ...
+
+    def write(self, key: Any, batches: Sequence[Any]) -> WrittenFile:
+        """Writes one file under a name that no other attempt uses. Raises TableUnavailable."""
+        ...
+
+
+class TableStore(Protocol):
+    """One table in its catalog."""
+
+    @property
+    def name(self) -> str:
+        """Its name, for messages."""
+        ...
+
+    def prepare(self, schema: Any, *, topic: str) -> None:
+        """Creates the table, or widens its schema so that it takes rows of `schema`.
+
+        Raises TableRefused, with all fields named that it cannot take, before anything is written.
+        """
+        ...
+
+    def writer(self, attempt: str) -> FileWriter:
+        """A writer of files for the table as it was loaded last."""
+        ...
+
+    def load(self) -> TableOffsets | None:
+        """Loads the table as it is now, and returns what it has; None if there is no table.
+
+        Raises TableUnavailable, and TableRefused for a table that no sync has made.
+        """
+        ...
+
+    def commit(self, files: Sequence[WrittenFile], offsets: TableOffsets) -> None:
+        """Adds the files and sets the offsets in one commit after the last table of `load`.
+
+        Raises CommitConflict if another commit came first, CommitUnknown if the answer was lost,
+        FilesOutdated if the table takes other files now.
+        """
+        ...
+
+    def discard(self, files: Sequence[WrittenFile]) -> None:
+        """Deletes files that no commit names. What cannot be deleted is left to maintenance."""
+        ...

@@ -1,0 +1,256 @@
+"""Sync: brings a table up to what the archive has of its topic.
+
+    1 create the table, or widen its schema         a commit of its own
+    2 load the table and the manifests, plan a round
+    3 write the files of the round                  under names that no other attempt uses
+    4 commit files and offsets together             `commit.py`: once, whatever the answer
+    5 again from 2, until the table has what the archive had when the sync began
+
+The table is the only state. After a death at any step the next sync begins at 2 with what was
+committed; files without a commit are deleted by `table maintain`. Two syncs of one table do each
+other's work twice, and one of them drops its files.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from strandline.spark_lake.archive.catalog import Catalog
+from strandline.spark_lake.archive.objects import ObjectReader
+from strandline.spark_lake.plan.planner import ScanPlan
+from strandline.spark_lake.query.query import Query
+from strandline.spark_lake.table.archive import (
+    TopicView,
+    check_identity,
+    entries_of,
+    load_view,
+    missing_ranges,
+)
+from strandline.spark_lake.table.columns import RowLayout
+from strandline.spark_lake.table.commit import Outcome, commit_files, load_existing
+from strandline.spark_lake.table.errors import TableUnavailable
+from strandline.spark_lake.table.offsets import TableOffsets
+from strandline.spark_lake.table.rounds import Round, next_round
+from strandline.spark_lake.table.store import FileWriter, TableStore, WrittenFile
+from strandline.storage.crash_points import (
+    TABLE_AFTER_COMMIT,
+    TABLE_AFTER_CREATE,
+    TABLE_BEFORE_COMMIT,
+    crash_point,
+)
+from strandline.storage.model import Offset, TopicPartition
+
+# Archived bytes of a round. A death costs the work of one round, a commit a few requests.
+ROUND_BYTES_MAX = 1024 * 1024 * 1024
+# Rows in memory of a file: some 20 to 60 MB of Parquet.
+FILE_BYTES = 128 * 1024 * 1024
+# Rounds in a row that another writer commits first.
+LOST_ROUNDS_MAX = 100
+
+
+class Progress(Protocol):
+    """A progress bar."""
+
+    def begin(self, what: str, total: int) -> None:
+        """Begins to count `total` offsets."""
+        ...
+
+    def advance(self, count: int) -> None:
+        """Counts offsets that were read."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundTask:
+    """The work of a round for an engine: read `plan`, write its rows with `writer`."""
+
+    query: Query
+    plan: ScanPlan
+    layout: RowLayout
+    schema: Any
+    writer: FileWriter
+    file_bytes: int
+
+
+class Engine(Protocol):
+    """What runs the task of a round: this process, or Spark."""
+
+    def run(
+        self, task: RoundTask, reader: ObjectReader, advance: Callable[[int], None]
+    ) -> Iterator[WrittenFile]:
+        """The files of the task as they are written. Raises what `Query.read` raises."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncSettings:
+    """How a sync works, whatever the table."""
+
+    names: dict[str, str]
+    file_bytes: int = FILE_BYTES
+    round_bytes: int = ROUND_BYTES_MAX
+    new_incarnation: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class SyncReport:
+    """What a sync did."""
+
+    table: str
+    rows: int = 0
+    files: int = 0
+    size_bytes: int = 0
+    commits: int = 0
+    lost_rounds: int = 0
+    # The next offset of each partition that the table has now.
+    next_offsets: dict[int, Offset] = field(default_factory=dict)
+
+
+class Sync:
+    """One run over one topic and its table."""
+
+    def __init__(
+        self,
+        query: Query,
+        store: TableStore,
+        engine: Engine,
+        settings: SyncSettings,
+        *,
+        progress: Progress,
+        wait: Callable[[float], None],
+    ) -> None:
+        """`query` selects the topic; its columns are replaced by what the table takes."""
+        self._query = query
+        self._store = store
+        self._engine = engine
+        self._settings = settings
+        self._progress = progress
+        self._wait = wait
+        self._report = SyncReport(table=store.name)
+
+    def run(self) -> SyncReport:
+        """Raises TableRefused before anything is written, TierError, TableUnavailable."""
+        reader = self._query.open()
+        view = load_view(self._query, reader)
+        layout = self._layout(view)
+        schema = layout.schema(self._query.schema)
+        known = self._store.load()
+        if known is not None:
+            check_identity(view, known, new_incarnation=self._settings.new_incarnation)
+        # 1
+        self._store.prepare(schema, topic=view.topic)
+        crash_point(TABLE_AFTER_CREATE)
+        ends = {one: selected.end_offset for one, selected in view.selected.items()}
+        is_begun = False
+        while True:
+            # 2
+            base = load_existing(self._store)
+            check_identity(view, base, new_incarnation=self._settings.new_incarnation)
+            made = self._next_round(view, base, ends, reader)
+            if not is_begun:
+                self._progress.begin("records", self._left(view, base, ends))
+                is_begun = True
+            if not made.ranges:
+                self._report.next_offsets = dict(base.of(view.topic_id))
+                return self._report
+            self._run_round(made, view, layout, schema, base, reader)
+            view = load_view(self._query, reader)
+
+    def _run_round(
+        self,
+        made: Round,
+        view: TopicView,
+        layout: RowLayout,
+        schema: Any,
+        base: TableOffsets,
+        reader: ObjectReader,
+    ) -> None:
+        commit_id = uuid.uuid4().hex
+        # 3
+        task = RoundTask(
+            query=self._query,
+            plan=self._query.plan_ranges(reader, view.partitions, made.ranges),
+            layout=layout,
+            schema=schema,
+            writer=self._store.writer(commit_id),
+            file_bytes=self._settings.file_bytes,
+        )
+        files = self._written(task, reader)
+        crash_point(TABLE_BEFORE_COMMIT)
+        # 4
+        claimed = base.advanced(
+            view.topic_id,
+            {one.partition: taken.end_offset for one, taken in made.ranges.items()},
+            commit_id=commit_id,
+        )
+        outcome = commit_files(self._store, files, base=base, claimed=claimed, wait=self._wait)
+        crash_point(TABLE_AFTER_COMMIT)
+        self._count(outcome, files)
+
+    def _written(self, task: RoundTask, reader: ObjectReader) -> list[WrittenFile]:
+        """The files of a round. What was written before an error is deleted."""
+        files: list[WrittenFile] = []
+        try:
+            for file in self._engine.run(task, reader, self._progress.advance):
+                files.append(file)  # noqa: PERF402 (an error must find those before it)
+        except Exception:
+            self._store.discard(files)
+            raise
+        return files
+
+    def _count(self, outcome: Outcome, files: Sequence[WrittenFile]) -> None:
+        report = self._report
+        if outcome is Outcome.LOST:
+            report.lost_rounds += 1
+            if report.lost_rounds > LOST_ROUNDS_MAX:
+                raise TableUnavailable(
+                    f"table {self._store.name}: another writer was first {LOST_ROUNDS_MAX} times;"
+                    " let one sync at a time work on a table"
+                )
+            return
+        report.commits += 1
+        report.files += len(files)
+        report.rows += sum(one.record_count for one in files)
+        report.size_bytes += sum(one.size_bytes for one in files)
+
+    def _layout(self, view: TopicView) -> RowLayout:
+        values = self._query.values
+        layout = RowLayout(
+            topic_id=view.topic_id,
+            names=self._settings.names,
+            value_type=self._query.schema.field("value").type,
+        )
+        assert values is None or values.type == layout.value_type, values
+        return layout
+
+    def _next_round(
+        self,
+        view: TopicView,
+        offsets: TableOffsets,
+        ends: dict[TopicPartition, Offset],
+        reader: ObjectReader,
+    ) -> Round:
+        wanted = self._missing(view, offsets, ends)
+        catalog = Catalog(reader)
+        entries = {
+            one.topic_partition: entries_of(one, wanted[one.topic_partition], catalog)
+            for one in view.partitions
+            if one.topic_partition in wanted
+        }
+        return next_round(wanted, entries, bytes_max=self._settings.round_bytes)
+
+    def _left(
+        self, view: TopicView, offsets: TableOffsets, ends: dict[TopicPartition, Offset]
+    ) -> int:
+        wanted = self._missing(view, offsets, ends).values()
+        return sum(one.end_offset - one.start_offset for one in wanted)
+
+    def _missing(
+        self, view: TopicView, offsets: TableOffsets, ends: dict[TopicPartition, Offset]
+    ) -> Any:
+        return missing_ranges(
+            view, offsets, ends, fail_on_data_loss=self._query.options.fail_on_data_loss
+        )

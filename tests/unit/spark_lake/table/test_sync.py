@@ -1,0 +1,218 @@
+"""Syncs of a real Iceberg table: whatever happens in between, no row twice and none missing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import polars as pl
+import pytest
+from pyiceberg.exceptions import CommitFailedException
+
+from strandline.spark_lake.table.errors import TableRefused
+from strandline.spark_lake.table.run import TableRequest, TableRun
+from strandline.spark_lake.table.sync import SyncReport
+from strandline.storage.crash_points import CRASH_POINTS, SimulatedCrash, simulated_crash
+from strandline.storage.records.batch.record import Header, Record
+from tests.unit.spark_lake.archive_builder import START_MS, ArchiveBuilder, make_batches
+
+pytestmark = pytest.mark.slow
+
+SCHEMA = "id BIGINT, city STRING, nested STRUCT<a: INT>, tags ARRAY<STRING>"
+TABLE_POINTS = [point for point in CRASH_POINTS if point.startswith("table.")]
+
+
+class NoProgress:
+    def begin(self, what: str, total: int) -> None: ...
+    def advance(self, count: int) -> None: ...
+
+
+def value_of(offset: int) -> bytes | None:
+    if offset % 7 == 3:
+        return None
+    tags = {"tags": ["t"] * (offset % 3)} if offset % 2 else {}
+    return json.dumps({"id": offset, "city": "x", "nested": {"a": offset}, **tags}).encode()
+
+
+def add_rows(archive: ArchiveBuilder, *, base: int, count: int = 40) -> None:
+    for partition in (0, 1):
+        records = [
+            Record(
+                offset=offset,
+                timestamp_ms=START_MS + offset * 3_600_000,
+                key=f"k{offset % 5}".encode(),
+                value=value_of(offset),
+                headers=(Header("h", b"1"),) if offset % 2 else (),
+            )
+            for offset in range(base, base + count)
+        ]
+        archive.add_segment("orders", make_batches(records), partition=partition)
+
+
+@pytest.fixture
+def orders(tmp_path: Path) -> ArchiveBuilder:
+    made = ArchiveBuilder(tmp_path / "archive")
+    made.add_topic("orders", partitions=2)
+    add_rows(made, base=0)
+    add_rows(made, base=40)
+    return made
+
+
+def make_run(archive: ArchiveBuilder, schema: str = SCHEMA, **more: Any) -> TableRun:
+    options = {"valueFormat": "json", "valueSchema": schema}
+    return TableRun(
+        TableRequest(
+            remote=archive.url,
+            topic="orders",
+            table="lake.orders",
+            options=options,
+            **{"round_bytes": 1, **more},
+        )
+    )
+
+
+def sync(archive: ArchiveBuilder, schema: str = SCHEMA, **more: Any) -> SyncReport:
+    return make_run(archive, schema, **more).sync(NoProgress())
+
+
+def rows_of(run: TableRun) -> list[tuple[int, int]]:
+    assert run.store.load() is not None
+    table = run.store._loaded.scan().to_arrow()
+    return sorted(
+        zip(
+            table.column("_partition").to_pylist(), table.column("_offset").to_pylist(), strict=True
+        )
+    )
+
+
+def every(offsets: Sequence[int] | range) -> list[tuple[int, int]]:
+    return sorted((partition, offset) for partition in (0, 1) for offset in offsets)
+
+
+def data_files(archive: ArchiveBuilder) -> list[str]:
+    folder = archive.path.with_name("archive-tables")
+    return [str(path) for path in folder.rglob("*.parquet")]
+
+
+def test_a_table_has_every_record_once_and_a_second_sync_adds_only_what_is_new(
+    orders: ArchiveBuilder,
+) -> None:
+    assert sync(orders).rows == 160
+    assert sync(orders).commits == 0
+    add_rows(orders, base=80)
+    report = sync(orders)
+    assert (report.rows, report.next_offsets) == (80, {0: 120, 1: 120})
+    assert rows_of(make_run(orders)) == every(range(120))
+
+
+def test_duckdb_and_polars_read_the_values_nulls_and_headers_of_the_files(
+    orders: ArchiveBuilder,
+) -> None:
+    sync(orders)
+    files = data_files(orders)
+    query = (
+        "select _offset, id, nested.a, tags, _headers from read_parquet($files)"
+        " where _partition = 0 order by _offset"
+    )
+    with duckdb.connect() as connection:
+        found = connection.execute(query, {"files": files}).fetchall()
+    for offset, (number, identity, nested, tags, headers) in enumerate(found):
+        is_null = value_of(offset) is None
+        assert number == offset
+        assert (identity, nested) == ((None, None) if is_null else (offset, offset))
+        assert tags == (None if is_null or offset % 2 == 0 else ["t"] * (offset % 3))
+        assert headers == ([{"key": "h", "value": b"1"}] if offset % 2 else None)
+    assert pl.read_parquet(files).height == 160
+
+
+@pytest.mark.parametrize("point", TABLE_POINTS)
+def test_after_a_death_at_any_step_the_next_sync_completes_the_table(
+    orders: ArchiveBuilder, point: str
+) -> None:
+    with simulated_crash(point), pytest.raises(SimulatedCrash):
+        sync(orders)
+    sync(orders)
+    assert rows_of(make_run(orders)) == every(range(80))
+
+
+def test_of_two_syncs_that_wrote_the_same_rows_one_drops_its_files(
+    orders: ArchiveBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = make_run(orders)
+    commit = first.store.commit
+
+    def second_is_first(*given: Any) -> None:
+        monkeypatch.setattr(first.store, "commit", commit)
+        sync(orders)
+        commit(*given)
+
+    monkeypatch.setattr(first.store, "commit", second_is_first)
+    assert first.sync(NoProgress()).lost_rounds == 1
+    assert rows_of(first) == every(range(80))
+    named = {task.file.file_path for task in first.store._loaded.scan().plan_files()}
+    assert {path.removeprefix("file://") for path in named} == set(data_files(orders))
+
+
+@pytest.mark.parametrize("lost", [TimeoutError("no answer"), CommitFailedException("again")])
+@pytest.mark.parametrize("lands", [True, False])
+def test_a_commit_whose_answer_is_lost_is_in_the_table_once(
+    orders: ArchiveBuilder, monkeypatch: pytest.MonkeyPatch, lost: Exception, lands: bool
+) -> None:
+    run = make_run(orders)
+    catalog = run.store._catalog
+    commit = catalog.commit_table
+
+    def answer_is_lost(table: Any, requirements: Any, updates: Any) -> Any:
+        if any(one.action == "add-snapshot" for one in updates):
+            monkeypatch.setattr(catalog, "commit_table", commit)
+            if lands:
+                commit(table, requirements, updates)
+            raise lost
+        return commit(table, requirements, updates)
+
+    monkeypatch.setattr(catalog, "commit_table", answer_is_lost)
+    run.sync(NoProgress())
+    assert rows_of(run) == every(range(80))
+
+
+def test_what_the_table_has_outlives_the_expiry_of_its_snapshots(orders: ArchiveBuilder) -> None:
+    sync(orders)
+    run = make_run(orders)
+    run.store.load()
+    table = run.store._loaded
+    head = table.current_snapshot()
+    assert head is not None
+    others = [one.snapshot_id for one in table.snapshots() if one != head]
+    table.maintenance.expire_snapshots().by_ids(others).commit()
+    assert sync(orders).commits == 0
+    assert rows_of(run) == every(range(80))
+
+
+def test_a_topic_made_anew_is_refused_unless_it_is_asked_for(orders: ArchiveBuilder) -> None:
+    sync(orders)
+    old = orders.topics["orders"].info
+    orders.object_path(old.key).unlink()
+    folder = orders.object_path(old.key).parent
+    for path in sorted(folder.rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    folder.rmdir()
+    orders.add_topic("orders", partitions=2)
+    add_rows(orders, base=0)
+    with pytest.raises(TableRefused, match="made anew"):
+        sync(orders)
+    assert sync(orders, new_incarnation=True).rows == 80
+    assert sync(orders).commits == 0
+
+
+def test_new_and_wider_fields_are_added_and_others_refused_by_name(orders: ArchiveBuilder) -> None:
+    sync(orders)
+    add_rows(orders, base=80)
+    with pytest.raises(TableRefused, match=r"id is long in the table, string here") as refused:
+        sync(orders, "id STRING, city INT, nested STRUCT<a: INT>")
+    assert "city is string in the table, int here" in str(refused.value)
+    assert rows_of(make_run(orders)) == every(range(80))
+    sync(orders, "id BIGINT, nested STRUCT<a: BIGINT, b: STRING>, extra DOUBLE")
+    assert rows_of(make_run(orders)) == every(range(120))
