@@ -102,7 +102,7 @@ test-stores: $(DEV) $(S3_SERVERS) ## the contract, and the way from produce to r
 		tests/contract tests/system/tiers/restore/check_stores.py --durations=5
 
 .PHONY: compat
-compat: $(DEV) kafka-jars ## the test suites of kafka-python, librdkafka and others (SUITES=folder) against our broker; writes docs/compatibility.md
+compat: $(DEV) kafka-jars ## the test suites of kafka-python, librdkafka and others (SUITES=folder) against our broker; writes docs/reference/compatibility.md
 	@$(PY) -m tests.compat.suites --write-page $(if $(SUITES),--sources $(SUITES)) $(COMPAT_ARGS)
 
 .PHONY: interop
@@ -161,7 +161,7 @@ $(KAFKA_JARS): bench/pom.xml
 kafka-jars: java $(KAFKA_JARS) ## Apache Kafka's libraries, for the comparison
 
 .PHONY: bench-kafka
-bench-kafka: $(DEV) kafka-jars ## side by side with Apache Kafka; writes docs/performance.md (BENCH_ARGS=--quick)
+bench-kafka: $(DEV) kafka-jars ## side by side with Apache Kafka; writes docs/explanation/performance.md (BENCH_ARGS=--quick)
 	@$(PY) -m bench.compare $(BENCH_ARGS)
 
 # The same for Spark's Kafka source and s3a.
@@ -206,11 +206,11 @@ check-connect: $(DEV) jar $(CONNECT) ## the lake over Spark Connect: a server pr
 	PYTHONPATH=$(abspath bench-data/connect) $(PYTEST) tests/spark/check_connect.py --durations=5
 
 .PHONY: notebook
-notebook: $(DEV) ## run every cell of docs/lake.ipynb on a small archive of flights
+notebook: $(DEV) ## run every cell of docs/tutorials/lake.ipynb on a small archive of flights
 	$(PYTEST) tests/unit/spark_lake/test_notebook.py
 
 .PHONY: notebook-outputs
-notebook-outputs: $(DEV) ## run docs/lake.ipynb on the demo's bucket and keep what it shows (its S3 server must run)
+notebook-outputs: $(DEV) ## run docs/tutorials/lake.ipynb on the demo's bucket and keep what it shows (its S3 server must run)
 	$(PY) -m demo.notebook
 
 .PHONY: format

@@ -7,7 +7,8 @@
 
 Both brokers are up and warm during the rows that need one, so that Kafka's JVM has compiled what it
 runs and what the machine does at the time hits both. Results go to bench-data/results after each
-figure; the next call goes on where this one stopped. At the end docs/performance.md is written.
+figure; the next call goes on where this one stopped. At the end
+docs/explanation/performance.md is written.
 """
 
 from __future__ import annotations
@@ -172,7 +173,9 @@ def main() -> None:
     parser.add_argument("--again", action="store_true", help="forget earlier figures of the rows")
     parser.add_argument("--folder", type=Path, help="where brokers keep their data")
     parser.add_argument("--results", type=Path, default=RESULTS, help="where figures are kept")
-    parser.add_argument("--no-page", action="store_true", help="leave docs/performance.md alone")
+    parser.add_argument(
+        "--no-page", action="store_true", help="leave docs/explanation/performance.md alone"
+    )
     arguments = parser.parse_args()
     size = QUICK_SIZE if arguments.quick else FULL_SIZE
     runs = arguments.runs or (1 if arguments.quick else 3)
@@ -196,7 +199,9 @@ def main() -> None:
         shutil.rmtree(folder, ignore_errors=True)
     print_tables(rows, results, console)
     if not arguments.no_page:
-        write_page(REPOSITORY / "docs", results, size=size, warm_s=WARM_UP_S[Kafka.name])
+        write_page(
+            REPOSITORY / "docs" / "explanation", results, size=size, warm_s=WARM_UP_S[Kafka.name]
+        )
     if failed:
         sys.exit(f"failed: {', '.join(failed)}")
 

@@ -59,7 +59,7 @@ PARQUET = "Spark over Parquet, s3a"
 # A question instead of full rows: how many records there are of each hour.
 PER_HOUR = ", per hour"
 CPU_UNIT = "CPU s/M records"
-# See docs/lake.md; Spark's other sources do not use Arrow.
+# See docs/how-to/query-with-spark.md; Spark's other sources do not use Arrow.
 JAVA_OPTIONS = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 # By default a poll gives 500 records, and a request at most 1 MB of a partition.
 LARGE_FETCH_OPTIONS = {

@@ -1,4 +1,4 @@
-"""The report: tables on the terminal, and docs/performance.md with its plots."""
+"""The report: tables on the terminal, and docs/explanation/performance.md with its plots."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ METHOD = """\
   perf tools" uses Java's clients.
 - **100 B records** are read by a client whose threads share one core, from both brokers: left to
   themselves they wait for each other at the lock of their heap, the more the sooner a broker
-  answers ([why](../bench/notes/clients.md)).
+  answers ([why](../../bench/notes/clients.md)).
 - **Repeated reads.** What was produced is read by one new consumer after the other until a gigabyte
   has been read, and the figure is of all of them: a small topic is read in a fifth of a second.
 - **Checks.** Every consumer counts the records and follows the offsets of each partition; every
@@ -87,7 +87,7 @@ METHOD = """\
 - **Pacing.** Where the system's congestion control is BBR (the first lines say which it is),
   loopback connections are paced. strandline takes the pacing off for clients of its own machine,
   Kafka has no such thing. After `sysctl net.ipv4.tcp_congestion_control=reno` neither is paced:
-  the [notes](../bench/notes/append-and-fetch.md) have three rows of such a run.
+  the [notes](../../bench/notes/append-and-fetch.md) have three rows of such a run.
 - **No fsync.** Both brokers leave writing back to the system, as Kafka does by default.
 
 One thing is varied in each row; the rest is as in the first: records of 1 KB, batches of 16 KB, no

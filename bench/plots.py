@@ -1,4 +1,4 @@
-"""The plots of docs/performance.md, one SVG per idea."""
+"""The plots of docs/explanation/performance.md, one SVG per idea."""
 
 from __future__ import annotations
 

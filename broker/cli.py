@@ -65,7 +65,7 @@ examples:
     strandline serve --config server.properties --set listeners=PLAINTEXT://:9093
 
 Then create a topic with remote.storage.enable=true to have its closed segments archived.
-All keys: docs/configuration.md
+All keys: docs/reference/configuration.md
 """
 
 _RESTORE_EXAMPLES = """

@@ -1,4 +1,4 @@
-"""`python -m demo.notebook`: runs docs/lake.ipynb and keeps what its cells print and draw.
+"""`python -m demo.notebook`: runs docs/tutorials/lake.ipynb and keeps what cells print and draw.
 
     cell -> its statements are run -> value of the last expression, prints, figures -> outputs
 
@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-NOTEBOOK = Path(__file__).parents[1] / "docs" / "lake.ipynb"
+NOTEBOOK = Path(__file__).parents[1] / "docs" / "tutorials" / "lake.ipynb"
 # Enough for a page, and small in a repository.
 DOTS_PER_INCH = 72
 

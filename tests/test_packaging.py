@@ -92,7 +92,11 @@ def test_sdist_holds_what_is_needed_to_build_test_and_read(sdist: Path) -> None:
     with tarfile.open(sdist) as archive:
         names = {member.split("/", 1)[1] for member in archive.getnames() if "/" in member}
     wanted = {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "broker/cli.py"}
-    wanted |= {"docs/architecture.md", "localstack/compose.yaml", "tests/test_packaging.py"}
+    wanted |= {
+        "docs/explanation/architecture.md",
+        "localstack/compose.yaml",
+        "tests/test_packaging.py",
+    }
     assert wanted - names == set()
     assert [member for member in names if ".venv" in member or "__pycache__" in member] == []
 

@@ -35,8 +35,8 @@ def remedy_for(error: BaseException, *, command: str) -> str:
     """
     if isinstance(error, CorruptFile):
         is_of_archive = command in ("archive", "lake")
-        heading = "The archive" if is_of_archive else "A damaged file stops the start"
-        return f'; what to do is in docs/operations.md under "{heading}"'
+        runbook = "archive-damage.md" if is_of_archive else "damaged-files.md"
+        return f"; what to do is in docs/runbooks/{runbook}"
     cause = error.__cause__
     while cause is not None and not isinstance(cause, OSError):
         cause = cause.__cause__

@@ -291,7 +291,7 @@ def _add_lake(commands: Commands) -> None:
         plan,
         "--option",
         "NAME=VALUE",
-        "an option of the Spark source, see docs/lake.md; may be repeated",
+        "an option of the Spark source, see docs/reference/lake-options.md; may be repeated",
         "query_options",
     )
     add_bucket_access(plan)

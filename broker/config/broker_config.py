@@ -33,7 +33,7 @@ from strandline.storage.local.cleaner.cleaner import CleanerConfig
 from strandline.storage.remote.reader.config import ColdReaderConfig
 from strandline.storage.tiering.partition.config import TieringConfig
 
-# Headings of docs/configuration.md.
+# Headings of docs/reference/configuration.md.
 _NETWORK = "Identity and listeners"
 _CONNECTIONS = "Connections and requests"
 _TOPICS = "Topics"
@@ -45,7 +45,7 @@ _TRANSACTIONS = "Transactions"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    """The configuration of one broker: its sections, in the order of docs/configuration.md.
+    """The configuration of one broker: sections as in docs/reference/configuration.md.
 
     `listeners` and `advertised_listeners` have the same names in the same order. `given` holds the
     texts of the keys that were set; `ignored` the keys without effect, with the reason.

@@ -1,7 +1,7 @@
 """Every broker key with an effect, read from the fields of BrokerConfig's sections.
 
 Topic defaults (`log.segment.bytes` for `segment.bytes`) have no fields: they are derived from
-`TOPIC_CONFIGS`. Loading, DescribeConfigs and docs/configuration.md all read this table;
+`TOPIC_CONFIGS`. Loading, DescribeConfigs and docs/reference/configuration.md all read this table;
 `unsupported_keys.py` has the keys of Kafka that are not in it.
 """
 
@@ -65,7 +65,7 @@ def _topic_default_keys() -> Iterator[TopicDefaultKey]:
 
 TOPIC_DEFAULTS: Sequence[TopicDefaultKey] = tuple(_topic_default_keys())
 
-# By the headings of docs/configuration.md, in its order.
+# By the headings of docs/reference/configuration.md, in its order.
 BROKER_SECTIONS: Mapping[str, Sequence[ConfigDef]] = keys_by_heading(BrokerConfig)
 
 BROKER_CONFIGS: Mapping[str, ConfigDef] = {

@@ -1,4 +1,4 @@
-"""docs/configuration.md, from the tables that the broker itself reads; see doc_pages.py."""
+"""docs/reference/configuration.md, from the tables that the broker reads; see doc_pages.py."""
 
 from __future__ import annotations
 

@@ -11,13 +11,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from strandline.broker.docs import config_docs, metrics_docs, protocol_docs
+from strandline.broker.docs import config_docs, log_docs, metrics_docs, protocol_docs
 from strandline.storage.files import write_atomically
 
 PAGES = {
-    "configuration.md": config_docs.render,
-    "metrics.md": metrics_docs.render,
-    "protocol.md": protocol_docs.render,
+    "reference/configuration.md": config_docs.render,
+    "reference/log-messages.md": log_docs.render,
+    "reference/metrics.md": metrics_docs.render,
+    "reference/protocol.md": protocol_docs.render,
 }
 
 
@@ -27,7 +28,9 @@ def main(arguments: Sequence[str]) -> int:
         sys.stderr.write("usage: python -m strandline.broker.docs.doc_pages docs\n")
         return 2
     for name, render in PAGES.items():
-        write_atomically(Path(arguments[0]) / name, render().encode(), sync=False)
+        path = Path(arguments[0]) / name
+        path.parent.mkdir(exist_ok=True)
+        write_atomically(path, render().encode(), sync=False)
     return 0
 
 

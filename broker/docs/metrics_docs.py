@@ -1,4 +1,4 @@
-"""docs/metrics.md, from the table that the collector reads; see doc_pages.py."""
+"""docs/reference/metrics.md, from the table that the collector reads; see doc_pages.py."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ password: choose an address that only the monitoring reaches.
 
 Names are those of Kafka with the JMX exporter's usual rules, so that Kafka's dashboards work. For a
 metric with a `topic` label, the series without that label is the sum over all topics, as in Kafka:
-sum over `topic!=""`, or use the one without. [operations.md](operations.md#metrics-and-alerts) has
-the alerts.
+sum over `topic!=""`, or use the one without. [Alerts](alerts.md) lists the
+alerts, each with its runbook.
 
 These of Kafka's metrics of tiered storage are missing: `BuildRemoteLogAuxState*`, which concerns
 followers; `RemoteLogSizeComputationTime`, because the manifest has the size;

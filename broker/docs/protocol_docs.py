@@ -1,4 +1,4 @@
-"""docs/protocol.md, from the table that the codec and ApiVersions read; see doc_pages.py."""
+"""docs/reference/protocol.md, from the table of the codec and ApiVersions; see doc_pages.py."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ version in the last column on, requests have compact lengths and tagged fields (
 
 _NOTES = """
 The broker serves Produce 0 to 2, which Kafka 4 advertises and refuses: it stores their messages as
-a batch of v2 ([decision 3](decisions/0003-wire-protocol.md)). Fetch 0 to 3 returns records in the
-message formats of that time. The broker also serves the other versions that Kafka 4 dropped
+a batch of v2 ([decision 3](../decisions/0003-wire-protocol.md)). Fetch 0 to 3 returns records in
+the message formats of that time. The broker also serves the other versions that Kafka 4 dropped
 (KIP-896), such as ListOffsets 0: clients from before Kafka 0.10 work.
 
 AlterConfigs and IncrementalAlterConfigs change topics, and those keys of brokers that
@@ -56,9 +56,9 @@ Each difference is intentional:
   as in Kafka before 4.
 * **Produce** accepts a batch whose base offset is not 0. It reads no records of topics that do not
   require it, except for the first batches of a connection
-  ([decision 5](decisions/0005-append.md)); so of wrong max timestamps it corrects those below the
-  first record's. It refuses a batch that declares log append time; Kafka accepts it where the topic
-  has CreateTime. There the answer to a repeated batch has no append time; Kafka returns the
+  ([decision 5](../decisions/0005-append.md)); so of wrong max timestamps it corrects those below
+  the first record's. It refuses a batch that declares log append time; Kafka accepts it where the
+  topic has CreateTime. There the answer to a repeated batch has no append time; Kafka returns the
   timestamp of the first one.
 * **Groups**: the broker does not keep a group of which it only refused a join; Kafka keeps it,
   empty, until a client deletes it.
@@ -67,10 +67,10 @@ Each difference is intentional:
 * **DeleteRecords**: the broker answers when the new log start is synced to the disk: no crash
   reverts it.
 * **Configurations**: compacted topics may be tiered
-  ([decision 18](decisions/0018-compaction.md)). `remote.copy.lag.ms` alone delays copies also where
-  local retention has no limit in bytes; Kafka copies at once then. The broker refuses a limit in
-  bytes below -1, digits of other scripts, and an unknown key of the broker. Every property names as
-  its last synonym the key of its default; Kafka omits some.
+  ([decision 18](../decisions/0018-compaction.md)). `remote.copy.lag.ms` alone delays copies also
+  where local retention has no limit in bytes; Kafka copies at once then. The broker refuses a limit
+  in bytes below -1, digits of other scripts, and an unknown key of the broker. Every property names
+  as its last synonym the key of its default; Kafka omits some.
 """
 
 

@@ -83,7 +83,7 @@ def scan(
     """The records of these topics; nothing but the plan is read before the first batch is.
 
     `filters` are `(column, operator, value)`, joined by "and", as pyarrow and pandas write them.
-    `options` are those of the Spark source (docs/lake.md), `topics` stands for `subscribe`.
+    `options`: docs/reference/lake-options.md, `topics` stands for `subscribe`.
 
     Raises InvalidConfig for invalid arguments, a TierError for errors of the bucket; the reader
     raises the errors of `Query.read`.

@@ -1,1 +1,1 @@
-"""Tables of a topic's archive: plan, rows, files, commits; see docs/tables.md."""
+"""Tables of a topic's archive: plan, rows, files, commits; see docs/how-to/tables.md."""

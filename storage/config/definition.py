@@ -5,8 +5,9 @@
         backoff_ms: int = key("retry.backoff.ms", LONG, 500, "Ms before the first...", minimum=1)
 
 A section is a frozen dataclass, passed to the part that it configures. Each field made by `key` is
-a key of the configuration: loading, DescribeConfigs and docs/configuration.md read its definition
-from the field (`keys_of`). Fields without `key` are computed when the section is created.
+a key of the configuration: loading, DescribeConfigs and
+docs/reference/configuration.md read its definition from the field (`keys_of`). Fields without
+`key` are computed when the section is created.
 Sections may hold sections (`section`). Numbers and lists are parsed by Kafka's own rules; the
 error names the key and the values it accepts.
 """

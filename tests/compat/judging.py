@@ -1,4 +1,4 @@
-"""What becomes of tests that others wrote, and why some do not pass: docs/compatibility.md.
+"""What becomes of tests that others wrote, and why: docs/reference/compatibility.md.
 
 Every test has a result: passed, skipped by itself, or failed. `known.toml` says why those that do
 not pass do not. A failure without a reason there fails the run, and so does a reason for a test
@@ -18,7 +18,7 @@ from pathlib import Path
 from tests.support.broker import REPOSITORY
 
 KNOWN = Path(__file__).with_name("known.toml")
-PAGE = REPOSITORY / "docs" / "compatibility.md"
+PAGE = REPOSITORY / "docs" / "reference" / "compatibility.md"
 # As the page tells of them.
 SUITES = ("kafka-python", "librdkafka", "kgo", "kafkajs")
 
@@ -62,7 +62,7 @@ def surprises(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def page(outcomes: Sequence[Outcome], settings: Mapping[str, str], before: str) -> str:
-    """docs/compatibility.md; `before` is what it said."""
+    """docs/reference/compatibility.md; `before` is what it said."""
     by_suite = {
         suite: [outcome for outcome in outcomes if outcome.suite == suite] for suite in SUITES
     }

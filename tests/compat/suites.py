@@ -385,7 +385,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--only", action="append", default=[], help="a test of librdkafka's")
     parser.add_argument("--fast", action="store_true", help="without tests that wait for time-outs")
     parser.add_argument("--sources", type=Path, help="a folder with franz-go, kafkajs or both")
-    parser.add_argument("--write-page", action="store_true", help="write docs/compatibility.md")
+    parser.add_argument(
+        "--write-page", action="store_true", help="write docs/reference/compatibility.md"
+    )
     options = parser.parse_args(arguments, namespace=Options())
     console = Console(highlight=False, soft_wrap=True)
     outcomes: list[Outcome] = []

@@ -1,7 +1,7 @@
 """The table of APIs: supported versions, and the first flexible version of each.
 
 This table is the single place where a version range is written down: the message classes, the
-headers, ApiVersions and docs/protocol.md take it from here.
+headers, ApiVersions and docs/reference/protocol.md take it from here.
 
     supported     what is encoded, decoded, served, advertised to clients, and documented
     flexible      compact lengths and tagged fields, and with them the newer header (KIP-482)
@@ -198,7 +198,7 @@ SPECS: Mapping[int, ApiSpec] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProtocolRow:
-    """One line of docs/protocol.md."""
+    """One line of docs/reference/protocol.md."""
 
     name: str
     key: int
@@ -207,7 +207,7 @@ class ProtocolRow:
 
 
 def protocol_rows() -> tuple[ProtocolRow, ...]:
-    """Returns the rows of docs/protocol.md, ordered by API key."""
+    """Returns the rows of docs/reference/protocol.md, ordered by API key."""
     return tuple(
         ProtocolRow(
             name=api_name(row.key),

@@ -1,7 +1,7 @@
-"""Health checks on a broker's metrics, with the limits of the alerts in docs/operations.md.
+"""Health checks on a broker's metrics, with the limits of the alerts in docs/reference/alerts.md.
 
 Pure: takes the texts of `/metrics` and `/readyz`, returns checks. Each check passes or names its
-trouble; docs/operations.md has the remedy under the same words.
+trouble; docs/runbooks/ has the remedy of each.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from strandline.broker.tools.commands.topics import add_topic
 
 _STATUS_EXAMPLES = """
 Asks each broker where its metrics are (strandline.metrics.listener), reads them
-and says what is wrong, in the words of docs/operations.md; what lies in which
+and says what is wrong, in the words of docs/runbooks; what lies in which
 tier, what waits to be copied, and the requests to the object store. Exit code
 3: something is not as it should be.
 

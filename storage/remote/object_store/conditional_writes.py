@@ -99,7 +99,7 @@ def _check_refused(
 def _unsafe(store: ObjectStore, what: str) -> InvalidConfig:
     return InvalidConfig(
         f"the server behind {store.url} {what}. Manifests would not be safe there; use a server"
-        " with conditional writes (docs/operations.md, servers for the archive)"
+        " with conditional writes (docs/how-to/bucket.md, servers for the archive)"
     )
 
 

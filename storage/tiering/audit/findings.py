@@ -39,7 +39,7 @@ _ADVICE = {
     Damage.OLDER: "if an older manifest was put over a newer one, bring back the newest version of"
     " this object; what copies that failed have left is archived again by itself",
     Damage.OTHER_RECORDS: "the archive went on from an older manifest. They stay until `strandline"
-    " archive orphans --delete-all`; docs/operations.md, a doubtful partition",
+    " archive orphans --delete-all`; docs/runbooks/older-manifest.md",
     Damage.PAGE: "bring back this object from a version of the bucket",
     Damage.OVERLAP: "two brokers have written here; keep the one with the higher epoch",
     Damage.EPOCH: "two brokers have written here; keep the one with the higher epoch",

@@ -106,7 +106,8 @@ class CopySteps:
         if segment is None or segment.base_offset == told:
             return
         log.warning(
-            "copying has stopped: segment and archive do not fit together; see docs/operations.md",
+            "copying has stopped: segment and archive do not fit together;"
+            " see docs/runbooks/copying.md",
             extra={
                 "fields": {
                     "partition": str(self._owner.log.topic_partition),

@@ -254,7 +254,11 @@ def test_the_offsets_of_a_group_with_members_are_left_alone(
     [
         (("topic", "describe", "absent"), 1, "strandline topic list"),
         (("topic", "create", "a/b"), 1, "letters, digits"),
-        (("topic", "create", "x", "--config", "no.such.key=1"), 1, "docs/configuration.md"),
+        (
+            ("topic", "create", "x", "--config", "no.such.key=1"),
+            1,
+            "docs/reference/configuration.md",
+        ),
         (("topic", "create", "x", "--replication-factor", "3"), 1, "more replicas than"),
         (("topic", "create", "x", "--config", "novalue"), 2, "KEY=VALUE"),
         (("topic", "alter", "x"), 2, "--config KEY=VALUE"),

@@ -210,8 +210,8 @@ def test_a_damaged_file_that_nothing_can_replace_is_named_with_where_the_remedy_
     (data / "meta.properties").write_bytes(b"\xff\xfe")
     message = refusal_of(serve(log_dirs=str(data)), FAILURE)
     assert str(data / "meta.properties") in message
-    title = message.rpartition('"')[0].rpartition('"')[2]
-    assert f"\n## {title}\n" in (REPOSITORY / "docs" / "operations.md").read_text()
+    page = REPOSITORY / message.rpartition(" ")[2].strip()
+    assert "\n## `meta.properties`" in page.read_text()
 
 
 # `strandline serve` in a system that gives so many threads and no more.

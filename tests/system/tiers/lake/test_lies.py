@@ -134,8 +134,9 @@ def test_what_is_asked_of_the_bucket_is_what_the_policy_allows(
     archive: ArchiveBuilder, s3_bucket: S3Bucket, options: dict[str, str], fault_proxy: FaultProxy
 ) -> None:
     """S3 takes the key of a missing object for the prefix when it asks whether to say 404."""
-    page = (Path(__file__).parents[4] / "docs" / "lake.md").read_text()
-    policy = json.loads(re.findall(r"```json\n(.*?)```", page, re.DOTALL)[0])
+    page = (Path(__file__).parents[4] / "docs" / "how-to" / "bucket.md").read_text()
+    of_readers = page[page.index("## IAM policy for readers") :]
+    policy = json.loads(re.findall(r"```json\n(.*?)```", of_readers, re.DOTALL)[0])
     objects, listing = policy["Statement"]
     assert (objects["Action"], listing["Action"]) == ("s3:GetObject", "s3:ListBucket")
     prefix = s3_bucket.url.removeprefix(f"s3://{s3_bucket.name}/")

@@ -1,4 +1,4 @@
-"""docs/configuration.md is what the tables say."""
+"""docs/reference/configuration.md is what the tables say."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`strandline status`: each alert of docs/operations.md is a check, and nothing else is one."""
+"""`strandline status`: each alert of docs/reference/alerts.md is a check, nothing else is."""
 
 from __future__ import annotations
 
