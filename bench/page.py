@@ -58,10 +58,10 @@ METHOD = """\
 - **Warm.** Kafka's JVM is put under load for {warm_s:.0f} s before the first figure. Most of
   what it gains it has gained by then; its CPU for consumers has been seen to fall in later runs.
   "Start" is a new process each time.
-- **Transactions** have 1 KB records. Each producer makes one transaction after the other; a consumer
-  with `read_committed` then finds all their records. Java's client is of transaction version 2
-  (KIP-890), librdkafka's of version 1, and needs ten producers: one waits for its own timer. They
-  run for 2 s before the measured stretch.
+- **Transactions** have 1 KB records. Each producer makes one transaction after the other; a
+  consumer with `read_committed` then finds all their records. Java's client is of transaction
+  version 2 (KIP-890), librdkafka's of version 1, and needs ten producers: one waits for its own
+  timer. They run for 2 s before the measured stretch.
 - **Memory that is there.** Before a producer's clock runs, a file of the row's size is written and
   removed. A virtual machine may pay for free memory when it is first written to again (2 s of CPU
   per GB have been seen), and now one broker met such memory, now the other.

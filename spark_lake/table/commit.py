@@ -62,7 +62,7 @@ def commit_files(
         except (CommitConflict, CommitUnknown) as error:
             log.info("table commit is not confirmed", extra={"reason": str(error)})
         except FilesOutdated as error:
-            log.warning("table has another layout", extra={"reason": str(error)})
+            log.info("table has another layout", extra={"reason": str(error)})
             store.discard(files)
             return Outcome.LOST
         else:

@@ -7,8 +7,7 @@
     5 again from 2, until the table has what the archive had when the sync began
 
 The table is the only state. After a death at any step the next sync begins at 2 with what was
-committed; files without a commit are deleted by `table maintain`. Two syncs of one table do each
-other's work twice, and one of them drops its files.
+committed. Two syncs of one table do each other's work twice, and one of them drops its files.
 """
 
 from __future__ import annotations
