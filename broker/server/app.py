@@ -55,6 +55,7 @@ from strandline.broker.server.folder_marks import (
     ArchiveMark,
     check_not_interrupted,
 )
+from strandline.broker.server.late_transactions import LateTransactions
 from strandline.broker.server.process import GarbageCollector, say
 from strandline.broker.server.sasl import ConnectionHandlers, check_sasl
 from strandline.broker.server.workers import Workers
@@ -129,6 +130,7 @@ class Broker:
         self._groups: GroupCoordinator
         self._markers: LocalMarkers
         self._transactions: TransactionCoordinator
+        self._late_transactions: LateTransactions
         self._cleaner: LogCleaner
         self._moves: ReplicaMoves
         # What runs beside the connections, by name.
@@ -230,6 +232,11 @@ class Broker:
             reads=self._workers.lookups,
             believed_ms=guard.now_ms,
         )
+        self._late_transactions = LateTransactions(
+            self._replicas,
+            timeout_ms_max=lambda: self._running.current.transactions.timeout_ms_max,
+            clock=clock,
+        )
         enforcer = RetentionEnforcer(
             self._retained_logs,
             write_log_starts=self._replicas.checkpoint_log_starts,
@@ -271,6 +278,7 @@ class Broker:
             "checkpoint": upkeep.checkpoint_forever,
             "groups": self._groups.run,
             "transactions": self._transactions.run,
+            "late transactions": self._late_transactions.watch_forever,
             "retention": delayed(delay_ms, enforcer.run),
             "log folders": upkeep.revive_folders_forever,
             "moves": self._moves.run,
@@ -437,6 +445,8 @@ class Broker:
             metadata=self._metadata,
             replicas=self._replicas,
             groups=self._groups,
+            transactions=self._transactions,
+            late_transactions=lambda: self._late_transactions.partition_count,
             sessions=self._sessions,
             parked_fetches=lambda: self._fetch.parked_count,
             log_dirs=self._log_dirs,

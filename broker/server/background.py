@@ -27,11 +27,10 @@ from strandline.broker.server.workers import SYNC_THREADS, Workers
 from strandline.storage.backoff import Backoff
 from strandline.storage.clock import Clock
 from strandline.storage.errors import DiskError, StrandlineError
-from strandline.storage.local.formats.producer_state import ProducerEntry
 from strandline.storage.local.log.log import LocalLog
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
 from strandline.storage.local.log_dirs.revival import RevivedLog
-from strandline.storage.model import TimestampMs, TopicId, TopicPartition
+from strandline.storage.model import TimestampMs, TopicId
 from strandline.storage.quiet_log import QuietLog
 
 log = logging.getLogger(__name__)
@@ -52,8 +51,6 @@ PURGE_CHECK_S = 0.5
 PURGES_PER_CHANGE_MAX = 1000
 # Kafka's producer.id.expiration.check.interval.ms.
 PRODUCER_CHECK_S = 600.0
-# Kafka's late transactions: five minutes past the longest timeout.
-HANGING_AFTER_MS = 5 * 60_000
 
 
 async def keep_running(name: str, begin: Callable[[], Awaitable[None]]) -> None:
@@ -175,40 +172,13 @@ class LogUpkeep:
             revived.clear()
 
     async def expire_producers_forever(self) -> None:
-        """Expires idempotent producers after `producer.id.expiration.ms` without a batch.
-
-        And warns of transactions that the coordinator would have ended long ago.
-        """
-        # Since when each transaction that holds back a partition was seen, by its first offset.
-        seen: dict[tuple[TopicPartition, int], TimestampMs] = {}
+        """Expires idempotent producers after `producer.id.expiration.ms` without a batch."""
         while True:
             await asyncio.sleep(PRODUCER_CHECK_S)
-            now_ms, config = self._believed_ms(), self._running.current
-            before, seen = seen, {}
+            now_ms, config = self._believed_ms(), self._running.current.partitions
             for partition in self._replicas.partitions():
-                producers = partition.log.local.producers
-                producers.expire(now_ms, config.partitions.producer_expiration_ms)
-                oldest = producers.oldest_open()
-                if oldest is not None:
-                    key = partition.topic_partition, oldest.transaction_first_offset
-                    seen[key] = before.get(key, now_ms)
-                    if now_ms - seen[key] > config.transactions.timeout_ms_max + HANGING_AFTER_MS:
-                        _warn_of_hanging(partition.topic_partition, oldest)
+                partition.log.local.producers.expire(now_ms, config.producer_expiration_ms)
                 await asyncio.sleep(0)
-
-
-def _warn_of_hanging(where: TopicPartition, producer: ProducerEntry) -> None:
-    log.warning(
-        "transaction hangs, nothing behind it is read by read_committed or archived;"
-        " end it with kafka-transactions.sh abort",
-        extra={
-            "fields": {
-                "partition": str(where),
-                "producer_id": producer.producer_id,
-                "start_offset": producer.transaction_first_offset,
-            }
-        },
-    )
 
 
 async def _flush(partition: Partition, quiet_log: QuietLog) -> None:

@@ -25,6 +25,7 @@ from strandline.broker.cluster.replicas.traffic import TopicTraffic
 from strandline.broker.coordination.classic.group import Group
 from strandline.broker.coordination.consumer.consumer_group import ConsumerGroup
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault
+from strandline.broker.coordination.transactions.transaction import TransactionState
 from strandline.broker.network.server import Server
 from strandline.broker.protocol.schema.api import api_name
 from strandline.broker.protocol.schema.errors import ErrorCode
@@ -36,6 +37,7 @@ from strandline.broker.telemetry.exposition import (
     write_family,
 )
 from strandline.broker.telemetry.families import (
+    ADDED_UP_PER_STEP,
     ALL_TOPICS,
     LOOKED_UP_PER_STEP,
     Row,
@@ -55,6 +57,9 @@ TOPICS_MAX = 2000
 SAMPLES_PER_PIECE = 50
 
 BROKER_RUNNING = 3
+
+# No transactional id is ever seen in state Dead.
+_SHOWN_STATES = tuple(state for state in TransactionState if state is not TransactionState.DEAD)
 
 _TRAFFIC: Mapping[str, Callable[[TopicTraffic], int]] = {
     "messagesin": lambda t: t.messages_in,
@@ -130,6 +135,7 @@ class _Page:
         yield from self._cleaner()
         yield from self._replicas()
         yield from _group_rows(sources, left_out)
+        yield from self._transactions()
         yield from self._process()
 
     # --- topics and partitions -----------------------------------------------------------------
@@ -230,6 +236,38 @@ class _Page:
         )
         yield single("strandline_metadata_version", image.version)
         yield row_of("strandline_log_directory_free_bytes", _free_space(sources.log_dirs))
+
+    def _transactions(self) -> Iterator[Step]:
+        sources = self._sources
+        found = sources.transactions.statistics()
+        yield row_of(
+            "strandline_transactional_ids",
+            [Sample(found.ids_by_state.get(state, 0), (state.title,)) for state in _SHOWN_STATES],
+        )
+        oldest_ms, now_ms = found.oldest_open_ms, sources.clock.now_ms()
+        yield single(
+            "strandline_transactions_oldest_open_seconds",
+            0 if oldest_ms is None else max(0, now_ms - oldest_ms) / 1000,
+        )
+        yield row_of(
+            "strandline_transactions_ended_total",
+            [Sample(count, (str(outcome),)) for outcome, count in found.ended_total.items()],
+        )
+        prefix = "kafka_server_replicamanager_"
+        yield single(f"{prefix}partitionswithlatetransactionscount", sources.late_transactions())
+        producer_ids = 0
+        for number, partition in enumerate(self._all_partitions):
+            producer_ids += len(partition.log.local.producers.entries)
+            if number % ADDED_UP_PER_STEP == 0:
+                yield None
+        yield single(f"{prefix}produceridcount", producer_ids)
+        yield single(
+            "kafka_server_addpartitionstotxnmanager_verificationfailure_total",
+            found.refused_partitions_total,
+        )
+        prefix = "kafka_coordinator_transaction_transactionmarkerchannelmanager_"
+        yield single(f"{prefix}unknowndestinationqueuesize", found.waiting_markers)
+        yield single(f"{prefix}logappendretryqueuesize", found.waiting_ends)
 
     # --- the process ---------------------------------------------------------------------------
 

@@ -139,8 +139,9 @@ SECTIONS: Mapping[str, tuple[Family, ...]] = {
     strandline_remote_delete_failing_seconds{topic, partition, error}
         Seconds for which deleting in the archive has failed; absent otherwise.
     strandline_remote_copy_waiting_segments{topic, reason}
-        Closed segments that are not archived, by reason: `next` and `queued` wait for their copy;
-        `gap`, `overlap` and `fenced` need an operator.
+        Closed segments that are not archived, by reason: `next` and `queued` wait for their copy,
+        `unstable` for the end of an open transaction; `gap`, `overlap` and `fenced` need an
+        operator.
     strandline_remote_up
         1 if the object store answers, 0 if it is unreachable.
     strandline_remote_writes_refused_seconds{error}
@@ -296,6 +297,29 @@ SECTIONS: Mapping[str, tuple[Family, ...]] = {
         Committed offset.
     kafka_consumergroup_lag{consumergroup, topic, partition}
         Records between the committed offset and the end of the partition.
+"""),
+    "Transactions": _families("""
+    strandline_transactional_ids{state}
+        Transactional ids, by state; Ongoing is an open transaction.
+    strandline_transactions_oldest_open_seconds
+        Seconds since the oldest open transaction began; 0 if none is open. The broker aborts it
+        after its transaction.timeout.ms.
+    strandline_transactions_ended_total{outcome}
+        Transactions that were decided: `committed`, `aborted` (by their producer, or because
+        another one began under their id), or `timed_out`.
+    kafka_server_replicamanager_partitionswithlatetransactionscount
+        Partitions whose oldest open transaction is five minutes past transaction.max.timeout.ms:
+        nothing will end it.
+    kafka_server_replicamanager_produceridcount
+        Producer ids that partitions remember.
+    kafka_server_addpartitionstotxnmanager_verificationfailure_total
+        Batches and offsets that were refused because their partition is not, or could not be made,
+        a part of the producer's transaction.
+    kafka_coordinator_transaction_transactionmarkerchannelmanager_unknowndestinationqueuesize
+        Markers that wait for a partition that cannot take them now: its disk is full, or its folder
+        is offline.
+    kafka_coordinator_transaction_transactionmarkerchannelmanager_logappendretryqueuesize
+        Transactions that have all their markers, and whose end __transaction_state cannot take now.
 """),
     "Process": _families("""
     process_cpu_seconds_total

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from strandline.broker.cluster.metadata.metadata import Metadata
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.coordination.runtime.group_coordinator import GroupCoordinator
+from strandline.broker.coordination.runtime.transaction_coordinator import TransactionCoordinator
 from strandline.broker.network.server import Server
 from strandline.broker.quotas.cold_pace import ColdPace
 from strandline.broker.telemetry.requests import RequestTraffic
@@ -47,6 +48,8 @@ class Sources:
     metadata: Metadata
     replicas: ReplicaManager
     groups: GroupCoordinator
+    transactions: TransactionCoordinator
+    late_transactions: Callable[[], int]
     sessions: SessionFigures
     parked_fetches: Callable[[], int]
     log_dirs: LogDirs

@@ -23,9 +23,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Set
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Set
 from concurrent.futures import Executor
-from enum import Enum, auto
+from dataclasses import dataclass
+from enum import Enum, StrEnum, auto
 from itertools import islice
 
 from strandline.broker.cluster.metadata.controller_messages import NewTopic, TopicDefaults
@@ -87,6 +89,31 @@ class Confirmation(Enum):
     ADD = auto()  # becomes part of it with the write: transaction version 2
 
 
+class Outcome(StrEnum):
+    """How a transaction ended, for the metrics."""
+
+    COMMITTED = auto()
+    ABORTED = auto()  # by its producer, or because another producer began
+    TIMED_OUT = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionStatistics:
+    """Figures of the coordinator; totals are since the start.
+
+    `oldest_open_ms` is when the oldest open transaction began, None if none is open.
+    `waiting_markers` are those that their partition could not take; `waiting_ends` are transactions
+    that have all their markers and whose COMPLETE could not be written.
+    """
+
+    ids_by_state: Mapping[TransactionState, int]
+    oldest_open_ms: TimestampMs | None
+    waiting_markers: int
+    waiting_ends: int
+    ended_total: Mapping[Outcome, int]
+    refused_partitions_total: int
+
+
 class TransactionCoordinator:
     """The transaction coordinator of this broker. Used on the event loop only."""
 
@@ -140,6 +167,8 @@ class TransactionCoordinator:
         self._topic_id: TopicId | None = None
         # Transactions after step 1, with the partitions that still lack a marker.
         self._ending: dict[str, set[TopicPartition]] = {}
+        self._ended_total = Counter(dict.fromkeys(Outcome, 0))
+        self._refused_partitions_total = 0
         now_ms = self._monotonic_ms()
         self._next_timeouts_ms = now_ms + config.timeout_check_interval_ms
         self._next_expiry_ms = now_ms + config.expiration_check_interval_ms
@@ -153,6 +182,21 @@ class TransactionCoordinator:
     def version(self) -> TransactionVersion:
         """The finalized level of `transaction.version`."""
         return TransactionVersion(self._metadata.image.finalized_level(TRANSACTION_VERSION))
+
+    def statistics(self) -> TransactionStatistics:
+        """The figures of now; costs a look at each open transaction."""
+        ids: Counter[TransactionState] = Counter()
+        for slot in self._slots.present():
+            ids.update(slot.shard.states)
+        lacking = [len(partitions) for partitions in self._ending.values()]
+        return TransactionStatistics(
+            ids_by_state=ids,
+            oldest_open_ms=min((one.started_ms for one in self._open()), default=None),
+            waiting_markers=sum(lacking),
+            waiting_ends=lacking.count(0),
+            ended_total=dict(self._ended_total),
+            refused_partitions_total=self._refused_partitions_total,
+        )
 
     # --- requests ----------------------------------------------------------------------------
 
@@ -240,6 +284,8 @@ class TransactionCoordinator:
             code = self.verify_partitions(transactional_id, producer, {partition})[partition]
         else:
             return ErrorCode.NONE
+        if code is not ErrorCode.NONE:
+            self._refused_partitions_total += 1
         if code is ErrorCode.PRODUCER_FENCED:
             return ErrorCode.INVALID_PRODUCER_EPOCH
         if code is ErrorCode.TRANSACTION_ABORTABLE and confirmation is Confirmation.LOOK:
@@ -309,11 +355,18 @@ class TransactionCoordinator:
             if decision.written is not None:
                 await settle(slot)
 
-    def _carry_out(self, slot: _Slot, decision: Transition) -> None:
-        """Writes what was decided. Raises CoordinatorFault with the code of the answer."""
+    def _carry_out(
+        self, slot: _Slot, decision: Transition, outcome: Outcome = Outcome.ABORTED
+    ) -> None:
+        """Writes what was decided. Raises CoordinatorFault with the code of the answer.
+
+        `outcome` is how an abort counts.
+        """
         if decision.written is not None:
             self._write(slot, decision.written)
             if decision.written.state.is_ending:
+                is_commit = decision.written.state is TransactionState.PREPARE_COMMIT
+                self._ended_total[Outcome.COMMITTED if is_commit else outcome] += 1
                 crash_point(TRANSACTION_AFTER_PREPARE)  # 1
                 self._take_up(decision.written)
                 self._finish(slot, decision.written)
@@ -463,7 +516,7 @@ class TransactionCoordinator:
 
     async def _abort_timed_out(self) -> None:
         due_ms = self._believed_ms()
-        for timed_out in self._where(lambda transaction: transaction.is_timed_out(due_ms)):
+        for timed_out in [one for one in self._open() if one.is_timed_out(due_ms)]:
             transactional_id = timed_out.transactional_id
             try:
                 fresh_id = await self._fresh_id_for(transactional_id)
@@ -487,7 +540,7 @@ class TransactionCoordinator:
                     server_version=self.version,
                     now_ms=self._clock.now_ms(),
                 )
-                self._carry_out(slot, decision)
+                self._carry_out(slot, decision, Outcome.TIMED_OUT)
             except CoordinatorFault:
                 # The next look tries again.
                 continue
@@ -495,7 +548,13 @@ class TransactionCoordinator:
     def _forget_expired(self) -> None:
         due_ms = self._believed_ms()
         expiration_ms = self._config.expiration_ms
-        expired = self._where(lambda transaction: transaction.is_expired(due_ms, expiration_ms))
+        expired = [
+            transaction
+            for slot in self._slots.present()
+            if slot.is_loaded
+            for transaction in slot.shard
+            if transaction.is_expired(due_ms, expiration_ms)
+        ]
         if len(expired) > EXPIRED_PER_TURN_MAX:
             self._next_expiry_ms = self._monotonic_ms()
         for transaction in expired[:EXPIRED_PER_TURN_MAX]:
@@ -507,14 +566,9 @@ class TransactionCoordinator:
                 # The next look tries again.
                 continue
 
-    def _where(self, holds: Callable[[Transaction], bool]) -> list[Transaction]:
-        return [
-            transaction
-            for slot in self._slots.present()
-            if slot.is_loaded
-            for transaction in slot.shard
-            if holds(transaction)
-        ]
+    def _open(self) -> Iterator[Transaction]:
+        """Iterates over the transactions in state ONGOING, of loaded partitions."""
+        return (one for slot in self._slots.present() if slot.is_loaded for one in slot.shard.open)
 
     def _now(self) -> Instant:
         return Instant(self._clock.now_ms(), self._monotonic_ms())

@@ -107,6 +107,7 @@ def check_broker(page: Page, unready: str) -> list[Check]:
         _partitions(page),
         *_folders(page),
         *_compaction(page),
+        *_transactions(page),
         *_archive(page),
         _descriptors(page),
         _loop(page),
@@ -167,6 +168,21 @@ def _compaction(page: Page) -> Iterator[Check]:
         count = int(page.value(name))
         trouble = f"{counted(count, 'log')} cannot be compacted; the log says why" if count else ""
         yield Check(what="compaction", figure="stuck" if count else "works", trouble=trouble)
+
+
+def _transactions(page: Page) -> Iterator[Check]:
+    name = "kafka_server_replicamanager_partitionswithlatetransactionscount"
+    if page.has(name):
+        late = int(page.value(name))
+        count = int(
+            sum(
+                sample.value
+                for sample in page.all("strandline_transactional_ids")
+                if sample.labels.get("state") == "Ongoing"
+            )
+        )
+        trouble = f"one hangs in {counted(late, 'partition')}; the log says which" if late else ""
+        yield Check(what="transactions", figure=f"{count:,} open", trouble=trouble)
 
 
 def _archive(page: Page) -> Iterator[Check]:

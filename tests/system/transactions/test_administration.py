@@ -4,31 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from strandline.broker.protocol.messages.describe_producers import (
-    ActiveProducer,
-    DescribeProducersRequest,
-    DescribeProducersResponse,
-    DescribeProducersTopic,
-)
-from strandline.broker.protocol.messages.describe_transactions import (
-    DescribedTransaction,
-    DescribeTransactionsRequest,
-    DescribeTransactionsResponse,
-)
 from strandline.broker.protocol.messages.list_transactions import (
     ListTransactionsRequest,
     ListTransactionsResponse,
-)
-from strandline.broker.protocol.messages.write_txn_markers import (
-    WritableTxnMarker,
-    WritableTxnMarkerTopic,
-    WriteTxnMarkersRequest,
-    WriteTxnMarkersResponse,
 )
 from strandline.broker.protocol.schema.errors import ErrorCode
 from tests.support.broker import eventually
 from tests.support.wire import WireClient
 from tests.system.calls import MakeTopic, fetch
+from tests.system.transactions.admin_calls import describe, producers_of, write_marker
 from tests.system.transactions.committed import committed_values
 from tests.system.transactions.wire_producer import WireProducer
 
@@ -45,12 +29,6 @@ def open_transaction(
     producer.begin(timeout_ms=timeout_ms)
     producer.send(topic, b"open", partition=partition)
     return producer
-
-
-def describe(client: WireClient, transactional_id: str) -> DescribedTransaction:
-    request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
-    (found,) = client.ask(request, DescribeTransactionsResponse, 0).transaction_states
-    return found
 
 
 def listed(
@@ -73,39 +51,6 @@ def listed(
 def ids_of(answer: ListTransactionsResponse) -> set[str]:
     assert answer.error_code == 0, answer
     return {one.transactional_id for one in answer.transaction_states}
-
-
-def producers_of(client: WireClient, topic: str, partition: int = 0) -> list[ActiveProducer]:
-    request = DescribeProducersRequest(
-        topics=[DescribeProducersTopic(name=topic, partition_indexes=[partition])]
-    )
-    answer = client.ask(request, DescribeProducersResponse, 0)
-    return list(answer.topics[0].partitions[0].active_producers)
-
-
-def write_marker(
-    client: WireClient,
-    producer: ActiveProducer,
-    topic: str,
-    *,
-    coordinator_epoch: int | None = None,
-    version: int = 1,
-) -> ErrorCode:
-    """Aborts as `kafka-transactions.sh abort` does: by what DescribeProducers tells."""
-    epoch = producer.coordinator_epoch if coordinator_epoch is None else coordinator_epoch
-    request = WriteTxnMarkersRequest(
-        markers=[
-            WritableTxnMarker(
-                producer_id=producer.producer_id,
-                producer_epoch=producer.producer_epoch,
-                transaction_result=False,
-                topics=[WritableTxnMarkerTopic(name=topic, partition_indexes=[0])],
-                coordinator_epoch=max(epoch, 0),
-            )
-        ]
-    )
-    (marker,) = client.ask(request, WriteTxnMarkersResponse, version).markers
-    return ErrorCode(marker.topics[0].partitions[0].error_code)
 
 
 def test_a_transaction_is_described_by_state_partitions_and_start(

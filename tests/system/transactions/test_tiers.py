@@ -6,6 +6,7 @@ import pytest
 
 from strandline.broker.protocol.schema.errors import ErrorCode
 from tests.support.broker import eventually
+from tests.support.metrics import METRICS_ON, metric
 from tests.support.wire import WireClient
 from tests.system.calls import create_topic, fetch
 from tests.system.tiers.conftest import MakeBroker, archive, make_broker
@@ -18,6 +19,7 @@ __all__ = ["archive", "make_broker"]
 pytestmark = [pytest.mark.slow, pytest.mark.s3]
 
 TOPIC = "t"
+WAITING = "strandline_remote_copy_waiting_segments"
 # A segment has two of them.
 VALUE_BYTES = 400_000
 TRANSACTIONS = 12
@@ -44,7 +46,7 @@ def write_some(producer: WireProducer, first: int) -> list[bytes]:
 def test_committed_records_are_read_from_both_tiers(
     make_broker: MakeBroker, archive: Archive, version: int
 ) -> None:
-    broker = make_broker()
+    broker = make_broker(settings=METRICS_ON)
     broker.start()
     with WireClient(broker.port) as client, broker.client(TOPIC) as log:
         create_topic(client, TOPIC, 1, {**TIERED, **FREE_LOCALLY})
@@ -63,6 +65,8 @@ def test_committed_records_are_read_from_both_tiers(
         eventually(lambda: len(broker.segment_files(TOPIC)) > 2, timeout_s=WAIT_S)
         assert committed_values(client, TOPIC) == kept
         assert archive.end_offset(TOPIC) <= stable_offset
+        held = {"topic": TOPIC, "reason": "unstable"}
+        eventually(lambda: metric(broker, WAITING, **held) > 0, timeout_s=WAIT_S)
         assert patient.commit() is ErrorCode.NONE
         broker.wait_until_archived(log)
         broker.wait_until_freed(log)

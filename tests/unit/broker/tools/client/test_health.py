@@ -18,6 +18,7 @@ kafka_server_replicamanager_partitioncount 12
 kafka_controller_kafkacontroller_offlinepartitionscount 0
 strandline_log_directory_free_bytes{directory="/data"} 50000000000
 kafka_log_logcleanermanager_uncleanable_partitions_count 0
+kafka_server_replicamanager_partitionswithlatetransactionscount 0
 strandline_remote_up 1
 strandline_remote_archive_owned 1
 strandline_remote_copy_waiting_segments{topic="t",reason="queued"} 40
@@ -55,6 +56,7 @@ def test_a_broker_without_a_remote_tier_is_well() -> None:
         ("kafka_controller_kafkacontroller_offlinepartitionscount", "3", "partitions"),
         ('strandline_log_directory_free_bytes{directory="/data"}', "1000", "disk of /data"),
         ("kafka_log_logcleanermanager_uncleanable_partitions_count", "1", "compaction"),
+        ("kafka_server_replicamanager_partitionswithlatetransactionscount", "2", "transactions"),
         ("strandline_remote_up", "0", "object store"),
         ("strandline_remote_archive_owned", "0", "owns the archive"),
         (
