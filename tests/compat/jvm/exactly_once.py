@@ -1,11 +1,11 @@
 """Frameworks of the JVM that promise exactly once, while they and the broker are killed.
 
-    source --> Kafka Streams | older clients | Connect | Spring | Flink --> target
+    source --> Kafka Streams | Java clients 2.8 and 3.9 --> target
 
-A framework has a pom.xml here, whose libraries lie in a folder of its name, and most have one Java
+A framework has a pom.xml here, whose libraries lie in a folder of its name, and a Java
 file, which is compiled first. The rest is as in tests/system/transactions/exactly_once.py.
 
-    python -m tests.compat.jvm.exactly_once bench-data/jvm streams flink --minutes 1 --seed 7
+    python -m tests.compat.jvm.exactly_once bench-data/jvm streams clients-2.8 --minutes 1 --seed 7
 """
 
 from __future__ import annotations
@@ -20,11 +20,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tests.support.broker import BrokerProcess
+from tests.support.wire import WireClient
+from tests.system.calls import create_topic
 from tests.system.transactions.exactly_once import (
     JAVA,
     SOURCE,
     TARGET,
     WORKERS,
+    JavaCopier,
     Trial,
     judged,
     run,
@@ -32,6 +35,7 @@ from tests.system.transactions.exactly_once import (
 
 HERE = Path(__file__).resolve().parent
 COMPILE_SECONDS_MAX = 300
+CLIENT_SECONDS_MAX = 120
 
 
 class Program(Trial):
@@ -80,6 +84,32 @@ class Streams(Program):
         return [value.split()[1] for value in values]
 
 
+class Client(JavaCopier):
+    """A Java client: Kafka's copier with it, once it commits, aborts and is fenced as it must."""
+
+    def __init__(self, libraries: Path, folder: Path) -> None:
+        super().__init__(libraries)
+        self._class_path = [folder / "classes", libraries / "*"]
+        compile_java(libraries, folder / "classes", "TransactionalClient")
+
+    def send(self, broker: BrokerProcess, inputs: range) -> None:
+        if inputs.start == 0:
+            self._check(broker)
+        super().send(broker, inputs)
+
+    def _check(self, broker: BrokerProcess) -> None:
+        with WireClient(broker.port) as client:
+            create_topic(client, "client", 1)
+        result = subprocess.run(
+            java(self._class_path, "TransactionalClient", broker.bootstrap, "client"),
+            capture_output=True,
+            text=True,
+            timeout=CLIENT_SECONDS_MAX,
+            check=False,
+        )
+        assert result.returncode == 0, result.stdout + result.stderr
+
+
 def compile_java(libraries: Path, classes: Path, name: str) -> None:
     """Compiles with the Eclipse compiler of the libraries; raises AssertionError if it refuses."""
     jars = sorted(libraries.glob("*.jar"))
@@ -105,6 +135,8 @@ def java(class_path: list[Path], main_class: str, *arguments: str) -> list[str]:
 
 FRAMEWORKS: Mapping[str, Callable[[Path, Path], Trial]] = {
     "streams": Streams,
+    "clients-2.8": Client,
+    "clients-3.9": Client,
 }
 
 
