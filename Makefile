@@ -119,7 +119,7 @@ fuzz: $(DEV) ## mutated requests of real clients for minutes (MINUTES=5 FUZZ_ARG
 	@$(PY) -m tests.system.fuzz.broker_fuzz --minutes $(MINUTES) $(FUZZ_ARGS)
 
 .PHONY: exactly-once
-exactly-once: $(DEV) ## transactions while broker and workers are killed, for minutes (MINUTES=5 SEED=7)
+exactly-once: $(DEV) $(MINISTACK) jar ## transactions while broker and workers are killed, for minutes (MINUTES=5 SEED=7)
 	@$(PY) -m tests.system.transactions.exactly_once --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 # Libraries of the JVM's frameworks, each in a folder of its own; exactly_once.py there knows them.
@@ -130,7 +130,7 @@ bench-data/jvm/%/.installed: tests/compat/jvm/%.xml
 	@touch $@
 
 .PHONY: exactly-once-jvm
-exactly-once-jvm: $(DEV) java $(FRAMEWORKS:%=bench-data/jvm/%/.installed) ## Kafka Streams and others, killed like the broker, MINUTES=1 each (FRAMEWORKS="streams" SEED=7)
+exactly-once-jvm: $(DEV) $(MINISTACK) jar $(FRAMEWORKS:%=bench-data/jvm/%/.installed) ## Kafka Streams and others, killed like the broker, MINUTES=1 each (FRAMEWORKS="streams" SEED=7)
 	@$(PY) -m tests.compat.jvm.exactly_once bench-data/jvm $(FRAMEWORKS) \
 		--minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 

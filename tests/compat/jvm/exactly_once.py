@@ -15,7 +15,6 @@ import random
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -29,8 +28,7 @@ from tests.system.transactions.exactly_once import (
     WORKERS,
     JavaCopier,
     Trial,
-    judged,
-    run,
+    run_alone,
 )
 
 HERE = Path(__file__).resolve().parent
@@ -151,11 +149,9 @@ def main() -> int:
     failed = False
     for name in options.frameworks:
         print(f"{name}: ", end="", flush=True)
-        until_s = time.monotonic() + options.minutes * 60
         with tempfile.TemporaryDirectory(prefix="strandline-jvm-") as folder:
             trial = FRAMEWORKS[name](options.libraries.absolute() / name, Path(folder))
-            found = run(Path(folder), trial, seed=options.seed, rounds=1, until_s=until_s)
-            failed |= bool(judged(found))
+            failed |= bool(run_alone(trial, seed=options.seed, minutes=options.minutes))
     return 1 if failed else 0
 
 

@@ -1,13 +1,14 @@
 """Consume, transform and produce, while broker and workers are killed at random.
 
     source --> two workers, each with a transactional id --> target
+       both in two tiers, whose records leave the disk after seconds
 
 The workers are `copier.py`, of transaction version 1, or Kafka's TransactionalMessageCopier, of
 version 2, with `--java` and the folder of Kafka's libraries. Frameworks of the JVM take their
 place in tests/compat/jvm.
 
-Each input must be in the target exactly once for a reader of committed records. The same seed
-makes the same kills in the same order.
+Each input must be in the target exactly once, for each of the readers in `readers.py`. The same
+seed makes the same kills in the same order.
 
     python -m tests.system.transactions.exactly_once --minutes 5 --seed 7
 """
@@ -22,14 +23,25 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 import confluent_kafka
 
+from tests.conftest import TEST_ENVIRONMENT, S3Bucket, make_bucket
 from tests.support.broker import REPOSITORY, BrokerProcess, eventually
+from tests.support.ministack import ministack
+from tests.support.spark_session import make_session
 from tests.support.wire import WireClient
 from tests.system.calls import create_topic
-from tests.system.transactions.committed import committed_values
+from tests.system.tiers.tiered_broker import TIERED, TieredBroker
+from tests.system.transactions.readers import (
+    ENGINES,
+    consumer_values,
+    restored_values,
+    scan_values,
+    spark_values,
+)
 
 SOURCE, TARGET, GROUP = "source", "target", "copiers"
 PARTITIONS = 2
@@ -40,6 +52,17 @@ JAVA = ("java", "-Xmx128m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 # Records that are sent between two kills.
 INPUTS_PER_ROUND = 200
 DRAIN_S = 180.0
+SETTINGS = {
+    "strandline.remote.groups.upload.ms": "300",
+    "transaction.state.log.num.partitions": "3",
+    "offsets.topic.num.partitions": "3",
+}
+# Records leave the disk when they are archived, and so that workers meet them in either tier, no
+# sooner than a second after they came.
+COLD = {**TIERED, "local.retention.bytes": "1", "local.retention.ms": "1000"}
+
+# How often each input came, to each of `readers.py`.
+Found = Mapping[str, Counter[bytes]]
 
 
 class Trial:
@@ -123,14 +146,21 @@ class Worker:
 
 
 def run(
-    folder: Path, trial: Trial, *, seed: int, rounds: int, until_s: float = 0.0
-) -> Counter[bytes]:
-    """Kills at least `rounds` times, and goes on until `until_s`; how often each input came."""
+    folder: Path,
+    bucket: S3Bucket,
+    trial: Trial,
+    *,
+    seed: int,
+    rounds: int,
+    until_s: float = 0.0,
+    with_spark: bool = False,
+) -> Found:
+    """Kills at least `rounds` times, and goes on until `until_s`; nobody misses an input."""
     chance = random.Random(seed)
-    with BrokerProcess(folder) as broker:
+    with TieredBroker(folder / "broker", bucket, settings=SETTINGS) as broker:
         with WireClient(broker.port) as client:
-            create_topic(client, SOURCE, PARTITIONS)
-            create_topic(client, TARGET, PARTITIONS)
+            create_topic(client, SOURCE, PARTITIONS, COLD)
+            create_topic(client, TARGET, PARTITIONS, COLD)
         workers = [
             Worker(command, folder / f"worker-{number}.log")
             for number, command in enumerate(trial.commands(broker))
@@ -149,9 +179,31 @@ def run(
         finally:
             for worker in workers:
                 worker.kill()
-        found = Counter(trial.inputs(seen(broker)))
-    assert set(found) == expected, sorted(expected - set(found))[:10]
+        read = everybody_reads(folder, broker, with_spark=with_spark)
+    found = {name: Counter(trial.inputs(values)) for name, values in read.items()}
+    for name, counted in found.items():
+        assert set(counted) == expected, (name, sorted(expected - set(counted))[:10])
     return found
+
+
+def everybody_reads(
+    folder: Path, broker: TieredBroker, *, with_spark: bool
+) -> dict[str, list[bytes]]:
+    """The values of the target, which is cold in the end; the broker is killed meanwhile."""
+    read = {"consumer": seen(broker)}
+    for partition in range(PARTITIONS):
+        with broker.client(TARGET, partition) as log:
+            broker.wait_until_all_cold(log)
+    read["cold consumer"] = seen(broker)
+    broker.kill()
+    read["restored"] = restored_values(folder / "restored", broker, TARGET, PARTITIONS)
+    read["scan"] = scan_values(broker.bucket, TARGET)
+    if with_spark:
+        session = make_session(folder / "warehouse")
+        for engine in ENGINES:
+            read[engine] = spark_values(session, broker.bucket, TARGET, engine)
+        session.stop()
+    return read
 
 
 def keep_running(workers: list[Worker]) -> None:
@@ -176,12 +228,7 @@ def kill_something(chance: random.Random, broker: BrokerProcess, workers: list[W
 
 
 def seen(broker: BrokerProcess) -> list[bytes]:
-    with WireClient(broker.port) as client:
-        return [
-            value
-            for partition in range(PARTITIONS)
-            for value in committed_values(client, TARGET, partition=partition)
-        ]
+    return consumer_values(broker, TARGET, PARTITIONS)
 
 
 def drained(
@@ -191,11 +238,29 @@ def drained(
     return expected <= set(trial.inputs(seen(broker)))
 
 
-def judged(found: Counter[bytes]) -> int:
-    """Prints how many inputs came more than once; the exit code."""
-    twice = [value for value, count in found.items() if count != 1]
-    print(f"{len(found)} inputs, {len(twice)} of them more than once", flush=True)
-    return 1 if twice else 0
+def judged(found: Found) -> int:
+    """Prints for each reader how many inputs came more than once; the exit code."""
+    code = 0
+    for name, counted in found.items():
+        twice = [value for value, count in counted.items() if count != 1]
+        print(f"{name}: {len(counted)} inputs, {len(twice)} of them more than once", flush=True)
+        code |= bool(twice)
+    return code
+
+
+def run_alone(trial: Trial, *, seed: int, minutes: float) -> int:
+    """A run with an S3 server of its own and with Spark; the exit code."""
+    os.environ.update(TEST_ENVIRONMENT)
+    until_s = time.monotonic() + minutes * 60
+    with (
+        tempfile.TemporaryDirectory(prefix="strandline-") as name,
+        ministack(Path(name) / "s3.log") as server,
+    ):
+        bucket = make_bucket(server.endpoint_url)
+        found = run(
+            Path(name), bucket, trial, seed=seed, rounds=1, until_s=until_s, with_spark=True
+        )
+        return judged(found)
 
 
 def main() -> int:
@@ -206,9 +271,7 @@ def main() -> int:
     options = parser.parse_args()
     trial = Trial() if options.java is None else JavaCopier(options.java)
     print(f"seed {options.seed}", flush=True)
-    until_s = time.monotonic() + options.minutes * 60
-    with tempfile.TemporaryDirectory() as folder:
-        return judged(run(Path(folder), trial, seed=options.seed, rounds=1, until_s=until_s))
+    return run_alone(trial, seed=options.seed, minutes=options.minutes)
 
 
 if __name__ == "__main__":

@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import S3Bucket
 from tests.system.transactions.exactly_once import Trial, run
 
-pytestmark = [pytest.mark.slow, pytest.mark.crash, pytest.mark.clients]
+pytestmark = [pytest.mark.slow, pytest.mark.s3, pytest.mark.crash, pytest.mark.clients]
 
 
-def test_each_input_counts_once_whatever_is_killed(tmp_path: Path) -> None:
-    found = run(tmp_path, Trial(), seed=11, rounds=5)
-    assert {value: count for value, count in found.items() if count != 1} == {}
+def test_each_input_counts_once_whatever_is_killed_for_every_reader(
+    tmp_path: Path, s3_bucket: S3Bucket
+) -> None:
+    for name, found in run(tmp_path, s3_bucket, Trial(), seed=11, rounds=5).items():
+        assert {value: count for value, count in found.items() if count != 1} == {}, name
