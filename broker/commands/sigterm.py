@@ -56,3 +56,26 @@ def ended_by_sigterm(say: Callable[[], None]) -> Iterator[None]:
         raise
     finally:
         signal.signal(signal.SIGTERM, earlier)
+
+
+@contextmanager
+def told_by_sigterm() -> Iterator[threading.Event]:
+    """Yields an event that the first SIGTERM sets; the second one ends as `ended_by_sigterm` says.
+
+    Outside of the main thread nothing sets it.
+    """
+    told = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield told
+        return
+    earlier = signal.getsignal(signal.SIGTERM)
+
+    def tell(_number: int, _frame: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, earlier)
+        told.set()
+
+    signal.signal(signal.SIGTERM, tell)
+    try:
+        yield told
+    finally:
+        signal.signal(signal.SIGTERM, earlier)

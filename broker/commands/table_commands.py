@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from typing import TYPE_CHECKING
 
+from strandline.broker.commands.sigterm import TERMINATED, told_by_sigterm
+from strandline.broker.tools.client.printing import human_bytes, say
+from strandline.broker.tools.client.timestamps import duration_ms
 from strandline.broker.tools.commands.options import (
     Commands,
     add_actions,
@@ -11,9 +16,12 @@ from strandline.broker.tools.commands.options import (
     add_command,
     add_repeated,
 )
-from strandline.storage.errors import InvalidConfig
+from strandline.storage.errors import InvalidConfig, StorageError
 from strandline.storage.extras import how_to_install
 from strandline.storage.plurals import counted
+
+if TYPE_CHECKING:
+    from strandline.spark_lake.table.sync import SyncReport
 
 _EXAMPLES = """
 Reads the archive, never a broker; no row twice, and none missing, also after a kill: run
@@ -25,6 +33,8 @@ examples:
   strandline table sync --remote file:///srv/archive --topic orders --table lake.orders
   strandline table sync --remote s3://my-bucket/my-cluster --topic orders --table lake.orders \\
       --catalog https://catalog.example.com --until 1706745600000
+  strandline table sync --remote s3://my-bucket/my-cluster --topic orders --table lake.orders \\
+      --interval 10s
 """
 
 
@@ -41,7 +51,7 @@ def add_table(commands: Commands) -> None:
         add_actions(table),
         "sync",
         "bring a table up to what the archive has",
-        "Brings a table up to what the archive has of a topic, and ends.",
+        "Brings a table up to what the archive has of a topic, and ends; or again and again.",
         _EXAMPLES,
         _sync,
     )
@@ -85,8 +95,14 @@ def add_table(commands: Commands) -> None:
     )
     add_repeated(sync, "--sort-by", "COLUMN", "order of rows in a file; 'COLUMN desc' reverses it")
     sync.add_argument("--codec", default="zstd", help="of Parquet, for a new table [zstd]")
-    sync.add_argument(
+    when = sync.add_mutually_exclusive_group()
+    when.add_argument(
         "--until", type=int, metavar="MS", help="only records before the first at this time"
+    )
+    when.add_argument(
+        "--interval",
+        metavar="DURATION",
+        help="go on, with a sync every 10s, 5m ...; SIGTERM ends it after the round that runs",
     )
     sync.add_argument(
         "--engine", choices=("local",), default="local", help="what reads and writes [local]"
@@ -101,14 +117,15 @@ def add_table(commands: Commands) -> None:
 
 def _sync(options: argparse.Namespace) -> int:
     try:
+        from strandline.spark_lake.table.continuous import sync_at_intervals
         from strandline.spark_lake.table.run import TableRequest, TableRun
     except ImportError as error:
         raise InvalidConfig(f"{error}; {how_to_install('table')}") from error
     from strandline.broker.commands.progress import BarProgress
-    from strandline.broker.tools.client.printing import human_bytes
     from strandline.storage.crash_points import check_environment
 
     check_environment()
+    interval_ms = None if options.interval is None else duration_ms(options.interval)
     run = TableRun(
         TableRequest(
             remote=options.remote,
@@ -125,13 +142,36 @@ def _sync(options: argparse.Namespace) -> int:
             new_incarnation=options.new_incarnation,
         )
     )
-    with BarProgress(with_rate=True) as progress:
-        report = run.sync(progress)
-    print(
+    with told_by_sigterm() as stop:
+
+        def sync_once() -> SyncReport:
+            with BarProgress(with_rate=True) as progress:
+                return run.sync(progress, should_stop=stop.is_set)
+
+        if interval_ms is None:
+            report = sync_once()
+            _print_report(report)
+            return 0 if report.is_complete else TERMINATED
+        sync_at_intervals(
+            sync_once,
+            interval_s=interval_ms / 1000,
+            stop=stop,
+            on_sync=lambda report: _print_report(report) if report.commits else None,
+            on_outage=_tell_outage,
+        )
+    return 0
+
+
+def _print_report(report: SyncReport) -> None:
+    say(
         f"{report.table}: {counted(report.rows, 'row')} in {counted(report.files, 'file')} of"
         f" {human_bytes(report.size_bytes)}, {counted(report.commits, 'commit')}"
+        + ("" if report.is_complete else "; stopped before the end, run it again")
     )
-    return 0
+
+
+def _tell_outage(error: StorageError) -> None:
+    print(f"strandline: {error}; tried again after the interval", file=sys.stderr, flush=True)
 
 
 def _lake_options(options: argparse.Namespace) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from strandline.spark_lake.query.arrow_scan import make_query, refuse_jvm
@@ -79,7 +79,9 @@ class TableRun:
             location_of(warehouse, identifier),
         )
 
-    def sync(self, progress: Progress) -> SyncReport:
+    def sync(
+        self, progress: Progress, *, should_stop: Callable[[], bool] = lambda: False
+    ) -> SyncReport:
         """Brings the table up to the archive. Raises what `Sync.run` raises."""
         settings = SyncSettings(
             names=self.names,
@@ -88,7 +90,13 @@ class TableRun:
             new_incarnation=self._request.new_incarnation,
         )
         return Sync(
-            self.query, self.store, LocalEngine(), settings, progress=progress, wait=time.sleep
+            self.query,
+            self.store,
+            LocalEngine(),
+            settings,
+            progress=progress,
+            wait=time.sleep,
+            should_stop=should_stop,
         ).run()
 
     def _layout(self) -> TableLayout:

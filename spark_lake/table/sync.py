@@ -106,6 +106,8 @@ class SyncReport:
     lost_rounds: int = 0
     # The next offset of each partition that the table has now.
     next_offsets: dict[int, Offset] = field(default_factory=dict)
+    # Whether the table has what the archive had when the sync began; not if it was stopped.
+    is_complete: bool = False
 
 
 class Sync:
@@ -120,14 +122,16 @@ class Sync:
         *,
         progress: Progress,
         wait: Callable[[float], None],
+        should_stop: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`query` selects the topic; its columns are replaced by what the table takes."""
+        """`query` selects the topic; `should_stop` is asked before each round."""
         self._query = query
         self._store = store
         self._engine = engine
         self._settings = settings
         self._progress = progress
         self._wait = wait
+        self._should_stop = should_stop
         self._report = SyncReport(table=store.name)
 
     def run(self) -> SyncReport:
@@ -152,7 +156,8 @@ class Sync:
             if not is_begun:
                 self._progress.begin("records", self._left(view, base, ends))
                 is_begun = True
-            if not made.ranges:
+            self._report.is_complete = not made.ranges
+            if not made.ranges or self._should_stop():
                 self._report.next_offsets = dict(base.of(view.topic_id))
                 return self._report
             self._run_round(made, view, layout, schema, base, reader)
@@ -177,7 +182,7 @@ class Sync:
             writer=self._store.writer(commit_id),
             file_bytes=self._settings.file_bytes,
         )
-        files = self._written(task, reader)
+        files = self._written(task, reader, made.offset_count)
         crash_point(TABLE_BEFORE_COMMIT)
         # 4
         claimed = base.advanced(
@@ -189,15 +194,26 @@ class Sync:
         crash_point(TABLE_AFTER_COMMIT)
         self._count(outcome, files)
 
-    def _written(self, task: RoundTask, reader: ObjectReader) -> list[WrittenFile]:
+    def _written(
+        self, task: RoundTask, reader: ObjectReader, offset_count: int
+    ) -> list[WrittenFile]:
         """The files of a round. What was written before an error is deleted."""
         files: list[WrittenFile] = []
+        left = offset_count
+
+        def advance(count: int) -> None:
+            nonlocal left
+            left -= count
+            self._progress.advance(count)
+
         try:
-            for file in self._engine.run(task, reader, self._progress.advance):
+            for file in self._engine.run(task, reader, advance):
                 files.append(file)  # noqa: PERF402 (an error must find those before it)
         except Exception:
             self._store.discard(files)
             raise
+        # Offsets of a compacted topic, or of a transaction's markers, have no record.
+        self._progress.advance(left)
         return files
 
     def _count(self, outcome: Outcome, files: Sequence[WrittenFile]) -> None:

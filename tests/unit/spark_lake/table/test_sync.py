@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -13,88 +10,24 @@ import pytest
 from pyiceberg.exceptions import CommitFailedException
 
 from strandline.spark_lake.table.errors import TableRefused
-from strandline.spark_lake.table.run import TableRequest, TableRun
-from strandline.spark_lake.table.sync import SyncReport
 from strandline.storage.crash_points import CRASH_POINTS, SimulatedCrash, simulated_crash
-from strandline.storage.records.batch.record import Header, Record
-from tests.unit.spark_lake.archive_builder import START_MS, ArchiveBuilder, make_batches
+from tests.unit.spark_lake.archive_builder import ArchiveBuilder
+from tests.unit.spark_lake.table.rig import (
+    NoProgress,
+    add_rows,
+    data_files,
+    every,
+    iceberg,
+    make_run,
+    named_files,
+    rows_of,
+    sync,
+    value_of,
+)
 
 pytestmark = pytest.mark.slow
 
-SCHEMA = "id BIGINT, city STRING, nested STRUCT<a: INT>, tags ARRAY<STRING>"
 TABLE_POINTS = [point for point in CRASH_POINTS if point.startswith("table.")]
-
-
-class NoProgress:
-    def begin(self, what: str, total: int) -> None: ...
-    def advance(self, count: int) -> None: ...
-
-
-def value_of(offset: int) -> bytes | None:
-    if offset % 7 == 3:
-        return None
-    tags = {"tags": ["t"] * (offset % 3)} if offset % 2 else {}
-    return json.dumps({"id": offset, "city": "x", "nested": {"a": offset}, **tags}).encode()
-
-
-def add_rows(archive: ArchiveBuilder, *, base: int, count: int = 40) -> None:
-    for partition in (0, 1):
-        records = [
-            Record(
-                offset=offset,
-                timestamp_ms=START_MS + offset * 3_600_000,
-                key=f"k{offset % 5}".encode(),
-                value=value_of(offset),
-                headers=(Header("h", b"1"),) if offset % 2 else (),
-            )
-            for offset in range(base, base + count)
-        ]
-        archive.add_segment("orders", make_batches(records), partition=partition)
-
-
-@pytest.fixture
-def orders(tmp_path: Path) -> ArchiveBuilder:
-    made = ArchiveBuilder(tmp_path / "archive")
-    made.add_topic("orders", partitions=2)
-    add_rows(made, base=0)
-    add_rows(made, base=40)
-    return made
-
-
-def make_run(archive: ArchiveBuilder, schema: str = SCHEMA, **more: Any) -> TableRun:
-    options = {"valueFormat": "json", "valueSchema": schema}
-    return TableRun(
-        TableRequest(
-            remote=archive.url,
-            topic="orders",
-            table="lake.orders",
-            options=options,
-            **{"round_bytes": 1, **more},
-        )
-    )
-
-
-def sync(archive: ArchiveBuilder, schema: str = SCHEMA, **more: Any) -> SyncReport:
-    return make_run(archive, schema, **more).sync(NoProgress())
-
-
-def rows_of(run: TableRun) -> list[tuple[int, int]]:
-    assert run.store.load() is not None
-    table = run.store._loaded.scan().to_arrow()
-    return sorted(
-        zip(
-            table.column("_partition").to_pylist(), table.column("_offset").to_pylist(), strict=True
-        )
-    )
-
-
-def every(offsets: Sequence[int] | range) -> list[tuple[int, int]]:
-    return sorted((partition, offset) for partition in (0, 1) for offset in offsets)
-
-
-def data_files(archive: ArchiveBuilder) -> list[str]:
-    folder = archive.path.with_name("archive-tables")
-    return [str(path) for path in folder.rglob("*.parquet")]
 
 
 def test_a_table_has_every_record_once_and_a_second_sync_adds_only_what_is_new(
@@ -152,8 +85,7 @@ def test_of_two_syncs_that_wrote_the_same_rows_one_drops_its_files(
     monkeypatch.setattr(first.store, "commit", second_is_first)
     assert first.sync(NoProgress()).lost_rounds == 1
     assert rows_of(first) == every(range(80))
-    named = {task.file.file_path for task in first.store._loaded.scan().plan_files()}
-    assert {path.removeprefix("file://") for path in named} == set(data_files(orders))
+    assert named_files(first) == sorted(data_files(orders))
 
 
 @pytest.mark.parametrize("lost", [TimeoutError("no answer"), CommitFailedException("again")])
@@ -181,8 +113,7 @@ def test_a_commit_whose_answer_is_lost_is_in_the_table_once(
 def test_what_the_table_has_outlives_the_expiry_of_its_snapshots(orders: ArchiveBuilder) -> None:
     sync(orders)
     run = make_run(orders)
-    run.store.load()
-    table = run.store._loaded
+    table = iceberg(run)
     head = table.current_snapshot()
     assert head is not None
     others = [one.snapshot_id for one in table.snapshots() if one != head]

@@ -1,0 +1,115 @@
+"""Syncs that go on, syncs that end at a time, and what their progress bar is told."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+
+import pytest
+
+from strandline.spark_lake.table.continuous import sync_at_intervals
+from strandline.spark_lake.table.errors import TableRefused, TableUnavailable
+from strandline.spark_lake.table.sync import SyncReport
+from strandline.storage.errors import StorageError
+from strandline.storage.records.batch.record import Record
+from tests.unit.spark_lake.archive_builder import START_MS, ArchiveBuilder, make_batches
+from tests.unit.spark_lake.table.rig import add_rows, every, make_run, rows_of, sync
+
+HOUR_MS = 3_600_000
+
+pytestmark = pytest.mark.slow
+
+
+@dataclass
+class Counted:
+    """A progress bar that remembers."""
+
+    total: int = 0
+    done: int = 0
+    steps: list[int] = field(default_factory=list)
+
+    def begin(self, what: str, total: int) -> None:
+        self.total = total
+
+    def advance(self, count: int) -> None:
+        self.done += count
+        self.steps.append(count)
+
+
+def test_a_continuous_sync_follows_the_archive_and_survives_an_outage(
+    orders: ArchiveBuilder,
+) -> None:
+    stop = threading.Event()
+    outages: list[StorageError] = []
+    reports: list[SyncReport] = []
+    count = 0
+
+    def sync_once() -> SyncReport:
+        nonlocal count
+        count += 1
+        if count == 2:
+            raise TableUnavailable("the catalog is away")
+        if count == 3:
+            add_rows(orders, base=80)
+        return sync(orders)
+
+    def on_sync(report: SyncReport) -> None:
+        reports.append(report)
+        if len(reports) == 3:
+            stop.set()
+
+    sync_at_intervals(
+        sync_once, interval_s=0.001, stop=stop, on_sync=on_sync, on_outage=outages.append
+    )
+    assert [one.rows for one in reports] == [160, 80, 0]
+    assert [str(one) for one in outages] == ["the catalog is away"]
+    assert rows_of(make_run(orders)) == every(range(120))
+
+
+def test_what_an_interval_cannot_mend_ends_a_continuous_sync(orders: ArchiveBuilder) -> None:
+    def sync_once() -> SyncReport:
+        raise TableRefused("another topic")
+
+    with pytest.raises(TableRefused):
+        sync_at_intervals(
+            sync_once,
+            interval_s=0.001,
+            stop=threading.Event(),
+            on_sync=lambda _: None,
+            on_outage=lambda _: None,
+        )
+
+
+def test_a_sync_that_is_told_to_stop_ends_after_the_round_that_runs(orders: ArchiveBuilder) -> None:
+    asked = iter((False, False, True))
+    run = make_run(orders)
+    report = run.sync(Counted(), should_stop=lambda: next(asked))
+    assert (report.commits, report.is_complete) == (2, False)
+    assert len(rows_of(run)) == report.rows == 80
+    assert sync(orders).is_complete
+    assert rows_of(run) == every(range(80))
+
+
+def test_a_bounded_sync_ends_before_its_time_and_a_later_one_goes_on(
+    orders: ArchiveBuilder,
+) -> None:
+    until = {"endingTimestamp": str(START_MS + 25 * HOUR_MS)}
+    sync(orders, options=until)
+    assert rows_of(make_run(orders)) == every(range(25))
+    assert sync(orders, options=until).commits == 0
+    sync(orders)
+    assert rows_of(make_run(orders)) == every(range(80))
+
+
+def test_the_progress_bar_is_full_also_where_offsets_have_no_record(
+    orders: ArchiveBuilder,
+) -> None:
+    compacted = [
+        Record(offset=offset, timestamp_ms=START_MS, key=b"k", value=b"{}", headers=())
+        for offset in range(80, 200, 7)
+    ]
+    orders.add_segment("orders", make_batches(compacted))
+    shown = Counted()
+    make_run(orders).sync(shown)
+    assert shown.done == shown.total == 80 + orders.manifest("orders").end_offset
+    assert len(shown.steps) > 2
