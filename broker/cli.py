@@ -45,6 +45,7 @@ first steps:
   strandline consume orders --from start --until-end
 
 Each command says with --help what it takes, with examples. Defaults stand in [brackets].
+`strandline docs` prints the documentation; messages name its pages as docs/...
 """
 
 _SERVE_EXAMPLES = """
@@ -228,6 +229,12 @@ def _add_offline(name: str, commands: Commands) -> None:
     OFFLINE[name](commands)
 
 
+def _add_docs(commands: Commands) -> None:
+    from strandline.broker.commands.docs_command import add_docs
+
+    add_docs(commands)
+
+
 # In the order of the help text; those of `broker/tools` follow.
 COMMANDS: Mapping[str, Callable[[Commands], None]] = {
     "serve": _add_serve,
@@ -236,6 +243,7 @@ COMMANDS: Mapping[str, Callable[[Commands], None]] = {
         name: partial(_add_offline, name)
         for name in ("archive", "lake", "table", "dump-log", "verify")
     },
+    "docs": _add_docs,
 }
 
 

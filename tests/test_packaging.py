@@ -8,6 +8,7 @@ of the folder it names, so the editable install that lies there stays invisible.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
+from tests.support.broker import BrokerProcess, eventually
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("broker", "storage", "retention", "spark_lake")
@@ -113,7 +116,8 @@ def test_wheel_holds_every_module_and_nothing_else(wheel: Path) -> None:
     others = {entry for entry in names if not entry.endswith(".py") and ".dist-info/" not in entry}
     # The reader inside Spark's JVM, once `make` built it; not what it is built of.
     built = {f"strandline/{path.relative_to(ROOT)}" for path in (ROOT / JVM).glob("*.jar")}
-    assert others == {"strandline/py.typed"} | built
+    pages = {f"strandline/{path.relative_to(ROOT)}" for path in (ROOT / "docs").rglob("*.md")}
+    assert others == {"strandline/py.typed"} | built | pages
     assert any(entry.endswith(".dist-info/licenses/LICENSE") for entry in names)
 
 
@@ -122,6 +126,79 @@ def test_the_installed_command_runs(fresh_environment: Path) -> None:
     help_text = run(command, "--help", cwd=fresh_environment)
     assert "serve" in help_text
     assert "archive" in help_text
+
+
+def test_the_installed_command_has_every_page_that_messages_name(fresh_environment: Path) -> None:
+    command = fresh_environment / "bin" / "strandline"
+    files = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+    named = {
+        page for path in files for page in re.findall(r"\bdocs/([\w/-]+)\.md", path.read_text())
+    }
+    listed = run(command, "docs", cwd=fresh_environment)
+    assert {page for page in named if f"{page}.md " not in listed} == set()
+    assert named
+    for page in ("docs/explanation/architecture.md", "architecture"):
+        shown = run(command, "docs", page, cwd=fresh_environment)
+        assert shown == (ROOT / "docs" / "explanation" / "architecture.md").read_text()
+
+
+FIRST_TOPIC = ("orders", "--config", "remote.storage.enable=true", "--config", "segment.ms=1000")
+
+
+def test_the_first_ten_minutes_work_from_the_wheel_alone(
+    fresh_environment: Path, tmp_path: Path
+) -> None:
+    """The README's: produce, consume, see the archive, lose the disk, restore it."""
+    strandline = fresh_environment / "bin" / "strandline"
+    archive = f"file://{tmp_path}/archive"
+    broker = InstalledBroker(strandline, tmp_path, archive)
+
+    def ask(*words: str) -> str:
+        return run(strandline, *words, cwd=tmp_path, STRANDLINE_BOOTSTRAP=broker.bootstrap)
+
+    broker.start()
+    try:
+        ask("topic", "create", *FIRST_TOPIC)
+        (tmp_path / "lines").write_text("ann:2 apples\n")
+        ask("produce", "orders", "--key-separator", ":", "--file", str(tmp_path / "lines"))
+        assert "ann → 2 apples" in ask("consume", "orders", "--from", "start", "--until-end")
+        eventually(lambda: "1 " in ask("archive", "ls", "--remote", archive))
+        eventually(lambda: archived_records(fresh_environment, archive) == 1)
+    finally:
+        assert broker.stop() == 0
+    shutil.rmtree(broker.data)
+    ask("restore", "--remote", archive, "--set", f"log.dirs={broker.data}")
+    broker.start()
+    try:
+        assert "ann → 2 apples" in ask("consume", "orders", "--from", "start", "--until-end")
+    finally:
+        assert broker.stop() == 0
+
+
+class InstalledBroker(BrokerProcess):
+    """The wheel's command, with nothing of this repository on its path."""
+
+    def __init__(self, command: Path, folder: Path, archive: str) -> None:
+        tiers = {
+            "remote.log.storage.system.enable": "true",
+            "strandline.remote.url": archive,
+            "log.retention.check.interval.ms": "500",
+            "log.initial.task.delay.ms": "500",
+        }
+        super().__init__(folder, settings=tiers, environment={"PYTHONPATH": ""})
+        self.program = (str(command),)
+
+
+SCAN = """
+import sys
+from strandline.spark_lake import scan
+print(scan(sys.argv[1], "orders").read_all().num_rows)
+"""
+
+
+def archived_records(environment: Path, archive: str) -> int:
+    python = environment / "bin" / "python"
+    return int(run(python, "-c", SCAN, archive, cwd=environment))
 
 
 def test_the_installed_package_runs_as_a_module(fresh_environment: Path) -> None:

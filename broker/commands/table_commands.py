@@ -75,7 +75,8 @@ def add_table(commands: Commands) -> None:
         sync,
         "--option",
         "NAME=VALUE",
-        "an option of the Spark source, such as valueFormat, see docs/lake.md; may be repeated",
+        "an option of the Spark source, such as valueFormat, see docs/reference/lake-options.md;"
+        " may be repeated",
         "query_options",
     )
     add_repeated(

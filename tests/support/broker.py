@@ -25,7 +25,7 @@ END_TIMEOUT_S = 120.0
 class BrokerProcess:
     """`strandline serve` as a child process on a port of its own."""
 
-    entry = ("-m", "strandline")
+    program: tuple[str, ...] = (sys.executable, "-m", "strandline")
     command: tuple[str, ...] = ("serve",)
 
     def __init__(
@@ -72,7 +72,7 @@ class BrokerProcess:
             "listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
             **self.settings,
         }
-        command = [sys.executable, *self.entry, *self.command]
+        command = [*self.program, *self.command]
         for name, value in settings.items():
             command += ["--set", f"{name}={value}"]
         with open(self.log_path, "ab") as log_file:
