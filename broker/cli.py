@@ -251,13 +251,16 @@ def _serve(options: argparse.Namespace) -> int:
     # A start makes many objects and hardly any garbage. The broker enables the collector again.
     gc.disable()
 
+    from strandline.broker.server.process import occupy_closed, run
+
+    # Before the other imports: libffi keeps its file open, and would take a closed stream's number.
+    occupy_closed()
+
     from strandline.broker.config.loading import load_config
     from strandline.broker.server.app import Broker
     from strandline.broker.server.folder_marks import check_no_replica
     from strandline.broker.server.logs import set_up_logging
-    from strandline.broker.server.process import occupy_closed, run
 
-    occupy_closed()
     set_up_logging(options.log_level)
     config = load_config(options.config, options.overrides)
     clock = SystemClock()
