@@ -271,6 +271,7 @@ class Broker:
             workers=self._workers,
             clock=clock,
             believed_ms=guard.now_ms,
+            on_revived=self._transactions.reload,
         )
         delay_ms = config.logs.first_delay_ms
         self._loops = {

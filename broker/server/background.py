@@ -101,8 +101,12 @@ class LogUpkeep:
         workers: Workers,
         clock: Clock,
         believed_ms: Callable[[], TimestampMs],
+        on_revived: Callable[[], None] = lambda: None,
     ) -> None:
-        """`believed_ms` is the time by which producers expire: no jump is believed at once."""
+        """`believed_ms` is the time by which producers expire: no jump is believed at once.
+
+        `on_revived` is called when logs of an offline folder are served again.
+        """
         self._replicas = replicas
         self._log_dirs = log_dirs
         self._metadata = metadata
@@ -112,6 +116,7 @@ class LogUpkeep:
         # Reopened logs that are not served yet: the metadata log has to record them first.
         self._revived: list[RevivedLog] = []
         self._believed_ms = believed_ms
+        self._on_revived = on_revived
 
     async def flush_forever(self) -> None:
         """Syncs closed segments, and open ones whose flush.ms or flush.messages is due; writes new
@@ -169,6 +174,8 @@ class LogUpkeep:
             if is_to_create or any(pair.lost_records for pair in revived):
                 await self._metadata.bump_leader_epochs(self._running.static.node_id)
             self._replicas.replace_logs(revived)
+            if revived:
+                self._on_revived()
             revived.clear()
 
     async def expire_producers_forever(self) -> None:

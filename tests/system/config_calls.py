@@ -1,4 +1,4 @@
-"""Altering a broker's configuration over the wire."""
+"""Altering the configuration of a broker, or of a topic, over the wire."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ def alter(
     name: str,
     *operations: tuple[str, int, str | None],
     validate_only: bool = False,
+    resource_type: ConfigResourceType = ConfigResourceType.BROKER,
 ) -> IncrementalAlterConfigsResult:
     resource = IncrementalAlterConfigsResource(
-        resource_type=ConfigResourceType.BROKER,
+        resource_type=resource_type,
         resource_name=name,
         configs=[
             IncrementalConfig(name=key, config_operation=operation, value=value)

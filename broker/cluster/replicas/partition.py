@@ -23,7 +23,7 @@ from strandline.storage.errors import (
     UnknownLeaderEpoch,
 )
 from strandline.storage.local.log.log import AppendInfo, AppendOrigin
-from strandline.storage.model import NO_EPOCH, EpochStart, TopicId, TopicPartition
+from strandline.storage.model import NO_EPOCH, EpochStart, Offset, TopicId, TopicPartition
 from strandline.storage.tiering.log.unified_log import UnifiedLog
 
 
@@ -207,6 +207,14 @@ class Partition:
         """Whether `flush.messages` demands an fsync before the last append is answered."""
         local = self.log.local
         return local.unflushed_record_count >= local.config.flush_messages
+
+    def may_rely_on(self, end_offset: Offset) -> bool:
+        """Whether others may be written that depend on the records before `end_offset`.
+
+        With flush.messages=1 these must be on the device; otherwise nobody waits for one.
+        """
+        local = self.log.local
+        return local.config.flush_messages > 1 or local.recovery_point >= end_offset
 
     async def flush(self) -> None:
         """Returns when everything appended before the call is on the device.

@@ -8,12 +8,14 @@ sends WriteTxnMarkers to the leader, whose handler calls `LocalMarkers.write` as
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from strandline.broker.cluster.replicas.partition import Partition
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.coordination.records.offset_records import LoadedMarker, TransactionEnd
 from strandline.broker.coordination.runtime.group_coordinator import GroupCoordinator
+from strandline.broker.coordination.transactions.lost_ends import MarkerPlace, OpenTransaction
 from strandline.broker.coordination.transactions.transaction import (
     ProducerIdentity,
     TransactionVersion,
@@ -46,6 +48,17 @@ class EndMarker:
     version: TransactionVersion
 
 
+@dataclass(frozen=True, slots=True)
+class MarkerAnswer:
+    """The answer of a partition; see WriteTxnMarkers for the codes. `place` is there without one.
+
+    A broker that is asked by WriteTxnMarkers tells no place.
+    """
+
+    code: ErrorCode
+    place: MarkerPlace | None = None
+
+
 class LocalMarkers:
     """Appends markers to the partitions of this broker. Used on the event loop only."""
 
@@ -54,30 +67,49 @@ class LocalMarkers:
         self._groups = groups
         self._clock = clock
 
-    def write(self, marker: EndMarker, where: TopicPartition) -> ErrorCode:
-        """Writes the marker to one partition; see WriteTxnMarkers for the codes."""
+    def write(self, marker: EndMarker, where: TopicPartition) -> MarkerAnswer:
+        """Writes the marker to one partition."""
         partition = self._replicas.partition(where.topic, where.partition)
         if partition is None:
-            return ErrorCode(self._replicas.code_of_missing(where.topic, where.partition))
+            missing = self._replicas.code_of_missing(where.topic, where.partition)
+            return MarkerAnswer(ErrorCode(missing))
         has_offsets = where.topic == OFFSETS_TOPIC
         if has_offsets and not self._groups.may_end_transaction(where):
-            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+            return MarkerAnswer(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         try:
-            self._append(marker, partition)
+            place = self._append(marker, partition)
         except (RecordsRejected, StorageError) as error:
-            return ErrorCode(error.kafka_code)
+            return MarkerAnswer(ErrorCode(error.kafka_code))
         if has_offsets:
             ended = LoadedMarker(marker.producer.producer_id, marker.end)
             self._groups.ended_transaction(where, ended)
-        return ErrorCode.NONE
+        return MarkerAnswer(ErrorCode.NONE, place)
 
-    def _append(self, marker: EndMarker, partition: Partition) -> None:
+    def open_after_crash(self) -> Iterator[OpenTransaction]:
+        """Iterates over the transactions that an unclean stop left open in partitions."""
+        for partition in self._replicas.partitions():
+            local = partition.log.local
+            if local.recovery_report.clean_shutdown:
+                continue
+            for entry in local.producers.open_entries():
+                first_offset = entry.transaction_first_offset
+                if first_offset < local.opened_end_offset:
+                    yield OpenTransaction(
+                        partition=partition.topic_partition,
+                        producer=ProducerIdentity(entry.producer_id, entry.epoch),
+                        first_offset=first_offset,
+                        leader_epoch=local.leader_epochs.epoch_for(first_offset),
+                        coordinator_epoch=max(entry.coordinator_epoch, 0),
+                    )
+
+    def _append(self, marker: EndMarker, partition: Partition) -> MarkerPlace:
         producer = marker.producer
         if marker.version.bumps_epoch:
             producers = partition.log.local.producers
             producers.check_marker_of_new_epoch(producer.producer_id, producer.epoch)
         batch = encode_end_marker(marker, self._clock.now_ms())
-        partition.append(memoryview(batch), origin=AppendOrigin.COORDINATOR)
+        info = partition.append(memoryview(batch), origin=AppendOrigin.COORDINATOR)
+        return MarkerPlace(partition.topic_partition, partition.leader_epoch, info.base_offset)
 
 
 def encode_end_marker(marker: EndMarker, now_ms: int) -> bytearray:

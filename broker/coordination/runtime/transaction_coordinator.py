@@ -6,15 +6,25 @@ Each partition of `__transaction_state` is a *slot* (`slots.py`). An append is s
 other request sees a transaction between a decision and its record, and a failed append changes
 nothing. The end of a transaction has numbered steps, each of which survives a crash:
 
-    1 append PREPARE_COMMIT or PREPARE_ABORT: from here on the outcome is certain
+    1 append PREPARE_COMMIT or PREPARE_ABORT: from here on the outcome is certain. With
+      flush.messages=1 of __transaction_state, flush it
                                                         crash point transaction.after-prepare
     2 append a marker to each partition                 crash point transaction.after-marker
-    3 append COMPLETE_COMMIT or COMPLETE_ABORT          crash point transaction.after-complete
+    3 append COMPLETE_COMMIT or COMPLETE_ABORT, with the places of the markers
+                                                        crash point transaction.after-complete
 
 EndTxn is answered after step 1. Usually all three are one turn of the event loop. A marker that
 cannot be written (a full disk, an offline folder) is retried by `run` until it can, as is step 3;
 meanwhile the producer gets CONCURRENT_TRANSACTIONS. A start takes up each transaction that it loads
 after step 1 at step 2: a partition may get its marker a second time, which changes nothing there.
+
+No other step waits for the device, so a loss of power may take the marker of step 2 and leave the
+record of step 3, or take the record that began a transaction and leave its batches. So a start
+after an unclean stop, and a folder that comes back, end what is open in a partition and not in the
+coordinator (`lost_ends.py`):
+
+    4 load all transactional ids, with the places of markers that may be lost
+    5 append the lost end to each such partition; what nobody knows aborts
 
 `run` also aborts transactions that time out, and forgets transactional ids that expire.
 """
@@ -23,8 +33,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from enum import Enum, StrEnum, auto
@@ -42,6 +52,14 @@ from strandline.broker.coordination.runtime.producer_ids import ProducerIds
 from strandline.broker.coordination.runtime.slots import Slot, Slots, kafka_partition
 from strandline.broker.coordination.transactions import transaction as rules
 from strandline.broker.coordination.transactions.config import TransactionConfig
+from strandline.broker.coordination.transactions.lost_ends import (
+    MarkerPlace,
+    OpenTransaction,
+    WrittenEnd,
+    abort_unknown,
+    end_again,
+    is_coordinated,
+)
 from strandline.broker.coordination.transactions.records import (
     TransactionRecord,
     encode_record,
@@ -66,7 +84,7 @@ from strandline.storage.crash_points import (
 )
 from strandline.storage.errors import RecordsRejected, StorageError
 from strandline.storage.local.log.log import AppendOrigin
-from strandline.storage.model import TimestampMs, TopicId, TopicPartition
+from strandline.storage.model import Offset, TimestampMs, TopicId, TopicPartition
 from strandline.storage.quiet_log import QuietLog
 
 log = logging.getLogger(__name__)
@@ -114,6 +132,20 @@ class TransactionStatistics:
     refused_partitions_total: int
 
 
+class _EndingTransaction:
+    """A transaction after step 1: the partitions that lack a marker, and where the others are.
+
+    `prepared_end` is the end of the coordinator's log with step 1 in it.
+    """
+
+    __slots__ = ("lacking", "places", "prepared_end")
+
+    def __init__(self, transaction: Transaction, prepared_end: Offset) -> None:
+        self.prepared_end = prepared_end
+        self.lacking = set(transaction.partitions)
+        self.places: list[MarkerPlace] = []
+
+
 class TransactionCoordinator:
     """The transaction coordinator of this broker. Used on the event loop only."""
 
@@ -151,7 +183,7 @@ class TransactionCoordinator:
                     "segment.bytes": str(config.segment_bytes),
                 },
             ),
-            TransactionShard,
+            lambda: TransactionShard(lambda place: place.partition in self._left_open),
             read_chunk,
             metadata,
             replicas,
@@ -165,8 +197,9 @@ class TransactionCoordinator:
         )
         # The id of the topic that the slots belong to.
         self._topic_id: TopicId | None = None
-        # Transactions after step 1, with the partitions that still lack a marker.
-        self._ending: dict[str, set[TopicPartition]] = {}
+        self._ending: dict[str, _EndingTransaction] = {}
+        # What an unclean stop left open in partitions, until step 5 is done with it.
+        self._left_open = self._find_left_open()
         self._ended_total = Counter(dict.fromkeys(Outcome, 0))
         self._refused_partitions_total = 0
         now_ms = self._monotonic_ms()
@@ -188,7 +221,7 @@ class TransactionCoordinator:
         ids: Counter[TransactionState] = Counter()
         for slot in self._slots.present():
             ids.update(slot.shard.states)
-        lacking = [len(partitions) for partitions in self._ending.values()]
+        lacking = [len(ending.lacking) for ending in self._ending.values()]
         return TransactionStatistics(
             ids_by_state=ids,
             oldest_open_ms=min((one.started_ms for one in self._open()), default=None),
@@ -276,6 +309,8 @@ class TransactionCoordinator:
         confirmation: Confirmation,
     ) -> ErrorCode:
         """Returns whether a batch of the producer's transaction may be written to a partition."""
+        if self.is_settling(partition):
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         if confirmation is Confirmation.ADD:
             code = self.add_partitions(
                 transactional_id, producer, {partition}, TransactionVersion.V2
@@ -354,6 +389,7 @@ class TransactionCoordinator:
             # Also of a refusal: it may have aborted the transaction of another producer.
             if decision.written is not None:
                 await settle(slot)
+                self._finish_named(decision.written.transactional_id)
 
     def _carry_out(
         self, slot: _Slot, decision: Transition, outcome: Outcome = Outcome.ABORTED
@@ -368,18 +404,20 @@ class TransactionCoordinator:
                 is_commit = decision.written.state is TransactionState.PREPARE_COMMIT
                 self._ended_total[Outcome.COMMITTED if is_commit else outcome] += 1
                 crash_point(TRANSACTION_AFTER_PREPARE)  # 1
-                self._take_up(decision.written)
+                self._take_up(slot, decision.written)
                 self._finish(slot, decision.written)
         if decision.error_code is not ErrorCode.NONE:
             raise CoordinatorFault(decision.error_code)
 
-    def _write(self, slot: _Slot, transaction: Transaction) -> None:
-        self._append(slot, TransactionRecord(transaction.transactional_id, transaction))
+    def _write(
+        self, slot: _Slot, transaction: Transaction, places: Iterable[MarkerPlace] = ()
+    ) -> None:
+        record = TransactionRecord(transaction.transactional_id, transaction, tuple(places))
+        self._append(slot, record)
 
     def _append(self, slot: _Slot, record: TransactionRecord) -> None:
         """Appends and applies a record. Raises CoordinatorFault; then nothing has changed."""
-        now = Instant(self._clock.now_ms(), self._monotonic_ms())
-        batch = encode_record(record, self.version, now.wall_ms)
+        batch = encode_record(record, self.version, self._clock.now_ms())
         try:
             slot.partition.append(memoryview(batch), origin=AppendOrigin.COORDINATOR)
         except RecordsRejected as error:
@@ -388,7 +426,7 @@ class TransactionCoordinator:
         except StorageError as error:
             self._log_failed_write(slot, error)
             raise CoordinatorFault(ErrorCode.NOT_COORDINATOR) from error
-        slot.shard.take(record, now)
+        slot.shard.keep(record)
 
     def _log_failed_write(self, slot: _Slot, error: Exception) -> None:
         where = slot.partition.topic_partition
@@ -411,12 +449,16 @@ class TransactionCoordinator:
 
     # --- ending ------------------------------------------------------------------------------
 
-    def _take_up(self, transaction: Transaction) -> None:
-        self._ending[transaction.transactional_id] = set(transaction.partitions)
+    def _take_up(self, slot: _Slot, transaction: Transaction) -> None:
+        prepared_end = slot.partition.high_watermark
+        self._ending[transaction.transactional_id] = _EndingTransaction(transaction, prepared_end)
 
     def _finish(self, slot: _Slot, transaction: Transaction) -> None:
         """Takes steps 2 and 3 as far as possible; `run` takes the rest."""
-        lacking = self._ending[transaction.transactional_id]
+        ending = self._ending[transaction.transactional_id]
+        if not slot.partition.may_rely_on(ending.prepared_end):
+            return
+        lacking = ending.lacking
         marker = EndMarker(
             producer=transaction.identity,
             end=(
@@ -428,63 +470,149 @@ class TransactionCoordinator:
             version=transaction.client_version,
         )
         for partition in tuple(islice(lacking, MARKERS_PER_TURN_MAX)):
-            if self._mark(transaction, marker, partition):
+            answer = self._markers.write(marker, partition)
+            if self._is_done(transaction, partition, answer.code):
+                if answer.place is not None:
+                    ending.places.append(answer.place)
                 lacking.discard(partition)
                 crash_point(TRANSACTION_AFTER_MARKER)  # 2
         if lacking:
             return
         try:
-            self._write(slot, rules.complete(transaction, now_ms=self._clock.now_ms()))
+            completed = rules.complete(transaction, now_ms=self._clock.now_ms())
+            self._write(slot, completed, ending.places)
         except CoordinatorFault:
             return
         del self._ending[transaction.transactional_id]
         crash_point(TRANSACTION_AFTER_COMPLETE)  # 3
 
-    def _mark(self, transaction: Transaction, marker: EndMarker, partition: TopicPartition) -> bool:
-        """Writes one marker; returns whether the partition needs no further attempt."""
-        code = self._markers.write(marker, partition)
+    def _is_done(
+        self, transaction: Transaction, partition: TopicPartition, code: ErrorCode
+    ) -> bool:
+        """Whether a partition that answers so to a marker needs no further attempt."""
         if code is ErrorCode.NONE:
             return True
         is_gone = self._metadata.image.partition(partition) is None
         if is_gone and code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             # The topic was deleted, and the records of the transaction with it.
             return True
-        self._quiet_log.say(
-            logging.WARNING,
-            "transaction marker not written",
-            partition,
-            {
-                "transactional_id": transaction.transactional_id,
-                "partition": str(partition),
-                "error": code.name,
-            },
-        )
+        self._log_missing_marker(transaction.transactional_id, partition, code)
         # A newer producer or coordinator has ended this transaction in the partition already.
         return code in (
             ErrorCode.INVALID_PRODUCER_EPOCH,
             ErrorCode.TRANSACTION_COORDINATOR_FENCED,
         )
 
-    def _finish_all(self) -> None:
-        for transactional_id, lacking in tuple(self._ending.items()):
+    def _log_missing_marker(self, whose: str, partition: TopicPartition, code: ErrorCode) -> None:
+        fields = {"transactional_id": whose, "partition": str(partition), "error": code.name}
+        self._quiet_log.say(logging.WARNING, "transaction marker not written", partition, fields)
+
+    async def _finish_all(self) -> None:
+        for slot in self._slots.present():
             try:
-                slot = self._slots.of(transactional_id)
+                await settle(slot)
             except CoordinatorFault:
+                # Its folder is offline; what is ending there waits.
                 continue
-            current = None if slot is None else slot.shard.get(transactional_id)
-            if slot is None or current is None or not current.state.is_ending:
-                del self._ending[transactional_id]
-                continue
-            lacking_before = len(lacking)
-            self._finish(slot, current)
-            if lacking and len(lacking) < lacking_before:
-                # It has more partitions than one turn takes.
-                self._wake.set()
+        for transactional_id in tuple(self._ending):
+            self._finish_named(transactional_id)
+
+    def _finish_named(self, transactional_id: str) -> None:
+        ending = self._ending.get(transactional_id)
+        if ending is None:
+            return
+        try:
+            slot = self._slots.of(transactional_id)
+        except CoordinatorFault:
+            return
+        current = None if slot is None else slot.shard.get(transactional_id)
+        if slot is None or current is None or not current.state.is_ending:
+            del self._ending[transactional_id]
+            return
+        lacking_before = len(ending.lacking)
+        self._finish(slot, current)
+        if ending.lacking and len(ending.lacking) < lacking_before:
+            # It has more partitions than one turn takes.
+            self._wake.set()
 
     def _loaded(self, slot: _Slot) -> None:
         for transaction in slot.shard:
             if transaction.state.is_ending:
-                self._take_up(transaction)
+                self._take_up(slot, transaction)
+
+    # --- after an unclean stop -----------------------------------------------------------------
+
+    def reload(self) -> None:
+        """Loads everything anew: logs were opened again, and may have lost their ends."""
+        self._slots.drop()
+        self._ending.clear()
+        self._left_open = self._find_left_open()
+        self._wake.set()
+
+    def is_settling(self, partition: TopicPartition) -> bool:
+        """Whether an open transaction of this partition may still get its lost end."""
+        return partition in self._left_open
+
+    def _find_left_open(self) -> dict[TopicPartition, list[OpenTransaction]]:
+        found: defaultdict[TopicPartition, list[OpenTransaction]] = defaultdict(list)
+        for opened in self._markers.open_after_crash():
+            found[opened.partition].append(opened)
+        return dict(found)
+
+    def _end_left_open(self) -> None:
+        """Step 5, once all is loaded; what a partition cannot take now is tried again."""
+        topic, slots = self._slots.topic(), self._slots.all()
+        if topic is None:
+            # No transaction was coordinated here: the records are from elsewhere.
+            self._left_open.clear()
+        if not self._left_open or topic is None:
+            return
+        if len(slots) < topic.partition_count or not all(slot.is_loaded for slot in slots):
+            return
+        shards = [slot.shard for slot in slots]
+        ids = {one.producer_id: one for shard in shards for one in shard if not one.state.is_idle}
+        written = [end for shard in shards for end in shard.written_ends]
+        for partition, left in tuple(self._left_open.items()):
+            left[:] = [one for one in left if not self._is_settled(one, ids, written)]
+            if not left:
+                del self._left_open[partition]
+        if not self._left_open:
+            for shard in shards:
+                shard.written_ends.clear()
+
+    def _is_settled(
+        self,
+        opened: OpenTransaction,
+        ids: Mapping[int, Transaction],
+        written: Iterable[WrittenEnd],
+    ) -> bool:
+        """Ends one transaction unless the coordinator does so; returns whether that is done."""
+        ending = end_again(opened, written)
+        if ending is None:
+            transaction = ids.get(opened.producer.producer_id)
+            if transaction is not None and is_coordinated(opened, transaction):
+                return True
+            ending = abort_unknown(opened)
+        marker = EndMarker(
+            producer=ending.producer,
+            end=ending.end,
+            coordinator_epoch=opened.coordinator_epoch,
+            version=TransactionVersion.V0,
+        )
+        code = self._markers.write(marker, opened.partition).code
+        if code is not ErrorCode.NONE:
+            self._log_missing_marker(
+                f"producer {opened.producer.producer_id}", opened.partition, code
+            )
+            return self._metadata.image.partition(opened.partition) is None
+        fields = {
+            "partition": str(opened.partition),
+            "producer_id": opened.producer.producer_id,
+            "start_offset": opened.first_offset,
+            "end": ending.end.name,
+        }
+        log.info("transaction that had lost its end is ended", extra={"fields": fields})
+        return True
 
     # --- time --------------------------------------------------------------------------------
 
@@ -497,7 +625,8 @@ class TransactionCoordinator:
                 await self._slots.load(slot, self._now, self._loaded)
                 continue
             self._wake.clear()
-            self._finish_all()
+            self._end_left_open()
+            await self._finish_all()
             await self._follow_time()
             try:
                 async with asyncio.timeout(POLL_S):

@@ -6,16 +6,19 @@ worker thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from strandline.broker.coordination.transactions.lost_ends import MarkerPlace
 from strandline.broker.coordination.transactions.transaction import (
     Transaction,
     TransactionState,
     TransactionVersion,
 )
 from strandline.broker.protocol.formats.transaction_log import (
+    LoggedMarker,
+    LoggedMarkers,
     LoggedPartitions,
     TransactionLogValue,
     decode_key,
@@ -36,10 +39,15 @@ CHUNK_BYTES = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class TransactionRecord:
-    """The state of a transactional id; None: the id is forgotten."""
+    """The state of a transactional id; None: the id is forgotten.
+
+    The record of a completed transaction says where its markers are: a marker that is lost with
+    the power is missed by this (`lost_ends.py`). The format of level 0 has no place for it.
+    """
 
     transactional_id: str
     transaction: Transaction | None
+    markers: tuple[MarkerPlace, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +61,11 @@ class TransactionChunk:
 def encode_record(record: TransactionRecord, version: TransactionVersion, now_ms: int) -> bytearray:
     """Encodes one batch, ready to be appended."""
     transaction = record.transaction
-    value = None if transaction is None else encode_transaction(transaction, version)
+    value = (
+        None
+        if transaction is None
+        else encode_transaction(transaction, version, markers=record.markers)
+    )
     key = encode_key(record.transactional_id)
     return bytearray(encode_batch([Record(offset=0, timestamp_ms=now_ms, key=key, value=value)]))
 
@@ -82,15 +94,19 @@ def _decode(buffer: Buffer, offset: Offset) -> Iterator[TransactionRecord]:
         for record in iter_records(buffer, header, batch.position):
             transactional_id = None if record.key is None else decode_key(record.key)
             if transactional_id is not None:
-                transaction = (
-                    None
+                yield (
+                    TransactionRecord(transactional_id, None)
                     if record.value is None
-                    else decode_transaction(transactional_id, record.value)
+                    else decode_record(transactional_id, record.value)
                 )
-                yield TransactionRecord(transactional_id, transaction)
 
 
-def encode_transaction(transaction: Transaction, version: TransactionVersion) -> bytes:
+def encode_transaction(
+    transaction: Transaction,
+    version: TransactionVersion,
+    *,
+    markers: Sequence[MarkerPlace] = (),
+) -> bytes:
     """The value of its record; flexible from `transaction.version` 1 on."""
     partitions = sorted(transaction.partitions)
     value = TransactionLogValue(
@@ -111,11 +127,27 @@ def encode_transaction(transaction: Transaction, version: TransactionVersion) ->
         transaction_last_update_timestamp_ms=transaction.updated_ms,
         transaction_start_timestamp_ms=transaction.started_ms,
         client_transaction_version=transaction.client_version,
+        markers=[
+            LoggedMarkers(
+                topic=topic,
+                markers=[
+                    LoggedMarker(
+                        partition_id=one.partition.partition,
+                        leader_epoch=one.leader_epoch,
+                        offset=one.offset,
+                    )
+                    for one in group
+                ],
+            )
+            for topic, group in groupby(
+                sorted(markers, key=lambda one: one.partition), key=lambda one: one.partition.topic
+            )
+        ],
     )
     return encode_value(value, 0 if version is TransactionVersion.V0 else 1)
 
 
-def decode_transaction(transactional_id: str, value: Buffer) -> Transaction:
+def decode_record(transactional_id: str, value: Buffer) -> TransactionRecord:
     """What a record says. Raises MalformedRequest."""
     read = decode_value(value)
     try:
@@ -123,7 +155,7 @@ def decode_transaction(transactional_id: str, value: Buffer) -> Transaction:
         version = TransactionVersion(read.client_transaction_version)
     except ValueError as error:
         raise MalformedRequest(f"transactional id {transactional_id}: {error}") from error
-    return Transaction(
+    transaction = Transaction(
         transactional_id=transactional_id,
         producer_id=read.producer_id,
         previous_producer_id=read.previous_producer_id,
@@ -140,3 +172,20 @@ def decode_transaction(transactional_id: str, value: Buffer) -> Transaction:
         updated_ms=read.transaction_last_update_timestamp_ms,
         client_version=version,
     )
+    markers = tuple(
+        MarkerPlace(
+            TopicPartition(topic.topic, one.partition_id),
+            leader_epoch=one.leader_epoch,
+            offset=one.offset,
+        )
+        for topic in read.markers
+        for one in topic.markers
+    )
+    return TransactionRecord(transactional_id, transaction, markers)
+
+
+def decode_transaction(transactional_id: str, value: Buffer) -> Transaction:
+    """The state that a record has. Raises MalformedRequest."""
+    transaction = decode_record(transactional_id, value).transaction
+    assert transaction is not None, transactional_id
+    return transaction

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from strandline.broker.coordination.model.classic_messages import Instant
+from strandline.broker.coordination.transactions.lost_ends import (
+    MarkerPlace,
+    WrittenEnd,
+    ends_of,
+)
 from strandline.broker.coordination.transactions.records import TransactionRecord
 from strandline.broker.coordination.transactions.transaction import Transaction, TransactionState
 
@@ -13,7 +18,11 @@ from strandline.broker.coordination.transactions.transaction import Transaction,
 class TransactionShard:
     """The transactions of one partition, by transactional id."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_missed: Callable[[MarkerPlace], bool] = lambda _: False) -> None:
+        """`is_missed` says whether the end of a transaction in a partition may be lost."""
+        self._is_missed = is_missed
+        # Of the whole log that was loaded, the markers that `is_missed` asks for.
+        self.written_ends: list[WrittenEnd] = []
         self._transactions: dict[str, Transaction] = {}
         # Those in state ONGOING: few of very many ids, and the time concerns them alone.
         self._open: dict[str, Transaction] = {}
@@ -46,6 +55,13 @@ class TransactionShard:
         return {"ids": len(self)}
 
     def take(self, record: TransactionRecord, now: Instant) -> None:
+        """Applies one record of a log that is loaded."""
+        missed = filter(self._is_missed, record.markers)
+        if record.transaction is not None:
+            self.written_ends += ends_of(record.transaction, missed)
+        self.keep(record)
+
+    def keep(self, record: TransactionRecord) -> None:
         """Applies one record that is in the log."""
         name, after = record.transactional_id, record.transaction
         before = self._transactions.get(name)

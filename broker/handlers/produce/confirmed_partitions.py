@@ -60,14 +60,14 @@ def origin_of(
     attributes, producer_id, epoch, sequence = header[5], header[9], header[10], header[11]
     if producer_id < 0 or not attributes & batch_format.TRANSACTIONAL_BIT:
         return AppendOrigin.CLIENT
-    producers = partition.log.local.producers
-    if producers.has_open_transaction(producer_id, epoch):
+    producers, where = partition.log.local.producers, partition.topic_partition
+    if producers.has_open_transaction(producer_id, epoch) and not coordinator.is_settling(where):
         return AppendOrigin.CLIENT
     confirmation = _confirmation(version)
     code = coordinator.confirm(
         transactional_id,
         ProducerIdentity(producer_id, epoch),
-        partition.topic_partition,
+        where,
         confirmation,
     )
     if code is not ErrorCode.NONE:

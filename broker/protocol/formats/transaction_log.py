@@ -4,7 +4,8 @@ key     version i16 (0) | transactional id
 value   version i16 | TransactionLogValue, or null: a tombstone
 
 TransactionLogValue    v0  plain    v1  flexible; the producer ids before and after, and the
-                                        transaction version of the client (KIP-890)
+                                        transaction version of the client (KIP-890); under a tag
+                                        that Kafka skips, where the markers are
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Final
 from strandline.broker.protocol.formats.versioned import read_struct, read_version, write_struct
 from strandline.broker.protocol.schema.errors import MalformedRequest
 from strandline.broker.protocol.schema.schema import (
+    OWN_TAG_MIN,
     Buffer,
     Struct,
     array,
@@ -44,6 +46,21 @@ class LoggedPartitions(Struct):
     partition_ids: Sequence[int] = wire(array(int32))
 
 
+class LoggedMarker(Struct):
+    """The marker that ended a transaction in one partition: its leader epoch and offset."""
+
+    partition_id: int = wire(int32)
+    leader_epoch: int = wire(int32)
+    offset: int = wire(int64)
+
+
+class LoggedMarkers(Struct):
+    """The markers in the partitions of one topic."""
+
+    topic: str = wire(string)
+    markers: Sequence[LoggedMarker] = wire(array(LoggedMarker))
+
+
 class TransactionLogValue(Struct):
     """`transaction_partitions` is None while no transaction was begun; times are ms since 1970."""
 
@@ -60,6 +77,7 @@ class TransactionLogValue(Struct):
     transaction_last_update_timestamp_ms: int = wire(int64)
     transaction_start_timestamp_ms: int = wire(int64)
     client_transaction_version: int = wire(int16, "1+", tag=2, default=0)
+    markers: Sequence[LoggedMarkers] = wire(array(LoggedMarkers), "1+", tag=OWN_TAG_MIN, default=())
 
 
 def encode_key(transactional_id: str) -> bytes:

@@ -353,6 +353,10 @@ class ProducerState:
         producer_id = next(iter(self._open.values()), None)
         return None if producer_id is None else self.entries.get(producer_id)
 
+    def open_entries(self) -> list[ProducerEntry]:
+        """The producers with an open transaction, in the order of their first offsets."""
+        return [self.entries[producer_id] for producer_id in self._open.values()]
+
     def expire(self, now_ms: int, expiration_ms: int) -> int:
         """Drops producers that were silent for `expiration_ms` and have no open transaction."""
         expired = [

@@ -148,6 +148,8 @@ class LocalLog:
         self._flush_lock = threading.Lock()
         self._recovery_point = RecoveryPoint()
         self._end_offset = loaded.end_offset
+        # Records from here on were appended since the log was opened.
+        self.opened_end_offset: Offset = loaded.end_offset
         # The row of the last clean stop, if the next one may write it again.
         self._as_resumed = self._state() if loaded.report.was_resumed else None
 

@@ -12,6 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from strandline.broker.protocol.formats.transaction_log import TRANSACTION_TOPIC
+from strandline.broker.protocol.messages.describe_configs import ConfigResourceType
+from strandline.broker.protocol.messages.end_txn import EndTxnResponse
+from strandline.broker.protocol.messages.incremental_alter_configs import ConfigOperation
 from strandline.broker.protocol.messages.produce import ProduceResponse
 from tests.support.broker import REPOSITORY, BrokerProcess, eventually
 from tests.support.wire import WireClient
@@ -22,10 +26,14 @@ from tests.system.calls import (
     batch,
     create_topic,
     end_offset,
+    fetch,
     produce,
     produce_request,
     read_all,
 )
+from tests.system.config_calls import alter
+from tests.system.transactions.committed import committed_values
+from tests.system.transactions.wire_producer import WireProducer
 
 pytestmark = [pytest.mark.slow, pytest.mark.crash]
 
@@ -197,3 +205,30 @@ def test_what_was_synced_survives_kill_9(watched: WatchedBroker, topic_name: str
     with WireClient(watched.port) as client:
         assert [record.offset for record in read_all(client, topic_name)] == list(range(20))
         assert append(client, topic_name, batch()) == 20
+
+
+def test_a_decided_transaction_is_on_the_device_before_any_marker_is_written(
+    watched: WatchedBroker, client: WireClient, topic_name: str
+) -> None:
+    """A loss of power between the two would leave a commit that the coordinator never heard of."""
+    create_topic(client, topic_name)
+    producer = WireProducer(client, topic_name, version=1)
+    producer.begin()
+    altered = alter(
+        client,
+        TRANSACTION_TOPIC,
+        ("flush.messages", ConfigOperation.SET, "1"),
+        resource_type=ConfigResourceType.TOPIC,
+    )
+    assert altered.error_code == 0
+    producer.send(topic_name, b"v")
+    # AddPartitionsToTxn waits for no device: a start aborts what it does not know.
+    watched.order("hold", TRANSACTION_TOPIC)
+    with WireClient(watched.port) as other:
+        sent = other.send(producer.end_request(is_commit=True), 4)
+        eventually(lambda: watched.is_holding(TRANSACTION_TOPIC))
+        answer = fetch(client, topic_name, 0)
+        assert (answer.last_stable_offset, answer.high_watermark) == (0, 1)
+        watched.withdraw("hold")
+        assert other.receive(EndTxnResponse, 4, sent).error_code == 0
+    assert committed_values(client, topic_name) == [b"v"]

@@ -166,14 +166,17 @@ class WireProducer:
         )
         return ErrorCode(committed.topics[0].partitions[0].error_code)
 
+    def end_request(self, *, is_commit: bool) -> EndTxnRequest:
+        return EndTxnRequest(
+            transactional_id=self.transactional_id,
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            committed=is_commit,
+        )
+
     def end(self, *, is_commit: bool) -> ErrorCode:
         answer = self.client.ask(
-            EndTxnRequest(
-                transactional_id=self.transactional_id,
-                producer_id=self.producer_id,
-                producer_epoch=self.epoch,
-                committed=is_commit,
-            ),
+            self.end_request(is_commit=is_commit),
             EndTxnResponse,
             5 if self.is_of_version_2 else 4,
         )

@@ -60,6 +60,9 @@ class MemoryPartition:
     def high_watermark(self) -> int:
         return self.end_offset
 
+    def may_rely_on(self, end_offset: int) -> bool:
+        return end_offset <= self.end_offset
+
     def append(self, records: memoryview, *, origin: AppendOrigin) -> None:
         assert origin is AppendOrigin.COORDINATOR
         if self.failure is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,12 +13,13 @@ from strandline.broker.cluster.metadata.controller_messages import TopicDefaults
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault
 from strandline.broker.coordination.records.offset_records import TransactionEnd
 from strandline.broker.coordination.runtime import transaction_coordinator
-from strandline.broker.coordination.runtime.markers import EndMarker
+from strandline.broker.coordination.runtime.markers import EndMarker, MarkerAnswer
 from strandline.broker.coordination.runtime.transaction_coordinator import (
     Confirmation,
     TransactionCoordinator,
 )
 from strandline.broker.coordination.transactions.config import TransactionConfig
+from strandline.broker.coordination.transactions.lost_ends import MarkerPlace, OpenTransaction
 from strandline.broker.coordination.transactions.transaction import (
     ProducerIdentity,
     TransactionState,
@@ -52,11 +53,17 @@ class Markers:
         default_factory=list
     )
 
-    def write(self, marker: EndMarker, where: TopicPartition) -> ErrorCode:
+    left_open: list[OpenTransaction] = field(default_factory=list)
+
+    def write(self, marker: EndMarker, where: TopicPartition) -> MarkerAnswer:
         code = self.codes.get(where, ErrorCode.NONE)
-        if code is ErrorCode.NONE:
-            self.written.append((where, marker.end, marker.producer))
-        return code
+        if code is not ErrorCode.NONE:
+            return MarkerAnswer(code)
+        self.written.append((where, marker.end, marker.producer))
+        return MarkerAnswer(code, MarkerPlace(where, 0, len(self.written)))
+
+    def open_after_crash(self) -> Iterator[OpenTransaction]:
+        return iter(self.left_open)
 
 
 class TransactionWorld(World):
@@ -303,7 +310,7 @@ def test_a_marker_has_the_epoch_of_its_coordinator() -> None:
     seen = []
 
     class Watched(Markers):
-        def write(self, marker: EndMarker, where: TopicPartition) -> ErrorCode:
+        def write(self, marker: EndMarker, where: TopicPartition) -> MarkerAnswer:
             seen.append(marker.coordinator_epoch)
             return super().write(marker, where)
 

@@ -1,0 +1,234 @@
+"""The power fails, and each log loses another part of its end that was not synced.
+
+A kill -9 leaves the page cache. So the broker is killed, and then the ends of its files are cut, as
+a loss of power may leave them: at any byte, each file at another moment.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage.records.batch.any_batch import iter_records, walk
+from tests.support.broker import BrokerProcess, eventually
+from tests.support.wire import WireClient
+from tests.system.calls import KEEP_EVERYTHING, create_topic, fetch
+from tests.system.group_calls import committed
+from tests.system.transactions.committed import committed_values
+from tests.system.transactions.wire_producer import WireProducer
+
+pytestmark = [pytest.mark.slow, pytest.mark.crash]
+
+NONE = ErrorCode.NONE
+PARTITIONS = 3
+TRANSACTIONS = 40
+GROUP = "g"
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    settings = {
+        **KEEP_EVERYTHING,
+        "transaction.state.log.num.partitions": "1",
+        "offsets.topic.num.partitions": "1",
+        # Markers are newer than the records of tests, and would each begin another file.
+        "log.roll.ms": str(10**12),
+    }
+    with BrokerProcess(tmp_path, settings=settings) as running:
+        yield running
+        assert "Traceback" not in running.log_text(), running.log_text()[-4000:]
+
+
+def log_file(broker: BrokerProcess, partition: str) -> Path:
+    (found,) = (broker.data / partition).glob("*.log")
+    return found
+
+
+def values_in(path: Path) -> list[bytes]:
+    """The values of all whole batches, whatever their transactions came to."""
+    buffer = path.read_bytes()
+    return [
+        bytes(record.value or b"")
+        for batch in walk(buffer)
+        if not batch.header.is_control
+        for record in iter_records(buffer, batch.header, batch.position)
+    ]
+
+
+def cut_before_the_last_batches(path: Path, count: int) -> None:
+    positions = [batch.position for batch in walk(path.read_bytes())]
+    os.truncate(path, positions[-count])
+
+
+def is_stable(client: WireClient, partition: int) -> bool:
+    answer = fetch(client, "t", 0, partition=partition)
+    return answer.error_code == 0 and answer.last_stable_offset == answer.high_watermark
+
+
+def wait_until_stable(client: WireClient) -> None:
+    for partition in range(PARTITIONS):
+        eventually(lambda: is_stable(client, partition))  # noqa: B023
+
+
+class History:
+    """Random transactions of producers of both versions, and what became of each value."""
+
+    def __init__(self, client: WireClient, chance: random.Random) -> None:
+        self.chance = chance
+        self.producers = [
+            WireProducer(client, f"tx-{number}", version=1 + number % 2) for number in range(4)
+        ]
+        for producer in self.producers:
+            producer.begin()
+        self.is_committed: dict[bytes, bool] = {}
+        self._count = 0
+
+    def run(self) -> None:
+        """Transactions that end; the last one of each producer stays open at times."""
+        for _ in range(TRANSACTIONS):
+            producer = self.chance.choice(self.producers)
+            self._write(producer, is_committed := self.chance.random() < 0.6)
+            assert producer.end(is_commit=is_committed) is NONE
+        for producer in self.producers:
+            if self.chance.random() < 0.5:
+                self._write(producer, is_committed=False)
+
+    def _write(self, producer: WireProducer, is_committed: bool) -> None:
+        for partition in self.chance.sample(range(PARTITIONS), self.chance.randint(1, PARTITIONS)):
+            self._count += 1
+            value = b"%d" % self._count
+            producer.send("t", value, partition=partition)
+            self.is_committed[value] = is_committed
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_marker_that_is_lost_with_the_power_is_written_again(
+    broker: BrokerProcess, seed: int
+) -> None:
+    chance = random.Random(seed)
+    with WireClient(broker.port) as client:
+        create_topic(client, "t", PARTITIONS)
+        history = History(client, chance)
+        history.run()
+    broker.kill()
+    for partition in range(PARTITIONS):
+        path = log_file(broker, f"t-{partition}")
+        os.truncate(path, chance.randint(0, path.stat().st_size))
+    kept = [values_in(log_file(broker, f"t-{index}")) for index in range(PARTITIONS)]
+    broker.start()
+    with WireClient(broker.port) as client:
+        # What was open is aborted by the successors; all else ends by itself.
+        for producer in history.producers:
+            producer.client = client
+            producer.begin()
+        wait_until_stable(client)
+        expected = [[v for v in values if history.is_committed[v]] for values in kept]
+        seen = [committed_values(client, "t", partition=index) for index in range(PARTITIONS)]
+        assert seen == expected, f"seed {seed}"
+        for producer in history.producers:
+            producer.send("t", b"after", partition=0)
+            assert producer.commit() is NONE
+        assert committed_values(client, "t")[len(expected[0]) :] == [b"after"] * 4
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_transaction_hangs_and_none_that_was_aborted_is_shown_whatever_the_power_took(
+    broker: BrokerProcess, seed: int
+) -> None:
+    chance = random.Random(100 + seed)
+    with WireClient(broker.port) as client:
+        create_topic(client, "t", PARTITIONS)
+        history = History(client, chance)
+        history.run()
+    broker.kill()
+    for name in ("t-0", "t-1", "t-2", "__transaction_state-0"):
+        path = log_file(broker, name)
+        size = path.stat().st_size
+        os.truncate(path, chance.randint(size // 2, size))
+    kept = [values_in(log_file(broker, f"t-{index}")) for index in range(PARTITIONS)]
+    broker.start()
+    with WireClient(broker.port) as client:
+        for producer in history.producers:
+            producer.client = client
+            producer.begin()
+        wait_until_stable(client)
+        for partition, values in enumerate(kept):
+            seen = committed_values(client, "t", partition=partition)
+            assert set(seen) <= {v for v in values if history.is_committed[v]}, f"seed {seed}"
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_transaction_that_the_coordinator_lost_is_aborted_and_its_producer_fenced(
+    broker: BrokerProcess, version: int
+) -> None:
+    with WireClient(broker.port) as client:
+        create_topic(client, "t", PARTITIONS)
+        producer = WireProducer(client, "tx", version=version)
+        producer.begin()
+        producer.send("t", b"lost")
+    broker.kill()
+    # All but the record that gave the id its producer.
+    cut_before_the_last_batches(log_file(broker, "__transaction_state-0"), 1)
+    broker.start()
+    with WireClient(broker.port) as client:
+        producer.client = client
+        eventually(lambda: is_stable(client, 0))
+        assert committed_values(client, "t") == []
+        assert producer.write("t", b"more") is not NONE
+        producer.begin()
+        producer.send("t", b"again")
+        assert producer.commit() is NONE
+        assert committed_values(client, "t") == [b"again"]
+    assert "transaction that had lost its end is ended" in broker.log_text()
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("is_commit", [True, False])
+def test_offsets_of_a_transaction_count_although_the_power_took_its_marker(
+    broker: BrokerProcess, version: int, is_commit: bool
+) -> None:
+    with WireClient(broker.port) as client:
+        create_topic(client, "t", 1)
+        producer = WireProducer(client, "tx", version=version)
+        producer.begin()
+        assert producer.send_offset(GROUP, "t", 5) is NONE
+        assert producer.end(is_commit=is_commit) is NONE
+    broker.kill()
+    cut_before_the_last_batches(log_file(broker, "__consumer_offsets-0"), 1)
+    broker.start()
+    with WireClient(broker.port) as client:
+        assert eventually(lambda: committed(client, GROUP, "t") == (5 if is_commit else -1))
+        producer.client = client
+        producer.begin()
+        assert producer.send_offset(GROUP, "t", 6) is NONE
+        assert producer.commit() is NONE
+        assert eventually(lambda: committed(client, GROUP, "t") == 6)
+
+
+@pytest.mark.parametrize("is_commit", [True, False])
+def test_a_power_loss_over_a_power_loss_leaves_the_outcome_as_it_was_decided(
+    broker: BrokerProcess, is_commit: bool
+) -> None:
+    """The marker is written again, and lost again; other records had its offset before."""
+    with WireClient(broker.port) as client:
+        create_topic(client, "t", 1)
+        producer = WireProducer(client, "tx", version=1)
+        producer.begin()
+        producer.send("t", b"decided")
+        assert producer.end(is_commit=is_commit) is NONE
+        producer.send("t", b"other")
+        assert producer.end(is_commit=not is_commit) is NONE
+    path = log_file(broker, "t-0")
+    for batches in (3, 1):
+        broker.kill()
+        cut_before_the_last_batches(path, batches)
+        assert values_in(path) == [b"decided"]
+        broker.start()
+        with WireClient(broker.port) as client:
+            eventually(lambda: is_stable(client, 0))
+            assert committed_values(client, "t") == ([b"decided"] if is_commit else [])
