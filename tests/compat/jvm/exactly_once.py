@@ -1,6 +1,7 @@
 """Frameworks of the JVM that promise exactly once, while they and the broker are killed.
 
     source --> Kafka Streams | Java clients 2.8 and 3.9 --> target
+      files --> Connect ------------------------------> target
 
 A framework has a pom.xml here, whose libraries lie in a folder of its name, and a Java
 file, which is compiled first. The rest is as in tests/system/transactions/exactly_once.py.
@@ -11,14 +12,20 @@ file, which is compiled first. The rest is as in tests/system/transactions/exact
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import subprocess
 import sys
 import tempfile
+import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
-from tests.support.broker import BrokerProcess
+from tests.support.broker import BrokerProcess, eventually
+from tests.support.ports import ReservedPort
 from tests.support.wire import WireClient
 from tests.system.calls import create_topic
 from tests.system.transactions.exactly_once import (
@@ -34,6 +41,24 @@ from tests.system.transactions.exactly_once import (
 HERE = Path(__file__).resolve().parent
 COMPILE_SECONDS_MAX = 300
 CLIENT_SECONDS_MAX = 120
+CONNECT_SECONDS_MAX = 120
+CONNECTORS = 2
+CONNECT_WORKER = {
+    "group.id": "connect",
+    "exactly.once.source.support": "enabled",
+    "config.storage.topic": "connect-configs",
+    "offset.storage.topic": "connect-offsets",
+    "status.storage.topic": "connect-status",
+    "config.storage.replication.factor": "1",
+    "offset.storage.replication.factor": "1",
+    "status.storage.replication.factor": "1",
+    "key.converter": "org.apache.kafka.connect.storage.StringConverter",
+    "value.converter": "org.apache.kafka.connect.storage.StringConverter",
+    # A worker that was killed is missed soon, and its tasks go to the other one at once.
+    "session.timeout.ms": "6000",
+    "heartbeat.interval.ms": "2000",
+    "scheduled.rebalance.max.delay.ms": "0",
+}
 
 
 class Program(Trial):
@@ -108,6 +133,66 @@ class Client(JavaCopier):
         assert result.returncode == 0, result.stdout + result.stderr
 
 
+class Connect(Trial):
+    """Two workers of Kafka Connect, each input a line of a file that a connector of its own reads.
+
+    The worker that leads fences the tasks of another that was killed, over REST between the two.
+    """
+
+    pause_s_max = 25.0
+
+    def __init__(self, libraries: Path, folder: Path) -> None:
+        self._libraries = libraries
+        self._folder = folder
+        compile_java(libraries, folder / "classes", "LinesConnector")
+        self._ports = [ReservedPort() for _ in range(WORKERS)]
+
+    def commands(self, broker: BrokerProcess) -> list[list[str]]:
+        return [self._command(broker, number) for number in range(WORKERS)]
+
+    def _command(self, broker: BrokerProcess, number: int) -> list[str]:
+        path = self._folder / f"worker-{number}.properties"
+        properties = {
+            **CONNECT_WORKER,
+            "bootstrap.servers": broker.bootstrap,
+            "listeners": f"http://127.0.0.1:{self._ports[number].number}",
+        }
+        path.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+        main_class = "org.apache.kafka.connect.cli.ConnectDistributed"
+        return java([self._folder / "classes", self._libraries / "*"], main_class, str(path))
+
+    def send(self, broker: BrokerProcess, inputs: range) -> None:
+        for number in range(CONNECTORS):
+            mine = [value for value in inputs if value % CONNECTORS == number]
+            with open(self._file(number), "a") as file:
+                file.writelines(f"{value}\n" for value in mine)
+            if inputs.start == 0:
+                eventually(partial(self._create, number), timeout_s=CONNECT_SECONDS_MAX)
+
+    def _file(self, number: int) -> Path:
+        return self._folder / f"lines-{number}"
+
+    def _create(self, number: int) -> bool:
+        """Whether a worker has taken the connector; it may still be starting."""
+        connector = {
+            "connector.class": "LinesConnector",
+            "exactly.once.support": "required",
+            "file": str(self._file(number)),
+            "topic": TARGET,
+        }
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self._ports[0].number}/connectors/lines-{number}/config",
+            json.dumps(connector).encode(),
+            {"Content-Type": "application/json"},
+            method="PUT",
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=CONNECT_SECONDS_MAX):
+                return True
+        except (urllib.error.URLError, ConnectionError):
+            return False
+
+
 def compile_java(libraries: Path, classes: Path, name: str) -> None:
     """Compiles with the Eclipse compiler of the libraries; raises AssertionError if it refuses."""
     jars = sorted(libraries.glob("*.jar"))
@@ -127,14 +212,23 @@ def compile_java(libraries: Path, classes: Path, name: str) -> None:
 
 def java(class_path: list[Path], main_class: str, *arguments: str) -> list[str]:
     """The command line of a program that tells of warnings only."""
-    quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
-    return [*JAVA, quiet, "-cp", ":".join(map(str, class_path)), main_class, *arguments]
+    quiet = ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dlog4j2.level=warn"]
+    return [
+        *JAVA,
+        "-Xmx256m",
+        *quiet,
+        "-cp",
+        ":".join(map(str, class_path)),
+        main_class,
+        *arguments,
+    ]
 
 
 FRAMEWORKS: Mapping[str, Callable[[Path, Path], Trial]] = {
     "streams": Streams,
     "clients-2.8": Client,
     "clients-3.9": Client,
+    "connect": Connect,
 }
 
 
