@@ -29,6 +29,7 @@ LONGEST = (
     "tests/system/crash/test_kill_while_working.py",
     "tests/system/transactions/test_clients.py",
     "tests/system/transactions/test_exactly_once.py",
+    "tests/system/transactions/test_lake.py",
     "tests/system/clients/test_client_suites.py",
     "tests/system/soak/test_soak.py",
     "tests/system/tiers/reading/test_quotas.py",

@@ -32,6 +32,7 @@ from strandline.broker.protocol.messages.txn_offset_commit import (
 )
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.records.batch.record import Record, encode_batch
+from strandline.storage.records.compression import Codec
 from tests.support.broker import eventually
 from tests.support.wire import WireClient
 from tests.system.calls import FIRST_TIMESTAMP_MS
@@ -49,6 +50,8 @@ class WireProducer:
         self.is_of_version_2 = version == 2
         self.producer_id = -1
         self.epoch = -1
+        # Of the last batch that was written.
+        self.base_offset = -1
         self._sequences: defaultdict[tuple[str, int], int] = defaultdict(int)
 
     def init(self, *, timeout_ms: int = TIMEOUT_MS) -> ErrorCode:
@@ -87,15 +90,22 @@ class WireProducer:
         return ErrorCode(answer.results_by_topic[0].results_by_partition[0].partition_error_code)
 
     def write(
-        self, topic: str, *values: bytes, partition: int = 0, version: int | None = None
+        self,
+        topic: str,
+        *values: bytes,
+        partition: int = 0,
+        version: int | None = None,
+        key: bytes | None = None,
+        codec: Codec = Codec.NONE,
     ) -> ErrorCode:
         """Produces one batch, whose partition must be in the transaction in version 1."""
         sequence = self._sequences[topic, partition]
         encoded = encode_batch(
             [
-                Record(offset=at, timestamp_ms=FIRST_TIMESTAMP_MS, key=None, value=value)
+                Record(offset=at, timestamp_ms=FIRST_TIMESTAMP_MS, key=key, value=value)
                 for at, value in enumerate(values)
             ],
+            codec=codec,
             producer_id=self.producer_id,
             producer_epoch=self.epoch,
             base_sequence=sequence,
@@ -114,16 +124,39 @@ class WireProducer:
         )
         wanted = version or (12 if self.is_of_version_2 else 11)
         answer = self.client.ask(request, ProduceResponse, wanted)
-        code = ErrorCode(answer.topics[0].partitions[0].error_code)
+        written = answer.topics[0].partitions[0]
+        code = ErrorCode(written.error_code)
         if code is ErrorCode.NONE:
+            self.base_offset = written.base_offset
             self._sequences[topic, partition] += len(values)
         return code
 
-    def send(self, topic: str, *values: bytes, partition: int = 0) -> None:
+    def send(
+        self,
+        topic: str,
+        *values: bytes,
+        partition: int = 0,
+        key: bytes | None = None,
+        codec: Codec = Codec.NONE,
+    ) -> None:
         """Produces within the transaction, as a client of its version."""
+        code = self.try_send(topic, *values, partition=partition, key=key, codec=codec)
+        assert code is ErrorCode.NONE, code
+
+    def try_send(
+        self,
+        topic: str,
+        *values: bytes,
+        partition: int = 0,
+        key: bytes | None = None,
+        codec: Codec = Codec.NONE,
+    ) -> ErrorCode:
+        """The same, which may be refused."""
         if not self.is_of_version_2:
-            assert self.add(topic, partition) is ErrorCode.NONE
-        assert self.write(topic, *values, partition=partition) is ErrorCode.NONE
+            added = self.add(topic, partition)
+            if added is not ErrorCode.NONE:
+                return added
+        return self.write(topic, *values, partition=partition, key=key, codec=codec)
 
     def send_offset(
         self, group_id: str, topic: str, offset: int, *, member_id: str = "", generation: int = -1
