@@ -135,7 +135,7 @@ exactly-once-jvm: $(DEV) $(MINISTACK) jar $(FRAMEWORKS:%=bench-data/jvm/%/.insta
 		--minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 .PHONY: soak
-soak: $(DEV) $(MINISTACK) ## kills, faults of S3, lost disks and real clients for minutes (MINUTES=30 SEED=7)
+soak: $(DEV) $(MINISTACK) jar ## kills, faults of S3, lost disks and real clients for minutes (MINUTES=30 SEED=7)
 	@$(PY) -m tests.system.soak.run --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 .PHONY: bench

@@ -8,7 +8,8 @@
              machine uploaded of records that were lost with it
 5 verify     `strandline archive verify --deep`, and the bucket against its manifests
 6 scan       the lake reads every archived record, and no other, from the bucket alone
-7 stop       SIGTERM ends broker and replica with 0; their logs tell of no fault of ours
+7 transact   consumer, replica, lake, Spark and a restored broker have the same committed records
+8 stop       SIGTERM ends broker and replica with 0; their logs tell of no fault of ours
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ TIDY_S_MAX = ORPHAN_GRACE_MS / 1000 + 60.0
 EARLIEST_PENDING_UPLOAD = -6
 
 
-def heal(world: World, story: Story, say: Callable[[str], None]) -> None:
+def heal(world: World, story: Story, say: Callable[[str], None], *, with_spark: bool) -> None:
     """All steps; what is wrong is among the violations."""
     world.set_rules([])
     world.ensure_running()
     story.end()
     world.settle_configs()
     say("settling")
-    for model in world.models.values():
+    for model in (*world.models.values(), *world.transactions.partitions):
         check_settled(world, model)
     say("reading everything")
     read_everything(world, story)
@@ -60,6 +61,12 @@ def heal(world: World, story: Story, say: Callable[[str], None]) -> None:
         world.violations.add(f"archive verify: {verified.stdout}{verified.stderr}")
     say("scanning")
     scan_archive(world)
+    say("reading transactions")
+    story.transactions.check_settled(SETTLE_S_MAX, with_spark=with_spark)
+    if not world.violations.texts:
+        # What is wrong is kept as it is.
+        say("restoring")
+        story.transactions.check_restored(SETTLE_S_MAX)
     world.stop()
     wrong = world.replica.end(killed=False)
     if wrong:
@@ -182,7 +189,7 @@ def read_replica(world: World, story: Story) -> None:
     models = list(world.models.values())
 
     def behind_at(model: PartitionModel) -> str:
-        wanted = story.in_bucket(model)
+        wanted = world.in_bucket(model)
         with WireClient(world.replica.port) as client:
             found = tuple(
                 offset_at(client, model.topic, special, partition=model.number).offset

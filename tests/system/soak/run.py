@@ -58,7 +58,13 @@ class Outcome:
 
 
 def run(
-    seconds: float, seed: int, folder: Path, console: Console, *, steps_max: int | None = None
+    seconds: float,
+    seed: int,
+    folder: Path,
+    console: Console,
+    *,
+    steps_max: int | None = None,
+    with_spark: bool = False,
 ) -> Outcome:
     """Lives for `seconds` or so many steps, heals, and tells what was wrong; leaves its folder."""
     violations = Violations()
@@ -80,7 +86,12 @@ def run(
                 story.carry_out(step)
                 step_count += 1
             progress.update(task, completed=seconds, description="healing")
-            heal(world, story, lambda text: progress.update(task, detail=text))
+            heal(
+                world,
+                story,
+                lambda text: progress.update(task, detail=text),
+                with_spark=with_spark,
+            )
         except (Abort, AssertionError) as error:
             violations.add(f"the run was broken off: {error!r}")
         if violations.texts:
@@ -153,7 +164,12 @@ def report(outcome: Outcome, console: Console) -> None:
     told.add_row(
         "probe", f"{story.probe.answered_count:,}", f"slowest {story.probe.slowest_s:.2f} s"
     )
-    for reader in story.readers:
+    for fate, count in world.transactions.counts().items():
+        told.add_row("transactions", f"{count:,}", fate)
+    scene = story.transactions
+    told.add_row("", f"{scene.kill_count:,}", "times a writer was killed")
+    told.add_row("", f"{scene.zombie_count:,}", "times a zombie was fenced")
+    for reader in (*story.readers, *scene.readers):
         told.add_row(reader.name, f"{reader.record_count:,}", f"{reader.pass_count:,} passes")
     for group, progress in story.progress.items():
         told.add_row(group, f"{progress.count:,}", "")
@@ -172,7 +188,7 @@ def main(arguments: Sequence[str]) -> int:
         logging.getLogger(library).setLevel(logging.CRITICAL)
     folder = FOLDER / f"{options.seed}-{time.strftime('%m%d-%H%M%S')}"
     console.print(f"seed {options.seed}, {options.minutes} minutes, evidence in {folder}")
-    outcome = run(options.minutes * 60, options.seed, folder, console)
+    outcome = run(options.minutes * 60, options.seed, folder, console, with_spark=True)
     report(outcome, console)
     if outcome.violations:
         console.print(f"[red]seed {options.seed}: {len(outcome.violations)} violations[/red]")

@@ -15,7 +15,8 @@ from tests.system.soak.keyed_producer import KeyedProducer
 from tests.system.soak.libraries import LIBRARIES
 from tests.system.soak.model import GroupProgress, PartitionModel
 from tests.system.soak.plan import Event, Step
-from tests.system.soak.world import CHURN, MAIN, PROBE, SWITCHED, TABLE, World
+from tests.system.soak.transacted.scene import TransactionScene
+from tests.system.soak.world import CHURN, MAIN, PROBE, SWITCHED, TABLE, TRANSACTED, World
 
 GROUPS = {"classic-group": "classic", "new-group": "consumer"}
 REPLICA_LIBRARY = "librdkafka"
@@ -46,6 +47,7 @@ class Story:
         # Topics that are written to for good; and of these, those that groups read: no gaps.
         self.lasting = {key: model for key, model in world.models.items() if model.topic != CHURN}
         self.grouped = {key: m for key, m in self.lasting.items() if m.topic != TABLE}
+        self.transactions = TransactionScene(world)
         self.probe = Probe(world.broker, PROBE, batch(1), world.violations)
         self._events: dict[Event, Callable[[Step], None]] = {
             Event.KILL: self._kill,
@@ -95,11 +97,15 @@ class Story:
         follower.start()
         for group in MEMBERS:
             self._join(group)
+        self.transactions.start_writing()
+        self.transactions.start_reading()
         self.probe.start()
 
     def end(self) -> None:
         """Everybody but the groups stops; everything that was sent has an answer."""
         self._stop_writing()
+        self.transactions.stop_writing()
+        self.transactions.stop_reading()
         for reader in self.readers:
             reader.ask_to_stop()
         for reader in self.readers:
@@ -222,7 +228,7 @@ class Story:
         self.world.delete_records(model, self._target(model, step))
 
     def _chosen(self, step: Step) -> PartitionModel:
-        models = list(self.world.models.values())
+        models = [*self.world.models.values(), *self.world.transactions.partitions]
         return models[int(step.choice * len(models))]
 
     def _deletable(self, step: Step) -> PartitionModel:
@@ -288,13 +294,13 @@ class Story:
 
     def _keep_locally(self, step: Step) -> None:
         kept = LOCAL_KEPT[int(step.choice * len(LOCAL_KEPT))]
-        for topic in (MAIN, CHURN, TABLE):
+        for topic in (MAIN, CHURN, TABLE, TRANSACTED):
             self.world.configs[topic]["local.retention.bytes"] = kept
             self.world.alter(topic, {"local.retention.bytes": kept})
 
     def _roll(self, step: Step) -> None:
         roll_ms = ROLL_MS[int(step.choice * len(ROLL_MS))]
-        for topic in (MAIN, SWITCHED, TABLE):
+        for topic in (MAIN, SWITCHED, TABLE, TRANSACTED):
             self.world.configs[topic]["segment.ms"] = roll_ms
             self.world.alter(topic, {"segment.ms": roll_ms})
 
@@ -302,6 +308,7 @@ class Story:
         """Everything in the bucket comes back; half of the time that is everything."""
         world = self.world
         self._stop_writing()
+        self.transactions.stop_writing()
         self.stop_members()
         for model in world.models.values():
             model.close()
@@ -309,10 +316,12 @@ class Story:
         if is_covered:
             world.set_rules([])
             self._wait_until_covered()
+            self.transactions.wait_until_covered(SETTLE_S_MAX)
         world.kill()
         # What the broker was told to do last may still be under way in the store.
         time.sleep(0.2)
-        bounds = {model.name: self.in_bucket(model) for model in world.models.values()}
+        bounds = {model.name: world.in_bucket(model) for model in world.models.values()}
+        self.transactions.close()
         world.broker.lose_disks()
         world.is_disk_lost = True
         world.set_rules([])
@@ -329,33 +338,28 @@ class Story:
         for model in world.models.values():
             if model.topic != CHURN:
                 model.open()
+        self.transactions.open(SETTLE_S_MAX, is_covered=is_covered)
         self._open_churn()
         for topic in (MAIN, SWITCHED, TABLE):
             self._write(topic)
         for group in MEMBERS:
             self._join(group)
+        self.transactions.start_writing()
 
     def _wait_until_covered(self) -> None:
         """However much there is to copy: it is too long when nothing comes any more."""
         ends: list[int] = []
         moved_s = time.monotonic()
-        models = list(self.world.models.values())
+        world = self.world
+        models = list(world.models.values())
         while (
             any(end < m.acknowledged_end for end, m in zip(ends, models, strict=False)) or not ends
         ):
-            found = [self.in_bucket(model)[1] for model in models]
+            found = [world.in_bucket(model)[1] for model in models]
             if found != ends:
                 ends, moved_s = found, time.monotonic()
             assert time.monotonic() - moved_s < SETTLE_S_MAX, f"nothing is copied any more: {ends}"
             time.sleep(0.2)
-
-    def in_bucket(self, model: PartitionModel) -> tuple[int, int]:
-        """What a restore and a replica must find: log start and end."""
-        manifest = self.world.archive.manifest(model.topic, model.number)
-        if manifest is None:
-            return 0, 0
-        start = manifest.log_start_offset
-        return start, max(manifest.tail_end_offset, manifest.end_offset, start)
 
     def _move(self, step: Step) -> None:
         """Everything that is done next meets it on its way, half of the time."""

@@ -46,6 +46,7 @@ from tests.system.soak.brokers import Replica, TwoFolderBroker, ask_to_move
 from tests.system.soak.model import PartitionModel, Violations
 from tests.system.soak.plan import describe
 from tests.system.soak.table import DELETE_RETENTION_MS, TableModel
+from tests.system.soak.transacted.model import TransactionModel
 from tests.system.tiers.tiered_broker import Archive
 
 COPY_TIMEOUT_MS = 8_000
@@ -61,6 +62,8 @@ SETTINGS = {
     "log.cleaner.backoff.ms": "500",
     "group.initial.rebalance.delay.ms": "0",
     "offsets.topic.num.partitions": "3",
+    "transaction.state.log.num.partitions": "3",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
 }
 # Until nothing uncommitted can be committed any more, an orphan is kept: see the manager.
 ORPHAN_GRACE_MS = 2 * COPY_TIMEOUT_MS + 500
@@ -81,7 +84,8 @@ TIERED = {
     "strandline.remote.active.segment.upload.ms": "500",
 }
 MAIN, SWITCHED, CHURN, TABLE, PROBE = "main", "switched", "churn", "table", "probe"
-TOPICS = {MAIN: 3, SWITCHED: 1, CHURN: 1, TABLE: 2, PROBE: 1}
+TRANSACTED = "transacted"
+TOPICS = {MAIN: 3, SWITCHED: 1, CHURN: 1, TABLE: 2, PROBE: 1, TRANSACTED: 2}
 COMPACTED = {
     "cleanup.policy": "compact",
     "delete.retention.ms": str(DELETE_RETENTION_MS),
@@ -111,9 +115,11 @@ class World:
                 topic=topic, number=number, violations=violations
             )
             for topic, count in TOPICS.items()
-            if topic != PROBE
+            if topic not in (PROBE, TRANSACTED)
             for number in range(count)
         }
+        # Its offsets have gaps, where markers and what was aborted lie: see its own rules.
+        self.transactions = TransactionModel(TRANSACTED, TOPICS[TRANSACTED], violations)
         self.configs = {topic: dict(TIERED) for topic in TOPICS}
         self.configs[TABLE] |= COMPACTED
         self._folder = folder
@@ -159,6 +165,14 @@ class World:
     def archive(self) -> Archive:
         """The bucket, past the proxy."""
         return Archive.open(self.bucket)
+
+    def in_bucket(self, model: PartitionModel) -> tuple[int, int]:
+        """What a restore and a replica must find: log start and end."""
+        manifest = self.archive.manifest(model.topic, model.number)
+        if manifest is None:
+            return 0, 0
+        start = manifest.log_start_offset
+        return start, max(manifest.tail_end_offset, manifest.end_offset, start)
 
     def of(self, topic: str) -> list[PartitionModel]:
         return [model for (name, _), model in self.models.items() if name == topic]
