@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
 from strandline.spark_lake import count, scan
 from strandline.spark_lake.spark.source import StrandlineDataSource
@@ -48,7 +48,7 @@ def consumed(bootstrap: str, place: Place, isolation: str) -> Rows:
             "isolation.level": isolation,
         }
     )
-    consumer.assign([TopicPartition(*place)])
+    consumer.assign([TopicPartition(*place, OFFSET_BEGINNING)])
     rows: Rows = []
     while True:
         (message,) = consumer.consume(1, WAIT_S)

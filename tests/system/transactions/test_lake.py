@@ -1,4 +1,4 @@
-"""The lake beside a broker with random transactions: a consumer and the lake see the same."""
+"""Random transactions: the lake, a replica and a restored broker see what a consumer sees."""
 
 from __future__ import annotations
 
@@ -7,15 +7,25 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.broker import eventually
 from tests.system.tiers.conftest import MakeBroker, archive, make_broker
-from tests.system.tiers.tiered_broker import Archive
-from tests.system.transactions.random_transactions import LOG, SETTINGS, RandomTransactions
+from tests.system.tiers.replicas import start_replica
+from tests.system.tiers.restoring import run_restore
+from tests.system.tiers.tiered_broker import WAIT_S, Archive, TieredBroker
+from tests.system.transactions.random_transactions import (
+    LOG,
+    PARTITIONS,
+    SETTINGS,
+    RandomTransactions,
+    Rows,
+)
 from tests.system.transactions.same_rows import (
     ISOLATIONS,
     LakeStream,
     LakeTable,
     check_consumer,
     check_lake,
+    consumed,
     scanned,
 )
 
@@ -26,7 +36,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.s3, pytest.mark.clients]
 ROUNDS = 2
 
 
-@pytest.fixture(params=[1, 2])
+@pytest.fixture
 def history(
     make_broker: MakeBroker, archive: Archive, request: pytest.FixtureRequest
 ) -> Iterator[RandomTransactions]:
@@ -37,6 +47,7 @@ def history(
     made.close()
 
 
+@pytest.mark.parametrize("history", [1, 2], indirect=True)
 def test_scans_streams_and_tables_see_of_random_transactions_what_a_consumer_sees(
     history: RandomTransactions, tmp_path: Path
 ) -> None:
@@ -54,3 +65,45 @@ def test_scans_streams_and_tables_see_of_random_transactions_what_a_consumer_see
         everything = history.model.ever(LOG, committed=ISOLATIONS[isolation])
         # Once each, though transactions were open whenever it came by.
         assert sorted(follower.rows) == everything, (follower, isolation)
+
+
+@pytest.mark.parametrize("history", [4], indirect=True)
+def test_a_replica_and_a_restored_broker_see_of_random_transactions_what_a_consumer_sees(
+    history: RandomTransactions, make_broker: MakeBroker
+) -> None:
+    replica = start_replica(make_broker)
+    seen: list[tuple[int, Rows]] = []
+    for is_settled in history.moments(ROUNDS):
+        seen += [
+            (partition, consumed(replica.bootstrap, (LOG, partition), "read_committed"))
+            for partition in range(PARTITIONS[LOG])
+        ]
+        if is_settled:
+            check_consumer(history)
+    ever = history.model.ever(LOG, committed=True)
+    for partition, rows in seen:
+        # All that is committed between the first and the last of them, and nothing else.
+        offsets = [offset for offset, _ in rows] or [0]
+        assert not rows or offsets == [
+            offset
+            for one, offset in ever
+            if one == partition and offsets[0] <= offset <= offsets[-1]
+        ]
+    wanted = rows_at(history.broker)
+    eventually(lambda: rows_at(replica) == wanted, timeout_s=WAIT_S)
+    replica.kill()
+    history.broker.kill()
+    restored = make_broker(name="restored", settings=SETTINGS)
+    outcome = run_restore(restored)
+    assert outcome.returncode == 0, outcome.stderr
+    restored.start()
+    assert rows_at(restored) == wanted
+
+
+def rows_at(broker: TieredBroker) -> list[Rows]:
+    """What consumers of either isolation get of each partition."""
+    return [
+        consumed(broker.bootstrap, (LOG, partition), isolation)
+        for partition in range(PARTITIONS[LOG])
+        for isolation in ISOLATIONS
+    ]
