@@ -205,6 +205,20 @@ $(CONNECT): requirements/connect.txt $(DEV)
 check-connect: $(DEV) jar $(CONNECT) ## the lake over Spark Connect: a server process, and a client of it
 	PYTHONPATH=$(abspath bench-data/connect) $(PYTEST) tests/spark/check_connect.py --durations=5
 
+.PHONY: check-installs
+check-installs: $(DEV) ## pip, pipx and uvx install a checkout and the wheel, with each Python of this machine
+	$(PYTEST) tests/packaging/check_installs.py -s
+
+PROMETHEUS := bench-data/prometheus/.installed
+
+$(PROMETHEUS): scripts/prometheus
+	@scripts/prometheus $(@D)
+	@touch $@
+
+.PHONY: check-monitoring
+check-monitoring: $(DEV) $(MINISTACK) $(PROMETHEUS) ## alert rules and dashboard in a real Prometheus, over a broker with an S3 server
+	STRANDLINE_PROMETHEUS=$(dir $(PROMETHEUS)) $(PYTEST) tests/packaging/check_monitoring.py --durations=5
+
 .PHONY: notebook
 notebook: $(DEV) ## run every cell of docs/tutorials/lake.ipynb on a small archive of flights
 	$(PYTEST) tests/unit/spark_lake/test_notebook.py

@@ -22,6 +22,7 @@ from strandline.broker.config.group_configs import GROUP_CONFIGS
 from strandline.broker.config.table import BROKER_CONFIGS
 from strandline.broker.config.unsupported_keys import IGNORED, REFUSED
 from strandline.broker.docs import doc_pages
+from strandline.broker.docs.alerts_docs import alert_rules
 from strandline.broker.docs.log_docs import RUNBOOKS, runbooks
 from strandline.broker.docs.log_messages import log_messages
 from strandline.broker.telemetry.families import FAMILIES
@@ -208,13 +209,14 @@ def test_every_message_at_warning_or_error_has_one_runbook() -> None:
 
 
 def test_every_alert_has_a_runbook() -> None:
-    page = (ROOT / "docs" / "reference" / "alerts.md").read_text()
-    expressions = re.findall(r"^\| `(.+?)`.*\]\(\.\./runbooks/", page, re.MULTILINE)
+    rules = list(alert_rules())
+    expressions = [rule.expression for rule in rules]
     named = [alert for runbook in runbooks() for alert in runbook.alerts]
     without = [one for one in expressions if not any(alert in one for alert in named)]
     unknown = [alert for alert in named if not any(alert in one for one in expressions)]
     assert (without, unknown) == ([], [])
-    assert len(expressions) == len([line for line in page.splitlines() if line[:3] == "| `"])
+    pages = {f"docs/runbooks/{runbook.page}#{runbook.anchor}" for runbook in runbooks()}
+    assert {rule.annotations["runbook_url"] for rule in rules} - pages == set()
 
 
 def test_every_runbook_has_the_same_parts_and_commands() -> None:

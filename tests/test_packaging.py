@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 import sys
 import sysconfig
 import tarfile
@@ -20,31 +19,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.broker import BrokerProcess, eventually
+from tests.support.first_minutes import run, walk_first_minutes
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("broker", "storage", "retention", "spark_lake")
 JVM = Path("spark_lake/jvm")
-# The whole way takes 10 s; more means that pip went looking for something.
-SECONDS_MAX = 120
-
 pytestmark = pytest.mark.slow
-
-
-def run(*command: str | Path, cwd: Path, **environment: str) -> str:
-    """Standard output of a command that must succeed; nothing of this repository on its path."""
-    inherited = {key: text for key, text in os.environ.items() if key != "PYTHONPATH"}
-    result = subprocess.run(
-        [str(part) for part in command],
-        cwd=cwd,
-        env=inherited | environment,
-        capture_output=True,
-        text=True,
-        timeout=SECONDS_MAX,
-        check=False,
-    )
-    assert result.returncode == 0, f"{command}\n{result.stdout}\n{result.stderr}"
-    return result.stdout
 
 
 def module_name(path: Path) -> str:
@@ -142,51 +122,11 @@ def test_the_installed_command_has_every_page_that_messages_name(fresh_environme
         assert shown == (ROOT / "docs" / "explanation" / "architecture.md").read_text()
 
 
-FIRST_TOPIC = ("orders", "--config", "remote.storage.enable=true", "--config", "segment.ms=1000")
-
-
 def test_the_first_ten_minutes_work_from_the_wheel_alone(
     fresh_environment: Path, tmp_path: Path
 ) -> None:
-    """The README's: produce, consume, see the archive, lose the disk, restore it."""
-    strandline = fresh_environment / "bin" / "strandline"
-    archive = f"file://{tmp_path}/archive"
-    broker = InstalledBroker(strandline, tmp_path, archive)
-
-    def ask(*words: str) -> str:
-        return run(strandline, *words, cwd=tmp_path, STRANDLINE_BOOTSTRAP=broker.bootstrap)
-
-    broker.start()
-    try:
-        ask("topic", "create", *FIRST_TOPIC)
-        (tmp_path / "lines").write_text("ann:2 apples\n")
-        ask("produce", "orders", "--key-separator", ":", "--file", str(tmp_path / "lines"))
-        assert "ann → 2 apples" in ask("consume", "orders", "--from", "start", "--until-end")
-        eventually(lambda: "1 " in ask("archive", "ls", "--remote", archive))
-        eventually(lambda: archived_records(fresh_environment, archive) == 1)
-    finally:
-        assert broker.stop() == 0
-    shutil.rmtree(broker.data)
-    ask("restore", "--remote", archive, "--set", f"log.dirs={broker.data}")
-    broker.start()
-    try:
-        assert "ann → 2 apples" in ask("consume", "orders", "--from", "start", "--until-end")
-    finally:
-        assert broker.stop() == 0
-
-
-class InstalledBroker(BrokerProcess):
-    """The wheel's command, with nothing of this repository on its path."""
-
-    def __init__(self, command: Path, folder: Path, archive: str) -> None:
-        tiers = {
-            "remote.log.storage.system.enable": "true",
-            "strandline.remote.url": archive,
-            "log.retention.check.interval.ms": "500",
-            "log.initial.task.delay.ms": "500",
-        }
-        super().__init__(folder, settings=tiers, environment={"PYTHONPATH": ""})
-        self.program = (str(command),)
+    archive = walk_first_minutes((str(fresh_environment / "bin" / "strandline"),), tmp_path)
+    assert archived_records(fresh_environment, archive) == 1
 
 
 SCAN = """

@@ -42,6 +42,7 @@ LATE_IMPORTS = {
     r"confluent_kafka(\..*)?": "an extra of the tools",
     r"(cramjam|lz4\.frame|zstandard|re2)": "2 ms each; few brokers need one of them at once",
     r"multiprocessing\.connection": "4 ms; only a broker with children, or a child, needs it",
+    r"yaml": "the tests' alone; `make docs` and they read deploy/",
     r"ssl": "only a child that downloads by https needs it",
     r"strandline\.broker\.(server|config)\..*": "0.2 s; `serve` and `restore` need the broker",
     r"strandline\.broker\.commands\..*": "40 to 130 ms; a command loads itself alone",
@@ -420,7 +421,7 @@ def requirements_of(*extras: str) -> list[Requirement]:
 @pytest.mark.parametrize(
     ("lock", "extras"),
     [
-        ("requirements/broker.lock", ()),
+        ("requirements/broker.lock", ("cli",)),
         ("requirements/demo.lock", ("demo",)),
         ("requirements/dev.lock", ("dev",)),
     ],

@@ -430,7 +430,7 @@ def _group_rows(sources: Sources, left_out: Counter[str]) -> Iterator[Step]:
     prefix = "kafka_coordinator_group_groupmetadatamanager_"
     yield row_of(
         f"{prefix}numgroups",
-        [Sample(count, (str(state),)) for state, count in found.groups_by_state.items()],
+        [Sample(count, (state.value,)) for state, count in found.groups_by_state.items()],
     )
     yield single(f"{prefix}numoffsets", found.offset_count)
     try:

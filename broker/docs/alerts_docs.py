@@ -1,0 +1,88 @@
+"""docs/reference/alerts.md, from deploy/prometheus/alerts.yml and the runbooks: doc_pages.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from strandline.broker.docs.log_docs import runbooks
+from strandline.broker.docs.log_messages import ROOT
+
+RULES = ROOT / "deploy" / "prometheus" / "alerts.yml"
+
+_INTRODUCTION = """\
+# Alerts
+
+<!-- Made by `make docs`. Do not edit. -->
+
+These alerts justify a page. The file `deploy/prometheus/alerts.yml` of a checkout has them as rules
+for Prometheus; [monitor](../how-to/monitor.md#prometheus-and-grafana) says how to load them. They
+need `strandline.metrics.listener`. `strandline status` reports the same conditions, at the same
+thresholds or earlier. Each alert has a runbook with symptom, impact, check, fix and verification.
+"""
+
+_TITLES = {
+    "strandline-broker": "The broker",
+    "strandline-disk": "Disks and logs",
+    "strandline-archive": "The archive",
+    "strandline-clients": "Clients",
+}
+
+_HEAD = """
+| alert | expression | for | means | why this limit | runbook |
+| --- | --- | --- | --- | --- | --- |
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertRule:
+    """One rule of the file; `hold` is how long its expression must hold, empty for at once."""
+
+    group: str
+    name: str
+    expression: str
+    hold: str
+    severity: str
+    annotations: Mapping[str, str]
+
+
+def alert_rules() -> Iterator[AlertRule]:
+    """Every rule, in the order of the file. The file is read from the checkout."""
+    import yaml
+
+    for group in yaml.safe_load(RULES.read_text())["groups"]:
+        for rule in group["rules"]:
+            yield AlertRule(
+                group=group["name"],
+                name=rule["alert"],
+                expression=" ".join(rule["expr"].split()),
+                hold=rule.get("for", ""),
+                severity=rule["labels"]["severity"],
+                annotations=rule["annotations"],
+            )
+
+
+def render() -> str:
+    """The whole page."""
+    rules = list(alert_rules())
+    links = {
+        f"docs/runbooks/{runbook.page}#{runbook.anchor}": runbook.heading for runbook in runbooks()
+    }
+    parts = [_INTRODUCTION]
+    for group, title in _TITLES.items():
+        lines = [_line(rule, links) for rule in rules if rule.group == group]
+        parts.append(f"\n## {title}\n{_HEAD}" + "".join(lines))
+    return "".join(parts)
+
+
+def _line(rule: AlertRule, links: Mapping[str, str]) -> str:
+    said = rule.annotations
+    target = said["runbook_url"]
+    heading = links[target].replace("`", "").replace("|", r"\|")
+    path = PurePosixPath("..") / target.removeprefix("docs/")
+    expression = rule.expression.replace("|", r"\|")
+    return (
+        f"| {rule.name} ({rule.severity}) | `{expression}` | {rule.hold or 0} |"
+        f" {said['description']} | {said['threshold']} | [{heading}]({path}) |\n"
+    )
