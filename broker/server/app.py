@@ -56,7 +56,7 @@ from strandline.broker.server.folder_marks import (
     check_not_interrupted,
 )
 from strandline.broker.server.late_transactions import LateTransactions
-from strandline.broker.server.process import GarbageCollector, say
+from strandline.broker.server.process import GarbageCollector, notify_manager, say
 from strandline.broker.server.sasl import ConnectionHandlers, check_sasl
 from strandline.broker.server.workers import Workers
 from strandline.broker.telemetry.collector import MetricsCollector
@@ -350,6 +350,7 @@ class Broker:
                     f"strandline ready: broker {self._config.node_id} at "
                     f"{listener.host or '0.0.0.0'}:{listener.port}"
                 )
+                notify_manager("READY=1")
                 await stopping.wait()
                 log.info("stopping")
                 self._phase = Phase.STOPPING

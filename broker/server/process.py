@@ -1,4 +1,4 @@
-"""The process around a broker: its signals, descriptors, standard streams, garbage and end.
+"""The process around a broker: its signals, descriptors, standard streams, manager and garbage.
 
 The broker also serves if its parent closed the standard streams, if their reader has ended, or if
 the disk behind them is full.
@@ -10,8 +10,10 @@ import asyncio
 import gc
 import logging
 import os
+import re
 import resource
 import signal
+import socket
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -85,6 +87,7 @@ class _Stopping:
 
     def begin(self) -> None:
         self.event.set()
+        notify_manager("STOPPING=1")
         starting, self._starting = self._starting, None
         if starting is not None:
             starting.cancel()
@@ -143,6 +146,27 @@ def say(line: str) -> None:
             null = os.open(os.devnull, os.O_WRONLY)
             os.dup2(null, sys.stdout.fileno())
             os.close(null)
+
+
+# --- the service manager ---------------------------------------------------------------------
+
+
+def notify_manager(state: str) -> None:
+    """Sends a state (`READY=1`, `STOPPING=1`) to the service manager, as sd_notify(3) does.
+
+    Does nothing unless `$NOTIFY_SOCKET` names its socket; a first `@` is an abstract address.
+    """
+    address = os.environ.get("NOTIFY_SOCKET")
+    if not address:
+        return
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as manager:
+            manager.sendto(state.encode(), re.sub(r"^@", "\0", address))
+    except OSError as error:
+        log.warning(
+            "service manager not notified",
+            extra={"fields": {"state": state, "socket": address, "reason": str(error)}},
+        )
 
 
 def flush() -> None:

@@ -1,0 +1,30 @@
+"""systemd's own opinion of the unit; `make check-packaging` runs it where systemd is installed."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+UNIT = Path(__file__).resolve().parents[2] / "deploy" / "systemd" / "strandline.service"
+# Of 100. What is left is the network, which a broker needs.
+EXPOSURE_MAX = 15
+
+
+def analyze(folder: Path, *words: str) -> str:
+    """What systemd-analyze says of the unit, with a program that this machine has."""
+    unit = folder / UNIT.name
+    unit.write_text(UNIT.read_text().replace("/opt/strandline/bin/strandline", "/bin/true"))
+    done = subprocess.run(
+        ["systemd-analyze", *words, str(unit)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def test_systemd_takes_the_unit_without_a_remark(tmp_path: Path) -> None:
+    assert analyze(tmp_path, "verify", "--recursive-errors=one") == ""
+
+
+def test_the_unit_exposes_little(tmp_path: Path) -> None:
+    told = analyze(tmp_path, "security", "--offline=true", f"--threshold={EXPOSURE_MAX}")
+    assert "Overall exposure level for strandline.service" in told
