@@ -30,6 +30,14 @@ from strandline.spark_lake.options.given_options import OPTION_NAMES
 from strandline.storage.config.log_config import TOPIC_CONFIGS
 from strandline.storage.crash_points import CRASH_POINTS
 from tests.compat.judging import by_hand, notes
+from tests.support.page_blocks import (
+    LOOKED_AT,
+    NOT_OURS,
+    RUN,
+    blocks_of,
+    every_block,
+    pages,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -273,15 +281,30 @@ def test_commands_in_documents_are_taken() -> None:
     wrong = []
     count = 0
     for page in markdown_files():
-        for block in re.findall(
-            r"^```(?:bash)?\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL
-        ):
-            for command in commands_in(re.sub(r" {2,}(?=--|serve|restore)", " ", block)):
+        for block in blocks_of(page):
+            text = block.text if block.language == "bash" else ""
+            for command in commands_in(re.sub(r" {2,}(?=--|serve|restore)", " ", text)):
                 count += 1
                 if not is_taken(command):
                     wrong.append(f"{name(page)}: {command}")
     assert wrong == []
     assert count > 20, "the blocks are not found any more"
+
+
+def test_every_block_of_a_page_says_its_language_and_is_run_or_says_why_not() -> None:
+    """tests/system/documents runs them, and tests/spark those of Spark."""
+    found = list(every_block())
+    unknown = [block.place for block in found if block.language not in RUN | NOT_OURS | LOOKED_AT]
+    # What nothing of ours can run.
+    unmarked = [block.place for block in found if block.language in NOT_OURS and not block.not_run]
+    fences = {page: len(re.findall(r"^ *```", page.read_text(), re.MULTILINE)) for page in pages()}
+    odd = [
+        name(page)
+        for page, count in fences.items()
+        if count != 2 * len([block for block in found if block.page == page])
+    ]
+    assert (unknown, unmarked, odd) == ([], [], [])
+    assert len(found) > 100, "the blocks are not found any more"
 
 
 def test_commands_and_options_in_ticks_exist() -> None:

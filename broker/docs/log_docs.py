@@ -26,7 +26,7 @@ Every message that the broker, the commands and the lake log at WARNING or ERROR
 Search this page for the text of a log line; three dots stand for a part that varies. The broker
 writes its log to standard error, one line per event:
 
-```
+```text
 time level logger event key=value key=value
 ```
 

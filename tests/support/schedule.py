@@ -31,6 +31,7 @@ LONGEST = (
     "tests/system/transactions/test_exactly_once.py",
     "tests/system/transactions/test_lake.py",
     "tests/system/clients/test_client_suites.py",
+    "tests/system/documents/test_commands.py",
     "tests/system/soak/test_soak.py",
     "tests/system/tiers/reading/test_quotas.py",
     "tests/system/tiers/archive/test_rewritten.py",

@@ -1,0 +1,132 @@
+"""The commands and examples of the pages are run, in a world that has what they name.
+
+A command that several pages have is run once. A block that starts a broker, or restores one, gets a
+copy of the archive, whose owner is gone. Examples of Spark are run by tests/spark.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from strandline.broker.config.loading import load_config
+from tests.conftest import S3Bucket, make_bucket
+from tests.support.ministack import ServerProcess
+from tests.support.page_blocks import JOURNEYS, ROOT, Block, is_of_spark, pages, runnable
+from tests.support.page_world import (
+    ARCHIVE,
+    FOLDER,
+    METRICS,
+    PageWorld,
+    Shell,
+    copy_archive,
+    page_world,
+    traveller,
+    wanted_environment,
+)
+from tests.support.ports import ReservedPort
+
+pytestmark = [pytest.mark.slow, pytest.mark.s3]
+
+
+def with_blocks(*languages: str) -> list[Path]:
+    return [page for page in pages() if page not in JOURNEYS and runnable(page, *languages)]
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.fixture(scope="module")
+def archive(ministack: ServerProcess) -> S3Bucket:
+    return make_bucket(ministack.endpoint_url)
+
+
+@pytest.fixture(scope="module")
+def world(archive: S3Bucket, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageWorld]:
+    with page_world(tmp_path_factory.mktemp("world"), archive) as running:
+        yield running
+
+
+def is_of_a_broker(block: Block) -> bool:
+    return "strandline serve" in block.text or "strandline restore" in block.text
+
+
+def run_with_own_broker(archive: S3Bucket, block: Block, folder: Path) -> list[str]:
+    """In a shell with empty folders; a first broker gets an empty bucket, others the archive."""
+    known = "restore" in block.text or "--read-only" in block.text
+    bucket = make_bucket(archive.endpoint_url)
+    if known:
+        copy_archive(archive, bucket)
+    metrics, port = ReservedPort(), ReservedPort()
+    values = {
+        ARCHIVE: bucket.url,
+        FOLDER: str(folder / "data"),
+        METRICS: f"http://127.0.0.1:{metrics.number}",
+        "/var/lib/replica": str(folder / "replica"),
+    }
+    bootstrap = f"127.0.0.1:{port.number}"
+    shell = Shell(folder, values, wanted_environment(bucket.endpoint_url, bootstrap, folder))
+    properties = f"log.dirs={folder / 'data'}\nremote.log.storage.system.enable=true\n"
+    (folder / "server.properties").write_text(f"{properties}strandline.remote.url={bucket.url}\n")
+    try:
+        return shell.run(block)
+    finally:
+        shell.stop_brokers()
+
+
+@pytest.mark.parametrize("page", with_blocks("bash"), ids=name)
+def test_commands_of_a_page_succeed(
+    world: PageWorld, archive: S3Bucket, page: Path, tmp_path: Path
+) -> None:
+    wrong = []
+    for number, block in enumerate(runnable(page, "bash")):
+        if is_of_a_broker(block):
+            folder = tmp_path / str(number)
+            folder.mkdir()
+            found = run_with_own_broker(archive, block, folder)
+        else:
+            found = world.shell.run(block, once=True)
+        wrong += [f"{block.place}: {one}" for one in found]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [page for page in with_blocks("python") if not is_of_spark(page)],
+    ids=name,
+)
+def test_python_of_a_page_runs(
+    world: PageWorld, page: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("AWS_ENDPOINT_URL", "AWS_DEFAULT_REGION"):
+        monkeypatch.setenv(variable, world.shell.environment[variable])
+    names: dict[str, object] = {}
+    for block in runnable(page, "python"):
+        exec(compile(world.shell.replaced(block.text), block.place, "exec"), names)
+
+
+@pytest.mark.parametrize("page", with_blocks("properties"), ids=name)
+def test_properties_of_a_page_are_taken(page: Path, tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    for block in runnable(page, "properties"):
+        file.write_text(f"log.dirs={tmp_path}\n{block.text}")
+        load_config(file)
+
+
+@pytest.mark.parametrize("page", with_blocks("json"), ids=name)
+def test_json_of_a_page_is_json(page: Path) -> None:
+    for block in runnable(page, "json"):
+        json.loads(block.text)
+
+
+@pytest.mark.parametrize("page", [page for page in JOURNEYS if not is_of_spark(page)], ids=name)
+def test_a_page_can_be_followed_from_its_first_command_to_its_last(
+    page: Path, tmp_path: Path
+) -> None:
+    with traveller(tmp_path) as shell:
+        wrong = shell.follow(runnable(page, "bash", "python"))
+    assert not wrong, "\n".join(wrong)
