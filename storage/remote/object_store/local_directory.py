@@ -202,18 +202,6 @@ class LocalDirectoryStore:
         with self._open(key, "get") as descriptor:
             _read_into(key, descriptor, target, start)
 
-    @property
-    def opens_files(self) -> bool:
-        return True
-
-    def open_file(self, key: str) -> files.OpenFile:
-        with _translated(key, "get"):
-            try:
-                return files.OpenFile(self._path(check_key(key)), writable=False)
-            except DiskError:
-                self._check_root(key, "get")
-                raise
-
     def head(self, key: str) -> ObjectInfo:
         with _translated(key, "head"):
             try:

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
 from strandline.storage.errors import AccessDenied
-from strandline.storage.files import OpenFile
 from strandline.storage.model import TimestampMs
 from strandline.storage.remote.object_store.interface import (
     ObjectInfo,
@@ -15,7 +14,6 @@ from strandline.storage.remote.object_store.interface import (
     PutCondition,
     StoredObject,
 )
-from strandline.storage.remote.object_store.object_files import KeepsFiles
 
 
 class ReadOnlyStore:
@@ -42,14 +40,6 @@ class ReadOnlyStore:
 
     def get_into(self, key: str, target: memoryview, *, start: int) -> None:
         self._store.get_into(key, target, start=start)
-
-    @property
-    def opens_files(self) -> bool:
-        return isinstance(self._store, KeepsFiles) and self._store.opens_files
-
-    def open_file(self, key: str) -> OpenFile:
-        assert isinstance(self._store, KeepsFiles), self._store
-        return self._store.open_file(key)
 
     def head(self, key: str) -> ObjectInfo:
         return self._store.head(key)

@@ -1,8 +1,5 @@
 """Chunks of log objects, and the cache of chunks in memory.
 
-A chunk has an index; its bytes lie in memory, or in a file (`file_chunks`). The bound on live
-bytes and the eviction order are the same for both.
-
 A chunk's memory is a mapping (`block_memory`). The views in a fetch response keep it alive, however
 slow the consumer is; only when the last view is released do its bytes count as free and can be
 reused. So the bound on memory is a bound on live memory:
@@ -27,9 +24,7 @@ import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
 
-from strandline.storage.files import FileRange
 from strandline.storage.model import Offset, Position
 from strandline.storage.remote.reader.block_memory import (
     SPARES_MAX,
@@ -37,7 +32,7 @@ from strandline.storage.remote.reader.block_memory import (
     map_memory,
     rounded,
 )
-from strandline.storage.remote.segment.batch_index import BatchIndex, index_batches
+from strandline.storage.remote.segment.batch_index import index_batches
 from strandline.storage.remote.segment.index import ChunkKey
 
 _numbers = itertools.count()
@@ -69,25 +64,30 @@ class BatchRun:
         return self.end_position - self.position
 
 
-# The bytes of a response: views of memory, and file ranges that are sent by `sendfile`.
-RecordBytes: TypeAlias = memoryview | FileRange
-
-
 class Chunk:
     """Whole batches with verified CRCs, and the position of each of them. Immutable."""
 
     __slots__ = (
         "_base_offsets",
         "_next_offsets",
+        "_pins",
         "_positions",
+        "_view",
         "is_used_up",
         "key",
         "last_used_s",
     )
 
-    def __init__(self, key: ChunkKey, index: BatchIndex) -> None:
-        """`index` is the result of `index_batches` over the chunk's bytes."""
+    def __init__(self, key: ChunkKey, view: memoryview, *, base_offset: Offset) -> None:
+        """Checks all of `view`, whose first base offset must be `base_offset`.
+
+        Raises CorruptRecords.
+        """
+        index = index_batches(view, base_offset)
         self.key = key
+        self._view = view
+        # One element per live view. Views are released in any thread: each call is one step.
+        self._pins: dict[int, weakref.ref[memoryview]] = {}
         # Both are the cache's: whether the last batch was read, and the time of the last request.
         self.is_used_up = False
         self.last_used_s = 0.0
@@ -105,8 +105,8 @@ class Chunk:
 
     @property
     def is_pinned(self) -> bool:
-        """Whether evicting it now would free nothing."""
-        return False
+        """Whether a view that `take` returned still exists, so that eviction would free nothing."""
+        return bool(self._pins)
 
     def find_run(
         self, offset: Offset, *, bytes_max: int, end_offset: Offset | None, at_least_one: bool
@@ -128,46 +128,11 @@ class Chunk:
             return None
         return BatchRun(start, self._positions[stop], self._next_offsets[stop - 1])
 
-    def take(self, run: BatchRun, *, on_release: Callable[[], None] | None = None) -> RecordBytes:
-        """The bytes of `run`, without a copy. The chunk is pinned while a view exists.
+    def take(self, run: BatchRun, *, on_release: Callable[[], None] | None = None) -> memoryview:
+        """The bytes of `run`, without a copy. The chunk is pinned while the view exists.
 
         `on_release` is called when the last view is released, in any thread.
         """
-        raise NotImplementedError
-
-    def piece(self, position: Position, end_position: Position) -> memoryview:
-        """The bytes of the object's range [position, end_position); not pinned. May block."""
-        raise NotImplementedError
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.key} batches={len(self._next_offsets)}>"
-
-
-class MemoryChunk(Chunk):
-    """A chunk whose bytes lie in a block."""
-
-    __slots__ = ("_pins", "_view")
-
-    def __init__(self, key: ChunkKey, view: memoryview, index: BatchIndex) -> None:
-        super().__init__(key, index)
-        self._view = view
-        # One element per live view. Views are released in any thread: each call is one step.
-        self._pins: dict[int, weakref.ref[memoryview]] = {}
-
-    @classmethod
-    def check(cls, key: ChunkKey, view: memoryview, *, base_offset: Offset) -> MemoryChunk:
-        """Checks all of `view` and returns its chunk.
-
-        `base_offset` is the expected first base offset. Raises CorruptRecords.
-        """
-        return cls(key, view, index_batches(view, base_offset))
-
-    @property
-    def is_pinned(self) -> bool:
-        """Whether a view that `take` returned still exists."""
-        return bool(self._pins)
-
-    def take(self, run: BatchRun, *, on_release: Callable[[], None] | None = None) -> memoryview:
         view = self._view[run.position : run.end_position].toreadonly()
         pins, number = self._pins, next(_numbers)
 
@@ -182,14 +147,18 @@ class MemoryChunk(Chunk):
         return view
 
     def piece(self, position: Position, end_position: Position) -> memoryview:
+        """The bytes of the object's range [position, end_position); not pinned."""
         return self._view[position - self.key.position : end_position - self.key.position]
+
+    def __repr__(self) -> str:
+        return f"<Chunk {self.key} batches={len(self._next_offsets)}>"
 
 
 class ChunkCache:
-    """Cached chunks, bounded in bytes and by CHUNKS_MAX, with reservations for further ones.
-    Owned by one thread.
+    """The memory of all chunks and the chunks that are cached in it, bounded in bytes and by
+    CHUNKS_MAX. Owned by one thread.
 
-    Reserved memory may be freed in any thread; `on_free` is called there.
+    Only `reserve` allocates memory. It may be freed in any thread; `on_free` is called there.
     """
 
     def __init__(self, bytes_max: int, *, on_free: Callable[[], None]) -> None:
@@ -197,6 +166,9 @@ class ChunkCache:
         self._on_free = on_free
         self._live_bytes = 0
         self._chunks: OrderedDict[ChunkKey, Chunk] = OrderedDict()
+        # Memory of released blocks; a deque, because blocks are released in any thread.
+        self._freed: deque[mmap.mmap] = deque()
+        self._spares: deque[mmap.mmap] = deque(maxlen=SPARES_MAX)
         self.evicted_count = 0
 
     @property
@@ -227,6 +199,19 @@ class ChunkCache:
 
     def clear(self) -> None:
         self._chunks.clear()
+        self._spares.clear()
+
+    def reserve(self, size_bytes: int, *, is_prefetch: bool, now_s: float) -> Block | None:
+        """A writable block of `size_bytes`; None if that much cannot be freed now."""
+        if not self._make_room(rounded(size_bytes), is_prefetch=is_prefetch, now_s=now_s):
+            return None
+        memory = self._take_spare(size_bytes) or map_memory(size_bytes)
+        self._live_bytes += len(memory)
+        # Views hold the array and not the memory, so the array is collected with the last view and
+        # the memory can be reused.
+        array = (ctypes.c_char * len(memory)).from_buffer(memory)
+        weakref.finalize(array, self._release, memory).atexit = False
+        return Block(memoryview(array).cast("B")[:size_bytes], memory)
 
     def _make_room(self, size_bytes: int, *, is_prefetch: bool, now_s: float) -> bool:
         """Evicts until `size_bytes` are free; False if that is not possible now.
@@ -254,44 +239,12 @@ class ChunkCache:
                 return key
         return None
 
-    def _collect(self) -> None:
-        """Accounts for memory that other threads freed."""
-        raise NotImplementedError
-
-
-class ChunkMemory(ChunkCache):
-    """The memory of all chunks and the chunks that are cached in it.
-
-    Only `reserve` allocates memory.
-    """
-
-    def __init__(self, bytes_max: int, *, on_free: Callable[[], None]) -> None:
-        super().__init__(bytes_max, on_free=on_free)
-        # Memory of released blocks; a deque, because blocks are released in any thread.
-        self._freed: deque[mmap.mmap] = deque()
-        self._spares: deque[mmap.mmap] = deque(maxlen=SPARES_MAX)
-
-    def reserve(self, size_bytes: int, *, is_prefetch: bool, now_s: float) -> Block | None:
-        """A writable block of `size_bytes`; None if that much cannot be freed now."""
-        if not self._make_room(rounded(size_bytes), is_prefetch=is_prefetch, now_s=now_s):
-            return None
-        memory = self._take_spare(size_bytes) or map_memory(size_bytes)
-        self._live_bytes += len(memory)
-        # Views hold the array and not the memory, so the array is collected with the last view and
-        # the memory can be reused.
-        array = (ctypes.c_char * len(memory)).from_buffer(memory)
-        weakref.finalize(array, self._release, memory).atexit = False
-        return Block(memoryview(array).cast("B")[:size_bytes], memory)
-
-    def clear(self) -> None:
-        super().clear()
-        self._spares.clear()
-
     def _release(self, memory: mmap.mmap) -> None:
         self._freed.append(memory)
         self._on_free()
 
     def _collect(self) -> None:
+        """Accounts for memory that other threads freed."""
         while self._freed:
             memory = self._freed.popleft()
             self._live_bytes -= len(memory)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from strandline.storage.errors import CorruptRecords, ObjectCorrupt
 from strandline.storage.model import Offset
 from strandline.storage.remote.object_store.interface import ObjectStore
-from strandline.storage.remote.reader.chunk_cache import Block, Chunk, MemoryChunk
+from strandline.storage.remote.reader.chunk_cache import Chunk
 from strandline.storage.remote.reader.corruption_log import log_corrupt_chunk
 from strandline.storage.remote.reader.disk_chunk_cache import DiskChunkCache
 from strandline.storage.remote.segment.index import ChunkKey
@@ -29,23 +29,21 @@ class Fetched:
     view: memoryview | None = None
 
 
-def fetch_to_memory(
+def fetch_chunk(
     store: ObjectStore,
     disk: DiskChunkCache | None,
     key: ChunkKey,
     base_offset: Offset,
-    place: object,
+    block: memoryview,
 ) -> Fetched:
-    """Fetches a chunk into the block `place` and checks it. Blocks.
+    """Fetches a chunk into `block` and checks it. Blocks.
 
     Raises ObjectCorrupt if two downloads had wrong CRCs, and as `ObjectStore.get_into`.
     """
-    assert isinstance(place, Block), place
-    block = place.view
     corrupt_count = 0
     if disk is not None and disk.load(key, block):
         try:
-            chunk = MemoryChunk.check(key, block, base_offset=base_offset)
+            chunk = Chunk(key, block, base_offset=base_offset)
             return Fetched(chunk, is_from_disk=True)
         except CorruptRecords as error:
             corrupt_count += 1
@@ -54,11 +52,11 @@ def fetch_to_memory(
     for _ in range(2):
         store.get_into(key.log_key, block, start=key.position)
         try:
-            chunk = MemoryChunk.check(key, block, base_offset=base_offset)
+            chunk = Chunk(key, block, base_offset=base_offset)
         except CorruptRecords as error:
             corrupt_count += 1
             log_corrupt_chunk(key, "download", error)
-            # Keeps the text only: the error holds this frame, and with it the place.
+            # Keeps the text only: the error holds this frame, and with it the block.
             last_error = str(error)
         else:
             return Fetched(chunk, corrupt_count=corrupt_count, view=block)

@@ -4,9 +4,6 @@
                              (STATISTICS of .meta,     (memory, disk or one          (views into
                               kept)                     ranged GET, all checked)       the chunk)
 
-If the store is a local folder, chunks are not copied: they are checked in place, and the response
-is a range of the object's file.
-
 A read waits only for the chunk with `offset`; following chunks are added if they are in memory
 already. So a reader never holds one chunk while it waits for another.
 
@@ -33,7 +30,7 @@ from strandline.storage.errors import StorageError
 from strandline.storage.model import AbortedTransaction, Offset, TimestampMs, TimestampOffset
 from strandline.storage.remote.manifest.entries import SegmentEntry
 from strandline.storage.remote.object_store.interface import ObjectStore
-from strandline.storage.remote.reader.chunk_cache import Chunk, RecordBytes
+from strandline.storage.remote.reader.chunk_cache import Chunk
 from strandline.storage.remote.reader.config import ColdReaderConfig
 from strandline.storage.remote.reader.corruption_log import Unreadable, log_unreadable
 from strandline.storage.remote.reader.disk_chunk_cache import DiskChunkCache
@@ -65,11 +62,11 @@ STREAMS_MAX = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColdRead:
-    """Whole batches, in order. The buffers keep their memory or file alive and valid; the next read
+    """Whole batches, in order. The buffers keep their memory alive and valid; the next read
     begins at `next_offset`.
     """
 
-    buffers: list[RecordBytes] = field(default_factory=list)
+    buffers: list[memoryview] = field(default_factory=list)
     next_offset: Offset
     size_bytes: int = 0
 
@@ -279,7 +276,7 @@ class ColdReader:
         end_offset: Offset | None,
     ) -> ColdRead:
         """Collects batches of `chunk`, and of its successors while each is read to its end."""
-        buffers: list[RecordBytes] = []
+        buffers: list[memoryview] = []
         size_bytes = 0
         while True:
             run = chunk.find_run(

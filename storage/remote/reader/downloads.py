@@ -2,9 +2,9 @@
 
     request(key) ─► cached? ─yes─► chunk
                       └─no─► under way? ─yes─► the same future
-                                └─no─► queue ──pump──► executor: into memory (`chunk_fetch`), or
-                                        ▲              only checked, if it is a file here
-              a download ended, ────────┘              (`file_chunks`)   │
+                                └─no─► queue ──pump──► executor (`chunk_fetch`)
+                                        ▲                                │
+              a download ended, ────────┘                                │
               memory became free                  future ◄───────────────┘
 
 All state belongs to the event loop's thread; only fetching and checking run in the executor. A
@@ -20,7 +20,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
@@ -31,11 +30,9 @@ from strandline.storage.errors import ObjectCorrupt, OutOfResources, TierError, 
 from strandline.storage.model import Offset
 from strandline.storage.quiet_log import QuietLog, place_of
 from strandline.storage.remote.object_store.interface import ObjectStore
-from strandline.storage.remote.object_store.object_files import KeepsFiles
-from strandline.storage.remote.reader.chunk_cache import BatchRun, Chunk, ChunkMemory, RecordBytes
-from strandline.storage.remote.reader.chunk_fetch import Fetched, fetch_to_memory
+from strandline.storage.remote.reader.chunk_cache import BatchRun, Block, Chunk, ChunkCache
+from strandline.storage.remote.reader.chunk_fetch import Fetched, fetch_chunk
 from strandline.storage.remote.reader.disk_chunk_cache import DiskChunkCache
-from strandline.storage.remote.reader.file_chunks import IDLE_S, FileChunks, fetch_in_file
 from strandline.storage.remote.reader.prefetch_queue import Download, PrefetchQueue, Reader
 from strandline.storage.remote.segment.index import ChunkKey
 
@@ -91,18 +88,8 @@ class ChunkDownloads:
     ) -> None:
         self.counters = DownloadCounters()
         self._quiet_log = QuietLog(log)
-        self._idle_watch: asyncio.TimerHandle | None = None
-        on_free = self._memory_became_free
-        self.files: FileChunks | None = None
-        self.cache: ChunkMemory | FileChunks
-        self._fetch: Callable[[ChunkKey, Offset, object], Fetched]
-        # A configured disk cache means that the folder is slow to read: a remote mount.
-        if disk is None and isinstance(store, KeepsFiles) and store.opens_files:
-            self.cache = self.files = FileChunks(memory_bytes_max, on_free=on_free)
-            self._fetch = partial(fetch_in_file, store, self.files)
-        else:
-            self.cache = ChunkMemory(memory_bytes_max, on_free=on_free)
-            self._fetch = partial(fetch_to_memory, store, disk)
+        self.cache = ChunkCache(memory_bytes_max, on_free=self._memory_became_free)
+        self._store = store
         self._executor = executor
         self._parallel_max = parallel_max
         self._disk = disk
@@ -149,7 +136,7 @@ class ChunkDownloads:
             return chunk
         return self._want(key, base_offset, end_offset).future
 
-    def take(self, chunk: Chunk, run: BatchRun) -> RecordBytes:
+    def take(self, chunk: Chunk, run: BatchRun) -> memoryview:
         """The bytes of `run`; queued downloads may start once the view is released."""
         return chunk.take(run, on_release=self._memory_became_free)
 
@@ -185,9 +172,8 @@ class ChunkDownloads:
             _fail(download.future, error)
         self._wanted.clear()
         self.cache.clear()
-        for timer in (self._idle_watch, self._pace_timer):
-            if timer is not None:
-                timer.cancel()
+        if self._pace_timer is not None:
+            self._pace_timer.cancel()
 
     # --- queue -------------------------------------------------------------------------------
 
@@ -235,24 +221,18 @@ class ChunkDownloads:
             return False
         key = download.key
         try:
-            place = self._reserve(key.size_bytes, is_prefetch, self._loop.time())
+            block = self._reserve(key.size_bytes, is_prefetch, self._loop.time())
         except (OSError, MemoryError, OverflowError) as error:
             # Fails the waiters, or they and all queued behind them would wait for ever.
             self._give_up(download, f"no memory for {key.size_bytes} bytes: {error}")
             return True
-        if place is None:
+        if block is None:
             return False
         self._running[key] = download
         if self._pace is not None:
             self._pace.download_began(key.size_bytes, self._loop.time())
-        self._fetch_in_worker(download, place)
-        if self.files is not None:
-            self._watch_idle(self._loop)
+        self._fetch_in_worker(download, block.view)
         return True
-
-    def _watch_idle(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._idle_watch is None and not self._is_closed:
-            self._idle_watch = loop.call_later(IDLE_S, self._look_if_idle)
 
     def _give_up(self, download: Download, reason: str) -> None:
         """Fails a download before its start, wanted or prefetched."""
@@ -260,17 +240,17 @@ class ChunkDownloads:
         download.lose()
         _fail(download.future, TierUnavailable(download.key.log_key, "get", reason))
 
-    def _reserve(self, size_bytes: int, is_prefetch: bool, now_s: float) -> object | None:
+    def _reserve(self, size_bytes: int, is_prefetch: bool, now_s: float) -> Block | None:
         """Reserves `size_bytes`. Its evictions schedule no other pump if it succeeds."""
         self._reserving_thread = get_ident()
         try:
-            place = self.cache.reserve(size_bytes, is_prefetch=is_prefetch, now_s=now_s)
+            block = self.cache.reserve(size_bytes, is_prefetch=is_prefetch, now_s=now_s)
         finally:
             self._reserving_thread = 0
             is_freed, self._is_freed_meanwhile = self._is_freed_meanwhile, False
-        if place is None and is_freed:
+        if block is None and is_freed:
             self._memory_became_free()
-        return place
+        return block
 
     def _is_held_back(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Whether the pace delays all downloads; if so, the pump is scheduled for later."""
@@ -287,7 +267,7 @@ class ChunkDownloads:
         self._pace_timer = None
         self._pump()
 
-    def _fetch_in_worker(self, download: Download, place: object) -> None:
+    def _fetch_in_worker(self, download: Download, block: memoryview) -> None:
         def done(fetching: asyncio.Future[Fetched]) -> None:
             error = None if fetching.cancelled() else fetching.exception()
             if fetching.cancelled():
@@ -295,7 +275,9 @@ class ChunkDownloads:
             self._finish(download, error or fetching.result())
 
         assert self._loop is not None
-        fetch = partial(self._fetch, download.key, download.base_offset, place)
+        fetch = partial(
+            fetch_chunk, self._store, self._disk, download.key, download.base_offset, block
+        )
         try:
             fetching = self._loop.run_in_executor(self._executor, fetch)
         except REFUSALS as error:
@@ -343,13 +325,6 @@ class ChunkDownloads:
             download.future.set_result(fetched.chunk)
         if fetched.view is not None:
             self._keep_on_disk(fetched.chunk.key, fetched.view)
-
-    def _look_if_idle(self) -> None:
-        """Closes idle files; checks again later while any are open."""
-        self._idle_watch = None
-        loop = asyncio.get_running_loop()
-        if self.files is not None and self.files.close_idle(loop.time()):
-            self._watch_idle(loop)
 
     def _memory_became_free(self) -> None:
         """Called in any thread that releases a view, or the last reference to a block."""
@@ -403,7 +378,7 @@ def _fail(future: asyncio.Future[Chunk], error: BaseException) -> None:
 
 
 def _forget_frames(error: BaseException) -> None:
-    """Clears the error's traceback: its frames hold the chunk's place, and a waiter's frame is in a
+    """Clears the error's traceback: its frames hold the chunk's block, and a waiter's frame is in a
     cycle with the error, so the memory would stay reserved until the next collection.
     """
     link: BaseException | None = error

@@ -13,9 +13,7 @@ from concurrent.futures import Executor
 from strandline.storage.concurrency.tasks import result_of
 from strandline.storage.errors import (
     CorruptRecords,
-    DiskError,
     ObjectCorrupt,
-    TierUnavailable,
     UnsupportedCodec,
 )
 from strandline.storage.model import Offset, TimestampMs, TimestampOffset
@@ -48,8 +46,6 @@ async def find_in_segment(
             )
         except (CorruptRecords, UnsupportedCodec) as error:
             raise ObjectCorrupt(key.log_key, "get", str(error)) from error
-        except DiskError as error:
-            raise TierUnavailable(key.log_key, "get", str(error)) from error
         if found is not None:
             return found
         piece += 1

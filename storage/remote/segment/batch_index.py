@@ -1,11 +1,6 @@
 """Checks the batches of a chunk and indexes their positions. Pure.
 
-The only loop over batches in a cold read. A chunk may arrive in windows: each begins with the batch
-that the previous window held only partly.
-
-    chunk     │ batch │ batch │ batch │ batch  │
-    windows   │◄──────────────────►┊  │              walked: two batches, the third begins the next
-                              │◄──────────────►│
+The only loop over batches in a cold read.
 """
 
 from __future__ import annotations
@@ -21,7 +16,7 @@ from strandline.storage.records.batch.old_messages import is_old, message_bytes
 from strandline.storage.system import crc32c
 
 if TYPE_CHECKING:
-    from strandline.storage.model import Offset, Position
+    from strandline.storage.model import Offset
 
 # Offsets have 63 bits. A corrupt batch may claim more, which no index can hold.
 _OFFSET_MAX = 2**63 - 1
@@ -44,91 +39,48 @@ def index_batches(view: memoryview, base_offset: Offset) -> BatchIndex:
     `base_offset` is the expected first base offset: bytes of another position are refused even if
     their CRCs are right.
     """
-    walk = BatchWalk(len(view), base_offset)
-    walk.add(view)
-    return walk.index
-
-
-class BatchWalk:
-    """The batches of a chunk of `size_bytes`, checked window by window."""
-
-    def __init__(self, size_bytes: int, base_offset: Offset) -> None:
-        self.index = BatchIndex(array("q"), array("q"), array("q", [0]))
-        # Where the next window has to begin, and its minimum size.
-        self.position: Position = 0
-        self.missing_bytes = 0
-        self._size_bytes = size_bytes
-        self._expected_offset = self._base_offset = base_offset
-
-    @property
-    def is_done(self) -> bool:
-        return self.position == self._size_bytes
-
-    def add(self, view: memoryview) -> None:
-        """Checks the whole batches of `view`, the chunk's bytes from `position` on.
-
-        Raises CorruptRecords. A batch that extends beyond the window is left for the next one,
-        which must have `missing_bytes`; a window with the chunk's last byte leaves none.
-        """
-        base_offsets, next_offsets, positions = self.index
-        start, end = self.position, len(view)
-        is_last = start + end == self._size_bytes
-        read_head, checksum = _BATCH_HEAD.unpack_from, crc32c.crc32c
-        crc_start, overhead_bytes = batch_format.CRC_START, batch_format.LOG_OVERHEAD_BYTES
-        header_bytes, length_min = batch_format.HEADER_BYTES, batch_format.BATCH_LENGTH_MIN
-        batch_magic = batch_format.MAGIC
-        position, expected_offset = 0, self._expected_offset
-        self.missing_bytes = 0
-        while position < end:
-            if end - position < header_bytes:
-                if not is_last:
-                    self.missing_bytes = header_bytes
-                    break
-                if not is_old(view, position):
-                    raise CorruptRecords(f"{end - position} bytes after the last batch")
-                magic = view[position + _MAGIC_POSITION]
-            else:
-                offset, length, _, magic, crc, _, last_offset_delta = read_head(view, position)
-            if magic == batch_magic:
-                batch_end = position + overhead_bytes + length
-                if length < length_min:
-                    raise CorruptRecords(f"no batch at {start + position}: length {length}")
-                if batch_end > end:
-                    beyond_bytes = start + batch_end - self._size_bytes
-                    if beyond_bytes <= 0:
-                        self.missing_bytes = batch_end - position
-                        break
-                    raise CorruptRecords(
-                        f"batch at {start + position} exceeds the chunk by {beyond_bytes}"
-                    )
-                if checksum(view[position + crc_start : batch_end]) != crc:
-                    raise CorruptRecords(
-                        f"wrong CRC of the batch at {start + position}, offset {offset}"
-                    )
-                # The base offset is not covered by the CRC.
-                if start + position == 0 and offset != self._base_offset:
-                    raise CorruptRecords(f"begins with offset {offset}, not {self._base_offset}")
-                if last_offset_delta < 0 or not (
-                    expected_offset <= offset < _OFFSET_MAX - last_offset_delta
-                ):
-                    raise CorruptRecords(f"offset {offset} follows {expected_offset}")
-                expected_offset = offset + last_offset_delta + 1
-            elif is_old(view, position):
-                batch_end = position + message_bytes(view, position)
-                if batch_end > end and start + batch_end <= self._size_bytes:
-                    self.missing_bytes = batch_end - position
-                    break
-                header = any_batch.read_header(view, position)
-                any_batch.check_crc(view, header, position)
-                offset = header.base_offset
-                if offset < expected_offset or header.next_offset > _OFFSET_MAX:
-                    raise CorruptRecords(f"offset {offset} follows {expected_offset}")
-                expected_offset = header.next_offset
-            else:
-                raise CorruptRecords(f"no batch at {start + position}: magic {magic}")
-            position = batch_end
-            base_offsets.append(offset)
-            next_offsets.append(expected_offset)
-            positions.append(start + batch_end)
-        self._expected_offset = expected_offset
-        self.position = start + position
+    base_offsets, next_offsets, positions = array("q"), array("q"), array("q", [0])
+    end = len(view)
+    read_head, checksum = _BATCH_HEAD.unpack_from, crc32c.crc32c
+    crc_start, overhead_bytes = batch_format.CRC_START, batch_format.LOG_OVERHEAD_BYTES
+    header_bytes, length_min = batch_format.HEADER_BYTES, batch_format.BATCH_LENGTH_MIN
+    batch_magic = batch_format.MAGIC
+    position, expected_offset = 0, base_offset
+    while position < end:
+        if end - position < header_bytes:
+            if not is_old(view, position):
+                raise CorruptRecords(f"{end - position} bytes after the last batch")
+            magic = view[position + _MAGIC_POSITION]
+        else:
+            offset, length, _, magic, crc, _, last_offset_delta = read_head(view, position)
+        if magic == batch_magic:
+            batch_end = position + overhead_bytes + length
+            if length < length_min:
+                raise CorruptRecords(f"no batch at {position}: length {length}")
+            if batch_end > end:
+                raise CorruptRecords(f"batch at {position} exceeds the chunk by {batch_end - end}")
+            if checksum(view[position + crc_start : batch_end]) != crc:
+                raise CorruptRecords(f"wrong CRC of the batch at {position}, offset {offset}")
+            # The base offset is not covered by the CRC.
+            if position == 0 and offset != base_offset:
+                raise CorruptRecords(f"begins with offset {offset}, not {base_offset}")
+            if last_offset_delta < 0 or not (
+                expected_offset <= offset < _OFFSET_MAX - last_offset_delta
+            ):
+                raise CorruptRecords(f"offset {offset} follows {expected_offset}")
+            expected_offset = offset + last_offset_delta + 1
+        elif is_old(view, position):
+            batch_end = position + message_bytes(view, position)
+            header = any_batch.read_header(view, position)
+            any_batch.check_crc(view, header, position)
+            offset = header.base_offset
+            if offset < expected_offset or header.next_offset > _OFFSET_MAX:
+                raise CorruptRecords(f"offset {offset} follows {expected_offset}")
+            expected_offset = header.next_offset
+        else:
+            raise CorruptRecords(f"no batch at {position}: magic {magic}")
+        position = batch_end
+        base_offsets.append(offset)
+        next_offsets.append(expected_offset)
+        positions.append(batch_end)
+    return BatchIndex(base_offsets, next_offsets, positions)

@@ -26,7 +26,6 @@ from strandline.storage.model import AbortedTransaction, Isolation, Offset, Topi
 from strandline.storage.remote.manifest.entries import SegmentEntry
 
 if TYPE_CHECKING:
-    from strandline.storage.remote.reader.chunk_cache import RecordBytes
     from strandline.storage.remote.reader.cold_reader import ColdRead
     from strandline.storage.tiering.log.remote_log import RemoteLog
 
@@ -42,7 +41,7 @@ class RemoteRead:
     `aborted` is filled for read_committed, ordered by first offset.
     """
 
-    buffers: Sequence[RecordBytes]
+    buffers: Sequence[memoryview]
     size_bytes: int
     next_offset: Offset
     aborted: Sequence[AbortedTransaction] = ()

@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from typing import Any, TypeVar
 
-from strandline.storage.files import FileRange
 from strandline.storage.remote.object_store.interface import ObjectStore
 from strandline.storage.remote.object_store.memory import MemoryStore
 from strandline.storage.remote.reader.cold_reader import ColdRead, ColdReader
@@ -86,4 +85,4 @@ async def read_all(
 
 def joined(found: ColdRead) -> bytes:
     """As a connection would send it."""
-    return b"".join(part.read() if isinstance(part, FileRange) else part for part in found.buffers)
+    return b"".join(found.buffers)

@@ -32,7 +32,6 @@ from strandline.retention.enforcer import RetentionEnforcer
 from strandline.retention.jump_guard import JumpGuard
 from strandline.storage.clock import ManualClock
 from strandline.storage.config.log_config import LogConfig
-from strandline.storage.files import FileRange
 from strandline.storage.local.cleaner.cleaner import CleanerConfig, LogCleaner
 from strandline.storage.local.formats import checkpoint
 from strandline.storage.local.log.log import LocalLog
@@ -417,8 +416,7 @@ class Rig:
             assert local.range is not None or offset == self.log.end_offset
             return b"" if local.range is None else local.range.read(), local.next_offset
         cold = await self.log.read_remote(offset, bytes_max=bytes_max, isolation=isolation)
-        parts = (p.read() if isinstance(p, FileRange) else bytes(p) for p in cold.buffers)
-        return b"".join(parts), cold.next_offset
+        return b"".join(cold.buffers), cold.next_offset
 
     async def read_all(self, from_offset: int | None = None) -> bytes:
         """Every batch from `from_offset` (the log start) to the end."""

@@ -177,7 +177,7 @@ def test_a_pipe_and_a_device_are_no_objects_and_are_not_waited_for(tmp_path: Pat
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "device").symlink_to("/dev/zero")
     for key in ("pipe", "device"):
-        for ask in (store.get, store.get_object, store.head, store.open_file):
+        for ask in (store.get, store.get_object, store.head):
             with pytest.raises(ObjectNotFound):
                 ask(key)
 
@@ -229,7 +229,6 @@ def test_a_store_whose_folder_vanishes_is_away_and_not_empty(
         lambda: store.put("a/c", b"2"),
         lambda: store.delete(["a/b"]),
         lambda: store.head("a/b"),
-        lambda: store.open_file("a/b"),
         lambda: store.get("a/b"),
         lambda: list(store.list("")),
         lambda: list(store.list_folders("")),

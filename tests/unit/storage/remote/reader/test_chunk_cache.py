@@ -15,15 +15,15 @@ from strandline.storage.records.batch.any_batch import walk
 from strandline.storage.remote.reader.chunk_cache import (
     CHUNKS_MAX,
     IDLE_S,
-    ChunkMemory,
-    MemoryChunk,
+    Chunk,
+    ChunkCache,
 )
 from strandline.storage.remote.segment.index import ChunkKey
 from tests.support.archived_segments import make_log
 
 
-def chunk_of(log: bytes, base_offset: int = 0) -> MemoryChunk:
-    return MemoryChunk.check(ChunkKey("k", 0, len(log)), memoryview(log), base_offset=base_offset)
+def chunk_of(log: bytes, base_offset: int = 0) -> Chunk:
+    return Chunk(ChunkKey("k", 0, len(log)), memoryview(log), base_offset=base_offset)
 
 
 # --- chunks ----------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ class FilledMemory:
 
     def __init__(self) -> None:
         self.free_count = 0
-        self.memory = ChunkMemory(5000, on_free=self.on_free)
+        self.memory = ChunkCache(5000, on_free=self.on_free)
         self.log = make_log(batch_count=1, records_per_batch=8, value_bytes=100)
 
     def on_free(self) -> None:
@@ -170,15 +170,13 @@ class FilledMemory:
 
     def add(
         self, number: int, *, is_used_up: bool = True, is_prefetch: bool = True, now_s: float = 0
-    ) -> MemoryChunk | None:
+    ) -> Chunk | None:
         block = self.memory.reserve(len(self.log), is_prefetch=is_prefetch, now_s=now_s)
         if block is None:
             return None
         view = block.view
         view[:] = self.log
-        chunk = MemoryChunk.check(
-            ChunkKey("k", number, number + len(self.log)), view, base_offset=0
-        )
+        chunk = Chunk(ChunkKey("k", number, number + len(self.log)), view, base_offset=0)
         chunk.is_used_up = is_used_up
         self.memory.add(chunk, now_s=now_s)
         return chunk
@@ -272,15 +270,13 @@ def test_a_chunk_larger_than_all_memory_is_given_when_nothing_else_exists() -> N
 
 def test_chunks_of_small_segments_have_a_bound_and_take_no_descriptors() -> None:
     log = make_log(batch_count=1, records_per_batch=1, value_bytes=1)
-    memory = ChunkMemory(10**9, on_free=lambda: None)
+    memory = ChunkCache(10**9, on_free=lambda: None)
     before = len(list(Path("/proc/self/fd").iterdir()))
     for number in range(CHUNKS_MAX + 50):
         block = memory.reserve(len(log), is_prefetch=False, now_s=0)
         assert block is not None
         block.view[:] = log
-        chunk = MemoryChunk.check(
-            ChunkKey("k", number, number + len(log)), block.view, base_offset=0
-        )
+        chunk = Chunk(ChunkKey("k", number, number + len(log)), block.view, base_offset=0)
         memory.add(chunk, now_s=0)
     del block, chunk
     assert memory.chunk_count == CHUNKS_MAX
@@ -289,7 +285,7 @@ def test_chunks_of_small_segments_have_a_bound_and_take_no_descriptors() -> None
 
 
 def test_blocks_may_die_in_any_thread() -> None:
-    memory = ChunkMemory(10**9, on_free=lambda: None)
+    memory = ChunkCache(10**9, on_free=lambda: None)
     blocks = [memory.reserve(4096, is_prefetch=False, now_s=0) for _ in range(200)]
     threads = [
         threading.Thread(target=lambda part=blocks[n::4]: part.clear())  # type: ignore[misc]
