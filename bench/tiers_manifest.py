@@ -14,7 +14,7 @@ from strandline.storage.remote.keys import new_unique, segment_keys
 from strandline.storage.remote.manifest import store as manifest_store
 from strandline.storage.remote.manifest.entries import SegmentEntry
 from strandline.storage.remote.manifest.manifest import Manifest
-from strandline.storage.remote.object_store.memory import MemoryStore
+from tests.support.memory_store import MemoryStore
 
 
 def run_manifest(counts_of_segments: Sequence[int] = (100, 100_000)) -> Iterator[Figure]:

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from strandline.storage.remote.object_store.interface import ObjectStore
-from strandline.storage.remote.object_store.memory import MemoryStore
 from strandline.storage.remote.open_store import open_store
 from tests.conftest import S3Bucket, StartServer, make_bucket
 from tests.contract.stores import (
@@ -23,6 +22,7 @@ from tests.contract.stores import (
     moto_command,
     store_kinds,
 )
+from tests.support.memory_store import MemoryStore
 from tests.support.ministack import ServerProcess
 from tests.support.ports import ReservedPort
 from tests.support.s3_servers import SERVERS

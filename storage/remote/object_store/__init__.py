@@ -1,1 +1,1 @@
-"""The object store interface, and its stores in a folder and in memory."""
+"""The object store interface, and its store in a folder."""

@@ -19,7 +19,7 @@ from strandline.broker.cluster.metadata.records import (
     TopicDeleted,
 )
 from strandline.storage.remote.object_store.interface import ObjectStore
-from strandline.storage.remote.object_store.memory import MemoryStore
+from tests.support.memory_store import MemoryStore
 
 CLUSTER = "c-1"
 

@@ -28,7 +28,7 @@ from strandline.storage.remote.keys import CLUSTER_KEY
 from strandline.storage.remote.manifest.cluster_info import ClusterInfo, load_cluster_info
 from strandline.storage.remote.object_store.conditional_writes import Conditions
 from strandline.storage.remote.object_store.local_directory import LocalDirectoryStore
-from strandline.storage.remote.object_store.memory import Fault, MemoryStore
+from tests.support.memory_store import Fault, MemoryStore
 
 
 def test_an_answer_that_comes_after_a_start_was_given_up_leaves_no_traceback() -> None:

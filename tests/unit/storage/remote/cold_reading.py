@@ -8,11 +8,11 @@ from concurrent.futures import Executor
 from typing import Any, TypeVar
 
 from strandline.storage.remote.object_store.interface import ObjectStore
-from strandline.storage.remote.object_store.memory import MemoryStore
 from strandline.storage.remote.reader.cold_reader import ColdRead, ColdReader
 from strandline.storage.remote.reader.config import ColdReaderConfig
 from strandline.storage.remote.reader.downloads import DownloadPace
 from tests.support.archived_segments import ArchivedSegment, archive_segment, make_log
+from tests.support.memory_store import MemoryStore
 from tests.unit.storage.remote.manifests import PARTITION
 
 T = TypeVar("T")

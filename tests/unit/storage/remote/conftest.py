@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from strandline.storage.remote.object_store.memory import MemoryStore
+from tests.support.memory_store import MemoryStore
 
 
 @pytest.fixture

@@ -39,10 +39,10 @@ from strandline.storage.records.compression import Codec
 from strandline.storage.remote.manifest.entries import SegmentEntry
 from strandline.storage.remote.manifest.manifest import Manifest
 from strandline.storage.remote.manifest.store import read_page
-from strandline.storage.remote.object_store.memory import Fault, Timing
 from strandline.storage.remote.segment import meta as segment_meta
 from strandline.storage.remote.segment.meta import Section
 from strandline.storage.tiering.audit.orphans import compare, delete_orphans
+from tests.support.memory_store import Fault, Timing
 from tests.unit.storage.local.builders import marker
 from tests.unit.storage.tiering.harness import Rig
 from tests.unit.storage.tiering.slow_reader import DELETE_RETENTION_MS, SlowReader

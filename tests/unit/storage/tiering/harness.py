@@ -46,7 +46,6 @@ from strandline.storage.remote.manifest.manifest import Manifest
 from strandline.storage.remote.manifest.store import load
 from strandline.storage.remote.manifest.topic_info import TopicInfo
 from strandline.storage.remote.object_store.interface import ObjectStore
-from strandline.storage.remote.object_store.memory import MemoryStore
 from strandline.storage.remote.reader.cold_reader import ColdReader
 from strandline.storage.tiering.audit.scrub import Depth, Scrub
 from strandline.storage.tiering.copy.inspection import SegmentFacts
@@ -57,6 +56,7 @@ from strandline.storage.tiering.manager.manager import TieringManager
 from strandline.storage.tiering.partition.config import TieringConfig, TieringExecutors
 from strandline.storage.tiering.policy.ownership import Ownership
 from strandline.storage.tiering.policy.retry import RetryPolicy
+from tests.support.memory_store import MemoryStore
 from tests.unit.storage.local.compaction import InlineProcess, InThisThread
 from tests.unit.storage.tiering.threaded_cleaner import ThreadedCleaner
 

@@ -37,8 +37,8 @@ from strandline.storage.errors import (
     TierUnavailable,
 )
 from strandline.storage.local.formats import checkpoint
-from strandline.storage.remote.object_store.memory import Fault, Timing
 from strandline.storage.tiering.audit.orphans import compare, delete_orphans
+from tests.support.memory_store import Fault, Timing
 from tests.unit.storage.tiering.harness import CONFIG, GRACE_MS, PARTITION, Rig, keys_of
 
 BATCH = 10

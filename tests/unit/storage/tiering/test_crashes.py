@@ -24,7 +24,7 @@ from strandline.storage.errors import (
     TierUnavailable,
 )
 from strandline.storage.records.batch.record import Record, encode_batch
-from strandline.storage.remote.object_store.memory import Fault
+from tests.support.memory_store import Fault
 from tests.unit.storage.tiering.harness import (
     GRACE_MS,
     Rig,

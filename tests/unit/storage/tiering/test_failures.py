@@ -23,8 +23,8 @@ from strandline.storage.remote.object_store.interface import (
     PutBody,
     PutCondition,
 )
-from strandline.storage.remote.object_store.memory import Fault, MemoryStore, Timing
 from strandline.storage.tiering.copy.copier import Copying, SegmentCopier
+from tests.support.memory_store import Fault, MemoryStore, Timing
 from tests.unit.storage.tiering.harness import (
     Rig,
     asynchronous,

@@ -12,11 +12,11 @@ from strandline.broker.commands.restore import find_topics
 from strandline.storage.errors import TierUnavailable
 from strandline.storage.remote.manifest import store as manifest_store
 from strandline.storage.remote.manifest.topic_info import TopicInfo, save_topic_info
-from strandline.storage.remote.object_store.memory import Fault, MemoryStore
 from strandline.storage.tiering.audit.orphans import compare
 from strandline.storage.tiering.audit.scrub import Depth, Scrub
 from strandline.storage.tiering.manager.topic_objects import ListingLags, TopicObjects
 from tests.support.lagging_lists import LaggingLists
+from tests.support.memory_store import Fault, MemoryStore
 from tests.unit.broker.cluster.metadata_rig import CLUSTER, fill, keys_in, opened
 from tests.unit.storage.tiering.harness import ID_PARTITION, Rig, asynchronous
 

@@ -18,8 +18,8 @@ import pytest
 from strandline.storage.crash_points import CRASH_POINTS, SimulatedCrash, simulated_crash
 from strandline.storage.errors import AccessDenied, ObjectCorrupt, TierError, TierUnavailable
 from strandline.storage.remote.manifest import store as manifest_store
-from strandline.storage.remote.object_store.memory import Fault, Timing
 from strandline.storage.tiering.audit.orphans import compare
+from tests.support.memory_store import Fault, Timing
 from tests.unit.storage.tiering.harness import CONFIG, GRACE_MS, Rig, asynchronous, keys_of
 
 EVENTS_PER_LIFE = 60

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from strandline.storage.remote.object_store.interface import ObjectStore
-from strandline.storage.remote.object_store.memory import MemoryStore
 from strandline.storage.remote.open_store import open_store
+from tests.support.memory_store import MemoryStore
 
 
 @pytest.fixture(params=["memory", "folder"])

@@ -19,7 +19,7 @@ from strandline.storage.errors import (
 )
 from strandline.storage.remote.keys import metadata_log_key, metadata_snapshot_key
 from strandline.storage.remote.object_store.interface import IfAbsent
-from strandline.storage.remote.object_store.memory import MemoryStore
+from tests.support.memory_store import MemoryStore
 from tests.unit.broker.cluster.metadata_rig import CLUSTER, fill, opened
 
 # --- damage ------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from strandline.storage.errors import (
 )
 from strandline.storage.remote.keys import metadata_log_key, metadata_snapshot_key
 from strandline.storage.remote.object_store.interface import IfAbsent, ObjectStore
-from strandline.storage.remote.object_store.memory import Fault, MemoryStore
+from tests.support.memory_store import Fault, MemoryStore
 from tests.unit.broker.cluster.metadata_rig import fill, keys_in, opened
 
 

@@ -24,8 +24,8 @@ from strandline.storage.errors import (
 )
 from strandline.storage.remote.keys import metadata_log_key
 from strandline.storage.remote.object_store.interface import ObjectStore
-from strandline.storage.remote.object_store.memory import Fault, MemoryStore, Timing
 from strandline.storage.remote.open_store import open_store
+from tests.support.memory_store import Fault, MemoryStore, Timing
 from tests.unit.broker.cluster.metadata_rig import CLUSTER, created, fill, history, keys_in, opened
 
 # --- appending and loading ---------------------------------------------------------------------

@@ -17,8 +17,8 @@ from strandline.storage.errors import (
     TierUnavailable,
 )
 from strandline.storage.remote.keys import metadata_log_key
-from strandline.storage.remote.object_store.memory import Fault, MemoryStore, Timing
 from tests.support.lagging_lists import LaggingLists
+from tests.support.memory_store import Fault, MemoryStore, Timing
 from tests.unit.broker.cluster.metadata_rig import (
     CLUSTER,
     copy_of,

@@ -40,8 +40,8 @@ from strandline.storage.model import TopicPartition
 from strandline.storage.records.batch.record import Record, encode_batch
 from strandline.storage.remote.keys import group_state_key
 from strandline.storage.remote.object_store.interface import IfMatches, ObjectInfo
-from strandline.storage.remote.object_store.memory import Fault, MemoryStore, Timing
 from strandline.storage.tiering.log.unified_log import UnifiedLog
+from tests.support.memory_store import Fault, MemoryStore, Timing
 
 PARTITION = TopicPartition(OFFSETS_TOPIC, 0)
 

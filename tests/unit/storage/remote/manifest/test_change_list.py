@@ -18,7 +18,7 @@ from strandline.storage.remote.manifest.change_list import (
     ManifestChange,
 )
 from strandline.storage.remote.manifest.json_document import Json, encode_document
-from strandline.storage.remote.object_store.memory import MemoryStore
+from tests.support.memory_store import MemoryStore
 
 CHANGE = ManifestChange(
     topic_id=uuid.UUID(int=7), partition=3, sequence=5, order=(2, "0001700000000000-abcdef01", 41)

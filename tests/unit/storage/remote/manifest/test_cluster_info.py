@@ -14,7 +14,7 @@ from strandline.storage.remote.manifest.cluster_info import (
 from strandline.storage.remote.manifest.json_document import (
     encode_document,
 )
-from strandline.storage.remote.object_store.memory import MemoryStore
+from tests.support.memory_store import MemoryStore
 
 # --- cluster.json ----------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from strandline.storage.remote.manifest.store import (
     commit,
     load,
 )
-from strandline.storage.remote.object_store.memory import Fault, MemoryStore, Timing
+from tests.support.memory_store import Fault, MemoryStore, Timing
 from tests.unit.storage.remote import manifests
 from tests.unit.storage.remote.manifests import EMPTY, PARTITION
 

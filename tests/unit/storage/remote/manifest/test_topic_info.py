@@ -17,7 +17,7 @@ from strandline.storage.remote.manifest.topic_info import (
     load_topic_info,
     save_topic_info,
 )
-from strandline.storage.remote.object_store.memory import MemoryStore
+from tests.support.memory_store import MemoryStore
 
 TOPIC_ID = uuid.UUID("00000000-0000-4000-8000-00000000002a")
 ORDERS = TopicInfo(

@@ -25,7 +25,7 @@ from strandline.storage.remote.object_store.interface import (
     PutBody,
 )
 from strandline.storage.remote.object_store.interface import PutCondition as Condition
-from strandline.storage.remote.object_store.memory import Fault, MemoryStore
+from tests.support.memory_store import Fault, MemoryStore
 
 WAIT_S = 60.0
 

@@ -19,7 +19,6 @@ from strandline.storage.errors import (
 from strandline.storage.model import AbortedTransaction, TimestampOffset
 from strandline.storage.records.batch.any_batch import walk
 from strandline.storage.records.compression import Codec
-from strandline.storage.remote.object_store.memory import Fault, MemoryStore
 from strandline.storage.remote.reader import chunk_cache
 from strandline.storage.remote.reader.cold_reader import ColdRead
 from strandline.storage.remote.segment.meta import Section
@@ -28,6 +27,7 @@ from tests.support.archived_segments import (
     archive_segment,
     make_log,
 )
+from tests.support.memory_store import Fault, MemoryStore
 from tests.unit.storage.remote.cold_reading import (
     ALL_BYTES,
     PARTITION,

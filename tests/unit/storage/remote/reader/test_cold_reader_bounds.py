@@ -14,8 +14,8 @@ from strandline.storage.errors import (
     ObjectNotFound,
     TierUnavailable,
 )
-from strandline.storage.remote.object_store.memory import MemoryStore
 from strandline.storage.remote.reader.cold_reader import ColdRead, ColdReader
+from tests.support.memory_store import MemoryStore
 from tests.unit.storage.remote.cold_reading import (
     ALL_BYTES,
     WAIT_S_MAX,

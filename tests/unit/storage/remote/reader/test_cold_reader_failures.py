@@ -16,9 +16,9 @@ from strandline.storage.errors import (
     TierError,
     TierUnavailable,
 )
-from strandline.storage.remote.object_store.memory import Fault, MemoryStore
 from strandline.storage.remote.reader import downloads
 from strandline.storage.remote.reader.cold_reader import ColdRead
+from tests.support.memory_store import Fault, MemoryStore
 from tests.unit.storage.remote.cold_reading import (
     archive,
     make_reader,

@@ -13,13 +13,13 @@ import pytest
 
 from strandline.storage.concurrency.resizable_pool import ResizablePool
 from strandline.storage.errors import TierUnavailable
-from strandline.storage.remote.object_store.memory import MemoryStore
 from strandline.storage.remote.reader.chunk_cache import Chunk
 from strandline.storage.remote.reader.disk_chunk_cache import DiskChunkCache
 from strandline.storage.remote.reader.downloads import ChunkDownloads
 from strandline.storage.remote.reader.prefetch_queue import Reader
 from strandline.storage.remote.segment.index import ChunkKey
 from tests.support.archived_segments import make_log
+from tests.support.memory_store import MemoryStore
 
 LOG = make_log(batch_count=1, records_per_batch=8, value_bytes=100)
 WAIT_S_MAX = 60.0

@@ -19,9 +19,9 @@ from strandline.storage.errors import (
 from strandline.storage.model import Offset
 from strandline.storage.records.compression import Codec
 from strandline.storage.remote.manifest.entries import SegmentEntry
-from strandline.storage.remote.object_store.memory import Fault, MemoryStore
 from strandline.storage.remote.reader import prefetch_queue as guesses
 from strandline.storage.remote.reader.cold_reader import ColdRead, ColdReader
+from tests.support.memory_store import Fault, MemoryStore
 from tests.unit.storage.remote.cold_reading import (
     ALL_BYTES,
     archive,

@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from strandline.storage.remote.object_store.memory import MemoryStore
 from strandline.storage.remote.reader import prefetch_queue as guesses
 from strandline.storage.remote.reader.cold_reader import ColdReader
 from tests.support.archived_segments import ArchivedSegment
+from tests.support.memory_store import MemoryStore
 from tests.unit.storage.remote.cold_reading import archive, eventually, make_reader, run
 
 

@@ -8,10 +8,10 @@ import pytest
 
 from strandline.storage.model import TimestampOffset
 from strandline.storage.records.compression import Codec
-from strandline.storage.remote.object_store.memory import MemoryStore
 from tests.support.archived_segments import (
     BASE_TIMESTAMP_MS,
 )
+from tests.support.memory_store import MemoryStore
 from tests.unit.storage.remote.cold_reading import (
     archive,
     make_reader,

@@ -7,11 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from strandline.storage.remote.object_store.memory import MemoryStore
 from strandline.storage.remote.reader.cold_reader import ColdReader
 from strandline.storage.remote.reader.config import ColdReaderConfig
 from strandline.storage.remote.segment.index_cache import IndexCache
 from tests.support.archived_segments import ArchivedSegment, archive_segment, make_log
+from tests.support.memory_store import MemoryStore
 from tests.unit.storage.remote.manifests import PARTITION
 
 BATCHES = 40

@@ -21,7 +21,6 @@ from strandline.storage.errors import (
 )
 from strandline.storage.model import AbortedTransaction, EpochStart
 from strandline.storage.remote.manifest.json_document import encode_document
-from strandline.storage.remote.object_store.memory import MemoryStore
 from strandline.storage.remote.segment import meta as segment_meta
 from strandline.storage.remote.segment.meta import (
     ChunkStatistics,
@@ -36,6 +35,7 @@ from strandline.storage.remote.segment.meta import (
     encode_leader_epochs,
     read_section,
 )
+from tests.support.memory_store import MemoryStore
 
 sections_dicts = st.dictionaries(st.sampled_from(list(Section)), st.binary(max_size=50))
 

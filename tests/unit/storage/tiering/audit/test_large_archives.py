@@ -23,10 +23,10 @@ from strandline.storage.remote.manifest.entries import SegmentEntry
 from strandline.storage.remote.manifest.manifest import Manifest
 from strandline.storage.remote.manifest.topic_info import TopicInfo, save_topic_info
 from strandline.storage.remote.object_store.interface import checksum
-from strandline.storage.remote.object_store.memory import MemoryStore
 from strandline.storage.tiering.audit.listing import list_partitions
 from strandline.storage.tiering.audit.orphans import compare
 from strandline.storage.tiering.audit.scrub import Depth
+from tests.support.memory_store import MemoryStore
 
 CLUSTER = "cluster-of-many-parts0"
 TOPICS = [f"topic-{letter}" for letter in "abcdef"]

@@ -9,8 +9,8 @@ import pytest
 
 from strandline.storage.errors import AccessDenied
 from strandline.storage.remote.manifest import store as manifest_store
-from strandline.storage.remote.object_store.memory import Fault, MemoryStore
 from strandline.storage.tiering.audit.listing import list_partitions, list_segments
+from tests.support.memory_store import Fault, MemoryStore
 from tests.unit.storage.tiering.harness import TOPIC, Rig, asynchronous
 
 

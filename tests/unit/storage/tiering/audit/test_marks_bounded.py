@@ -10,8 +10,8 @@ import pytest
 from strandline.storage.errors import AccessDenied
 from strandline.storage.remote.manifest import manifest
 from strandline.storage.remote.manifest import store as manifest_store
-from strandline.storage.remote.object_store.memory import Fault
 from strandline.storage.tiering.audit.orphans import compare, delete_orphans
+from tests.support.memory_store import Fault
 from tests.unit.storage.tiering.harness import (
     CONFIG,
     GRACE_MS,

@@ -20,7 +20,6 @@ from strandline.storage.crash_points import (
 from strandline.storage.errors import TierUnavailable
 from strandline.storage.remote.object_store.conditional_writes import check_conditional_writes
 from strandline.storage.remote.object_store.interface import ObjectInfo
-from strandline.storage.remote.object_store.memory import Fault, MemoryStore
 from strandline.storage.tiering.audit.orphans import (
     GRACE_MS_DEFAULT,
     BucketComparison,
@@ -29,6 +28,7 @@ from strandline.storage.tiering.audit.orphans import (
     delete_orphans,
     delete_safe_orphans,
 )
+from tests.support.memory_store import Fault, MemoryStore
 from tests.unit.storage.tiering.harness import GRACE_MS, TOPIC, TOPIC_ID, Rig, asynchronous, keys_of
 
 ORPHAN_GRACE_MS = 3_600_000

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from strandline.storage.errors import TierUnavailable
-from strandline.storage.remote.object_store.memory import Fault
 from strandline.storage.tiering.audit.findings import Damage
 from strandline.storage.tiering.audit.repair import drop_pieces
 from strandline.storage.tiering.audit.scrub import Depth, Scrub
+from tests.support.memory_store import Fault
 from tests.unit.storage.tiering.audit.in_pieces import CONFIGURED, UPLOAD_MS, damage, in_pieces
 from tests.unit.storage.tiering.harness import GRACE_MS, ID_PARTITION, Rig, asynchronous
 

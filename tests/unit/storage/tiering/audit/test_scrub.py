@@ -15,7 +15,6 @@ from strandline.storage.remote.keys import manifest_key
 from strandline.storage.remote.manifest import store as manifest_store
 from strandline.storage.remote.manifest.entries import SegmentEntry
 from strandline.storage.remote.object_store.local_directory import LocalDirectoryStore
-from strandline.storage.remote.object_store.memory import MemoryStore
 from strandline.storage.remote.segment.meta import Section, SegmentStatistics, read_section
 from strandline.storage.tiering.audit.findings import Damage, PartitionReport
 from strandline.storage.tiering.audit.listing import list_partitions, list_segments
@@ -24,6 +23,7 @@ from strandline.storage.tiering.audit.scrub import Depth, Scrub
 from strandline.storage.tiering.copy import segment_sections
 from strandline.storage.tiering.copy.segment_sections import statistics_of
 from strandline.storage.tiering.policy.lifecycle import COPIES_PER_PARTITION
+from tests.support.memory_store import MemoryStore
 from tests.unit.storage.tiering.harness import ID_PARTITION, TOPIC, Rig, asynchronous
 
 

@@ -9,11 +9,11 @@ from strandline.storage.clock import ManualClock
 from strandline.storage.remote.manifest import change_list
 from strandline.storage.remote.manifest.change_list import ChangeList
 from strandline.storage.remote.manifest.manifest import Manifest
-from strandline.storage.remote.object_store.memory import MemoryStore
 from strandline.storage.tiering.changes.change_reader import ChangeReader
 from strandline.storage.tiering.changes.change_writer import ChangeWriter
 from strandline.storage.tiering.policy.ownership import Ownership
 from strandline.storage.tiering.policy.retry import RetryPolicy
+from tests.support.memory_store import MemoryStore
 from tests.unit.storage.tiering.harness import TOPIC_ID
 
 INTERVAL_MS = 5_000

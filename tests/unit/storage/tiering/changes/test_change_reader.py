@@ -12,8 +12,8 @@ from strandline.storage.errors import AccessDenied, TierUnavailable
 from strandline.storage.remote.keys import CHANGES_KEY
 from strandline.storage.remote.manifest.change_list import LIST_BYTES_MAX
 from strandline.storage.remote.manifest.manifest import Manifest
-from strandline.storage.remote.object_store.memory import Fault
 from strandline.storage.tiering.changes.change_reader import Expectation, News
+from tests.support.memory_store import Fault
 from tests.unit.storage.tiering.changes.change_rig import FULL_MS, KEY, World, manifest
 from tests.unit.storage.tiering.harness import PARTITION, Rig, asynchronous
 

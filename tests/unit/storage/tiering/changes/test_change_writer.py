@@ -13,10 +13,10 @@ from strandline.storage.errors import AccessDenied, StoreFull, TierUnavailable
 from strandline.storage.remote.keys import CHANGES_KEY
 from strandline.storage.remote.manifest import change_list
 from strandline.storage.remote.manifest.change_list import CHANGES_MAX, LIST_BYTES_MAX
-from strandline.storage.remote.object_store.memory import Fault, Timing
 from strandline.storage.tiering.changes.change_writer import ChangeWriter
 from strandline.storage.tiering.policy.ownership import Ownership, OwnershipState
 from strandline.storage.tiering.policy.retry import RetryPolicy
+from tests.support.memory_store import Fault, Timing
 from tests.unit.storage.tiering.changes.change_rig import FULL_MS, INTERVAL_MS, KEY, World, manifest
 from tests.unit.storage.tiering.harness import Rig, asynchronous
 

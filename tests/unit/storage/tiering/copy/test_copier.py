@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from strandline.storage.errors import TierUnavailable
-from strandline.storage.remote.object_store.memory import Fault, Timing
 from strandline.storage.tiering.policy.lifecycle import COPIES_PER_PARTITION
+from tests.support.memory_store import Fault, Timing
 from tests.unit.storage.tiering.harness import PARTITION, Rig, asynchronous, keys_of
 
 SECOND_LOG = r"/0{18}10-[^/]*\.log$"

@@ -17,13 +17,13 @@ from strandline.storage.crash_points import (
 )
 from strandline.storage.errors import TierUnavailable
 from strandline.storage.remote.object_store.interface import ObjectInfo, PutBody, PutCondition
-from strandline.storage.remote.object_store.memory import Fault, MemoryStore
 from strandline.storage.tiering.audit.orphans import compare, delete_orphans
 from strandline.storage.tiering.audit.scrub import Depth, Scrub
 from strandline.storage.tiering.copy import open_segment
 from strandline.storage.tiering.copy.open_segment import tail_check_ms
 from strandline.storage.tiering.partition.open_segment_parts import usable_tail
 from strandline.storage.tiering.partition.topic_registration import TopicRegistration
+from tests.support.memory_store import Fault, MemoryStore
 from tests.unit.storage.tiering.harness import CONFIG, GRACE_MS, ID_PARTITION, Rig, asynchronous
 
 UPLOAD_MS = 10_000

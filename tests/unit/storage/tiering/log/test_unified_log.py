@@ -12,7 +12,7 @@ from strandline.storage.errors import (
 )
 from strandline.storage.remote.manifest.store import load
 from strandline.storage.remote.manifest.topic_info import load_topic_info
-from strandline.storage.remote.object_store.memory import Fault
+from tests.support.memory_store import Fault
 from tests.unit.storage.tiering.harness import (
     PARTITION,
     TOPIC,

@@ -19,7 +19,6 @@ from strandline.storage.errors import TierUnavailable
 from strandline.storage.local.log.log import LocalLog
 from strandline.storage.model import TopicId, TopicPartition
 from strandline.storage.remote.manifest.topic_info import TopicInfo
-from strandline.storage.remote.object_store.memory import Fault
 from strandline.storage.tiering.log.unified_log import UnifiedLog
 from strandline.storage.tiering.manager.worker_pool import WorkerPool
 from strandline.storage.tiering.partition.topic_registration import (
@@ -27,6 +26,7 @@ from strandline.storage.tiering.partition.topic_registration import (
     TopicRegistrations,
 )
 from strandline.storage.tiering.policy.metadata_threads import MetadataThreads
+from tests.support.memory_store import Fault
 from tests.unit.storage.tiering.harness import (
     CONFIG,
     GRACE_MS,

@@ -15,8 +15,8 @@ from strandline.storage.errors import (
 )
 from strandline.storage.remote.keys import topic_folder
 from strandline.storage.remote.manifest.topic_info import TopicInfo, load_topic_info
-from strandline.storage.remote.object_store.memory import Fault, Timing
 from strandline.storage.tiering.manager.partition_tiering import PartitionTiering
+from tests.support.memory_store import Fault, Timing
 from tests.unit.storage.tiering.harness import (
     GRACE_MS,
     TOPIC,

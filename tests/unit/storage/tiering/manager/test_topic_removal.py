@@ -11,7 +11,7 @@ import pytest
 from strandline.storage.errors import (
     AccessDenied,
 )
-from strandline.storage.remote.object_store.memory import Fault
+from tests.support.memory_store import Fault
 from tests.unit.storage.tiering.harness import (
     Rig,
     asynchronous,

@@ -32,9 +32,9 @@ from strandline.storage.local.log import diverged_records
 from strandline.storage.local.log.log import LocalLog
 from strandline.storage.records.batch.any_batch import walk
 from strandline.storage.records.batch.record import Record, encode_batch, iter_records
-from strandline.storage.remote.object_store.memory import Fault
 from strandline.storage.tiering.partition import divergence
 from strandline.storage.tiering.policy.ownership import Ownership, OwnershipState
+from tests.support.memory_store import Fault
 from tests.unit.storage.tiering.harness import CONFIG, GRACE_MS, Rig, asynchronous
 
 UPLOAD_MS = 10_000

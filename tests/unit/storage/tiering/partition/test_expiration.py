@@ -14,8 +14,8 @@ from strandline.storage.errors import (
     OffsetOutOfRange,
     TierUnavailable,
 )
-from strandline.storage.remote.object_store.memory import Fault
 from strandline.storage.tiering.partition import expiration
+from tests.support.memory_store import Fault
 from tests.unit.storage.tiering.harness import (
     CONFIG,
     GRACE_MS,

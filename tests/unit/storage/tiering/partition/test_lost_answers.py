@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from strandline.storage.errors import TierUnavailable
-from strandline.storage.remote.object_store.memory import Fault, Timing
+from tests.support.memory_store import Fault, Timing
 from tests.unit.storage.tiering.bucket_checks import check_bucket, heal
 from tests.unit.storage.tiering.harness import (
     GRACE_MS,

@@ -17,8 +17,8 @@ from strandline.storage.remote.keys import manifest_key, topic_key
 from strandline.storage.remote.manifest import store as manifest_store
 from strandline.storage.remote.manifest.manifest import new_generation
 from strandline.storage.remote.manifest.topic_info import load_topic_info
-from strandline.storage.remote.object_store.memory import Fault, MemoryStore, Timing
 from strandline.storage.tiering.audit.restoring import read_partition
+from tests.support.memory_store import Fault, MemoryStore, Timing
 from tests.unit.storage.tiering.bucket_checks import check_bucket, heal
 from tests.unit.storage.tiering.harness import (
     GRACE_MS,

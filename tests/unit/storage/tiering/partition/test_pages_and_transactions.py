@@ -15,9 +15,9 @@ from strandline.storage.local.formats.producer_state import MarkerType
 from strandline.storage.model import Isolation
 from strandline.storage.remote.manifest import manifest as manifest_module
 from strandline.storage.remote.manifest import store as manifest_store
-from strandline.storage.remote.object_store.memory import Fault
 from strandline.storage.remote.segment import meta as segment_meta
 from strandline.storage.tiering.changes.change_reader import News
+from tests.support.memory_store import Fault
 from tests.unit.storage.tiering.bucket_checks import check_bucket
 from tests.unit.storage.tiering.harness import (
     GRACE_MS,

@@ -8,8 +8,8 @@ import pytest
 
 from strandline.storage.errors import AccessDenied, StoreFull, TierError, TierUnavailable
 from strandline.storage.remote.manifest.store import commit, load
-from strandline.storage.remote.object_store.memory import Fault
 from strandline.storage.tiering.policy.ownership import Ownership, OwnershipState
+from tests.support.memory_store import Fault
 from tests.unit.storage.tiering.harness import ID_PARTITION, Rig, asynchronous
 
 

@@ -6,9 +6,9 @@ import pytest
 
 from strandline.storage.clock import ManualClock
 from strandline.storage.errors import AccessDenied, TierUnavailable
-from strandline.storage.remote.object_store.memory import Fault, MemoryStore
 from strandline.storage.tiering.policy.retry import RetryPolicy, RetryState
 from strandline.storage.tiering.policy.store_health import StoreHealth
+from tests.support.memory_store import Fault, MemoryStore
 from tests.unit.storage.tiering.harness import Executors, asynchronous
 
 

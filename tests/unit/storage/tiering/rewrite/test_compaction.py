@@ -18,9 +18,9 @@ from strandline.storage.model import Isolation, TopicIdPartition, TopicPartition
 from strandline.storage.records.batch.any_batch import walk
 from strandline.storage.remote.manifest import store as manifest_store
 from strandline.storage.remote.manifest.topic_info import TopicInfo
-from strandline.storage.remote.object_store.memory import Fault
 from strandline.storage.tiering.audit.orphans import compare, delete_orphans
 from strandline.storage.tiering.log.unified_log import UnifiedLog
+from tests.support.memory_store import Fault
 from tests.unit.storage.tiering.harness import (
     COMPACTED,
     GRACE_MS,

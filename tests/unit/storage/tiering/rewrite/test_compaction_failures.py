@@ -13,8 +13,8 @@ from strandline.storage.errors import (
     ObjectNotFound,
     TierError,
 )
-from strandline.storage.remote.object_store.memory import Fault
 from strandline.storage.tiering.policy.retry import UNREADABLE_TIMES
+from tests.support.memory_store import Fault
 from tests.unit.storage.tiering.harness import COMPACTED, Rig, asynchronous, in_three_segments
 
 

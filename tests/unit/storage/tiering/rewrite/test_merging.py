@@ -18,7 +18,6 @@ from strandline.storage.crash_points import (
 from strandline.storage.errors import ObjectArchived, ObjectNotFound, TierError
 from strandline.storage.local.formats.producer_state import MarkerType, iter_snapshot
 from strandline.storage.remote.manifest.entries import SegmentEntry
-from strandline.storage.remote.object_store.memory import Fault, MemoryStore
 from strandline.storage.remote.segment.meta import Section, decode_txn_index, read_section
 from strandline.storage.tiering.audit.orphans import compare, delete_orphans
 from strandline.storage.tiering.rewrite.merging import (
@@ -26,6 +25,7 @@ from strandline.storage.tiering.rewrite.merging import (
     RUN_SEGMENTS_MAX,
     choose_run,
 )
+from tests.support.memory_store import Fault, MemoryStore
 from tests.unit.storage.remote.manifests import manifest_of
 from tests.unit.storage.tiering.harness import GRACE_MS, Rig, asynchronous, keys_of
 from tests.unit.storage.tiering.transactional_producer import Producer

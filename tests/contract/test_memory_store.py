@@ -12,7 +12,7 @@ from strandline.storage.errors import (
     ObjectNotFound,
     TierUnavailable,
 )
-from strandline.storage.remote.object_store.memory import Fault, MemoryStore, Timing
+from tests.support.memory_store import Fault, MemoryStore, Timing
 
 # --- the fake --------------------------------------------------------------------------------
 
