@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -22,7 +23,6 @@ from typing import TYPE_CHECKING
 
 from strandline.storage.clock import Clock
 from strandline.storage.errors import StorageError, StrandlineError
-from strandline.storage.system.socket_timeouts import timeval
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -93,7 +93,7 @@ class ChildProcess:
         """
         # A setting of the socket itself, and not of this descriptor.
         with socket.socket(fileno=os.dup(self.connection.fileno())) as ours:
-            ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval(wait_s))
+            ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(wait_s))
 
     @property
     def pid(self) -> int:
@@ -265,3 +265,9 @@ def connect_to_parent() -> Connection:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(NICENESS)
     return Connection(int(sys.argv[1]))
+
+
+def _timeval(duration_s: float) -> bytes:
+    """The value of the socket option SO_SNDTIMEO."""
+    seconds, rest_s = divmod(duration_s, 1)
+    return struct.pack("@ll", int(seconds), int(rest_s * 1_000_000))
