@@ -49,7 +49,6 @@ from strandline.broker.handlers.produce.deferred_answers import (
     record_errors,
 )
 from strandline.broker.handlers.produce.first_batch_checks import FirstBatchChecks
-from strandline.broker.handlers.produce.produce_targets import ProduceTargets, refuse_zstd
 from strandline.broker.handlers.services.limits import refuse_partition_flood
 from strandline.broker.handlers.services.services import Services
 from strandline.broker.network.responses import Answer, CloseConnectionError, Parts, ThrottledParts
@@ -74,17 +73,27 @@ from strandline.storage.errors import (
     RecordListTooLarge,
     RecordsRejected,
     StorageError,
+    UnsupportedCodec,
 )
 from strandline.storage.local.log.log import AppendInfo, AppendOrigin
 from strandline.storage.local.log.preparation import needs_preparation, prepare, prepare_old
 from strandline.storage.quiet_log import QuietLog
+from strandline.storage.records.batch.batch import (
+    ATTRIBUTES_FIELD,
+    CODEC_MASK,
+    CRC_START,
+    HEADER_BYTES,
+)
 from strandline.storage.records.batch.max_timestamp import says_too_early
+from strandline.storage.records.compression import Codec
 
 log = logging.getLogger(__name__)
 
 FIRST_VERSION_WITH_BATCHES = 3
 FIRST_VERSION_WITH_ZSTD = 7
 FIRST_VERSION_WITH_RECORD_ERRORS = 8
+FIRST_VERSION_WITH_TOPIC_IDS = 13
+ACKS_ALL = -1
 
 _REFUSED_UNREAD = (CorruptRecords, MessageTooLarge, RecordListTooLarge)
 
@@ -104,8 +113,7 @@ class ProduceHandler:
 
     def __init__(self, services: Services, transactions: TransactionCoordinator) -> None:
         self._transactions = transactions
-        self._targets = ProduceTargets(services.replicas)
-        self._find = self._targets.find
+        self._replicas = services.replicas
         self._clock = services.clock
         self._workers = services.records
         self._quotas = services.quotas
@@ -135,6 +143,48 @@ class ProduceHandler:
         if len(topics) == 1 and len(topics[0].partitions) == 1 and request.acks != 0:
             return self._handle_one(request, topics[0], topics[0].partitions[0], asked)
         return self._handle_many(request, asked)
+
+    def _find(self, topic: ProduceTopic, index: int, version: int) -> Partition | None:
+        """Returns the partition; None if it is not on this broker."""
+        if version >= FIRST_VERSION_WITH_TOPIC_IDS:
+            return self._replicas.partition_by_id(topic.topic_id, index)
+        return self._replicas.partition(topic.name, index)
+
+    def _refused(
+        self,
+        request: ProduceRequest,
+        topic: ProduceTopic,
+        partition: Partition | None,
+        wanted: ProducePartition,
+        version: int,
+    ) -> ProduceResponsePartition | None:
+        """Returns the answer to a batch that is refused before its records are read."""
+        if partition is None:
+            return ProduceResponsePartition(
+                index=wanted.index, error_code=self._code_of_missing(topic, wanted.index, version)
+            )
+        partition.traffic.produce_requests += 1
+        code = _refusal_code(request, partition)
+        if code is not None:
+            return ProduceResponsePartition(index=wanted.index, error_code=code)
+        if wanted.records is None:
+            partition.traffic.failed_produce += 1
+            return ProduceResponsePartition(
+                index=wanted.index,
+                error_code=ErrorCode.INVALID_RECORD,
+                error_message="no record batch",
+            )
+        return None
+
+    def _code_of_missing(self, topic: ProduceTopic, index: int, version: int) -> ErrorCode:
+        """Returns the error code for a partition that `_find` does not find."""
+        if version >= FIRST_VERSION_WITH_TOPIC_IDS:
+            if self._replicas.is_offline_by_id(topic.topic_id, index):
+                return ErrorCode.KAFKA_STORAGE_ERROR
+            if not self._replicas.has_topic_id(topic.topic_id):
+                return ErrorCode.UNKNOWN_TOPIC_ID
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return self._replicas.code_of_missing(topic.name, index)
 
     def _throttle_ms(self, asked: _Asked, *, acks: int) -> int:
         """Returns the client's throttle time; with acks=0 its request time is free (Kafka)."""
@@ -265,7 +315,7 @@ class ProduceHandler:
         asked: _Asked,
     ) -> AppendInfo | ProduceResponsePartition:
         """Returns where the batch was appended, or the answer that refuses it."""
-        refused = self._targets.refused(request, topic, partition, wanted, asked.header.api_version)
+        refused = self._refused(request, topic, partition, wanted, asked.header.api_version)
         if refused is not None:
             return refused
         assert partition is not None
@@ -282,7 +332,7 @@ class ProduceHandler:
     def _check(self, records: memoryview, partition: Partition, asked: _Asked) -> None:
         """Raises RecordsRejected for zstd of an old client, or bad first batches of a new one."""
         if FIRST_VERSION_WITH_BATCHES <= asked.header.api_version < FIRST_VERSION_WITH_ZSTD:
-            refuse_zstd(records)
+            _refuse_zstd(records)
         if asked.new_peer:
             self._first_batches.look(asked.new_peer, records, partition.log.local.config)
 
@@ -340,7 +390,7 @@ class ProduceHandler:
         asked: _Asked,
     ) -> AppendInfo | ProduceResponsePartition:
         version = asked.header.api_version
-        refused = self._targets.refused(request, topic, partition, wanted, version)
+        refused = self._refused(request, topic, partition, wanted, version)
         if refused is not None:
             return refused
         assert partition is not None
@@ -432,3 +482,19 @@ def _appended(index: int, info: AppendInfo, partition: Partition) -> ProduceResp
         log_append_time_ms=info.log_append_time_ms,
         log_start_offset=partition.log.log_start_offset,
     )
+
+
+def _refusal_code(request: ProduceRequest, partition: Partition) -> ErrorCode | None:
+    if request.acks not in (0, 1, ACKS_ALL):
+        return ErrorCode.INVALID_REQUIRED_ACKS
+    if partition.is_internal:
+        return ErrorCode.INVALID_TOPIC_EXCEPTION
+    return None
+
+
+def _refuse_zstd(records: memoryview) -> None:
+    """Raises UnsupportedCodec for a zstd batch: clients this old cannot read it back (KIP-110)."""
+    if len(records) >= HEADER_BYTES:
+        (attributes,) = ATTRIBUTES_FIELD.unpack_from(records, CRC_START)
+        if attributes & CODEC_MASK == Codec.ZSTD:
+            raise UnsupportedCodec("zstd needs Produce version 7 or newer")
