@@ -1,12 +1,15 @@
 """Chunks of log objects, and the cache of chunks in memory.
 
-A chunk's memory is a mapping (`block_memory`). The views in a fetch response keep it alive, however
-slow the consumer is; only when the last view is released do its bytes count as free and can be
-reused. So the bound on memory is a bound on live memory:
+A chunk's memory is a mapping. The views in a fetch response keep it alive, however slow the
+consumer is; only when the last view is released do its bytes count as free and can be reused. So
+the bound on memory is a bound on live memory:
 
     live bytes = chunks in the cache + downloads under way + evicted chunks that a reader still has
 
-A chunk of a small segment is a mapping all the same, so the number of chunks has a bound, too.
+The kernel must zero fresh memory first, which costs as much as receiving the data into it; so a
+block outlives its chunk. Sizes are rounded up, so that the chunks of a log, which differ slightly
+in size, can reuse the same block. A chunk of a small segment is a mapping all the same, so the
+number of chunks has a bound, too.
 
 Eviction skips chunks that a reader holds: that would free nothing. It prefers chunks that were read
 to their end, least recently used first. A wanted chunk may evict any other; a prefetch only one
@@ -22,16 +25,10 @@ import itertools
 import mmap
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from strandline.storage.model import Offset, Position
-from strandline.storage.remote.reader.block_memory import (
-    SPARES_MAX,
-    best_fit,
-    map_memory,
-    rounded,
-)
 from strandline.storage.remote.segment.batch_index import index_batches
 from strandline.storage.remote.segment.index import ChunkKey
 
@@ -41,6 +38,11 @@ _numbers = itertools.count()
 IDLE_S = 10.0
 # As many as there are reader streams.
 CHUNKS_MAX = 1024
+
+MEMORY_UNIT_BYTES = 1024 * 1024
+LARGE_MEMORY_UNIT_BYTES = 2 * 1024 * 1024
+# Blocks without a chunk that are kept, in addition to the bound on memory.
+SPARES_MAX = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +205,7 @@ class ChunkCache:
 
     def reserve(self, size_bytes: int, *, is_prefetch: bool, now_s: float) -> Block | None:
         """A writable block of `size_bytes`; None if that much cannot be freed now."""
-        if not self._make_room(rounded(size_bytes), is_prefetch=is_prefetch, now_s=now_s):
+        if not self._make_room(_rounded(size_bytes), is_prefetch=is_prefetch, now_s=now_s):
             return None
         memory = self._take_spare(size_bytes) or map_memory(size_bytes)
         self._live_bytes += len(memory)
@@ -252,9 +254,37 @@ class ChunkCache:
 
     def _take_spare(self, size_bytes: int) -> mmap.mmap | None:
         room_bytes = self.bytes_max - self._live_bytes
-        index = best_fit(self._spares, size_bytes, bytes_max=room_bytes)
+        index = _best_fit(self._spares, size_bytes, bytes_max=room_bytes)
         if index is None:
             return None
         memory = self._spares[index]
         del self._spares[index]
         return memory
+
+
+def map_memory(size_bytes: int) -> mmap.mmap:
+    """A private mapping of at least `size_bytes`. Raises OSError if there is no memory left."""
+    return mmap.mmap(-1, _rounded(size_bytes), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
+
+def _rounded(size_bytes: int) -> int:
+    """The block size for `size_bytes`."""
+    if size_bytes < MEMORY_UNIT_BYTES:
+        return size_bytes
+    is_large = size_bytes >= LARGE_MEMORY_UNIT_BYTES
+    unit_bytes = LARGE_MEMORY_UNIT_BYTES if is_large else MEMORY_UNIT_BYTES
+    return -(-size_bytes // unit_bytes) * unit_bytes
+
+
+def _best_fit(spares: Iterable[mmap.mmap], size_bytes: int, *, bytes_max: int) -> int | None:
+    """Index of the smallest spare that fits without much waste; None if there is none.
+
+    It is at most `bytes_max` large, unless a fresh one would be no smaller.
+    """
+    largest = max(min(2 * size_bytes, bytes_max), _rounded(size_bytes))
+    fitting = [
+        (len(memory), index)
+        for index, memory in enumerate(spares)
+        if size_bytes <= len(memory) <= largest
+    ]
+    return min(fitting)[1] if fitting else None

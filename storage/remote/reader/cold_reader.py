@@ -22,7 +22,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import NamedTuple
 
 from strandline.storage.concurrency.tasks import result_of
@@ -42,10 +42,7 @@ from strandline.storage.remote.reader.prefetch import (
     Prefetch,
 )
 from strandline.storage.remote.reader.prefetch_queue import Reader
-from strandline.storage.remote.reader.statistics import (
-    ColdReaderStatistics,
-    cold_reader_statistics,
-)
+from strandline.storage.remote.reader.statistics import ColdReaderStatistics
 from strandline.storage.remote.reader.time_search import find_in_segment
 from strandline.storage.remote.segment.index import ChunkKey, SegmentIndex
 from strandline.storage.remote.segment.index_cache import (
@@ -142,7 +139,20 @@ class ColdReader:
         self._cached_indexes.bytes_max = config.index_bytes_max
 
     def statistics(self) -> ColdReaderStatistics:
-        return cold_reader_statistics(self._downloads, self._cached_indexes, self._unreadable)
+        downloads, indexes = self._downloads, self._cached_indexes
+        corrupt = Counter({Unreadable.CORRUPT: downloads.counters.corrupt_chunks})
+        return ColdReaderStatistics(
+            **asdict(downloads.counters),
+            live_bytes_now=downloads.cache.live_bytes,
+            cached_chunks_now=downloads.cache.chunk_count,
+            running_downloads_now=downloads.running_count,
+            waiting_reads_now=downloads.waiting_count,
+            unreadable={one: self._unreadable[one] + corrupt[one] for one in Unreadable},
+            evicted_chunks=downloads.cache.evicted_count,
+            indexes_now=len(indexes),
+            index_bytes_now=indexes.bytes_now,
+            evicted_indexes=indexes.evicted_count,
+        )
 
     def note_unreadable(self, error: StorageError) -> None:
         """Counts and logs why a read failed, unless the error is transient."""

@@ -21,7 +21,6 @@ import asyncio
 import logging
 from collections import OrderedDict
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from functools import partial
 from threading import get_ident
 from typing import Protocol
@@ -34,6 +33,7 @@ from strandline.storage.remote.reader.chunk_cache import BatchRun, Block, Chunk,
 from strandline.storage.remote.reader.chunk_fetch import Fetched, fetch_chunk
 from strandline.storage.remote.reader.disk_chunk_cache import DiskChunkCache
 from strandline.storage.remote.reader.prefetch_queue import Download, PrefetchQueue, Reader
+from strandline.storage.remote.reader.statistics import DownloadCounters
 from strandline.storage.remote.segment.index import ChunkKey
 
 log = logging.getLogger(__name__)
@@ -45,20 +45,6 @@ WAITING_MAX = 100
 DISK_WRITES_MAX = 4
 # Raised if a job cannot start for lack of threads or memory.
 REFUSALS = (OutOfResources, RuntimeError, MemoryError)
-
-
-@dataclass(slots=True, kw_only=True)
-class DownloadCounters:
-    """Counts since the start; owned by the event loop."""
-
-    memory_hits: int = 0
-    joined: int = 0
-    disk_hits: int = 0
-    downloads: int = 0
-    downloaded_bytes: int = 0
-    prefetches: int = 0
-    corrupt: int = 0
-    failed: int = 0
 
 
 class DownloadPace(Protocol):
@@ -158,7 +144,7 @@ class ChunkDownloads:
             if reader not in download.readers:
                 download.readers.append(reader)
             return
-        self.counters.prefetches += 1
+        self.counters.prefetched_downloads += 1
         download = Download(key, base_offset, end_offset, self._new_future(), is_wanted=False)
         download.readers.append(reader)
         self._prefetches.add(download)
@@ -190,7 +176,7 @@ class ChunkDownloads:
             download = Download(key, base_offset, end_offset, self._new_future(), is_wanted=True)
             self._wanted[key] = download
         else:
-            self.counters.joined += 1
+            self.counters.joined_downloads += 1
             download.is_wanted = True
             if self._prefetches.remove(key) is not None:
                 self._wanted[key] = download
@@ -236,7 +222,7 @@ class ChunkDownloads:
 
     def _give_up(self, download: Download, reason: str) -> None:
         """Fails a download before its start, wanted or prefetched."""
-        self.counters.failed += 1
+        self.counters.failed_downloads += 1
         download.lose()
         _fail(download.future, TierUnavailable(download.key.log_key, "get", reason))
 
@@ -294,9 +280,9 @@ class ChunkDownloads:
         if isinstance(result, Fetched):
             self._accept(download, result)
         else:
-            self.counters.failed += 1
+            self.counters.failed_downloads += 1
             # Corrupt twice. What the second download fixed is counted when it is accepted.
-            self.counters.corrupt += isinstance(result, ObjectCorrupt)
+            self.counters.corrupt_chunks += isinstance(result, ObjectCorrupt)
             download.lose()
             if isinstance(result, TierError):
                 _forget_frames(result)
@@ -304,7 +290,7 @@ class ChunkDownloads:
         self._pump()
 
     def _accept(self, download: Download, fetched: Fetched) -> None:
-        self.counters.corrupt += fetched.corrupt_count
+        self.counters.corrupt_chunks += fetched.corrupt_count
         if fetched.is_from_disk:
             self.counters.disk_hits += 1
         else:
@@ -315,7 +301,7 @@ class ChunkDownloads:
             return
         if 0 <= download.end_offset < fetched.chunk.end_offset:
             # Offsets lie outside the checksums; the segment's index and manifest entry are trusted.
-            self.counters.corrupt += 1
+            self.counters.corrupt_chunks += 1
             detail = f"ends at offset {fetched.chunk.end_offset}, not by {download.end_offset}"
             _fail(download.future, ObjectCorrupt(download.key.log_key, "get", detail))
             return

@@ -124,26 +124,22 @@ async def in_newest(log: ReadLog, remote: RemoteLog, search: Callable[[], Awaita
     that do not pass by themselves are counted and logged: readers are stuck at that offset.
     """
     try:
-        return await _in_newest(log, remote, search)
+        while True:
+            searched = remote.manifest
+            try:
+                return await search()
+            except _GoneError as gone:
+                if not await _is_let_go(log, remote, gone.entry):
+                    raise gone.error from None
+            except ObjectNotFound as error:
+                # A page, or an offset that no segment has.
+                await remote.look_again()
+                newest = remote.manifest
+                if newest is searched or newest is None or newest.names_page(error.key):
+                    raise
     except StorageError as error:
         remote.reader.note_unreadable(error)
         raise
-
-
-async def _in_newest(log: ReadLog, remote: RemoteLog, search: Callable[[], Awaitable[T]]) -> T:
-    while True:
-        searched = remote.manifest
-        try:
-            return await search()
-        except _GoneError as gone:
-            if not await _is_let_go(log, remote, gone.entry):
-                raise gone.error from None
-        except ObjectNotFound as error:
-            # A page, or an offset that no segment has.
-            await remote.look_again()
-            newest = remote.manifest
-            if newest is searched or newest is None or newest.names_page(error.key):
-                raise
 
 
 async def _is_let_go(log: ReadLog, remote: RemoteLog, entry: SegmentEntry) -> bool:
