@@ -1,1 +1,1 @@
-"""One module per API: its request and response classes, which are at the same time their tables."""
+"""One module per API: its request and response classes, which are also the field tables."""

@@ -1,6 +1,7 @@
 """AlterConfigs: replaces all dynamic configurations of topics or brokers. Flexible from v2.
 
-What is not named in the request goes back to its default; IncrementalAlterConfigs does not do that.
+A property that the request does not name goes back to its default, unlike in
+IncrementalAlterConfigs.
 Resource types are those of DescribeConfigs.
 """
 

@@ -1,4 +1,4 @@
-"""AlterReplicaLogDirs: move partitions of this broker to other log folders (KIP-113).
+"""AlterReplicaLogDirs: moves partitions of this broker to other log folders (KIP-113).
 
 v2  flexible
 """
@@ -26,7 +26,7 @@ class AlterReplicaLogDirTopic(Struct):
 
 
 class AlterReplicaLogDir(Struct):
-    """`path` is the folder that the partitions are to lie in."""
+    """`path` is the target folder of the partitions."""
 
     path: str = wire(string)
     topics: Sequence[AlterReplicaLogDirTopic] = wire(array(AlterReplicaLogDirTopic))

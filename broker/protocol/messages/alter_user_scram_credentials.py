@@ -1,4 +1,4 @@
-"""AlterUserScramCredentials: passwords of users, salted by the client. Flexible from v0."""
+"""AlterUserScramCredentials: sets and removes salted passwords of users. Flexible from v0."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""ApiVersions: what this broker speaks. The first request of nearly every connection.
+"""ApiVersions: the requests and versions that this broker supports. Most connections begin with it.
 
     v0  codes and ranges    v1  throttle time    v3  flexible body, client software, features
     v4  features whose lowest version is 0 may be listed as such (below v4 they must be left out)
 
-The response header is version 0 even where the body is flexible: the client cannot know better yet.
+The response header is version 0 even where the body is flexible: the client does not know the
+broker's versions yet.
 """
 
 from __future__ import annotations

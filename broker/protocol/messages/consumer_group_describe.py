@@ -51,7 +51,7 @@ class MemberAssignment(Struct):
 
 
 class ConsumerGroupMember(Struct):
-    """`assignment` is what the member has now, `target_assignment` what it is led to."""
+    """`assignment` is the member's current assignment, `target_assignment` the computed one."""
 
     member_id: str = wire(string)
     instance_id: str | None = wire(string, nullable="0+", default=None)

@@ -29,7 +29,7 @@ class HeartbeatTopicPartitions(Struct):
 
 
 class ConsumerGroupHeartbeatRequest(Request, api=ApiKey.CONSUMER_GROUP_HEARTBEAT):
-    """Epoch 0 joins, -1 leaves, -2 leaves for a while as a static member.
+    """Epoch 0 joins, -1 leaves, -2 leaves temporarily as a static member.
 
     None (and a timeout of -1) means "as in my last heartbeat".
     """
@@ -53,7 +53,7 @@ class HeartbeatAssignment(Struct):
 
 
 class ConsumerGroupHeartbeatResponse(Response, api=ApiKey.CONSUMER_GROUP_HEARTBEAT):
-    """`assignment` None: nothing has changed for the member."""
+    """`assignment` None: it is unchanged for the member."""
 
     throttle_time_ms: int = wire(int32, default=0)
     error_code: int = wire(int16, default=0)

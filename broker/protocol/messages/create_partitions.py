@@ -1,4 +1,4 @@
-"""CreatePartitions: more partitions for topics that exist. v2 is flexible."""
+"""CreatePartitions: adds partitions to topics. Flexible from v2."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class CreatePartitionsAssignment(Struct):
 
 
 class CreatePartitionsTopic(Struct):
-    """`count` is the new total. `assignments` None leaves the placing to the broker."""
+    """`count` is the new total. With `assignments` None the broker places the partitions."""
 
     name: str = wire(string)
     count: int = wire(int32)

@@ -1,7 +1,7 @@
-"""CreateTopics.
+"""CreateTopics: creates topics.
 
 v4  -1 for partitions and replication factor means the broker's default (KIP-464)
-v5  flexible; the answer tells partitions, replication and configs    v7  topic ids
+v5  flexible; the answer has partitions, replication and configs    v7  topic ids
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""DeleteAcls: forgets the ACLs that match filters. Flexible from v2."""
+"""DeleteAcls: deletes the ACLs that match filters. Flexible from v2."""
 
 from __future__ import annotations
 

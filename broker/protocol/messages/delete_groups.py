@@ -1,4 +1,4 @@
-"""DeleteGroups: groups without members, and their offsets. Flexible from v2."""
+"""DeleteGroups: deletes groups without members, and their offsets. Flexible from v2."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DeleteRecords: moves the log start of partitions forward. v2 is flexible."""
+"""DeleteRecords: moves the log start of partitions forward. Flexible from v2."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DeleteTopics.
+"""DeleteTopics: deletes topics.
 
 v1  throttle time    v4  flexible    v5  error message    v6  by id, in `topics`
 """

@@ -38,7 +38,7 @@ class QuotaComponent(Struct):
 
 
 class DescribeClientQuotasRequest(Request, api=ApiKey.DESCRIBE_CLIENT_QUOTAS):
-    """`strict` leaves out entities that have further types than those asked for."""
+    """`strict` leaves out entities with more types than the requested ones."""
 
     components: Sequence[QuotaComponent] = wire(array(QuotaComponent))
     strict: bool = wire(boolean, default=False)

@@ -1,4 +1,4 @@
-"""DescribeConfigs: configurations of topics and brokers, with where each value comes from.
+"""DescribeConfigs: configurations of topics and brokers, with the source of each value.
 
 v1  synonyms and source instead of "is default"    v3  type and documentation    v4  flexible
 """
@@ -45,7 +45,7 @@ class ConfigSource(IntEnum):
 
 
 class DescribeConfigsResource(Struct):
-    """`configuration_keys` None asks for all of them."""
+    """`configuration_keys` None requests all of them."""
 
     resource_type: int = wire(int8)
     resource_name: str = wire(string)

@@ -29,7 +29,7 @@ class DescribableLogDirTopic(Struct):
 
 
 class DescribeLogDirsRequest(Request, api=ApiKey.DESCRIBE_LOG_DIRS):
-    """`topics` None asks for all of them."""
+    """`topics` None requests all of them."""
 
     topics: Sequence[DescribableLogDirTopic] | None = wire(
         array(DescribableLogDirTopic), nullable="0+"
@@ -37,7 +37,7 @@ class DescribeLogDirsRequest(Request, api=ApiKey.DESCRIBE_LOG_DIRS):
 
 
 class DescribeLogDirsPartition(Struct):
-    """`is_future_key`: a copy that is being moved here from another folder.
+    """`is_future_key`: a copy on its move from another folder to this one.
 
     `remote_size` is ours: bytes in the remote tier, -1 if there is none or it is unknown.
     """

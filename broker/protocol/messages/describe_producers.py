@@ -1,4 +1,4 @@
-"""DescribeProducers: the idempotent producers that a partition remembers. Flexible from v0."""
+"""DescribeProducers: the active idempotent producers of a partition. Flexible from v0."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Cursor(Struct):
 
 
 class DescribeTopicPartitionsRequest(Request, api=ApiKey.DESCRIBE_TOPIC_PARTITIONS):
-    """No topics at all asks for all of them."""
+    """Without topics it requests all of them."""
 
     topics: Sequence[DescribeTopicPartitionsTopic] = wire(array(DescribeTopicPartitionsTopic))
     response_partition_limit: int = wire(int32, default=2000)
@@ -66,7 +66,7 @@ class DescribedTopic(Struct):
 
 
 class DescribeTopicPartitionsResponse(Response, api=ApiKey.DESCRIBE_TOPIC_PARTITIONS):
-    """`next_cursor` None: this was the last page."""
+    """`next_cursor` None: this is the last page."""
 
     throttle_time_ms: int = wire(int32, default=0)
     topics: Sequence[DescribedTopic] = wire(array(DescribedTopic))

@@ -1,4 +1,4 @@
-"""DescribeUserScramCredentials: which users can log in by SCRAM. Flexible from v0."""
+"""DescribeUserScramCredentials: the users that can log in by SCRAM. Flexible from v0."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class UserName(Struct):
 
 
 class DescribeUserScramCredentialsRequest(Request, api=ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS):
-    """`users` None or empty asks for all of them."""
+    """`users` None or empty requests all of them."""
 
     users: Sequence[UserName] | None = wire(array(UserName), nullable="0+")
 

@@ -23,7 +23,7 @@ from strandline.broker.protocol.schema.schema import (
 
 
 class ElectionType(IntEnum):
-    """v0 knows the preferred election only."""
+    """v0 has the preferred election only."""
 
     PREFERRED = 0
     UNCLEAN = 1
@@ -35,7 +35,7 @@ class ElectLeadersTopic(Struct):
 
 
 class ElectLeadersRequest(Request, api=ApiKey.ELECT_LEADERS):
-    """`topic_partitions` None asks for all of them."""
+    """`topic_partitions` None requests all of them."""
 
     election_type: int = wire(int8, "1+", default=0)
     topic_partitions: Sequence[ElectLeadersTopic] | None = wire(

@@ -41,7 +41,7 @@ HIGH_WATERMARK_UNKNOWN: Final = 0x7FFFFFFFFFFFFFFF
 
 
 class FetchReplicaState(Struct):
-    """Which follower asks (v15+)."""
+    """The follower that fetches (v15+)."""
 
     replica_id: int = wire(int32, default=-1)
     replica_epoch: int = wire(int64, default=-1)
@@ -94,14 +94,14 @@ class FetchRequest(Request, api=ApiKey.FETCH):
 
 
 class FetchDivergingEpoch(Struct):
-    """Where the follower's or consumer's log parted from ours."""
+    """The offset and epoch at which the log of the follower or consumer diverged from ours."""
 
     epoch: int = wire(int32, default=-1)
     end_offset: int = wire(int64, default=-1)
 
 
 class FetchCurrentLeader(Struct):
-    """Where the partition's leader is now, beside NOT_LEADER_OR_FOLLOWER."""
+    """The partition's current leader, with NOT_LEADER_OR_FOLLOWER."""
 
     leader_id: int = wire(int32, default=-1)
     leader_epoch: int = wire(int32, default=-1)

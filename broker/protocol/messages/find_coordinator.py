@@ -1,7 +1,7 @@
-"""FindCoordinator: which broker coordinates a group or a transactional id.
+"""FindCoordinator: the broker that coordinates a group or a transactional id.
 
 v1  key type, throttle time, message    v3  flexible
-v4  many keys at once: the single-key fields give way to `coordinator_keys` and `coordinators`
+v4  several keys: `coordinator_keys` and `coordinators` replace the single-key fields
 v5  TRANSACTION_ABORTABLE               v6  share groups
 """
 

@@ -1,4 +1,4 @@
-"""Heartbeat of a member of a classic group.
+"""Heartbeat: a member of a classic group is alive.
 
 v1  throttle time    v3  static members    v4  flexible
 """

@@ -1,4 +1,4 @@
-"""IncrementalAlterConfigs: changes single configurations, leaves the others. Flexible from v1.
+"""IncrementalAlterConfigs: changes single properties and keeps the others. Flexible from v1.
 
 Resource types are those of DescribeConfigs.
 """
@@ -24,7 +24,7 @@ from strandline.broker.protocol.schema.schema import (
 
 
 class ConfigOperation(IntEnum):
-    """APPEND and SUBTRACT are for configurations that are lists."""
+    """APPEND and SUBTRACT are for list properties."""
 
     SET = 0
     DELETE = 1

@@ -1,4 +1,4 @@
-"""JoinGroup: a member of a classic group comes, stays, or comes back; answered when all are there.
+"""JoinGroup: a member joins or rejoins a classic group; answered when all members have joined.
 
 v1  rebalance timeout        v6  flexible
 v2  throttle time            v7  protocol type and a nullable protocol in the answer
@@ -50,7 +50,7 @@ class JoinGroupResponseMember(Struct):
 
 
 class JoinGroupResponse(Response, api=ApiKey.JOIN_GROUP):
-    """`members` is for the leader only. Before v7 `protocol_name` must be a text, if empty."""
+    """`members` is for the leader only. Before v7 `protocol_name` is not null, but may be empty."""
 
     throttle_time_ms: int = wire(int32, "2+", default=0)
     error_code: int = wire(int16, default=0)

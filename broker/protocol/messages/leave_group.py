@@ -1,4 +1,4 @@
-"""LeaveGroup: members go, without waiting for their session timeout.
+"""LeaveGroup: members leave a group before their session timeout.
 
 v1  throttle time    v3  several members, static ones by instance id    v4  flexible    v5  reason
 """

@@ -1,4 +1,4 @@
-"""ListConfigResources: names of what has a configuration (KIP-1142; v0 is KIP-714's listing).
+"""ListConfigResources: names of resources with a configuration (KIP-1142; v0 is KIP-714's listing).
 
 v0  client metrics resources alone    v1  types, as question and answer
 """
@@ -23,7 +23,7 @@ from strandline.broker.protocol.schema.schema import (
 
 
 class ListConfigResourcesRequest(Request, api=ApiKey.LIST_CONFIG_RESOURCES):
-    """No types ask for all that there are."""
+    """Without types it requests all of them."""
 
     resource_types: Sequence[int] = wire(array(int8), "1+", default=())
 

@@ -47,7 +47,7 @@ class ListOffsetsRequest(Request, api=ApiKey.LIST_OFFSETS):
 
 
 class ListOffsetsResponsePartition(Struct):
-    """Timestamp and offset are -1 where nothing was found."""
+    """Timestamp and offset are -1 if no record was found."""
 
     partition_index: int = wire(int32)
     error_code: int = wire(int16, default=0)

@@ -1,4 +1,4 @@
-"""ListPartitionReassignments: the moves that are going on. Flexible from v0."""
+"""ListPartitionReassignments: the running moves of partitions. Flexible from v0."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ListPartitionReassignmentsTopic(Struct):
 
 
 class ListPartitionReassignmentsRequest(Request, api=ApiKey.LIST_PARTITION_REASSIGNMENTS):
-    """`topics` None asks for all of them."""
+    """`topics` None requests all of them."""
 
     timeout_ms: int = wire(int32, default=60_000)
     topics: Sequence[ListPartitionReassignmentsTopic] | None = wire(

@@ -70,7 +70,7 @@ class MetadataResponsePartition(Struct):
 
 
 class MetadataResponseTopic(Struct):
-    """`name` may be None only for a topic that was asked for by an unknown id."""
+    """`name` may be None only for a topic that was requested by an unknown id."""
 
     error_code: int = wire(int16, default=0)
     name: str | None = wire(string, nullable="12+")

@@ -1,4 +1,4 @@
-"""OffsetCommit: a member, or a consumer without a group membership, stores where it is.
+"""OffsetCommit: a member, or a consumer without a group membership, stores its offsets.
 
 v0  no membership; v1  commit timestamps (both gone in Kafka 4)
 

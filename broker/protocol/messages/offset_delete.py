@@ -1,4 +1,4 @@
-"""OffsetDelete: forgets offsets of topics that the group is not reading. Never flexible."""
+"""OffsetDelete: deletes offsets of topics that the group does not subscribe to. Never flexible."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class OffsetDeleteResponseTopic(Struct):
 
 
 class OffsetDeleteResponse(Response, api=ApiKey.OFFSET_DELETE):
-    """`topics` is empty where the error is that of the whole group."""
+    """`topics` is empty if the error concerns the whole group."""
 
     error_code: int = wire(int16, default=0)
     throttle_time_ms: int = wire(int32, default=0)

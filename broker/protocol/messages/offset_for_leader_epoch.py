@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch: where a leader epoch ended, for clients that check for truncation.
+"""OffsetForLeaderEpoch: the end offset of a leader epoch, for clients that detect truncation.
 
 v2  current leader epoch, throttle time    v3  replica id    v4  flexible
 """
@@ -33,14 +33,14 @@ class OffsetForLeaderTopic(Struct):
 
 
 class OffsetForLeaderEpochRequest(Request, api=ApiKey.OFFSET_FOR_LEADER_EPOCH):
-    """`replica_id` is -1 from a consumer; -2 stands for versions that do not say."""
+    """`replica_id` is -1 from a consumer; -2 in versions without the field."""
 
     replica_id: int = wire(int32, "3+", default=-2)
     topics: Sequence[OffsetForLeaderTopic] = wire(array(OffsetForLeaderTopic))
 
 
 class EpochEndOffset(Struct):
-    """The largest known epoch not above the asked one, and its exclusive end; -1 if unknown."""
+    """The largest known epoch up to the requested one, and its exclusive end; -1 if unknown."""
 
     error_code: int = wire(int16, default=0)
     partition: int = wire(int32)

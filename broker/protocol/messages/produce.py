@@ -2,7 +2,7 @@
 
     v3   transactional id            v7   zstd allowed               v9   flexible
     v5   log start offset            v8   record errors, message     v10  current leader (KIP-951)
-    v13  topic ids instead of names  v11, v12: meaning only (KIP-890)
+    v13  topic ids instead of names  v11, v12: new semantics (KIP-890)
 
 Versions 0 to 2 (old message formats) are advertised and refused; see `api`.
 """
@@ -55,14 +55,14 @@ class ProduceRequest(Request, api=ApiKey.PRODUCE):
 
 
 class ProduceRecordError(Struct):
-    """One record of a batch that made the whole batch be refused."""
+    """A record that is the reason why its batch was refused."""
 
     batch_index: int = wire(int32)
     batch_index_error_message: str | None = wire(string, nullable="0+", default=None)
 
 
 class ProduceCurrentLeader(Struct):
-    """Where the partition's leader is now, beside NOT_LEADER_OR_FOLLOWER."""
+    """The partition's current leader, with NOT_LEADER_OR_FOLLOWER."""
 
     leader_id: int = wire(int32, default=-1)
     leader_epoch: int = wire(int32, default=-1)

@@ -1,4 +1,4 @@
-"""SaslAuthenticate: bytes of a mechanism, to and fro. Flexible from v2."""
+"""SaslAuthenticate: exchanges the messages of a SASL mechanism. Flexible from v2."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SyncGroup: the leader hands in the assignments of a generation, every member takes its own.
+"""SyncGroup: the leader sends the assignments of a generation, and each member receives its own.
 
 v1  throttle time    v3  static members    v4  flexible    v5  protocol type and name, checked
 """
@@ -27,7 +27,7 @@ class SyncGroupRequestAssignment(Struct):
 
 
 class SyncGroupRequest(Request, api=ApiKey.SYNC_GROUP):
-    """`assignments` is filled by the leader only."""
+    """Only the leader fills `assignments`."""
 
     group_id: str = wire(string)
     generation_id: int = wire(int32)

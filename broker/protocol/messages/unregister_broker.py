@@ -1,4 +1,4 @@
-"""UnregisterBroker: forgets a broker that will not come back. Flexible from v0."""
+"""UnregisterBroker: removes a broker from the cluster. Flexible from v0."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""UpdateFeatures: raises and lowers what the whole cluster speaks. Flexible from v0.
+"""UpdateFeatures: raises and lowers the finalized feature levels of the cluster. Flexible from v0.
 
 v1  upgrade type instead of "allow downgrade", validate only    v2  no result per feature
 """
