@@ -46,14 +46,6 @@ SPARES_MAX = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
-    """Memory for one chunk; the views of `view` keep `memory` alive beyond this object."""
-
-    view: memoryview
-    memory: mmap.mmap
-
-
-@dataclass(frozen=True, slots=True)
 class BatchRun:
     """A run of whole batches cut out of a chunk: bytes [position, end_position) of it."""
 
@@ -148,6 +140,11 @@ class Chunk:
         self.is_used_up |= run.end_position == len(self._view)
         return view
 
+    @property
+    def content(self) -> memoryview:
+        """All of its bytes; not pinned."""
+        return self._view
+
     def piece(self, position: Position, end_position: Position) -> memoryview:
         """The bytes of the object's range [position, end_position); not pinned."""
         return self._view[position - self.key.position : end_position - self.key.position]
@@ -203,7 +200,7 @@ class ChunkCache:
         self._chunks.clear()
         self._spares.clear()
 
-    def reserve(self, size_bytes: int, *, is_prefetch: bool, now_s: float) -> Block | None:
+    def reserve(self, size_bytes: int, *, is_prefetch: bool, now_s: float) -> memoryview | None:
         """A writable block of `size_bytes`; None if that much cannot be freed now."""
         if not self._make_room(_rounded(size_bytes), is_prefetch=is_prefetch, now_s=now_s):
             return None
@@ -213,7 +210,7 @@ class ChunkCache:
         # the memory can be reused.
         array = (ctypes.c_char * len(memory)).from_buffer(memory)
         weakref.finalize(array, self._release, memory).atexit = False
-        return Block(memoryview(array).cast("B")[:size_bytes], memory)
+        return memoryview(array).cast("B")[:size_bytes]
 
     def _make_room(self, size_bytes: int, *, is_prefetch: bool, now_s: float) -> bool:
         """Evicts until `size_bytes` are free; False if that is not possible now.

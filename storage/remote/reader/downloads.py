@@ -2,8 +2,8 @@
 
     request(key) ─► cached? ─yes─► chunk
                       └─no─► under way? ─yes─► the same future
-                                └─no─► queue ──pump──► executor (`chunk_fetch`)
-                                        ▲                                │
+                                └─no─► queue ──pump──► executor: disk cache, or the store,
+                                        ▲              twice if the bytes are corrupt
               a download ended, ────────┘                                │
               memory became free                  future ◄───────────────┘
 
@@ -21,16 +21,23 @@ import asyncio
 import logging
 from collections import OrderedDict
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from functools import partial
 from threading import get_ident
 from typing import Protocol
 
-from strandline.storage.errors import ObjectCorrupt, OutOfResources, TierError, TierUnavailable
+from strandline.storage.errors import (
+    CorruptRecords,
+    ObjectCorrupt,
+    OutOfResources,
+    TierError,
+    TierUnavailable,
+)
 from strandline.storage.model import Offset
 from strandline.storage.quiet_log import QuietLog, place_of
 from strandline.storage.remote.object_store.interface import ObjectStore
-from strandline.storage.remote.reader.chunk_cache import BatchRun, Block, Chunk, ChunkCache
-from strandline.storage.remote.reader.chunk_fetch import Fetched, fetch_chunk
+from strandline.storage.remote.reader.chunk_cache import BatchRun, Chunk, ChunkCache
+from strandline.storage.remote.reader.corruption_log import log_corrupt_chunk
 from strandline.storage.remote.reader.disk_chunk_cache import DiskChunkCache
 from strandline.storage.remote.reader.prefetch_queue import Download, PrefetchQueue, Reader
 from strandline.storage.remote.reader.statistics import DownloadCounters
@@ -45,6 +52,15 @@ WAITING_MAX = 100
 DISK_WRITES_MAX = 4
 # Raised if a job cannot start for lack of threads or memory.
 REFUSALS = (OutOfResources, RuntimeError, MemoryError)
+
+
+@dataclass(frozen=True, slots=True)
+class _Fetched:
+    """A checked chunk and its source."""
+
+    chunk: Chunk
+    corrupt_count: int = 0
+    is_from_disk: bool = False
 
 
 class DownloadPace(Protocol):
@@ -217,7 +233,7 @@ class ChunkDownloads:
         self._running[key] = download
         if self._pace is not None:
             self._pace.download_began(key.size_bytes, self._loop.time())
-        self._fetch_in_worker(download, block.view)
+        self._fetch_in_worker(download, block)
         return True
 
     def _give_up(self, download: Download, reason: str) -> None:
@@ -226,7 +242,7 @@ class ChunkDownloads:
         download.lose()
         _fail(download.future, TierUnavailable(download.key.log_key, "get", reason))
 
-    def _reserve(self, size_bytes: int, is_prefetch: bool, now_s: float) -> Block | None:
+    def _reserve(self, size_bytes: int, is_prefetch: bool, now_s: float) -> memoryview | None:
         """Reserves `size_bytes`. Its evictions schedule no other pump if it succeeds."""
         self._reserving_thread = get_ident()
         try:
@@ -254,16 +270,14 @@ class ChunkDownloads:
         self._pump()
 
     def _fetch_in_worker(self, download: Download, block: memoryview) -> None:
-        def done(fetching: asyncio.Future[Fetched]) -> None:
+        def done(fetching: asyncio.Future[_Fetched]) -> None:
             error = None if fetching.cancelled() else fetching.exception()
             if fetching.cancelled():
                 error = TierUnavailable(download.key.log_key, "get", "the download was cancelled")
             self._finish(download, error or fetching.result())
 
         assert self._loop is not None
-        fetch = partial(
-            fetch_chunk, self._store, self._disk, download.key, download.base_offset, block
-        )
+        fetch = partial(_fetch, self._store, self._disk, download.key, download.base_offset, block)
         try:
             fetching = self._loop.run_in_executor(self._executor, fetch)
         except REFUSALS as error:
@@ -273,11 +287,11 @@ class ChunkDownloads:
         else:
             fetching.add_done_callback(done)
 
-    def _finish(self, download: Download, result: Fetched | BaseException) -> None:
+    def _finish(self, download: Download, result: _Fetched | BaseException) -> None:
         del self._running[download.key]
         if self._pace is not None:
             self._pace.download_ended()
-        if isinstance(result, Fetched):
+        if isinstance(result, _Fetched):
             self._accept(download, result)
         else:
             self.counters.failed_downloads += 1
@@ -289,7 +303,7 @@ class ChunkDownloads:
             _fail(download.future, result)
         self._pump()
 
-    def _accept(self, download: Download, fetched: Fetched) -> None:
+    def _accept(self, download: Download, fetched: _Fetched) -> None:
         self.counters.corrupt_chunks += fetched.corrupt_count
         if fetched.is_from_disk:
             self.counters.disk_hits += 1
@@ -309,8 +323,8 @@ class ChunkDownloads:
         self.cache.add(fetched.chunk, now_s=self._loop.time())
         if not download.future.done():
             download.future.set_result(fetched.chunk)
-        if fetched.view is not None:
-            self._keep_on_disk(fetched.chunk.key, fetched.view)
+        if not fetched.is_from_disk:
+            self._keep_on_disk(fetched.chunk)
 
     def _memory_became_free(self) -> None:
         """Called in any thread that releases a view, or the last reference to a block."""
@@ -333,12 +347,14 @@ class ChunkDownloads:
 
     # --- disk --------------------------------------------------------------------------------
 
-    def _keep_on_disk(self, key: ChunkKey, view: memoryview) -> None:
+    def _keep_on_disk(self, chunk: Chunk) -> None:
         if self._disk is None or self._disk_writes >= DISK_WRITES_MAX:
             return
         assert self._loop is not None
         try:
-            writing = self._loop.run_in_executor(self._executor, self._disk.store, key, view)
+            writing = self._loop.run_in_executor(
+                self._executor, self._disk.store, chunk.key, chunk.content
+            )
         except REFUSALS:
             return
         self._disk_writes += 1
@@ -353,6 +369,43 @@ class ChunkDownloads:
                 place_of(error),
                 {"error": repr(error)},
             )
+
+
+def _fetch(
+    store: ObjectStore,
+    disk: DiskChunkCache | None,
+    key: ChunkKey,
+    base_offset: Offset,
+    block: memoryview,
+) -> _Fetched:
+    """Fetches a chunk into `block` and checks it. Blocks.
+
+    Ranged GETs carry no checksum, so a flipped bit on the way looks like one in the object: a
+    second download tells them apart. Raises ObjectCorrupt if two downloads had wrong CRCs, and as
+    `ObjectStore.get_into`.
+    """
+    corrupt_count = 0
+    if disk is not None and disk.load(key, block):
+        try:
+            chunk = Chunk(key, block, base_offset=base_offset)
+            return _Fetched(chunk, is_from_disk=True)
+        except CorruptRecords as error:
+            corrupt_count += 1
+            log_corrupt_chunk(key, "disk cache", error)
+            disk.remove(key)
+    for _ in range(2):
+        store.get_into(key.log_key, block, start=key.position)
+        try:
+            chunk = Chunk(key, block, base_offset=base_offset)
+        except CorruptRecords as error:
+            corrupt_count += 1
+            log_corrupt_chunk(key, "download", error)
+            # Keeps the text only: the error holds this frame, and with it the block.
+            last_error = str(error)
+        else:
+            return _Fetched(chunk, corrupt_count=corrupt_count)
+    detail = f"bytes [{key.position}, {key.end_position}) twice: {last_error}"
+    raise ObjectCorrupt(key.log_key, "get", detail)
 
 
 def _fail(future: asyncio.Future[Chunk], error: BaseException) -> None:

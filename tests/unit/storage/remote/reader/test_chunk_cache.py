@@ -174,9 +174,8 @@ class FilledMemory:
         block = self.memory.reserve(len(self.log), is_prefetch=is_prefetch, now_s=now_s)
         if block is None:
             return None
-        view = block.view
-        view[:] = self.log
-        chunk = Chunk(ChunkKey("k", number, number + len(self.log)), view, base_offset=0)
+        block[:] = self.log
+        chunk = Chunk(ChunkKey("k", number, number + len(self.log)), block, base_offset=0)
         chunk.is_used_up = is_used_up
         self.memory.add(chunk, now_s=now_s)
         return chunk
@@ -275,8 +274,8 @@ def test_chunks_of_small_segments_have_a_bound_and_take_no_descriptors() -> None
     for number in range(CHUNKS_MAX + 50):
         block = memory.reserve(len(log), is_prefetch=False, now_s=0)
         assert block is not None
-        block.view[:] = log
-        chunk = Chunk(ChunkKey("k", number, number + len(log)), block.view, base_offset=0)
+        block[:] = log
+        chunk = Chunk(ChunkKey("k", number, number + len(log)), block, base_offset=0)
         memory.add(chunk, now_s=0)
     del block, chunk
     assert memory.chunk_count == CHUNKS_MAX
