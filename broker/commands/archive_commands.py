@@ -112,8 +112,8 @@ def verify(store: ObjectStore, options: VerifyOptions) -> int:
         known |= {(topic.folder.topic, topic.folder.topic_id) for topic in damaged}
         troubles += [*_check_cluster(store), *change_list.find_damage(store)]
         troubles += [
-            *_check_groups(store),
-            *_check_transactions(store),
+            *_check_states(store, GROUPS_PREFIX, "offsets of groups", "commit"),
+            *_check_states(store, TRANSACTIONS_PREFIX, "transactional ids", "transaction"),
             *_check_topics(store, known),
         ]
     if options.topic and not (topics or damaged):
@@ -230,17 +230,9 @@ def _check_cluster(store: ObjectStore) -> list[str]:
     return [f"{text}. {_WRITTEN_AGAIN}" for text in (fault, damage) if text]
 
 
-def _check_groups(store: ObjectStore) -> list[str]:
-    """Returns the groups whose offsets a restore could not read."""
-    return _check_states(store, GROUPS_PREFIX, "offsets of groups", "commit")
-
-
-def _check_transactions(store: ObjectStore) -> list[str]:
-    """Returns the transactional ids that a restore could not read."""
-    return _check_states(store, TRANSACTIONS_PREFIX, "transactional ids", "transaction")
-
-
 def _check_states(store: ObjectStore, prefix: str, content: str, change: str) -> list[str]:
+    """Returns the objects of the coordinators below `prefix` that a restore could not read."""
+
     def check(number: int) -> str:
         try:
             read_group_state(store, number, prefix)

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import sys
 
-from rich import box
-from rich.table import Table
-
 from strandline.broker.commands.progress import BarProgress
 from strandline.broker.commands.restore import Restore, RestoreSummary
 from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
-from strandline.broker.tools.client.printing import console, human_bytes, plain
+from strandline.broker.tools.client.printing import human_bytes, print_table, say
 from strandline.storage.clock import SystemClock
 from strandline.storage.errors import InvalidConfig
 from strandline.storage.plurals import counted
@@ -46,32 +43,28 @@ def restore(config: BrokerConfig, *, skip_damaged: bool) -> int:
 
 
 def _print(summary: RestoreSummary, config: BrokerConfig) -> None:
-    title = f"restored cluster {summary.cluster_id}"
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
-    for name in ("topic", "partition", "segments", "size", "log start", "end"):
-        table.add_column(name, justify="left" if name == "topic" else "right")
-    table.add_column("note")
-    for key, state in sorted(summary.partitions.items()):
-        if key.topic != OFFSETS_TOPIC:
-            manifest = state.manifest
-            table.add_row(
+    print_table(
+        f"restored cluster {summary.cluster_id}",
+        ("topic", "partition", "segments", "size", "log start", "end", "note"),
+        [
+            (
                 key.topic,
-                str(key.partition),
-                "0" if manifest is None else f"{manifest.segment_count:,}",
-                human_bytes(0 if manifest is None else manifest.size_bytes),
-                str(state.log_start_offset),
-                str(state.end_offset),
-                plain(state.problem or ("" if manifest else "nothing archived, begins empty")),
+                key.partition,
+                0 if state.manifest is None else state.manifest.segment_count,
+                human_bytes(0 if state.manifest is None else state.manifest.size_bytes),
+                state.log_start_offset,
+                state.end_offset,
+                state.problem or ("" if state.manifest else "nothing archived, begins empty"),
             )
-    shown = console()
-    shown.print(table)
-    shown.print(
+            for key, state in sorted(summary.partitions.items())
+            if key.topic != OFFSETS_TOPIC
+        ],
+    )
+    say(
         f"{counted(summary.topic_count, 'topic')},"
         f" {counted(len(summary.partitions), 'partition')},"
         f" {counted(summary.offset_count, 'record')} of groups;"
-        f" start the broker with these folders: {', '.join(map(str, config.logs.dirs))}",
-        highlight=False,
-        markup=False,
+        f" start the broker with these folders: {', '.join(map(str, config.logs.dirs))}"
     )
     for problem in summary.problems:
         print(f"strandline: {problem}", file=sys.stderr)

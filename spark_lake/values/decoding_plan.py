@@ -11,7 +11,7 @@ from typing import Any
 from strandline.spark_lake.options.selection_options import Assign, Selection, Subscribe
 from strandline.spark_lake.options.value_options import ValueErrors, ValueFormat, ValueOptions
 from strandline.spark_lake.values.decoders.avro_values import AvroValues, schema_of_registry
-from strandline.spark_lake.values.decoders.decoder import ValueDecoder
+from strandline.spark_lake.values.decoders.decoder import TextValues, ValueDecoder
 from strandline.spark_lake.values.decoders.json_values import JsonValues
 from strandline.spark_lake.values.decoders.protobuf_values import (
     ProtobufValues,
@@ -19,7 +19,6 @@ from strandline.spark_lake.values.decoders.protobuf_values import (
     first_message,
     read_descriptors,
 )
-from strandline.spark_lake.values.decoders.text_values import TextValues
 from strandline.spark_lake.values.schema.ddl import parse_columns
 from strandline.spark_lake.values.schema.references import referred
 from strandline.spark_lake.values.schema.registry import RegisteredSchema, Registry

@@ -141,7 +141,7 @@ class Partition:
         latest_epoch = self.log.local.leader_epochs.latest_epoch
         if latest_epoch < epoch < self.leader_epoch:
             return EpochStart(epoch if latest_epoch == NO_EPOCH else latest_epoch, end_offset)
-        return self.log.offset_for_epoch(epoch)
+        return self.log.local.leader_epochs.end_offset_for(epoch, end_offset)
 
     def append(
         self,

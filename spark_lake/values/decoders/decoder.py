@@ -42,6 +42,20 @@ class ValueDecoder(Protocol):
         ...
 
 
+class TextValues:
+    """Decoder of UTF-8 texts into a string column."""
+
+    @property
+    def type(self) -> Any:
+        return pa.string()
+
+    def decode(self, values: Any) -> Any:
+        try:
+            return values.cast(pa.string())
+        except pa.ArrowInvalid as error:
+            raise UnparsableValue("it is no UTF-8") from error
+
+
 class ValueColumns:
     """Replaces the column `value` of record batches, and adds the column `_corrupt` if wanted."""
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from strandline.storage.model import NO_EPOCH, Epoch, EpochStart, Offset, TimestampMs
+from strandline.storage.model import EpochStart, Offset, TimestampMs
 from strandline.storage.remote.keys import (
     LOG_SUFFIX,
     MANIFEST_PAGES_FOLDER,
@@ -43,15 +43,6 @@ class SegmentEntry:
     # Size of the batches on the broker's disk if they were rewritten before the upload: the records
     # are the same then, the bytes are not.
     recompressed_from_bytes: int | None = None
-
-    def epoch_for(self, offset: Offset) -> Epoch:
-        """The leader epoch that `offset` was written under; -1 if the entry does not record it."""
-        found = NO_EPOCH
-        for epoch, start_offset in self.leader_epochs:
-            if start_offset > offset:
-                break
-            found = epoch
-        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,6 @@ from strandline.storage.errors import OffsetOutOfRange, TierUnavailable
 from strandline.storage.local.log.log import AppendInfo, AppendOrigin, LocalLog, LocalRead
 from strandline.storage.local.segment.segment import LogSegment
 from strandline.storage.model import (
-    AbortedTransaction,
     EpochStart,
     Isolation,
     Offset,
@@ -253,12 +252,6 @@ class UnifiedLog:
             at_least_one_batch=at_least_one_batch,
         )
 
-    def aborted_transactions(
-        self, start_offset: Offset, end_offset: Offset
-    ) -> list[AbortedTransaction]:
-        """What a read_committed reader of the local range [start_offset, end_offset) leaves out."""
-        return self.local.aborted_transactions(start_offset, end_offset)
-
     async def read_remote(
         self, offset: Offset, *, bytes_max: int, isolation: Isolation = Isolation.READ_UNCOMMITTED
     ) -> RemoteRead:
@@ -329,10 +322,6 @@ class UnifiedLog:
         if self._executor is None:
             return lookup()
         return await asyncio.get_running_loop().run_in_executor(self._executor, lookup)
-
-    def offset_for_epoch(self, epoch: int) -> EpochStart:
-        """The largest epoch <= `epoch` and where it ended; (-1, -1) if unknown."""
-        return self.local.leader_epochs.end_offset_for(epoch, self.local.end_offset)
 
     # --- deletion ----------------------------------------------------------------------------
 

@@ -458,13 +458,6 @@ class TieringManager:
 
     # --- what an operator sees ---------------------------------------------------------------
 
-    def statistics(self) -> tuple[PartitionStatistics, ...]:
-        """Statistics of each tiered partition."""
-        return tuple(
-            self._partitions[topic_partition].statistics()
-            for topic_partition in sorted(self._partitions)
-        )
-
     def statistics_of(self, topic_partition: TopicPartition) -> PartitionStatistics | None:
         """Statistics of one partition; None if it is not tiered."""
         partition = self._partitions.get(topic_partition)

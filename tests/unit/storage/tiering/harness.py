@@ -378,8 +378,9 @@ class Rig:
 
     @property
     def statistics(self) -> PartitionStatistics:
-        (row,) = self.manager.statistics()
-        return row
+        found = self.manager.statistics_of(self.log.topic_partition)
+        assert found is not None
+        return found
 
     @property
     def reasons(self) -> list[str]:

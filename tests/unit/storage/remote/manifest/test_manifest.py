@@ -50,12 +50,6 @@ def test_offsets_lead_to_their_segment() -> None:
     }
 
 
-def test_an_entry_knows_the_epoch_of_its_offsets() -> None:
-    found = entry(10, 20)
-    assert [found.epoch_for(offset) for offset in (5, 10, 19)] == [1, 4, 4]
-    assert replace(found, leader_epochs=()).epoch_for(10) == -1
-
-
 @pytest.mark.parametrize("ranges", [[(0, 10), (11, 20)], [(0, 10), (9, 20)], [(0, 10), (0, 10)]])
 def test_gaps_and_overlaps_are_refused(ranges: list[tuple[int, int]]) -> None:
     with pytest.raises(ValueError, match=r"gap|overlaps"):
