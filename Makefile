@@ -177,7 +177,7 @@ bench-lake: $(DEV) jar $(LAKE_JARS) ## measure Spark over the archive beside its
 
 .PHONY: test-spark
 test-spark: $(DEV) jar ## Spark in one process and on a cluster, with an executor and drivers killed
-	$(PYTEST) tests/spark tests/spark/check_cluster.py tests/spark/check_stream_kills.py --durations=10
+	$(PYTEST) tests/spark tests/spark/check_cluster.py tests/spark/check_stream_kills.py tests/spark/check_table_kills.py --durations=10
 
 .PHONY: check-sparks
 check-sparks: $(DEV) jar ## one jar with each Spark 4 on PyPI, 0.5 GB each (SPARKS="4.0.0 4.1.4")

@@ -106,7 +106,16 @@ def add_table(commands: Commands) -> None:
         help="go on, with a sync every 10s, 5m ...; SIGTERM ends it after the round that runs",
     )
     sync.add_argument(
-        "--engine", choices=("local",), default="local", help="what reads and writes [local]"
+        "--engine",
+        choices=("local", "spark"),
+        default="local",
+        help="what reads and writes: this process, or tasks of Spark [local]",
+    )
+    sync.add_argument(
+        "--master",
+        metavar="URL",
+        help="with --engine spark: spark://HOST:PORT, local[4], or sc://HOST:PORT of a Spark"
+        " Connect server [as Spark is configured]",
     )
     sync.add_argument(
         "--new-incarnation",
@@ -120,12 +129,15 @@ def _sync(options: argparse.Namespace) -> int:
     try:
         from strandline.spark_lake.table.continuous import sync_at_intervals
         from strandline.spark_lake.table.run import TableRequest, TableRun
+        from strandline.spark_lake.table.spark_sync import start_session
     except ImportError as error:
         raise InvalidConfig(f"{error}; {how_to_install('table')}") from error
     from strandline.broker.commands.progress import BarProgress
     from strandline.storage.crash_points import check_environment
 
     check_environment()
+    if options.master is not None and options.engine != "spark":
+        raise InvalidConfig("--master goes with --engine spark")
     interval_ms = None if options.interval is None else duration_ms(options.interval)
     run = TableRun(
         TableRequest(
@@ -141,7 +153,8 @@ def _sync(options: argparse.Namespace) -> int:
             sort_by=options.sort_by,
             codec=options.codec,
             new_incarnation=options.new_incarnation,
-        )
+        ),
+        start_session(options.table, options.master) if options.engine == "spark" else None,
     )
     with told_by_sigterm() as stop:
 

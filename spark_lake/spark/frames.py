@@ -43,7 +43,7 @@ def load(
     Raises what `scan` raises; tasks raise what `Query.read` raises.
     """
     query = make_query(path, topics, columns=columns, filters=filters, options=options)
-    query.task_slots = _task_slots(spark)
+    query.task_slots = task_slots(spark)
     reader = query.open()
     plan = query.plan(reader)
     choice = choose_engine(query, plan, spark=spark)
@@ -55,7 +55,8 @@ def load(
     return _mapped(spark, query, plan.splits)
 
 
-def _task_slots(spark: SparkSession) -> int | None:
+def task_slots(spark: SparkSession) -> int | None:
+    """How many tasks run at once; None for Spark Connect, whose clients cannot know."""
     from pyspark.errors import PySparkException
 
     try:

@@ -81,7 +81,7 @@ def register(spark: SparkSession) -> None:
         spark.conf.set(PUSHDOWN_CONF, "true")
         with _active(spark):
             spark.dataSource.register(PlannedDataSource)
-    _warn_of_another_python(spark)
+    warn_of_another_python(spark)
 
 
 @contextmanager
@@ -106,7 +106,7 @@ def _active(spark: SparkSession) -> Iterator[None]:
             sessions.clearActiveSession()
 
 
-def _warn_of_another_python(spark: SparkSession) -> None:
+def warn_of_another_python(spark: SparkSession) -> None:
     """Warns of workers without this environment: without PYSPARK_PYTHON they run `python3`."""
     try:
         workers = shutil.which(spark.sparkContext.pythonExec)

@@ -9,6 +9,10 @@ class TableUnavailable(StorageError):
     """The catalog or the table's store does not answer; a later run goes on from there."""
 
 
+class TaskFailed(StorageError):
+    """A task of Spark failed as often as Spark repeats it; nothing of its round is committed."""
+
+
 class TableRefused(InvalidConfig):
     """The table cannot take these rows: another topic, schema or layout. Nothing was written."""
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from strandline.spark_lake.query.arrow_scan import make_query, refuse_jvm
 from strandline.spark_lake.query.query import Query
 from strandline.spark_lake.table.columns import column_names
+from strandline.spark_lake.table.engines.local_engine import LocalEngine
+from strandline.spark_lake.table.engines.spark_engine import SparkEngine
 from strandline.spark_lake.table.iceberg.catalogs import (
     default_warehouse,
     location_of,
@@ -17,15 +20,17 @@ from strandline.spark_lake.table.iceberg.catalogs import (
 )
 from strandline.spark_lake.table.iceberg.layout import TableLayout, sort_columns
 from strandline.spark_lake.table.iceberg.store import IcebergStore
-from strandline.spark_lake.table.local_engine import LocalEngine
 from strandline.spark_lake.table.sync import (
     FILE_BYTES,
-    ROUND_BYTES_MAX,
+    Engine,
     Progress,
     Sync,
     SyncReport,
     SyncSettings,
 )
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,15 +51,16 @@ class TableRequest:
     sort_by: Sequence[str] = ()
     codec: str = "zstd"
     file_bytes: int = FILE_BYTES
-    round_bytes: int = ROUND_BYTES_MAX
+    # Archived bytes that one commit adds; None: what suits the engine.
+    round_bytes: int | None = None
     new_incarnation: bool = False
 
 
 class TableRun:
     """The parts that the commands of one table share."""
 
-    def __init__(self, request: TableRequest) -> None:
-        """Raises InvalidConfig, TableUnavailable."""
+    def __init__(self, request: TableRequest, spark: SparkSession | None = None) -> None:
+        """With `spark`, its tasks read and write. Raises InvalidConfig, TableUnavailable."""
         self._request = request
         self.names = column_names(request.columns)
         parts = [part for part in self.names if part not in ("topic_id", "value")]
@@ -65,6 +71,10 @@ class TableRun:
             options=dict(request.options),
         )
         refuse_jvm(self.query, "table sync")
+        self._engine: Engine = LocalEngine()
+        if spark is not None:
+            self._engine = engine = SparkEngine(spark)
+            self.query.task_slots = engine.task_slots
         warehouse = request.warehouse or default_warehouse(self.query.options.url)
         identifier = parse_identifier(request.table)
         self.store = IcebergStore(
@@ -92,7 +102,7 @@ class TableRun:
         return Sync(
             self.query,
             self.store,
-            LocalEngine(),
+            self._engine,
             settings,
             progress=progress,
             wait=time.sleep,

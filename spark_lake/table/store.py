@@ -44,6 +44,14 @@ class FileWriter(Protocol):
         """Writes one file under a name that no other attempt uses. Raises TableUnavailable."""
         ...
 
+    def renamed(self) -> FileWriter:
+        """The same writer for another attempt, whose files have other names."""
+        ...
+
+    def discard(self, files: Sequence[WrittenFile]) -> None:
+        """Deletes files that no commit names. What cannot be deleted is left to maintenance."""
+        ...
+
 
 class TableStore(Protocol):
     """One table in its catalog."""

@@ -42,8 +42,9 @@ from strandline.storage.crash_points import (
 )
 from strandline.storage.model import Offset, TopicPartition
 
-# Archived bytes of a round. A death costs the work of one round, a commit a few requests.
-ROUND_BYTES_MAX = 1024 * 1024 * 1024
+# Archived bytes of a round in one process. A death costs the work of one round, a commit a few
+# requests.
+ROUND_BYTES = 1024 * 1024 * 1024
 # Rows in memory of a file: some 20 to 60 MB of Parquet.
 FILE_BYTES = 128 * 1024 * 1024
 # Rounds in a row that another writer commits first.
@@ -77,6 +78,11 @@ class RoundTask:
 class Engine(Protocol):
     """What runs the task of a round: this process, or Spark."""
 
+    @property
+    def round_bytes(self) -> int:
+        """Archived bytes of a round that suit it."""
+        ...
+
     def run(
         self, task: RoundTask, reader: ObjectReader, advance: Callable[[int], None]
     ) -> Iterator[WrittenFile]:
@@ -90,7 +96,8 @@ class SyncSettings:
 
     names: dict[str, str]
     file_bytes: int = FILE_BYTES
-    round_bytes: int = ROUND_BYTES_MAX
+    # None: what suits the engine.
+    round_bytes: int | None = None
     new_incarnation: bool = False
 
 
@@ -255,7 +262,8 @@ class Sync:
             for one in view.partitions
             if one.topic_partition in wanted
         }
-        return next_round(wanted, entries, bytes_max=self._settings.round_bytes)
+        bytes_max = self._settings.round_bytes or self._engine.round_bytes
+        return next_round(wanted, entries, bytes_max=bytes_max)
 
     def _left(
         self, view: TopicView, offsets: TableOffsets, ends: dict[TopicPartition, Offset]

@@ -19,11 +19,13 @@ from typing import Any
 
 import pyspark
 import pytest
+from pyiceberg.catalog import load_catalog
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from strandline.spark_lake import load, register, register_views, scan
 from strandline.spark_lake.jvm.jar import NoJvmReader
+from strandline.spark_lake.table import sync
 from tests.support.broker import eventually
 from tests.unit.spark_lake.archive_builder import ArchiveBuilder, make_batches, make_records
 
@@ -123,6 +125,18 @@ def test_the_source_its_filters_and_views_give_the_rows_of_scan(
     assert found(spark.table("t")) == found(source) == expected(archive)
     both = source.where("offset >= 250").unionAll(source.where("partition = 1"))
     assert len(found(both)) == len(late) + 50
+
+
+def test_a_table_is_synced_by_tasks_of_the_server(
+    spark: SparkSession, archive: ArchiveBuilder
+) -> None:
+    assert sync(spark, archive.url, "t", "lake.t").rows == len(expected(archive))
+    assert sync(spark, archive.url, "t", "lake.t").commits == 0
+    uri = f"sqlite:///{archive.path.with_name('archive-tables')}/catalog.db"
+    table = load_catalog("strandline", type="sql", uri=uri).load_table("lake.t")
+    rows = table.scan().to_arrow().to_pylist()
+    names = ("_partition", "_offset", "_key", "value")
+    assert sorted(tuple(row[name] for name in names) for row in rows) == expected(archive)
 
 
 @pytest.mark.parametrize("engine", ["jvm", "python"])

@@ -16,6 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from strandline.spark_lake import load, register_views, scan
+from strandline.spark_lake.table import sync
 from strandline.storage.records.compression import Codec
 from tests.unit.spark_lake.archive_builder import ArchiveBuilder, make_batches, make_records
 
@@ -103,6 +104,11 @@ def test_a_stream_gives_each_record_once_or_says_which_release_it_needs(
     else:
         with pytest.raises(PySparkException, match=r"streams need PySpark 4\.2 or later"):
             run()
+
+
+def test_a_table_is_synced_by_tasks(spark: SparkSession, archive: ArchiveBuilder) -> None:
+    assert sync(spark, archive.url, "t", "lake.t").rows == 500
+    assert sync(spark, archive.url, "t", "lake.t").commits == 0
 
 
 def test_mistakes_are_told(spark: SparkSession, archive: ArchiveBuilder) -> None:

@@ -30,7 +30,7 @@ from strandline.spark_lake.table.errors import (
 )
 from strandline.spark_lake.table.iceberg.layout import TableLayout
 from strandline.spark_lake.table.iceberg.schema import check_schema, iceberg_schema
-from strandline.spark_lake.table.iceberg.writer import IcebergWriter
+from strandline.spark_lake.table.iceberg.writer import IcebergWriter, delete_files
 from strandline.spark_lake.table.offsets import OFFSETS_PROPERTY, TableOffsets
 from strandline.spark_lake.table.store import FileWriter, WrittenFile
 from strandline.storage.errors import StrandlineError
@@ -113,9 +113,16 @@ class IcebergStore:
 
     def writer(self, attempt: str) -> FileWriter:
         table = self._loaded
+        # A task of Spark gets a copy, and needs no history.
+        lean: dict[str, object] = {
+            "snapshots": [],
+            "snapshot_log": [],
+            "metadata_log": [],
+            "statistics": [],
+        }
         return IcebergWriter(
             io=table.io,
-            metadata=table.metadata,
+            metadata=table.metadata.model_copy(update=lean),
             attempt=uuid.UUID(attempt),
             sort_columns=self._layout.sort_columns,
         )
@@ -141,11 +148,7 @@ class IcebergStore:
             raise CommitUnknown(f"{type(error).__name__}: {error}") from error
 
     def discard(self, files: Sequence[WrittenFile]) -> None:
-        for one in files:
-            try:
-                self._loaded.io.delete(one.path)
-            except Exception:
-                continue
+        delete_files(self._loaded.io, files)
 
     @property
     def _loaded(self) -> Table:

@@ -6,10 +6,9 @@ file's name has the id of the attempt in it.
 
 from __future__ import annotations
 
-import itertools
 import uuid
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -43,7 +42,7 @@ class IcebergWriter:
     metadata: TableMetadata
     attempt: uuid.UUID
     sort_columns: Sequence[tuple[str, str]] = ()
-    _numbers: Any = field(default_factory=itertools.count)
+    _file_count: int = 0
 
     def cut(self, rows: Any) -> Iterable[PartitionRows]:
         """By the values of the partition fields; a key is the tuple of them."""
@@ -83,8 +82,9 @@ class IcebergWriter:
         properties = self.metadata.properties
         places = load_location_provider(self.metadata.location, properties)
         path = places.new_data_location(
-            f"{next(self._numbers):05d}-{self.attempt}.parquet", partition if spec.fields else None
+            f"{self._file_count:05d}-{self.attempt}.parquet", partition if spec.fields else None
         )
+        self._file_count += 1
         output = self.io.new_output(path)
         try:
             with ParquetFormatWriter(output, schema, properties) as file:
@@ -110,6 +110,21 @@ class IcebergWriter:
             record_count=made.record_count,
             entry=IcebergFile(data_file=made, spec_id=spec.spec_id),
         )
+
+    def renamed(self) -> IcebergWriter:
+        return replace(self, attempt=uuid.uuid4(), _file_count=0)
+
+    def discard(self, files: Sequence[WrittenFile]) -> None:
+        delete_files(self.io, files)
+
+
+def delete_files(io: FileIO, files: Sequence[WrittenFile]) -> None:
+    """Deletes what it can."""
+    for one in files:
+        try:
+            io.delete(one.path)
+        except Exception:
+            continue
 
 
 def _matches(keys: Any, key: Sequence[Any]) -> Any:

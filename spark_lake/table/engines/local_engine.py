@@ -8,12 +8,14 @@ from strandline.spark_lake.archive.objects import ObjectReader
 from strandline.spark_lake.query.arrow_scan import default_threads, read_in_order
 from strandline.spark_lake.table.buffers import FileBuffers
 from strandline.spark_lake.table.store import WrittenFile
-from strandline.spark_lake.table.sync import RoundTask
+from strandline.spark_lake.table.sync import ROUND_BYTES, RoundTask
 from strandline.storage.crash_points import TABLE_AFTER_FILE, crash_point
 
 
 class LocalEngine:
     """Memory: the batches that threads have read ahead, the buffers, and one file being written."""
+
+    round_bytes = ROUND_BYTES
 
     def __init__(self, threads: int | None = None) -> None:
         self._threads = threads or default_threads()

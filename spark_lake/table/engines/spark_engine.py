@@ -1,0 +1,129 @@
+"""Engine `spark`: tasks read the splits of a round and write its files, the driver commits them.
+
+    driver    plan -> splits -> range(n) in n partitions, `mapInArrow`
+    task      its split -> rows -> files, under names of this attempt     the writer of `local`
+              -> one row for each file, pickled                           at the end, all or none
+    driver    files of the attempts that Spark counts -> one commit
+
+No jar: the code is Python in Spark's workers, which need strandline[table]. An attempt that Spark
+repeats, or runs twice, writes its files anew; those of an attempt that was killed are named by no
+commit, until maintenance removes them.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from strandline.spark_lake.archive.objects import ObjectReader
+from strandline.spark_lake.plan.splits import SUITED_BYTES_MAX, Split
+from strandline.spark_lake.query.query import Query
+from strandline.spark_lake.table.buffers import FileBuffers
+from strandline.spark_lake.table.columns import RowLayout
+from strandline.spark_lake.table.errors import TaskFailed
+from strandline.spark_lake.table.store import FileWriter, WrittenFile
+from strandline.spark_lake.table.sync import ROUND_BYTES, RoundTask
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_FILES = pa.schema([pa.field("file", pa.binary())])
+_FILES_DDL = "file BINARY"
+# Our errors, as Spark's text of a Python worker's traceback has them.
+_OURS = "strandline."
+
+
+class SparkEngine:
+    """Runs in the driver; `spark` is a session of Spark 4, classic or Connect."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        # Load pyspark, which takes longer than a sync in this process that finds nothing.
+        from strandline.spark_lake.spark.frames import task_slots
+        from strandline.spark_lake.spark.source import warn_of_another_python
+
+        warn_of_another_python(spark)
+        self._spark = spark
+        self.task_slots = task_slots(spark)
+
+    @property
+    def round_bytes(self) -> int:
+        """Archived bytes of a round that keeps all slots busy."""
+        return max(ROUND_BYTES, SUITED_BYTES_MAX * (self.task_slots or 1))
+
+    def run(
+        self, task: RoundTask, reader: ObjectReader, advance: Callable[[int], None]
+    ) -> Iterator[WrittenFile]:
+        """All files, after the last task. Raises TaskFailed with the error of a task."""
+        from pyspark.errors import PySparkException
+
+        splits = task.plan.splits
+        if not splits:
+            return
+        tasks = self._spark.range(0, len(splits), 1, len(splits))
+        try:
+            rows = tasks.mapInArrow(_work(task), _FILES_DDL).collect()
+        except PySparkException as error:
+            raise TaskFailed(_reason(error)) from error
+        for row in rows:
+            file: WrittenFile = pickle.loads(bytes(row.file))
+            yield file
+            advance(file.record_count)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SplitWork:
+    """What a task has to know; it is pickled into each."""
+
+    query: Query
+    layout: RowLayout
+    schema: Any
+    writer: FileWriter
+    file_bytes: int
+
+    def files(self, split: Split) -> Sequence[WrittenFile]:
+        """Writes the rows of a split. On an error, deletes what it has written."""
+        writer = self.writer.renamed()
+        buffers = FileBuffers(writer, file_bytes=self.file_bytes)
+        files: list[WrittenFile] = []
+        try:
+            for batch in self.query.read(split, self.query.open()):
+                files.extend(buffers.add(self.layout.rows(batch, self.schema)))
+            files.extend(buffers.finish())
+        except Exception:
+            writer.discard(files)
+            raise
+        return files
+
+
+def _work(task: RoundTask) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    work = _SplitWork(
+        query=task.query,
+        layout=task.layout,
+        schema=task.schema,
+        writer=task.writer,
+        file_bytes=task.file_bytes,
+    )
+    # Each task unpickles the whole list and needs one split: bytes are unpickled fastest.
+    splits = [pickle.dumps(split) for split in task.plan.splits]
+
+    def write(numbers: Iterator[Any]) -> Iterator[Any]:
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                files = work.files(pickle.loads(splits[number]))
+                pickled = pa.array([pickle.dumps(one) for one in files], pa.binary())
+                yield pa.RecordBatch.from_arrays([pickled], schema=_FILES)
+
+    return write
+
+
+def _reason(error: Exception) -> str:
+    """The message of the task's own error, which Spark wraps in stack traces."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    ours = [line for line in lines if line.startswith(_OURS)]
+    if ours:
+        return ours[-1].partition(": ")[2]
+    return f"a task of Spark failed: {type(error).__name__}: {lines[0] if lines else ''}"

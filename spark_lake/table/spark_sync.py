@@ -1,0 +1,51 @@
+"""`sync(spark, ...)`: a table of a topic from a notebook or a job of Spark."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from strandline.spark_lake.table.run import TableRequest, TableRun
+from strandline.spark_lake.table.sync import SyncReport
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def start_session(table: str, master: str | None) -> SparkSession:
+    """A session for a sync; `master` None leaves it to Spark's configuration."""
+    # Takes longer than a sync in this process that finds nothing.
+    from pyspark.sql import SparkSession
+
+    # Else Spark's workers take whatever `python3` is.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(f"strandline table sync {table}")
+    if master is not None:
+        is_connect = master.startswith("sc://")
+        builder = builder.remote(master) if is_connect else builder.master(master)
+    return builder.getOrCreate()
+
+
+class _Unseen:
+    """No progress bar: Spark has one of its own."""
+
+    def begin(self, what: str, total: int) -> None: ...
+
+    def advance(self, count: int) -> None: ...
+
+
+def sync(
+    spark: SparkSession | None, remote: str, topic: str, table: str, **more: Any
+) -> SyncReport:
+    """Brings the table `NAMESPACE.TABLE` up to what the archive at `remote` has of the topic.
+
+    `more` are the further fields of `TableRequest`, such as `catalog`, `warehouse`, `options` of
+    the lake, `partition_by`; as the flags of `strandline table sync`. Spark's tasks read the
+    archive and write the files, and this process commits them; without a session it does all.
+
+    Raises InvalidConfig and TableRefused before anything is written; TableUnavailable, TaskFailed
+    and TierError leave the table as its last commit made it: run again.
+    """
+    request = TableRequest(remote=remote, topic=topic, table=table, **more)
+    return TableRun(request, spark).sync(_Unseen())
