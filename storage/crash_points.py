@@ -75,6 +75,7 @@ TABLE_AFTER_CREATE = "table.after-create"
 TABLE_AFTER_FILE = "table.after-file"
 TABLE_BEFORE_COMMIT = "table.before-commit"
 TABLE_AFTER_COMMIT = "table.after-commit"
+TABLE_AFTER_REJECTED = "table.after-rejected"
 STOP_AFTER_MARK = "stop.after-mark"
 STOP_AFTER_GROUPS = "stop.after-groups"
 

@@ -118,6 +118,13 @@ def add_table(commands: Commands) -> None:
         " Connect server [as Spark is configured]",
     )
     sync.add_argument(
+        "--on-error",
+        choices=("fail", "reject"),
+        default="fail",
+        help="with a value that does not parse: end, or add it to the table NAME_rejected with its"
+        " bytes and the reason [fail]",
+    )
+    sync.add_argument(
         "--new-incarnation",
         action="store_true",
         help="add rows of a topic that was deleted and made anew beside those of the old one",
@@ -148,6 +155,7 @@ def _sync(options: argparse.Namespace) -> int:
             warehouse=options.warehouse,
             catalog_properties=_named("--catalog-option", options.properties),
             options=_lake_options(options),
+            on_error=options.on_error,
             columns=options.columns,
             partition_by=options.partition_by,
             sort_by=options.sort_by,
@@ -180,6 +188,7 @@ def _print_report(report: SyncReport) -> None:
     say(
         f"{report.table}: {counted(report.rows, 'row')} in {counted(report.files, 'file')} of"
         f" {human_bytes(report.size_bytes)}, {counted(report.commits, 'commit')}"
+        + (f", {counted(report.rejected_rows, 'row')} rejected" if report.rejected_rows else "")
         + ("" if report.is_complete else "; stopped before the end, run it again")
     )
 

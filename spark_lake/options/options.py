@@ -42,6 +42,8 @@ COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timesta
 HEADERS_COLUMN = "headers"
 # The bytes of values that do not parse, with valueErrors=corrupt.
 CORRUPT_COLUMN = "_corrupt"
+# Why a value does not parse; a column of tables only (`table/columns.py`).
+REASON_COLUMN = "_reason"
 # A working day, and what S3 allows at most. Temporary credentials may end earlier.
 URL_EXPIRY_S = 12 * 3600
 URL_EXPIRY_S_MIN = 60

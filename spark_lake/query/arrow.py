@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from strandline.spark_lake.options.options import CORRUPT_COLUMN, HEADERS_COLUMN
+from strandline.spark_lake.options.options import CORRUPT_COLUMN, HEADERS_COLUMN, REASON_COLUMN
 from strandline.storage.errors import CorruptRecords
 from strandline.storage.model import TopicPartition
 from strandline.storage.records.columns.columns import (
@@ -108,6 +108,7 @@ def schema_of(columns: Sequence[str], value_type: Any = None) -> Any:
         "timestamp": pa.timestamp("us", tz="UTC"),
         "timestampType": pa.int32(),
         CORRUPT_COLUMN: pa.binary(),
+        REASON_COLUMN: pa.string(),
         HEADERS_COLUMN: pa.list_(pa.field("element", header)),
     }
     return pa.schema([pa.field(column, kinds[column]) for column in columns])

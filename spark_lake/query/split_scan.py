@@ -31,7 +31,7 @@ from strandline.spark_lake.archive.segments import (
     whole_segment,
 )
 from strandline.spark_lake.archive.split_prefetch import LogRange, SplitPrefetch
-from strandline.spark_lake.options.options import CORRUPT_COLUMN
+from strandline.spark_lake.options.options import CORRUPT_COLUMN, REASON_COLUMN
 from strandline.spark_lake.plan.planner import OffsetRange
 from strandline.spark_lake.plan.splits import OpenPiece, SegmentSlice, Split
 from strandline.spark_lake.query.arrow import ArrowEncoder
@@ -191,6 +191,7 @@ class SplitScan:
         needed = dict.fromkeys([*self._columns, *self._row_filter.columns])
         if self._values is not None:
             needed.pop(CORRUPT_COLUMN, None)
+            needed.pop(REASON_COLUMN, None)
             needed |= dict.fromkeys(["value", "offset"])
         return list(needed)
 

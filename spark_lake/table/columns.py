@@ -3,6 +3,7 @@
     _topic_id  _partition  _offset  _timestamp  _key  _headers  | origin  dest  dep_time ...
     the record                                                    fields of the decoded value
 
+The second table, for values that do not parse, has the record, `_value` and `_reason`.
 A value that is no struct (valueFormat raw or string) is one column. A null value has nulls in all
 of its columns. Pure.
 """
@@ -17,6 +18,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from strandline.spark_lake.options.given_options import nearest
+from strandline.spark_lake.options.options import CORRUPT_COLUMN, REASON_COLUMN
 from strandline.spark_lake.table.errors import TableRefused
 from strandline.storage.errors import InvalidConfig
 
@@ -33,6 +35,9 @@ DEFAULT_NAMES: Mapping[str, str] = {
 }
 # Parts that a table has only if a name is given.
 OPTIONAL_PARTS = ("topic", "timestampType", VALUE)
+# Of the second table: the bytes, and what is wrong with them.
+REJECTED_VALUE = "_value"
+REJECTED_REASON = "_reason"
 # The commit's offsets are worth nothing without them.
 NEEDED_PARTS = (TOPIC_ID, "partition", "offset")
 
@@ -77,36 +82,52 @@ class RowLayout:
 
     def schema(self, lake_schema: Any) -> Any:
         """The `pyarrow.Schema` of the rows. Raises TableRefused for two columns of one name."""
-        fields = [
+        return _checked([*self._record_fields(lake_schema), *self._value_fields()])
+
+    def rejected_schema(self, lake_schema: Any) -> Any:
+        """The schema of the second table. Raises TableRefused for two columns of one name."""
+        more = [pa.field(REJECTED_VALUE, pa.binary()), pa.field(REJECTED_REASON, pa.string())]
+        return _checked([*self._record_fields(lake_schema), *more])
+
+    def _record_fields(self, lake_schema: Any) -> list[Any]:
+        return [
             pa.field(name, pa.string() if part == TOPIC_ID else lake_schema.field(part).type)
             for part, name in self.names.items()
             if part != VALUE
         ]
-        fields += self._value_fields()
-        names = [one.name for one in fields]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise TableRefused(
-                f"the table would have two columns named {', '.join(twice)}: a field of the value"
-                " has the name of a column of the record; rename that with --column PART=NAME"
-            )
-        return pa.schema(fields)
 
     def rows(self, batch: Any, schema: Any) -> Any:
         """A `pyarrow.RecordBatch` of `schema` from one of the lake."""
-        count = batch.num_rows
-        arrays = [
-            pa.repeat(pa.scalar(str(self.topic_id)), count)
+        value = batch.column("value")
+        values = value.flatten() if pa.types.is_struct(value.type) else [value]
+        return pa.RecordBatch.from_arrays([*self._record_arrays(batch), *values], schema=schema)
+
+    def rejected_rows(self, batch: Any, schema: Any) -> Any:
+        """Rows of the second table, whose schema this is, from those that do not parse."""
+        values = [batch.column(CORRUPT_COLUMN), batch.column(REASON_COLUMN)]
+        return pa.RecordBatch.from_arrays([*self._record_arrays(batch), *values], schema=schema)
+
+    def _record_arrays(self, batch: Any) -> list[Any]:
+        return [
+            pa.repeat(pa.scalar(str(self.topic_id)), batch.num_rows)
             if part == TOPIC_ID
             else batch.column(part)
             for part in self.names
             if part != VALUE
         ]
-        value = batch.column("value")
-        arrays += value.flatten() if pa.types.is_struct(value.type) else [value]
-        return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def _value_fields(self) -> list[Any]:
         if pa.types.is_struct(self.value_type):
             return [pa.field(one.name, one.type) for one in self.value_type]
         return [pa.field(self.names.get(VALUE, VALUE), self.value_type)]
+
+
+def _checked(fields: list[Any]) -> Any:
+    names = [one.name for one in fields]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise TableRefused(
+            f"the table would have two columns named {', '.join(twice)}: a field of the value"
+            " has the name of a column of the record; rename that with --column PART=NAME"
+        )
+    return pa.schema(fields)

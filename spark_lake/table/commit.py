@@ -51,8 +51,11 @@ def commit_files(
     base: TableOffsets,
     claimed: TableOffsets,
     wait: Callable[[float], None],
+    discard: Callable[[Sequence[WrittenFile]], None],
 ) -> Outcome:
     """Commits files once. `base` is what the loaded table had, `claimed` what it has afterwards.
+
+    `discard` deletes files that were lost, and what belongs to them.
 
     Raises TableUnavailable if the outcome stays unknown; the next run finds out.
     """
@@ -63,7 +66,7 @@ def commit_files(
             log.info("table commit is not confirmed", extra={"reason": str(error)})
         except FilesOutdated as error:
             log.info("table has another layout", extra={"reason": str(error)})
-            store.discard(files)
+            discard(files)
             return Outcome.LOST
         else:
             return Outcome.LANDED
@@ -73,7 +76,7 @@ def commit_files(
             return Outcome.LANDED
         if not now.has_same_rows(base):
             if now.shows_all_since(base):
-                store.discard(files)
+                discard(files)
             return Outcome.LOST
     raise TableUnavailable(
         f"table {store.name}: {ATTEMPTS_MAX} commits in a row were refused or not answered, while"

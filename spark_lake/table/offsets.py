@@ -2,18 +2,20 @@
 
     strandline.offsets = {"version": 1, "topic": "orders",
                           "next": {"<topic id>": {"0": 1234, "1": 987}},
-                          "commits": ["<id of the newest commit>", ...]}
+                          "commits": ["<id of the newest commit>", ...],
+                          "rejected": {"number": 3, "files": ["s3://..."]}}
 
 It is a property of the table, and changes in the commit that adds the files of these offsets.
 Snapshot summaries would be lost when somebody expires the snapshot. `commits` are the newest
 COMMITS_KEPT ids: a writer whose answer was lost finds there whether its commit is in the table.
+`rejected` is of the second table, for values that do not parse (`rejected.py`).
 Pure.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
@@ -27,6 +29,15 @@ COMMITS_KEPT = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RejectedFiles:
+    """The files of the second table that belong to a commit of the first."""
+
+    # Of the newest files: in the first table those that it names, in the second those it took.
+    number: int = 0
+    paths: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TableOffsets:
     """The next offset of each partition that a table has, and the ids of its newest commits."""
 
@@ -34,24 +45,36 @@ class TableOffsets:
     next_offsets: Mapping[UUID, Mapping[int, Offset]] = field(default_factory=dict)
     # The newest one first.
     commits: tuple[str, ...] = ()
+    rejected: RejectedFiles = field(default_factory=RejectedFiles)
 
     def of(self, topic_id: UUID) -> Mapping[int, Offset]:
         """The next offsets of one topic id; a partition that is missing has no rows yet."""
         return self.next_offsets.get(topic_id, {})
 
     def advanced(
-        self, topic_id: UUID, ends: Mapping[int, Offset], *, commit_id: str
+        self,
+        topic_id: UUID,
+        ends: Mapping[int, Offset],
+        *,
+        commit_id: str,
+        rejected: Sequence[str] = (),
     ) -> TableOffsets:
-        """The offsets after a commit of the rows before `ends`."""
+        """The offsets after a commit of the rows before `ends`; `rejected` are paths of files."""
         of_topic = {**self.of(topic_id), **ends}
         return replace(
             self,
             next_offsets={**self.next_offsets, topic_id: of_topic},
             commits=(commit_id, *self.commits)[:COMMITS_KEPT],
+            rejected=RejectedFiles(
+                number=self.rejected.number + bool(rejected), paths=tuple(rejected)
+            ),
         )
 
     def has_same_rows(self, other: TableOffsets) -> bool:
-        return self.next_offsets == other.next_offsets
+        return (
+            self.next_offsets == other.next_offsets
+            and self.rejected.number == other.rejected.number
+        )
 
     def shows_all_since(self, base: TableOffsets) -> bool:
         """Whether `commits` has each commit that was made after `base`."""
@@ -69,6 +92,10 @@ class TableOffsets:
                     for topic_id, ends in self.next_offsets.items()
                 },
                 "commits": list(self.commits),
+                "rejected": {
+                    "number": self.rejected.number,
+                    "files": list(self.rejected.paths),
+                },
             },
             separators=(",", ":"),
         )
@@ -90,12 +117,20 @@ class TableOffsets:
                     for topic_id, ends in document["next"].items()
                 },
                 commits=tuple(map(str, document["commits"])),
+                rejected=_rejected(document.get("rejected", {"number": 0, "files": []})),
             )
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise CorruptFile(
                 f"property {OFFSETS_PROPERTY} of {source} is damaged ({error!r}): set it back to"
                 " its value in an earlier metadata file of the table, or make the table anew"
             ) from error
+
+
+def _rejected(document: dict[str, object]) -> RejectedFiles:
+    paths = document["files"]
+    if not isinstance(paths, list):
+        raise TypeError(f"{paths!r} is no list of files")
+    return RejectedFiles(number=_offset(document["number"]), paths=tuple(map(str, paths)))
 
 
 def _offset(at: object) -> Offset:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import TYPE_CHECKING
 
+from strandline.spark_lake.options.options import CORRUPT_COLUMN, REASON_COLUMN
+from strandline.spark_lake.options.value_options import ValueErrors, ValueFormat
 from strandline.spark_lake.query.arrow_scan import make_query, refuse_jvm
 from strandline.spark_lake.query.query import Query
 from strandline.spark_lake.table.columns import column_names
@@ -20,6 +23,7 @@ from strandline.spark_lake.table.iceberg.catalogs import (
 )
 from strandline.spark_lake.table.iceberg.layout import TableLayout, sort_columns
 from strandline.spark_lake.table.iceberg.store import IcebergStore
+from strandline.spark_lake.table.rejected import SUFFIX
 from strandline.spark_lake.table.sync import (
     FILE_BYTES,
     Engine,
@@ -28,9 +32,18 @@ from strandline.spark_lake.table.sync import (
     SyncReport,
     SyncSettings,
 )
+from strandline.storage.errors import InvalidConfig
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+class OnError(Enum):
+    """What becomes of a value that does not parse."""
+
+    FAIL = "fail"
+    # A row of the table NAME_rejected, with its bytes and the reason.
+    REJECT = "reject"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +58,7 @@ class TableRequest:
     catalog_properties: Mapping[str, str] = field(default_factory=dict)
     # Of the lake: which rows, and how values are decoded.
     options: Mapping[str, str] = field(default_factory=dict)
+    on_error: OnError | str = OnError.FAIL
     columns: Sequence[str] = ()
     # None: by day of the timestamp.
     partition_by: Sequence[str] | None = None
@@ -68,8 +82,10 @@ class TableRun:
             request.remote,
             request.topic,
             columns=[*parts, "value"],
-            options=dict(request.options),
+            options=self._options(),
         )
+        if self.query.options.values.errors is ValueErrors.CORRUPT:
+            self.query.columns += (CORRUPT_COLUMN, REASON_COLUMN)
         refuse_jvm(self.query, "table sync")
         self._engine: Engine = LocalEngine()
         if spark is not None:
@@ -77,16 +93,21 @@ class TableRun:
             self.query.task_slots = engine.task_slots
         warehouse = request.warehouse or default_warehouse(self.query.options.url)
         identifier = parse_identifier(request.table)
+        catalog = open_catalog(
+            request.catalog,
+            warehouse=warehouse,
+            s3=self.query.options.s3,
+            properties=request.catalog_properties,
+        )
         self.store = IcebergStore(
-            open_catalog(
-                request.catalog,
-                warehouse=warehouse,
-                s3=self.query.options.s3,
-                properties=request.catalog_properties,
-            ),
-            identifier,
-            self._layout(),
-            location_of(warehouse, identifier),
+            catalog, identifier, self._layout(), location_of(warehouse, identifier)
+        )
+        second = (*identifier[:-1], identifier[-1] + SUFFIX)
+        self.rejected = IcebergStore(
+            catalog,
+            second,
+            TableLayout(properties=self._properties()),
+            location_of(warehouse, second),
         )
 
     def sync(
@@ -104,6 +125,7 @@ class TableRun:
             self.store,
             self._engine,
             settings,
+            rejected=self.rejected,
             progress=progress,
             wait=time.sleep,
             should_stop=should_stop,
@@ -117,5 +139,24 @@ class TableRun:
         return TableLayout(
             partition_by=tuple(partition_by),
             sort_columns=sort_columns(self._request.sort_by),
-            properties={"write.parquet.compression-codec": self._request.codec},
+            properties=self._properties(),
         )
+
+    def _properties(self) -> dict[str, str]:
+        return {"write.parquet.compression-codec": self._request.codec}
+
+    def _options(self) -> dict[str, str]:
+        """Of the lake. Raises InvalidConfig."""
+        options = dict(self._request.options)
+        given = [name for name in options if name.lower() == "valueerrors"]
+        if any(options[name] == ValueErrors.CORRUPT.value for name in given):
+            raise InvalidConfig("a table has no column _corrupt: --on-error reject is its like")
+        if OnError(self._request.on_error) is OnError.FAIL:
+            return options
+        if given:
+            raise InvalidConfig("--on-error reject and option valueErrors exclude each other")
+        formats = [text for name, text in options.items() if name.lower() == "valueformat"]
+        if formats in ([], [ValueFormat.RAW.value]):
+            # Each value parses.
+            return options
+        return options | {"valueErrors": ValueErrors.CORRUPT.value}

@@ -10,9 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Protocol
 
 from strandline.spark_lake.table.offsets import TableOffsets
+
+
+class FileRole(Enum):
+    """Which table a file is for."""
+
+    ROWS = "rows"
+    # Of the second table: values that do not parse.
+    REJECTED = "rejected"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +32,7 @@ class WrittenFile:
     size_bytes: int
     record_count: int
     entry: Any
+    role: FileRole = FileRole.ROWS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +71,8 @@ class TableStore(Protocol):
         """Its name, for messages."""
         ...
 
-    def prepare(self, schema: Any, *, topic: str) -> None:
-        """Creates the table, or widens its schema so that it takes rows of `schema`.
+    def prepare(self, schema: Any, first: TableOffsets) -> None:
+        """Creates the table with `first`, or widens its schema so that it takes rows of `schema`.
 
         Raises TableRefused, with all fields named that it cannot take, before anything is written.
         """
@@ -77,6 +87,10 @@ class TableStore(Protocol):
 
         Raises TableUnavailable, and TableRefused for a table that no sync has made.
         """
+        ...
+
+    def reopen(self, paths: Sequence[str]) -> Sequence[WrittenFile]:
+        """Files of the table that another process wrote. Raises TableUnavailable."""
         ...
 
     def commit(self, files: Sequence[WrittenFile], offsets: TableOffsets) -> None:

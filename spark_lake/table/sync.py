@@ -4,6 +4,7 @@
     2 load the table and the manifests, plan a round
     3 write the files of the round                  under names that no other attempt uses
     4 commit files and offsets together             `commit.py`: once, whatever the answer
+      and rows that do not parse to a second table  `rejected.py`, if they are wanted there
     5 again from 2, until the table has what the archive had when the sync began
 
 The table is the only state. After a death at any step the next sync begins at 2 with what was
@@ -19,6 +20,7 @@ from typing import Any, Protocol
 
 from strandline.spark_lake.archive.catalog import Catalog
 from strandline.spark_lake.archive.objects import ObjectReader
+from strandline.spark_lake.options.options import REASON_COLUMN
 from strandline.spark_lake.plan.planner import ScanPlan
 from strandline.spark_lake.query.query import Query
 from strandline.spark_lake.table.archive import (
@@ -31,12 +33,15 @@ from strandline.spark_lake.table.archive import (
 from strandline.spark_lake.table.columns import RowLayout
 from strandline.spark_lake.table.commit import Outcome, commit_files, load_existing
 from strandline.spark_lake.table.errors import TableUnavailable
-from strandline.spark_lake.table.offsets import TableOffsets
+from strandline.spark_lake.table.offsets import RejectedFiles, TableOffsets
+from strandline.spark_lake.table.rejected import settle
 from strandline.spark_lake.table.rounds import Round, next_round
-from strandline.spark_lake.table.store import FileWriter, TableStore, WrittenFile
+from strandline.spark_lake.table.sink import SinkPlan, Target
+from strandline.spark_lake.table.store import FileRole, TableStore, WrittenFile
 from strandline.storage.crash_points import (
     TABLE_AFTER_COMMIT,
     TABLE_AFTER_CREATE,
+    TABLE_AFTER_REJECTED,
     TABLE_BEFORE_COMMIT,
     crash_point,
 )
@@ -65,14 +70,11 @@ class Progress(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundTask:
-    """The work of a round for an engine: read `plan`, write its rows with `writer`."""
+    """The work of a round for an engine: read `plan`, write its rows through `sink`."""
 
     query: Query
     plan: ScanPlan
-    layout: RowLayout
-    schema: Any
-    writer: FileWriter
-    file_bytes: int
+    sink: SinkPlan
 
 
 class Engine(Protocol):
@@ -107,6 +109,8 @@ class SyncReport:
 
     table: str
     rows: int = 0
+    # Of the second table: values that do not parse.
+    rejected_rows: int = 0
     files: int = 0
     size_bytes: int = 0
     commits: int = 0
@@ -127,13 +131,18 @@ class Sync:
         engine: Engine,
         settings: SyncSettings,
         *,
+        rejected: TableStore,
         progress: Progress,
         wait: Callable[[float], None],
         should_stop: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`query` selects the topic; `should_stop` is asked before each round."""
+        """`query` selects the topic; `should_stop` is asked before each round.
+
+        `rejected` is the second table, which takes rows if the query has their column.
+        """
         self._query = query
         self._store = store
+        self._rejected = rejected
         self._engine = engine
         self._settings = settings
         self._progress = progress
@@ -146,12 +155,11 @@ class Sync:
         reader = self._query.open()
         view = load_view(self._query, reader)
         layout = self._layout(view)
-        schema = layout.schema(self._query.schema)
         known = self._store.load()
         if known is not None:
             check_identity(view, known, new_incarnation=self._settings.new_incarnation)
         # 1
-        self._store.prepare(schema, topic=view.topic)
+        self._prepare(view, layout, known)
         crash_point(TABLE_AFTER_CREATE)
         ends = {one: selected.end_offset for one, selected in view.selected.items()}
         is_begun = False
@@ -159,6 +167,7 @@ class Sync:
             # 2
             base = load_existing(self._store)
             check_identity(view, base, new_incarnation=self._settings.new_incarnation)
+            settle(base, self._rejected, wait=self._wait)
             made = self._next_round(view, base, ends, reader)
             if not is_begun:
                 self._progress.begin("records", self._left(view, base, ends))
@@ -167,7 +176,7 @@ class Sync:
             if not made.ranges or self._should_stop():
                 self._report.next_offsets = dict(base.of(view.topic_id))
                 return self._report
-            self._run_round(made, view, layout, schema, base, reader)
+            self._run_round(made, view, layout, base, reader)
             view = load_view(self._query, reader)
 
     def _run_round(
@@ -175,7 +184,6 @@ class Sync:
         made: Round,
         view: TopicView,
         layout: RowLayout,
-        schema: Any,
         base: TableOffsets,
         reader: ObjectReader,
     ) -> None:
@@ -184,10 +192,7 @@ class Sync:
         task = RoundTask(
             query=self._query,
             plan=self._query.plan_ranges(reader, view.partitions, made.ranges),
-            layout=layout,
-            schema=schema,
-            writer=self._store.writer(commit_id),
-            file_bytes=self._settings.file_bytes,
+            sink=self._sink(layout, commit_id),
         )
         files = self._written(task, reader, made.offset_count)
         crash_point(TABLE_BEFORE_COMMIT)
@@ -196,9 +201,20 @@ class Sync:
             view.topic_id,
             {one.partition: taken.end_offset for one, taken in made.ranges.items()},
             commit_id=commit_id,
+            rejected=[one.path for one in files if one.role is FileRole.REJECTED],
         )
-        outcome = commit_files(self._store, files, base=base, claimed=claimed, wait=self._wait)
+        outcome = commit_files(
+            self._store,
+            [one for one in files if one.role is FileRole.ROWS],
+            base=base,
+            claimed=claimed,
+            wait=self._wait,
+            discard=lambda _: self._store.discard(files),
+        )
         crash_point(TABLE_AFTER_COMMIT)
+        if outcome is Outcome.LANDED:
+            settle(claimed, self._rejected, wait=self._wait)
+            crash_point(TABLE_AFTER_REJECTED)
         self._count(outcome, files)
 
     def _written(
@@ -235,8 +251,42 @@ class Sync:
             return
         report.commits += 1
         report.files += len(files)
-        report.rows += sum(one.record_count for one in files)
+        for one in files:
+            if one.role is FileRole.REJECTED:
+                report.rejected_rows += one.record_count
+            else:
+                report.rows += one.record_count
         report.size_bytes += sum(one.size_bytes for one in files)
+
+    @property
+    def _rejects(self) -> bool:
+        return REASON_COLUMN in self._query.columns
+
+    def _prepare(self, view: TopicView, layout: RowLayout, known: TableOffsets | None) -> None:
+        lake_schema = self._query.schema
+        schema = layout.schema(lake_schema)
+        if self._rejects:
+            # A second table that somebody has dropped does not get its last files again.
+            number = 0 if known is None else known.rejected.number
+            self._rejected.prepare(
+                layout.rejected_schema(lake_schema),
+                TableOffsets(topic=view.topic, rejected=RejectedFiles(number=number)),
+            )
+        self._store.prepare(schema, TableOffsets(topic=view.topic))
+
+    def _sink(self, layout: RowLayout, commit_id: str) -> SinkPlan:
+        lake_schema = self._query.schema
+        rejected = None
+        if self._rejects:
+            rejected = Target(
+                schema=layout.rejected_schema(lake_schema), writer=self._rejected.writer(commit_id)
+            )
+        return SinkPlan(
+            layout=layout,
+            rows=Target(schema=layout.schema(lake_schema), writer=self._store.writer(commit_id)),
+            rejected=rejected,
+            file_bytes=self._settings.file_bytes,
+        )
 
     def _layout(self, view: TopicView) -> RowLayout:
         values = self._query.values

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 
 from strandline.spark_lake.archive.objects import ObjectReader
 from strandline.spark_lake.query.arrow_scan import default_threads, read_in_order
-from strandline.spark_lake.table.buffers import FileBuffers
 from strandline.spark_lake.table.store import WrittenFile
 from strandline.spark_lake.table.sync import ROUND_BYTES, RoundTask
 from strandline.storage.crash_points import TABLE_AFTER_FILE, crash_point
@@ -24,13 +23,13 @@ class LocalEngine:
         self, task: RoundTask, reader: ObjectReader, advance: Callable[[int], None]
     ) -> Iterator[WrittenFile]:
         """The files as they are written. Raises what `Query.read` and the writer raise."""
-        buffers = FileBuffers(task.writer, file_bytes=task.file_bytes)
+        sink = task.sink.open()
         batches = read_in_order(task.query, task.plan, reader, threads=self._threads)
         for batch in batches:
-            for file in buffers.add(task.layout.rows(batch, task.schema)):
+            for file in sink.add(batch):
                 yield file
                 crash_point(TABLE_AFTER_FILE)
             advance(batch.num_rows)
-        for file in buffers.finish():
+        for file in sink.finish():
             yield file
             crash_point(TABLE_AFTER_FILE)

@@ -22,10 +22,9 @@ import pyarrow as pa
 from strandline.spark_lake.archive.objects import ObjectReader
 from strandline.spark_lake.plan.splits import SUITED_BYTES_MAX, Split
 from strandline.spark_lake.query.query import Query
-from strandline.spark_lake.table.buffers import FileBuffers
-from strandline.spark_lake.table.columns import RowLayout
 from strandline.spark_lake.table.errors import TaskFailed
-from strandline.spark_lake.table.store import FileWriter, WrittenFile
+from strandline.spark_lake.table.sink import SinkPlan
+from strandline.spark_lake.table.store import WrittenFile
 from strandline.spark_lake.table.sync import ROUND_BYTES, RoundTask
 
 if TYPE_CHECKING:
@@ -79,34 +78,25 @@ class _SplitWork:
     """What a task has to know; it is pickled into each."""
 
     query: Query
-    layout: RowLayout
-    schema: Any
-    writer: FileWriter
-    file_bytes: int
+    sink: SinkPlan
 
     def files(self, split: Split) -> Sequence[WrittenFile]:
         """Writes the rows of a split. On an error, deletes what it has written."""
-        writer = self.writer.renamed()
-        buffers = FileBuffers(writer, file_bytes=self.file_bytes)
+        plan = self.sink.renamed()
+        sink = plan.open()
         files: list[WrittenFile] = []
         try:
             for batch in self.query.read(split, self.query.open()):
-                files.extend(buffers.add(self.layout.rows(batch, self.schema)))
-            files.extend(buffers.finish())
+                files.extend(sink.add(batch))
+            files.extend(sink.finish())
         except Exception:
-            writer.discard(files)
+            plan.discard(files)
             raise
         return files
 
 
 def _work(task: RoundTask) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    work = _SplitWork(
-        query=task.query,
-        layout=task.layout,
-        schema=task.schema,
-        writer=task.writer,
-        file_bytes=task.file_bytes,
-    )
+    work = _SplitWork(query=task.query, sink=task.sink)
     # Each task unpickles the whole list and needs one split: bytes are unpickled fastest.
     splits = [pickle.dumps(split) for split in task.plan.splits]
 

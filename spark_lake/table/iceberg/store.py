@@ -30,7 +30,7 @@ from strandline.spark_lake.table.errors import (
 )
 from strandline.spark_lake.table.iceberg.layout import TableLayout
 from strandline.spark_lake.table.iceberg.schema import check_schema, iceberg_schema
-from strandline.spark_lake.table.iceberg.writer import IcebergWriter, delete_files
+from strandline.spark_lake.table.iceberg.writer import IcebergWriter, delete_files, reopen_file
 from strandline.spark_lake.table.offsets import OFFSETS_PROPERTY, TableOffsets
 from strandline.spark_lake.table.store import FileWriter, WrittenFile
 from strandline.storage.errors import StrandlineError
@@ -102,9 +102,9 @@ class IcebergStore:
             )
         return TableOffsets.decode(text, source=f"table {self.name}")
 
-    def prepare(self, schema: Any, *, topic: str) -> None:
+    def prepare(self, schema: Any, first: TableOffsets) -> None:
         if self.load() is None:
-            self._create(schema, TableOffsets(topic=topic))
+            self._create(schema, first)
             return
         table, wanted = self._loaded, iceberg_schema(schema)
         if check_schema(table.schema(), wanted, table=self.name):
@@ -126,6 +126,11 @@ class IcebergStore:
             attempt=uuid.UUID(attempt),
             sort_columns=self._layout.sort_columns,
         )
+
+    def reopen(self, paths: Sequence[str]) -> Sequence[WrittenFile]:
+        table = self._loaded
+        with self._naming("add rows to"):
+            return [reopen_file(table.io, table.metadata, path) for path in paths]
 
     def commit(self, files: Sequence[WrittenFile], offsets: TableOffsets) -> None:
         table = self._loaded
@@ -178,7 +183,7 @@ class IcebergStore:
                 )
             except TableAlreadyExistsError:
                 # Another sync was first; what it made is checked like any other.
-                self.prepare(schema, topic=offsets.topic)
+                self.prepare(schema, offsets)
 
     @contextmanager
     def _naming(self, what: str) -> Iterator[None]:

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.io import FileIO
-from pyiceberg.io.pyarrow import ParquetFormatWriter, schema_to_pyarrow
+from pyiceberg.io.pyarrow import ParquetFormatWriter, parquet_file_to_data_file, schema_to_pyarrow
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.partitioning import PartitionFieldValue, PartitionKey
 from pyiceberg.table.locations import load_location_provider
@@ -104,18 +104,28 @@ class IcebergWriter:
             key_metadata=None,
             **file.result().to_serialized_dict(),
         )
-        return WrittenFile(
-            path=made.file_path,
-            size_bytes=made.file_size_in_bytes,
-            record_count=made.record_count,
-            entry=IcebergFile(data_file=made, spec_id=spec.spec_id),
-        )
+        return _written(made, spec.spec_id)
 
     def renamed(self) -> IcebergWriter:
         return replace(self, attempt=uuid.uuid4(), _file_count=0)
 
     def discard(self, files: Sequence[WrittenFile]) -> None:
         delete_files(self.io, files)
+
+
+def reopen_file(io: FileIO, metadata: TableMetadata, path: str) -> WrittenFile:
+    """A file that another process wrote. Raises what `io` and pyarrow raise."""
+    made = parquet_file_to_data_file(io, metadata, path)
+    return _written(made, metadata.default_spec_id)
+
+
+def _written(made: DataFile, spec_id: int) -> WrittenFile:
+    return WrittenFile(
+        path=made.file_path,
+        size_bytes=made.file_size_in_bytes,
+        record_count=made.record_count,
+        entry=IcebergFile(data_file=made, spec_id=spec_id),
+    )
 
 
 def delete_files(io: FileIO, files: Sequence[WrittenFile]) -> None:

@@ -4,7 +4,7 @@
                    --Unparsable-->  halves, halves of halves     until each unparsable row is alone
     policy   fail     the query ends with an error that names the offset
              null     null
-             corrupt  null, and the bytes in a column `_corrupt`
+             corrupt  null, and the bytes in a column `_corrupt` (for tables, why in `_reason`)
 
 A null value (a tombstone) is null and parses. The same decoder reads the halves, so rows do not
 depend on their neighbours.
@@ -12,17 +12,20 @@ depend on their neighbours.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from strandline.spark_lake.options.options import CORRUPT_COLUMN
+from strandline.spark_lake.options.options import CORRUPT_COLUMN, REASON_COLUMN
 from strandline.spark_lake.options.value_options import ValueErrors
 from strandline.spark_lake.values.schema.registry import FRAME_BYTES
 from strandline.storage.errors import CorruptRecords
+
+# A reason may quote its value, which may be a megabyte.
+REASON_CHARS_MAX = 1000
 
 
 class UnparsableValue(Exception):
@@ -77,19 +80,21 @@ class ValueColumns:
     def apply(self, batch: Any) -> Any:
         """The batch with decoded values. Raises CorruptRecords if the policy is to fail."""
         raw = batch.column("value")
-        bad: list[int] = []
+        bad: dict[int, str] = {}
         decoded = self._decoded(raw, bad, batch)
         arrays = []
         for column in self._columns:
             if column == "value":
                 arrays.append(decoded)
             elif column == CORRUPT_COLUMN:
-                arrays.append(_only(raw, bad))
+                arrays.append(_only(raw, list(bad)))
+            elif column == REASON_COLUMN:
+                arrays.append(_reasons(bad, len(raw)))
             else:
                 arrays.append(batch.column(column))
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
-    def _decoded(self, raw: Any, bad: list[int], batch: Any) -> Any:
+    def _decoded(self, raw: Any, bad: dict[int, str], batch: Any) -> Any:
         parts: list[Any] = []
         # Slices to decode, the next one last: (first row, rows).
         todo = [(0, len(raw))]
@@ -103,10 +108,10 @@ class ValueColumns:
                     half = length // 2
                     todo += [(start + half, length - half), (start, half)]
                     continue
+                hint = "" if self._has_registry else _framed_hint(raw[start].as_py())
                 if self._errors is ValueErrors.FAIL:
-                    hint = "" if self._has_registry else _framed_hint(raw[start].as_py())
                     raise _refused(batch, start, f"{error}{hint}") from error
-                bad.append(start)
+                bad[start] = f"{error}{hint}"
                 parts.append(pa.nulls(1, self._decoder.type))
         return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
@@ -118,6 +123,13 @@ def _only(raw: Any, rows: Sequence[int]) -> Any:
     chosen = np.full(len(raw), fill_value=False)
     chosen[list(rows)] = True
     return pc.if_else(pa.array(chosen), raw, pa.scalar(None, pa.binary()))
+
+
+def _reasons(bad: Mapping[int, str], count: int) -> Any:
+    """The reasons of these rows, and null in all others."""
+    if not bad:
+        return pa.nulls(count, pa.string())
+    return pa.array([bad[n][:REASON_CHARS_MAX] if n in bad else None for n in range(count)])
 
 
 def _framed_hint(value: bytes) -> str:

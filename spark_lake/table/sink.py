@@ -1,0 +1,90 @@
+"""From rows of the lake to files: those of the table, and those of the values that do not parse.
+
+    batch of the lake -> rows that parse   -> buffers by partition of the table -> files
+                      -> rows that do not  -> buffers of the second table       -> files
+
+A plan is picklable: a task of Spark opens its own sink. Both tables' files are made in one pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow.compute as pc
+
+from strandline.spark_lake.options.options import CORRUPT_COLUMN
+from strandline.spark_lake.table.buffers import FileBuffers
+from strandline.spark_lake.table.columns import RowLayout
+from strandline.spark_lake.table.store import FileRole, FileWriter, WrittenFile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A table that takes rows of `schema`."""
+
+    schema: Any
+    writer: FileWriter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkPlan:
+    """The tables of a round; `rejected` None if values that do not parse end the sync."""
+
+    layout: RowLayout
+    rows: Target
+    rejected: Target | None
+    file_bytes: int
+
+    def renamed(self) -> SinkPlan:
+        """The plan of another attempt, whose files have other names."""
+        rejected = self.rejected
+        return replace(
+            self,
+            rows=replace(self.rows, writer=self.rows.writer.renamed()),
+            rejected=rejected and replace(rejected, writer=rejected.writer.renamed()),
+        )
+
+    def open(self) -> RowSink:
+        return RowSink(self)
+
+    def discard(self, files: Sequence[WrittenFile]) -> None:
+        """Deletes files that no commit names."""
+        self.rows.writer.discard(files)
+
+
+class RowSink:
+    """Takes the batches of one task. Each method yields the files that it wrote."""
+
+    def __init__(self, plan: SinkPlan) -> None:
+        self._plan = plan
+        self._rows = FileBuffers(plan.rows.writer, file_bytes=plan.file_bytes)
+        self._rejected: FileBuffers | None = None
+        if plan.rejected is not None:
+            self._rejected = FileBuffers(plan.rejected.writer, file_bytes=plan.file_bytes)
+
+    def add(self, batch: Any) -> Iterator[WrittenFile]:
+        """Takes a `pyarrow.RecordBatch` of the lake. Raises what the writers raise."""
+        layout = self._plan.layout
+        if self._plan.rejected is not None and self._rejected is not None:
+            parses = batch.column(CORRUPT_COLUMN).is_null()
+            if not pc.all(parses).as_py():
+                bad = layout.rejected_rows(
+                    batch.filter(pc.invert(parses)), self._plan.rejected.schema
+                )
+                yield from _as_rejected(self._rejected.add(bad))
+                batch = batch.filter(parses)
+        if batch.num_rows:
+            yield from self._rows.add(layout.rows(batch, self._plan.rows.schema))
+
+    def finish(self) -> Iterator[WrittenFile]:
+        """Writes what is left."""
+        yield from self._rows.finish()
+        if self._rejected is not None:
+            yield from _as_rejected(self._rejected.finish())
+
+
+def _as_rejected(files: Iterator[WrittenFile]) -> Iterator[WrittenFile]:
+    for one in files:
+        yield replace(one, role=FileRole.REJECTED)
