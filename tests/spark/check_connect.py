@@ -132,7 +132,7 @@ def test_a_table_is_synced_by_tasks_of_the_server(
 ) -> None:
     assert sync(spark, archive.url, "t", "lake.t").rows == len(expected(archive))
     assert sync(spark, archive.url, "t", "lake.t").commits == 0
-    uri = f"sqlite:///{archive.path.with_name('archive-tables')}/catalog.db"
+    uri = f"sqlite:///{archive.path}-tables/catalog.db"
     table = load_catalog("strandline", type="sql", uri=uri).load_table("lake.t")
     rows = table.scan().to_arrow().to_pylist()
     names = ("_partition", "_offset", "_key", "value")
