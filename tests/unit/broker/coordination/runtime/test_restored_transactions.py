@@ -73,7 +73,7 @@ def test_every_open_transaction_of_a_log_gets_its_end(tmp_path: Path, is_committ
     coordinated = {TopicPartition(TRANSACTION_TOPIC, 4): live_of(replace(KNOWN, state=state))}
     end_open_transactions(log, transactions_by_producer(coordinated), NOW_MS)
     assert log.last_stable_offset == log.end_offset == 6
-    aborted = {one.producer_id for one in log.local.aborted_transactions(0, 6)}
+    aborted = {one.producer_id for one in log.aborted_transactions(0, 6)}
     assert aborted == ({8} if is_committed else {PRODUCER, 8})
     end_open_transactions(log, {}, NOW_MS)
     assert log.end_offset == 6
