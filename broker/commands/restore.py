@@ -46,6 +46,7 @@ from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.coordination.runtime.group_archive import (
     LiveRecords,
     clamped,
+    clamped_pending,
     read_group_state,
     write_group_state,
 )
@@ -427,14 +428,16 @@ class Restore:
             config = LogConfig.resolve(topic.properties, self._defaults)
             local = log_dirs.create_log(key, topic.topic_id, config)
             write_partition(self._store, local, state)
-            end_open_transactions(local, transactions, now_ms)
             live = archive.coordinated.get(key)
             if live is not None and key.topic == OFFSETS_TOPIC:
-                write_group_state(local, clamped(live, lambda wanted: _end(archive, wanted)))
+                end_of = partial(_end, archive)
+                pending = clamped_pending(live.pending, end_of)
+                write_group_state(local, clamped(live, end_of), pending)
                 offset_count += len(live)
             elif live is not None:
                 version = TransactionVersion(archive.image.finalized_level(TRANSACTION_VERSION))
                 write_group_state(local, restored_transactions(live, version, now_ms))
+            end_open_transactions(local, transactions, now_ms)
             self._progress.advance()
             crash_point(RESTORE_AFTER_PARTITION)
         return offset_count

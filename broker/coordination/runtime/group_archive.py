@@ -11,7 +11,9 @@ the commits since then: consumers read some records again, and skip none.
 
 The log is read once, and then only its new records; live keys and values stay in memory (shared
 with the coordinator). They are kept as bytes, so that every type of record survives, whatever wrote
-it. Records of a transaction count once it is committed.
+it. Records of a transaction count once it is committed; those of an open one are in the object as
+transactional batches, behind the others, and a restore ends them with their transaction. (Releases
+before that skip them: they find no marker.)
 
 The first write of a process reads the etag of the object and replaces exactly that version. An
 abandoned request, of this broker or a dead one, may take effect in between: then it reads again. It
@@ -52,7 +54,7 @@ from strandline.storage.errors import (
 from strandline.storage.local.cleaner.cleaned_batch import empty_batch
 from strandline.storage.local.formats.producer_state import MarkerType, read_marker
 from strandline.storage.local.log.log import AppendOrigin, LocalLog
-from strandline.storage.model import Buffer, Isolation, Offset, TopicPartition
+from strandline.storage.model import Buffer, Offset, TopicPartition
 from strandline.storage.records.batch.any_batch import iter_records, walk
 from strandline.storage.records.batch.record import Record, encode_batch
 from strandline.storage.remote.keys import GROUPS_PREFIX, state_key
@@ -81,19 +83,32 @@ class LiveRecord:
     timestamp_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class PendingRecords:
+    """The records of an open transaction: value, or None for a tombstone, and time by key."""
+
+    producer_id: int
+    epoch: int
+    records: dict[bytes, tuple[bytes | None, int]]
+
+
 class LiveRecords:
     """The live records of one partition: the last of each key, without tombstones."""
 
     def __init__(self) -> None:
         self._live: dict[bytes, LiveRecord] = {}
-        # Value and time by key, of the transactions that are open.
-        self._open: dict[int, dict[bytes, tuple[bytes | None, int]]] = {}
+        self._open: dict[int, PendingRecords] = {}
 
     def __len__(self) -> int:
         return len(self._live)
 
     def __iter__(self) -> Iterator[LiveRecord]:
         return iter(self._live.values())
+
+    @property
+    def pending(self) -> Iterable[PendingRecords]:
+        """The records of open transactions."""
+        return self._open.values()
 
     def take(self, buffer: Buffer, offset: Offset) -> Offset:
         """Adds the batches of `buffer` from `offset` on; returns their end offset.
@@ -108,9 +123,10 @@ class LiveRecords:
             next_offset = header.next_offset
             if header.is_control:
                 marker = read_marker(buffer, header, batch.position)
-                ended = self._open.pop(header.producer_id, {})
-                if marker is not None and marker.type is MarkerType.COMMIT:
-                    for key, (value, timestamp_ms) in ended.items():
+                ended = self._open.pop(header.producer_id, None)
+                is_commit = marker is not None and marker.type is MarkerType.COMMIT
+                if ended is not None and is_commit:
+                    for key, (value, timestamp_ms) in ended.records.items():
                         self._put(key, value, timestamp_ms)
                 continue
             for record in iter_records(buffer, header, batch.position):
@@ -119,12 +135,15 @@ class LiveRecords:
                 key = bytes(record.key)
                 value = None if record.value is None else bytes(record.value)
                 if header.is_transactional:
-                    waiting = self._open.setdefault(header.producer_id, {})
-                    waiting[key] = value, record.timestamp_ms
+                    open_one = self._open.setdefault(
+                        header.producer_id,
+                        PendingRecords(header.producer_id, header.producer_epoch, {}),
+                    )
+                    open_one.records[key] = value, record.timestamp_ms
                 else:
                     # The later record wins, whatever the transactions come to.
                     for overtaken in self._open.values():
-                        overtaken.pop(key, None)
+                        overtaken.records.pop(key, None)
                     self._put(key, value, record.timestamp_ms)
         return next_offset
 
@@ -135,22 +154,52 @@ class LiveRecords:
             self._live[key] = LiveRecord(key=key, value=value, timestamp_ms=timestamp_ms)
 
 
-def encode_live(records: Iterable[LiveRecord]) -> bytes:
-    """Encodes the object: batches from offset 0 on."""
-    batches: list[bytes] = []
+def encode_live(records: Iterable[LiveRecord], pending: Iterable[PendingRecords] = ()) -> bytes:
+    """Encodes the object: batches from offset 0 on, those of open transactions last."""
+    live = [(one.key, one.value, one.timestamp_ms) for one in records]
+    batches = list(_batches(live, 0))
+    offset = len(live)
+    for open_one in pending:
+        rows = [(key, value, time_ms) for key, (value, time_ms) in open_one.records.items()]
+        batches += _batches(
+            rows, offset, producer_id=open_one.producer_id, producer_epoch=open_one.epoch
+        )
+        offset += len(rows)
+    return b"".join(batches)
+
+
+def _batches(
+    rows: Iterable[tuple[bytes, bytes | None, int]],
+    offset: Offset,
+    *,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+) -> Iterator[bytes]:
+    """Encodes rows of key, value and time, in batches of at most some BATCH_BYTES."""
     run: list[Record] = []
     run_bytes = 0
-    for offset, live in enumerate(records):
-        if run and run_bytes + len(live.key) + len(live.value) > BATCH_BYTES:
-            batches.append(bytes(encode_batch(run)))
+
+    def encoded() -> bytes:
+        return bytes(
+            encode_batch(
+                run,
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                transactional=producer_id >= 0,
+            )
+        )
+
+    for position, (key, value, timestamp_ms) in enumerate(rows):
+        size = len(key) + len(value or b"")
+        if run and run_bytes + size > BATCH_BYTES:
+            yield encoded()
             run, run_bytes = [], 0
         run.append(
-            Record(offset=offset, timestamp_ms=live.timestamp_ms, key=live.key, value=live.value)
+            Record(offset=offset + position, timestamp_ms=timestamp_ms, key=key, value=value)
         )
-        run_bytes += len(live.key) + len(live.value)
+        run_bytes += size
     if run:
-        batches.append(bytes(encode_batch(run)))
-    return b"".join(batches)
+        yield encoded()
 
 
 # --- restoring -------------------------------------------------------------------------------
@@ -192,6 +241,18 @@ def clamped(
     return (_clamped(live, end_of) for live in records)
 
 
+def clamped_pending(
+    pending: Iterable[PendingRecords], end_of: Callable[[TopicPartition], Offset | None]
+) -> Iterator[PendingRecords]:
+    """Yields the records of open transactions likewise."""
+    for one in pending:
+        records: dict[bytes, tuple[bytes | None, int]] = {}
+        for key, (value, time_ms) in one.records.items():
+            live = None if value is None else LiveRecord(key=key, value=value, timestamp_ms=time_ms)
+            records[key] = (None if live is None else _clamped(live, end_of).value), time_ms
+        yield replace(one, records=records)
+
+
 def _clamped(live: LiveRecord, end_of: Callable[[TopicPartition], Offset | None]) -> LiveRecord:
     try:
         key = decode_key(live.key)
@@ -206,9 +267,11 @@ def _clamped(live: LiveRecord, end_of: Callable[[TopicPartition], Offset | None]
     return replace(live, value=encode_offset_commit(value.replaced(offset=end_offset)))
 
 
-def write_group_state(local: LocalLog, records: Iterable[LiveRecord]) -> None:
-    """Fills an empty log. Raises DiskError."""
-    content = bytearray(encode_live(records))
+def write_group_state(
+    local: LocalLog, records: Iterable[LiveRecord], pending: Iterable[PendingRecords] = ()
+) -> None:
+    """Fills an empty log; its transactions stay open. Raises DiskError."""
+    content = bytearray(encode_live(records, pending))
     for batch in walk(content):
         local.append(batch.encoded(content), leader_epoch=0, origin=AppendOrigin.COORDINATOR)
 
@@ -378,18 +441,18 @@ class GroupArchive:
         """Reads the records appended since the last run; None if the bucket has all of them."""
         number = unified_log.topic_partition.partition
         shadow = self._shadows.setdefault((unified_log.topic_id, number), _Shadow())
-        stable_offset = unified_log.last_stable_offset
+        end_offset = unified_log.end_offset
         now_s = self._clock.monotonic_s()
         if shadow.next_offset is None:
             shadow.next_offset = unified_log.log_start_offset
-        if stable_offset == shadow.written_offset or stable_offset == shadow.next_offset == 0:
+        if end_offset == shadow.written_offset or end_offset == shadow.next_offset == 0:
             shadow.read_s = now_s
             return None
         if now_s - shadow.read_s >= unified_log.local.config.delete_retention_ms / 1000:
             # Compaction may have removed tombstones that were not read: reading on from here would
             # keep, and restore, deleted groups.
             shadow.live, shadow.next_offset = LiveRecords(), unified_log.log_start_offset
-        while shadow.next_offset < stable_offset:
+        while shadow.next_offset < end_offset:
             await self._in_thread(partial(_take_chunk, unified_log, shadow))
         shadow.read_s = now_s
         return shadow
@@ -404,9 +467,9 @@ def _look_at_failure(under_way: asyncio.Future[None]) -> None:
 def _take_chunk(unified_log: UnifiedLog, shadow: _Shadow) -> None:
     """Reads the next chunk. Blocks."""
     offset = max(shadow.next_offset or 0, unified_log.log_start_offset)
-    found = unified_log.read(offset, bytes_max=CHUNK_BYTES, isolation=Isolation.READ_COMMITTED)
+    found = unified_log.read(offset, bytes_max=CHUNK_BYTES)
     if found is None or found.range is None:
-        shadow.next_offset = unified_log.last_stable_offset
+        shadow.next_offset = unified_log.end_offset
     else:
         shadow.next_offset = shadow.live.take(found.range.read(), offset)
 
@@ -421,7 +484,7 @@ def _write(store: ObjectStore, key: str, shadow: _Shadow) -> None:
             shadow.etag = None
         shadow.is_known = True
     condition: PutCondition = IfAbsent() if shadow.etag is None else IfMatches(shadow.etag)
-    content = encode_live(shadow.live) + _unlike_all_others()
+    content = encode_live(shadow.live, shadow.live.pending) + _unlike_all_others()
     try:
         shadow.etag = store.put(key, content, condition=condition).etag
     except StorageError as error:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import resource
+
 import pytest
 
+from strandline.broker.coordination.runtime.group_archive import read_group_state
+from strandline.broker.coordination.transactions.records import decode_transaction
+from strandline.broker.protocol.formats.transaction_log import decode_key
 from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage.remote.keys import TRANSACTIONS_PREFIX
 from tests.support.broker import eventually
 from tests.support.wire import WireClient
 from tests.system.calls import create_topic, fetch
-from tests.system.group_calls import committed
+from tests.system.group_calls import commit, committed
 from tests.system.tiers.conftest import MakeBroker, archive, make_broker
 from tests.system.tiers.restoring import run_restore
 from tests.system.tiers.tiered_broker import TIERED, WAIT_S, Archive
+from tests.system.transactions.admin_calls import describe
 from tests.system.transactions.committed import committed_values
 from tests.system.transactions.wire_producer import WireProducer
 
@@ -20,6 +27,9 @@ __all__ = ["archive", "make_broker"]
 pytestmark = [pytest.mark.slow, pytest.mark.s3]
 
 TOPIC = "t"
+# The largest file on a disk that is full.
+FULL_AT = 40_000
+METADATA = "m" * 4000
 GROUP = "g"
 SETTINGS = {
     "strandline.remote.groups.upload.ms": "100",
@@ -73,6 +83,64 @@ def test_a_restore_commits_what_was_committed_and_aborts_what_was_open(
         zombie.send(TOPIC, b"reborn")
         assert zombie.commit() is ErrorCode.NONE
         assert committed_values(client, TOPIC) == [b"kept", b"later", b"reborn"]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_offsets_of_a_transaction_are_restored_with_what_it_was_about_to_come_to(
+    make_broker: MakeBroker, archive: Archive, version: int
+) -> None:
+    """The disk is full, so decided transactions have no marker yet; then it is lost."""
+    broker = make_broker(settings={**SETTINGS, "log.roll.ms": str(10**12)})
+    broker.start()
+    ends = {"commits": True, "aborts": False}
+    with WireClient(broker.port) as client:
+        create_topic(client, TOPIC, 1, TIERED)
+        producers = {name: WireProducer(client, name, version=version) for name in (*ends, "open")}
+        for offset, (name, producer) in enumerate(producers.items(), 1):
+            producer.begin()
+            producer.send(TOPIC, name.encode() + b"v" * FULL_AT)
+            assert commit(client, f"of-{name}", {(TOPIC, 0): 0}, metadata=METADATA) == [0]
+            assert producer.send_offset(f"of-{name}", TOPIC, offset) is ErrorCode.NONE
+        # Longer than the full disk lets any file become: no marker finds room there.
+        for number in range(FULL_AT // len(METADATA)):
+            assert commit(client, f"other-{number}", {(TOPIC, 0): 0}, metadata=METADATA) == [0]
+        limits = resource.prlimit(broker.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (FULL_AT, limits[1]))
+        for name, is_commit in ends.items():
+            assert producers[name].end(is_commit=is_commit) is ErrorCode.NONE
+        for name, state in (("commits", "PrepareCommit"), ("aborts", "PrepareAbort")):
+            assert describe(client, name).transaction_state == state
+        end_offset = fetch(client, TOPIC, 0).high_watermark
+        eventually(lambda: archived_end(archive) == end_offset, timeout_s=WAIT_S)
+        eventually(lambda: has_prepared(archive) == {"commits", "aborts"}, timeout_s=WAIT_S)
+        eventually(lambda: has_pending(archive) == 3, timeout_s=WAIT_S)
+    broker.kill()
+    restored = make_broker(name="restored", settings=SETTINGS)
+    outcome = run_restore(restored)
+    assert outcome.returncode == 0, outcome.stderr
+    restored.start()
+    with WireClient(restored.port) as client:
+        eventually(lambda: is_stable(client), timeout_s=WAIT_S)
+        assert [value[:7] for value in committed_values(client, TOPIC)] == [b"commits"]
+        found = {name: committed(client, f"of-{name}", TOPIC) for name in producers}
+        assert found == {"commits": 1, "aborts": 0, "open": 0}
+
+
+def has_prepared(archive: Archive) -> set[str]:
+    """The transactional ids in the bucket that are about to end."""
+    return {
+        transaction.transactional_id
+        for number in range(3)
+        for record in read_group_state(archive.store, number, TRANSACTIONS_PREFIX) or ()
+        if (transaction := decode_transaction(decode_key(record.key) or "", record.value))
+        and transaction.state.is_ending
+    }
+
+
+def has_pending(archive: Archive) -> int:
+    """How many transactions have offsets in the bucket that do not count yet."""
+    state = read_group_state(archive.store, 0)
+    return 0 if state is None else len(list(state.pending))
 
 
 def archived_end(archive: Archive) -> int:

@@ -14,7 +14,9 @@ from strandline.broker.coordination.runtime.group_archive import (
     GroupArchive,
     LiveRecord,
     LiveRecords,
+    PendingRecords,
     clamped,
+    clamped_pending,
     encode_live,
     read_group_state,
     write_group_state,
@@ -110,6 +112,32 @@ def test_records_of_a_transaction_live_once_it_is_committed() -> None:
     assert [record.key for record in live] == [a]
     live.take(marker(3, 6, MarkerType.ABORT), 3)
     assert len(live) == 1
+
+
+def test_records_of_an_open_transaction_are_in_the_object_and_count_with_its_marker() -> None:
+    (a, a1), (b, b1), (c, _) = commit("a", 1), commit("b", 1), commit("c", 1)
+    before = LiveRecords()
+    before.take(
+        batch(0, [(a, a1)]) + batch(1, [(b, b1), (c, None)], producer_id=5) + batch(3, [(c, a1)]), 0
+    )
+    after = LiveRecords()
+    end_offset = after.take(encode_live(before, before.pending), 0)
+    assert [record.key for record in after] == [a, c]
+    (pending,) = after.pending
+    # The later record of c, outside of the transaction, has overtaken the tombstone.
+    assert (pending.producer_id, pending.epoch, pending.records) == (5, 0, {b: (b1, 1)})
+    after.take(marker(end_offset, 5, MarkerType.COMMIT), end_offset)
+    assert [record.key for record in after] == [a, c, b]
+
+
+def test_pending_offsets_above_the_restored_end_are_set_back_too() -> None:
+    (a, a9), (b, _) = commit("a", 9), commit("b", 9)
+    pending = PendingRecords(5, 0, {a: (a9, 1), b: (None, 1)})
+    (kept,) = clamped_pending([pending], {TopicPartition("t", 0): 5}.get)
+    value, _time_ms = kept.records[a]
+    assert value is not None
+    assert decode_offset_commit(value).offset == 5
+    assert kept.records[b] == (None, 1)
 
 
 def test_offsets_above_the_restored_end_are_set_back_to_it() -> None:
