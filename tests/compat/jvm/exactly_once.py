@@ -1,7 +1,7 @@
 """Frameworks of the JVM that promise exactly once, while they and the broker are killed.
 
-    source --> Kafka Streams | Java clients 2.8 and 3.9 --> target
-      files --> Connect ------------------------------> target
+    source --> Kafka Streams | Java clients 2.8 and 3.9 | Spring | Flink --> target
+      files --> Connect ---------------------------------------------------> target
 
 A framework has a pom.xml here, whose libraries lie in a folder of its name, and a Java
 file, which is compiled first. The rest is as in tests/system/transactions/exactly_once.py.
@@ -28,6 +28,7 @@ from tests.support.ports import ReservedPort
 from tests.support.wire import WireClient
 from tests.system.calls import create_topic
 from tests.system.transactions.exactly_once import (
+    GROUP,
     JAVA,
     SOURCE,
     TARGET,
@@ -104,6 +105,31 @@ class Streams(Program):
             assert count == expected, f"{value!r} came where count {expected} was due"
             counts[number % 10] = count
         return [value.split()[1] for value in values]
+
+
+class Spring(Program):
+    """Listener containers of Spring for Apache Kafka with its transaction manager."""
+
+    def __init__(self, libraries: Path, folder: Path) -> None:
+        super().__init__(libraries, folder, "SpringCopier")
+
+    def arguments(self, broker: BrokerProcess, number: int) -> list[str]:
+        return [broker.bootstrap, f"copier-{number}-", GROUP, SOURCE, TARGET]
+
+
+class Flink(Program):
+    """A job of Apache Flink with two tasks; its sink commits at checkpoints."""
+
+    pause_s_max = 25.0
+
+    def __init__(self, libraries: Path, folder: Path) -> None:
+        super().__init__(libraries, folder, "FlinkCopier")
+
+    def commands(self, broker: BrokerProcess) -> list[list[str]]:
+        return super().commands(broker)[:1]
+
+    def arguments(self, broker: BrokerProcess, number: int) -> list[str]:
+        return [broker.bootstrap, str(self._folder / "checkpoints"), SOURCE, TARGET]
 
 
 class Client(JavaCopier):
@@ -228,6 +254,8 @@ FRAMEWORKS: Mapping[str, Callable[[Path, Path], Trial]] = {
     "clients-2.8": Client,
     "clients-3.9": Client,
     "connect": Connect,
+    "spring-kafka": Spring,
+    "flink": Flink,
 }
 
 
