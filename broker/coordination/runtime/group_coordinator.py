@@ -319,8 +319,7 @@ class GroupCoordinator:
 
     async def ensure_topic(self) -> None:
         """Creates the topic of the offsets if necessary. Raises CoordinatorFault."""
-        if self._slots.topic() is None:
-            await self._slots.create_topic()
+        await self._slots.ensure_topic()
 
     async def commit_in_transaction(
         self,
@@ -467,8 +466,7 @@ class GroupCoordinator:
 
     async def _slot_for_writing(self, group_id: str) -> GroupSlot:
         """As `_slot_with`, but creates the topic if necessary."""
-        if self._slots.topic() is None:
-            await self._slots.create_topic()
+        await self._slots.ensure_topic()
         slot = self._slot_with(group_id)
         if slot is None:
             raise CoordinatorFault(ErrorCode.COORDINATOR_NOT_AVAILABLE)

@@ -141,6 +141,8 @@ class Slots(Generic[S]):
         self._reads = reads
         self._on_found = on_found
         self._slots: dict[int, Slot[S]] = {}
+        # Requests that create the topic now.
+        self._creating = 0
         self._quiet_log = QuietLog(log, clock)
 
     # --- finding -----------------------------------------------------------------------------
@@ -201,8 +203,18 @@ class Slots(Generic[S]):
 
     # --- creating ----------------------------------------------------------------------------
 
-    async def create_topic(self) -> None:
-        """Creates the topic. Raises CoordinatorFault."""
+    async def ensure_topic(self) -> None:
+        """Creates the topic if necessary, or waits until it is created. Raises CoordinatorFault."""
+        # The image has a new topic before its partitions are there; a second change waits for them.
+        if self.topic() is not None and not self._creating:
+            return
+        self._creating += 1
+        try:
+            await self._create_topic()
+        finally:
+            self._creating -= 1
+
+    async def _create_topic(self) -> None:
         try:
             decision = await self._metadata.change(
                 lambda image: controller.create_topics(

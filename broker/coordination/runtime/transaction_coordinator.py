@@ -244,8 +244,7 @@ class TransactionCoordinator:
             raise CoordinatorFault(ErrorCode.INVALID_REQUEST)
         if not 0 < timeout_ms <= self._config.timeout_ms_max:
             raise CoordinatorFault(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
-        if self._slots.topic() is None:
-            await self._slots.create_topic()
+        await self._slots.ensure_topic()
         fresh_id = await self._fresh_id_for(transactional_id)
         slot = self._slot_of(transactional_id)
         if slot is None:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
+from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault
 from strandline.broker.coordination.model.offset_messages import OffsetRecord
 from strandline.broker.coordination.records.offset_records import encode_records
@@ -48,6 +52,33 @@ def test_groups_are_not_served_before_their_log_is_read() -> None:
         # Members are told that all is well: their session begins when the group is loaded.
         code = restarted.heartbeat("g", member_id="m", group_instance_id=None, generation=1)
         assert code is ErrorCode.NONE
+
+    play(scenario)
+
+
+@dataclass
+class SlowWorld(World):
+    """A change shows in the image before the partitions follow it; the next change waits."""
+
+    changing: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def change(self, decide: Callable[[MetadataImage], Any]) -> Any:
+        async with self.changing:
+            decision = await super().change(decide)
+            if decision.records:
+                following, self.partitions = self.partitions, {}
+                await asyncio.sleep(0)
+                self.partitions = following
+            return decision
+
+
+def test_a_commit_waits_while_another_creates_the_topic() -> None:
+    async def scenario(_: World) -> None:
+        coordinator = SlowWorld().coordinator()
+        answers = await asyncio.gather(
+            *(coordinator.commit(group, commit_request()) for group in ("g", "h"))
+        )
+        assert [list(codes) for codes in answers] == [[ErrorCode.NONE]] * 2
 
     play(scenario)
 
