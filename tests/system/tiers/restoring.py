@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Mapping
 
 import pytest
@@ -25,7 +24,7 @@ def run_restore(
     broker: TieredBroker, *options: str, environment: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """`strandline restore` with the broker's own configuration."""
-    command = [sys.executable, *broker.entry, "restore", *options]
+    command = [*broker.program, "restore", *options]
     for name, value in {"node.id": "1", "log.dirs": str(broker.data), **broker.settings}.items():
         command += ["--set", f"{name}={value}"]
     broker.folder.mkdir(parents=True, exist_ok=True)
