@@ -169,11 +169,12 @@ class TransactionalWriter(_Thread):
         return WriterProcess(self._bootstrap, self._id, self._next_number, self._model, self._log)
 
     def _replace(self, process: WriterProcess) -> WriterProcess:
-        if self._chance.random() < 0.5:
+        process.suspend()
+        # One that is not ready yet may take the id back from a newer one: it is no zombie.
+        if not process.is_ready or self._chance.random() < 0.5:
             process.kill()
             self.kill_count += 1
             return self._start()
-        process.suspend()
         newer = self._start()
         give_up_s = time.monotonic() + PATIENCE_S
         while not newer.is_ready and not newer.has_ended and time.monotonic() < give_up_s:
