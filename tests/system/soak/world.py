@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -277,7 +276,7 @@ class World:
     ) -> subprocess.CompletedProcess[str]:
         """A command of `strandline`."""
         return subprocess.run(
-            [sys.executable, *self.broker.entry, *command.split(), *options],
+            [*self.broker.program, *command.split(), *options],
             cwd=self.broker.folder,
             env={
                 **os.environ,
