@@ -45,13 +45,13 @@ def test_a_signal_ends_a_start_that_still_recovers_and_the_next_one_recovers_all
             create_topic(client, TOPIC)
             append(client, TOPIC, batch(value=b"before"))
         broker.kill()
-        broker.entry = ("-c", SLOW_RECOVERY)
+        broker.program = (sys.executable, "-c", SLOW_RECOVERY)
         broker.begin()
         eventually(lambda: "recovering" in broker.log_text())
         assert broker.stop() == 0
         assert "stopping before the start is over" in broker.log_text()
         assert "Traceback" not in broker.log_text()
-        broker.entry = BrokerProcess.entry
+        broker.program = BrokerProcess.program
         broker.start()
         with WireClient(broker.port) as client:
             assert [record.value for record in read_all(client, TOPIC)] == [b"before"]

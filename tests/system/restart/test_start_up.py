@@ -31,7 +31,7 @@ FAILURE = 1
 
 def serve(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
     """Runs `strandline serve` to its end, which must come soon."""
-    command = [sys.executable, *BrokerProcess.entry, "serve", *arguments]
+    command = [*BrokerProcess.program, "serve", *arguments]
     for name, value in settings.items():
         command += ["--set", f"{name.replace('_', '.')}={value}"]
     return subprocess.run(
@@ -185,7 +185,7 @@ def test_the_ready_line_names_the_port_that_can_be_connected_to(first: BrokerPro
 
 def test_what_the_machine_refuses_is_said_with_what_to_do_about_it(tmp_path: Path) -> None:
     """The kernel's limit on the size of files stands for the disk."""
-    command = [sys.executable, *BrokerProcess.entry, "serve", "--set", f"log.dirs={tmp_path}/data"]
+    command = [*BrokerProcess.program, "serve", "--set", f"log.dirs={tmp_path}/data"]
     limited = (
         "import resource, os, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0));"
         " os.execv(sys.argv[1], sys.argv[1:])"

@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import boto3.session
@@ -40,7 +39,7 @@ BATCHES = make_batches(size_bytes=3 * SEGMENT_BYTES // 2)
 
 def refused_start(broker: TieredBroker) -> subprocess.CompletedProcess[str]:
     """Starts a broker that is expected to end by itself, as a user would see it."""
-    command = [sys.executable, *broker.entry, "serve", "--set", f"log.dirs={broker.data}"]
+    command = [*broker.program, "serve", "--set", f"log.dirs={broker.data}"]
     command += ["--set", "listeners=PLAINTEXT://127.0.0.1:0"]
     for name, value in broker.settings.items():
         command += ["--set", f"{name}={value}"]
