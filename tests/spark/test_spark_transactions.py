@@ -12,13 +12,13 @@ from pyspark.sql import DataFrame, SparkSession
 from strandline.spark_lake import load
 from tests.system.tiers.conftest import MakeBroker, archive, make_broker
 from tests.system.tiers.tiered_broker import Archive
-from tests.system.transactions.random_transactions import (
+from tests.system.transactions.histories.random_transactions import (
     LOG,
     SETTINGS,
     RandomTransactions,
     Rows,
 )
-from tests.system.transactions.same_rows import (
+from tests.system.transactions.histories.same_rows import (
     COLUMNS,
     ISOLATIONS,
     ReadLake,

@@ -29,7 +29,7 @@ LONGEST = (
     "tests/system/crash/test_kill_while_working.py",
     "tests/system/transactions/test_clients.py",
     "tests/system/transactions/test_exactly_once.py",
-    "tests/system/transactions/test_lake.py",
+    "tests/system/transactions/histories/test_random_transactions.py",
     "tests/system/clients/test_client_suites.py",
     "tests/system/documents/test_commands.py",
     "tests/system/soak/test_soak.py",

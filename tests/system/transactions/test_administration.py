@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from strandline.broker.protocol.messages.list_transactions import (
@@ -9,9 +11,9 @@ from strandline.broker.protocol.messages.list_transactions import (
     ListTransactionsResponse,
 )
 from strandline.broker.protocol.schema.errors import ErrorCode
-from tests.support.broker import eventually
+from tests.support.broker import BrokerProcess, eventually
 from tests.support.wire import WireClient
-from tests.system.calls import MakeTopic, fetch
+from tests.system.calls import MakeTopic, create_topic, fetch
 from tests.system.transactions.admin_calls import describe, producers_of, write_marker
 from tests.system.transactions.committed import committed_values
 from tests.system.transactions.wire_producer import WireProducer
@@ -146,3 +148,33 @@ def test_a_transaction_that_times_out_is_aborted_by_the_broker(
     producer.send(topic, b"again")
     assert producer.commit() is NONE
     assert committed_values(client, topic) == [b"again"]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_an_expired_id_is_refused_and_begins_anew(tmp_path: Path, version: int) -> None:
+    settings = {
+        "transactional.id.expiration.ms": "1000",
+        "transaction.remove.expired.transaction.cleanup.interval.ms": "100",
+        "transaction.state.log.num.partitions": "1",
+    }
+    with BrokerProcess(tmp_path, settings=settings) as own, WireClient(own.port) as client:
+        create_topic(client, "t", 1)
+        producer = WireProducer(client, "idle", version=version)
+        write_anew(producer, b"before")
+        before = producer.producer_id
+        eventually(lambda: not ids_of(listed(client)))
+        assert producer.try_send("t", b"late") is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        write_anew(producer, b"after")
+        assert producer.producer_id != before
+        assert committed_values(client, "t") == [b"before", b"after"]
+
+
+def write_anew(producer: WireProducer, value: bytes) -> None:
+    """One transaction of a new producer; on a slow machine its id may expire before that begins."""
+
+    def written() -> bool:
+        producer.begin()
+        return producer.try_send("t", value) is NONE
+
+    eventually(written)
+    assert producer.commit() is NONE

@@ -15,6 +15,7 @@ from strandline.broker.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTransaction,
 )
 from strandline.broker.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from strandline.broker.protocol.messages.fetch import FetchResponse
 from strandline.broker.protocol.messages.find_coordinator import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
@@ -33,15 +34,17 @@ from strandline.broker.protocol.messages.offset_fetch import (
 from strandline.broker.protocol.schema.errors import ErrorCode
 from tests.support.broker import BrokerProcess
 from tests.support.wire import WireClient
-from tests.system.calls import MakeTopic, end_offset
+from tests.system.calls import MakeTopic, end_offset, fetch_request, fetch_topic
 from tests.system.group_calls import GroupMember, commit
-from tests.system.transactions.committed import committed_values
+from tests.system.transactions.committed import READ_COMMITTED, committed_values
 from tests.system.transactions.wire_producer import WireProducer
 
 pytestmark = pytest.mark.slow
 
 BOTH_VERSIONS = pytest.mark.parametrize("version", [1, 2])
 NONE = ErrorCode.NONE
+# Far longer than a test waits for an answer.
+NEVER_MS = 600_000
 
 
 def a_producer(client: WireClient, topic: str, version: int) -> WireProducer:
@@ -124,6 +127,24 @@ def test_an_open_transaction_hides_what_others_wrote_behind_it(
     assert committed_values(client, topic) == []
     assert first.commit() is NONE
     assert committed_values(client, topic) == [b"first", b"second"]
+
+
+@pytest.mark.parametrize("is_commit", [True, False])
+def test_a_waiting_fetch_of_committed_records_wakes_when_the_transaction_ends(
+    client: WireClient, broker: BrokerProcess, topic: str, is_commit: bool
+) -> None:
+    producer = a_producer(client, topic, 2)
+    producer.send(topic, b"v")
+    request = fetch_request(
+        fetch_topic(topic, {0: 0}), isolation_level=READ_COMMITTED, max_wait_ms=NEVER_MS
+    )
+    with WireClient(broker.port) as reader:
+        waiting = reader.send(request, 12)
+        assert producer.end(is_commit=is_commit) is NONE
+        (answer,) = reader.receive(FetchResponse, 12, waiting).topics[0].partitions
+    assert answer.last_stable_offset == answer.high_watermark == 2
+    aborted = [one.first_offset for one in answer.aborted_transactions or ()]
+    assert aborted == ([] if is_commit else [0])
 
 
 @BOTH_VERSIONS
@@ -272,6 +293,14 @@ def test_offsets_of_a_group_that_does_not_exist_need_no_member(
     assert producer.send_offset("", topic, 1) is ErrorCode.INVALID_GROUP_ID
     assert producer.abort() is NONE
     assert offset_of(client, group_id, topic, is_stable_only=True).committed_offset == -1
+
+
+def test_an_offset_in_a_transaction_keeps_its_metadata(client: WireClient, topic: str) -> None:
+    producer = a_producer(client, topic, 2)
+    assert producer.send_offset("noted", topic, 5, metadata="since noon") is NONE
+    assert producer.commit() is NONE
+    found = offset_of(client, "noted", topic, is_stable_only=True)
+    assert (found.committed_offset, found.metadata) == (5, "since noon")
 
 
 def test_a_later_plain_commit_wins_over_one_in_a_transaction(

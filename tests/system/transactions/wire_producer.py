@@ -159,7 +159,14 @@ class WireProducer:
         return self.write(topic, *values, partition=partition, key=key, codec=codec)
 
     def send_offset(
-        self, group_id: str, topic: str, offset: int, *, member_id: str = "", generation: int = -1
+        self,
+        group_id: str,
+        topic: str,
+        offset: int,
+        *,
+        member_id: str = "",
+        generation: int = -1,
+        metadata: str | None = None,
     ) -> ErrorCode:
         """Commits an offset of partition 0 within the transaction, for a member if one is named."""
         if not self.is_of_version_2:
@@ -188,7 +195,9 @@ class WireProducer:
                         name=topic,
                         partitions=[
                             TxnOffsetCommitRequestPartition(
-                                partition_index=0, committed_offset=offset
+                                partition_index=0,
+                                committed_offset=offset,
+                                committed_metadata=metadata,
                             )
                         ],
                     )

@@ -21,7 +21,7 @@ from strandline.spark_lake.table.run import TableRequest, TableRun
 from tests.conftest import S3Bucket
 from tests.support.broker import eventually
 from tests.system.tiers.tiered_broker import WAIT_S
-from tests.system.transactions.random_transactions import (
+from tests.system.transactions.histories.random_transactions import (
     LOG,
     TABLE,
     Place,

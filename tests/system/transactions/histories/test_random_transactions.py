@@ -12,14 +12,14 @@ from tests.system.tiers.conftest import MakeBroker, archive, make_broker
 from tests.system.tiers.replicas import start_replica
 from tests.system.tiers.restoring import run_restore
 from tests.system.tiers.tiered_broker import WAIT_S, Archive, TieredBroker
-from tests.system.transactions.random_transactions import (
+from tests.system.transactions.histories.random_transactions import (
     LOG,
     PARTITIONS,
     SETTINGS,
     RandomTransactions,
     Rows,
 )
-from tests.system.transactions.same_rows import (
+from tests.system.transactions.histories.same_rows import (
     ISOLATIONS,
     LakeStream,
     LakeTable,
