@@ -169,7 +169,7 @@ class RandomTransactions:
         for place in self.places:
             # The bucket knows a topic from its first records on.
             self._write_plainly(place)
-            eventually(lambda p=place: archive.manifest(*p) is not None, timeout_s=WAIT_S)  # type: ignore[misc]
+            eventually(lambda p=place: archive.manifest(*p) is not None, timeout_s=WAIT_S)
 
     @property
     def places(self) -> list[Place]:

@@ -104,7 +104,7 @@ def check_lake(history: RandomTransactions, read: ReadLake) -> None:
         options = lake_options(history.broker.bucket, isolation)
         for place in history.places:
             eventually(
-                lambda p=place, o=options, i=isolation: is_same(history, p, read, o, i),  # type: ignore[misc]
+                lambda p=place, o=options, i=isolation: is_same(history, p, read, o, i),
                 timeout_s=WAIT_S,
             )
 
