@@ -219,6 +219,21 @@ $(PROMETHEUS): scripts/prometheus
 check-monitoring: $(DEV) $(MINISTACK) $(PROMETHEUS) ## alert rules and dashboard in a real Prometheus, over a broker with an S3 server
 	STRANDLINE_PROMETHEUS=$(dir $(PROMETHEUS)) $(PYTEST) tests/packaging/check_monitoring.py --durations=5
 
+PACKAGING := bench-data/packaging/.installed
+
+$(PACKAGING): requirements/packaging.txt scripts/packaging-tools $(DEV)
+	@scripts/packaging-tools $(@D)
+	@touch $@
+
+.PHONY: check-packaging
+check-packaging: $(DEV) $(PACKAGING) ## unit of systemd, container file and Helm chart, by their own tools (needs Go and systemd)
+	STRANDLINE_PACKAGING=$(dir $(PACKAGING)) $(PYTEST) tests/packaging/check_systemd.py \
+		tests/packaging/check_container.py tests/packaging/check_chart.py --durations=5
+
+.PHONY: test-container
+test-container: ## the container file's steps in bare roots of Debian, and a broker in them, as root
+	@scripts/test-container
+
 .PHONY: notebook
 notebook: $(DEV) ## run every cell of docs/tutorials/lake.ipynb on a small archive of flights
 	$(PYTEST) tests/unit/spark_lake/test_notebook.py

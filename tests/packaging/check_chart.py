@@ -1,0 +1,200 @@
+"""The Helm chart, as helm renders it and as Kubernetes describes its objects.
+
+`make check-packaging` runs it; $STRANDLINE_PACKAGING is the folder of helm, kubeconform and
+Kubernetes' description (swagger.json).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from strandline.broker.config.loading import load_config
+
+ROOT = Path(__file__).resolve().parents[2]
+CHART = ROOT / "deploy" / "helm" / "strandline"
+TOOLS = Path(os.environ["STRANDLINE_PACKAGING"]).resolve()
+
+# Something for each value of the chart.
+EVERYTHING = {
+    "image": {"repository": "registry.example.org/strandline", "tag": "1", "pullPolicy": "Always"},
+    "imagePullSecrets": [{"name": "registry"}],
+    "properties": {
+        "remote.log.storage.system.enable": "true",
+        "strandline.remote.url": "s3://bucket/events",
+        "log.segment.bytes": 1073741824,
+        "auto.create.topics.enable": False,
+        "log.cleaner.min.cleanable.ratio": 0.25,
+    },
+    "credentialsSecret": "archive-credentials",
+    "serviceAccount": {"annotations": {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/x"}},
+    "advertisedHost": "kafka.example.org",
+    "service": {
+        "type": "LoadBalancer",
+        "annotations": {"a": "b"},
+        "port": 19092,
+        "metricsPort": 80,
+    },
+    "storage": {"size": "200Gi", "className": "fast"},
+    "terminationGracePeriodSeconds": 300,
+    "resources": {"limits": {"memory": "4Gi"}},
+    "podAnnotations": {"prometheus.io/scrape": "true"},
+    "nodeSelector": {"disk": "local"},
+    "tolerations": [{"key": "disk", "operator": "Exists", "effect": "NoSchedule"}],
+    "affinity": {"nodeAffinity": {}},
+}
+VALUES: Sequence[Mapping[str, object]] = ({}, EVERYTHING)
+
+Objects = Mapping[str, list[dict[str, Any]]]
+
+
+def helm(
+    *words: str, values: Mapping[str, object], folder: Path
+) -> subprocess.CompletedProcess[str]:
+    given = folder / "values.json"
+    given.write_text(json.dumps(values))
+    command = [str(TOOLS / "helm"), *words, str(CHART), "--values", str(given)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def rendered(values: Mapping[str, object], folder: Path) -> str:
+    done = helm("template", "events", "--namespace", "data", values=values, folder=folder)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def objects(values: Mapping[str, object], folder: Path) -> Objects:
+    """The chart's objects by kind."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for one in yaml.safe_load_all(rendered(values, folder)):
+        found.setdefault(one["kind"], []).append(one)
+    return found
+
+
+@pytest.fixture(scope="module")
+def schemas(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A schema for each kind, which knows no other fields, from Kubernetes' own description."""
+    folder = tmp_path_factory.mktemp("schemas")
+    definitions = json.loads((TOOLS / "swagger.json").read_text())["definitions"]
+    for one in definitions.values():
+        if "properties" in one:
+            one.setdefault("additionalProperties", False)
+    # Kubernetes takes a number where it says so in no other way.
+    for name in ("api.resource.Quantity", "util.intstr.IntOrString"):
+        path = f"io.k8s.apimachinery.pkg.{name}"
+        definitions[path] = {"type": ["string", "integer", "number"]}
+    (folder / "definitions.json").write_text(json.dumps({"definitions": definitions}))
+    for name, one in definitions.items():
+        for kind in one.get("x-kubernetes-group-version-kind", ()):
+            target = f"file://{folder}/definitions.json#/definitions/{name}"
+            group = kind["group"].partition(".")[0]
+            suffix = "-".join(filter(None, (kind["kind"].lower(), group, kind["version"])))
+            (folder / f"{suffix}.json").write_text(json.dumps({"$ref": target}))
+    return folder
+
+
+def conform(text: str, schemas: Path) -> subprocess.CompletedProcess[str]:
+    location = f"{schemas}/{{{{.ResourceKind}}}}{{{{.KindSuffix}}}}.json"
+    command = [TOOLS / "kubeconform", "-strict", "-summary", "-schema-location", location]
+    return subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("values", VALUES, ids=["defaults", "everything"])
+def test_helm_has_no_remark_and_kubernetes_takes_every_object(
+    values: Mapping[str, object], schemas: Path, tmp_path: Path
+) -> None:
+    linted = helm("lint", "--strict", values=values, folder=tmp_path)
+    assert linted.returncode == 0, linted.stdout + linted.stderr
+    done = conform(rendered(values, tmp_path), schemas)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "5 resources found" in done.stdout
+    assert "Valid: 5" in done.stdout
+
+
+def test_the_check_of_objects_finds_a_field_that_kubernetes_does_not_know(
+    schemas: Path, tmp_path: Path
+) -> None:
+    wrong = rendered({}, tmp_path).replace("readOnlyRootFilesystem", "readOnlyRoot")
+    done = conform(wrong, schemas)
+    assert done.returncode != 0
+    assert "readOnlyRoot" in done.stdout
+
+
+@pytest.mark.parametrize("values", VALUES, ids=["defaults", "everything"])
+def test_there_is_one_broker_without_rights_that_stops_cleanly(
+    values: Mapping[str, object], tmp_path: Path
+) -> None:
+    (one,) = objects(values, tmp_path)["StatefulSet"]
+    assert one["spec"]["replicas"] == 1
+    pod = one["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["automountServiceAccountToken"] is False
+    assert pod["terminationGracePeriodSeconds"] >= 120
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    writable = {mount["name"] for mount in container["volumeMounts"] if not mount.get("readOnly")}
+    assert writable == {"data", "tmp"}
+
+
+@pytest.mark.parametrize("values", VALUES, ids=["defaults", "everything"])
+def test_the_broker_takes_the_properties(values: Mapping[str, object], tmp_path: Path) -> None:
+    (one,) = objects(values, tmp_path)["ConfigMap"]
+    file = tmp_path / "server.properties"
+    file.write_text(one["data"]["server.properties"])
+    config = load_config(file, [])
+    assert [str(folder) for folder in config.logs.dirs] == ["/var/lib/strandline/data"]
+    assert "log.segment.bytes=1073741824" in file.read_text() or not values
+    host = values.get("advertisedHost", "events-strandline.data.svc")
+    assert f"advertised.listeners=PLAINTEXT://{host}:" in file.read_text()
+
+
+def test_services_and_probes_lead_to_ports_of_the_container(tmp_path: Path) -> None:
+    found = objects({}, tmp_path)
+    pod = found["StatefulSet"][0]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert ports == {"kafka": 9092, "metrics": 9404}
+    targets = {port["targetPort"] for one in found["Service"] for port in one["spec"]["ports"]}
+    assert targets == set(ports)
+    probes = [container[name]["httpGet"] for name in ("livenessProbe", "readinessProbe")]
+    assert [(one["path"], one["port"]) for one in probes] == [
+        ("/healthz", "metrics"),
+        ("/readyz", "metrics"),
+    ]
+
+
+def test_changed_properties_restart_the_broker(tmp_path: Path) -> None:
+    def checksum(values: Mapping[str, object]) -> str:
+        (one,) = objects(values, tmp_path)["StatefulSet"]
+        return str(one["spec"]["template"]["metadata"]["annotations"]["checksum/properties"])
+
+    assert checksum({}) == checksum({"resources": {}})
+    assert checksum({}) != checksum({"properties": {"log.retention.ms": "-1"}})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"replicas": 2},
+        {"properties": {"log.dirs": "/elsewhere"}},
+        {"storage": {"size": ""}},
+        {"service": {"type": "ExternalName"}},
+        {"terminationGracePeriodSeconds": 1},
+    ],
+    ids=str,
+)
+def test_the_schema_refuses_values_that_mean_nothing(
+    wrong: Mapping[str, object], tmp_path: Path
+) -> None:
+    assert helm("template", "events", values=wrong, folder=tmp_path).returncode != 0
