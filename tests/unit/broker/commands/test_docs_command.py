@@ -1,0 +1,62 @@
+"""`strandline docs` finds pages by name, by the path of a message, and by words of a heading."""
+
+from __future__ import annotations
+
+import pytest
+
+from strandline.broker.cli import main
+from strandline.broker.commands.docs_command import find, pages
+from strandline.storage.errors import InvalidConfig
+
+DISK = """\
+# Disks
+
+## Disk full
+
+Free some.
+
+```bash
+# disk full, a remark
+```
+
+### How much
+
+Much.
+
+## Disk slow
+
+Wait.
+"""
+TEXTS = {"how-to/run.md": "# Run it\n", "runbooks/disk.md": DISK, "how-to/disk.md": "# A disk\n"}
+
+
+@pytest.mark.parametrize("asked", ["docs/how-to/run.md", "how-to/run", "run", "run.md"])
+def test_a_page_is_found_by_its_name_and_by_the_path_of_a_message(asked: str) -> None:
+    assert find(TEXTS, asked) == "# Run it\n"
+
+
+def test_pages_of_one_name_are_all_shown_and_a_path_names_one() -> None:
+    assert find(TEXTS, "disk") == f"{DISK}\n# A disk\n"
+    assert find(TEXTS, "how-to/disk") == "# A disk\n"
+
+
+def test_words_find_the_sections_that_have_them_in_their_heading() -> None:
+    found = find(TEXTS, "FULL disk")
+    assert found.startswith("docs/runbooks/disk.md\n\n## Disk full\n")
+    assert found.endswith("### How much\n\nMuch.\n")
+    assert "Disk slow" not in found
+
+
+def test_without_words_every_page_is_listed_with_its_title() -> None:
+    assert find(TEXTS, "").splitlines()[0] == "how-to/run.md     Run it"
+
+
+def test_what_no_page_has_is_an_error_that_says_how_to_go_on() -> None:
+    with pytest.raises(InvalidConfig, match="`strandline docs` lists pages"):
+        find(TEXTS, "quantum")
+
+
+def test_a_checkout_has_the_pages_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "runbooks/disk.md" in pages()
+    assert main(["docs", "docs/runbooks/disk.md"]) == 0
+    assert capsys.readouterr().out == pages()["runbooks/disk.md"]
