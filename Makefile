@@ -230,6 +230,10 @@ check-packaging: $(DEV) $(PACKAGING) ## unit of systemd, container file and Helm
 	STRANDLINE_PACKAGING=$(dir $(PACKAGING)) $(PYTEST) tests/packaging/check_systemd.py \
 		tests/packaging/check_container.py tests/packaging/check_chart.py --durations=5
 
+.PHONY: test-systemd
+test-systemd: ## the unit under a real systemd, in bare roots of Debian 12 and 13, as root (MACHINES=trixie)
+	@MACHINES="$(MACHINES)" scripts/test-systemd
+
 .PHONY: test-container
 test-container: ## the container file's steps in bare roots of Debian, and a broker in them, as root
 	@scripts/test-container
