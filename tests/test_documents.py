@@ -338,6 +338,22 @@ def cells(row: str) -> int:
     return len(re.findall(r"(?<!\\)\|", row.strip().removeprefix("|").removesuffix("|"))) + 1
 
 
+WORDS_OF_A_CELL_MAX = 40
+
+
+def test_no_cell_of_a_table_is_long() -> None:
+    """What has more to say is a list below the table; `code in ticks` counts as a word."""
+    long = [
+        f"{name(page)}: {cell.strip()[:60]}"
+        for page in markdown_files()
+        for rows in tables(page)
+        for row in rows
+        for cell in re.split(r"(?<!\\)\|", row)
+        if len(re.sub(r"`[^`]*`", "code", cell).split()) > WORDS_OF_A_CELL_MAX
+    ]
+    assert long == []
+
+
 def test_rows_of_tables_have_as_many_cells_as_their_head() -> None:
     """Of a longer one, the cells that are too many are not shown."""
     every = [(page, rows) for page in markdown_files() for rows in tables(page)]

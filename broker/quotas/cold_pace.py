@@ -79,10 +79,9 @@ class PaceConfig:
         "strandline.remote.fetch.yield.ms",
         DOUBLE,
         0.25,
-        "Cold reads yield to live traffic. While producers send, the broker throttles cold"
-        " reads until 99 of 100 requests wait for their turn no longer than this, or than 1.3"
-        " times their wait without cold reads, in ms. Without live traffic cold reads run at"
-        " full speed. 0: they never yield.",
+        "While producers send, the broker throttles cold reads until 99 of 100 requests wait for"
+        " their turn at most this long, in ms, or 1.3 times as long as without cold reads."
+        " 0: cold reads never yield.",
         minimum=0,
         dynamic=True,
         convert=lambda ms: ms / 1000,

@@ -281,8 +281,8 @@ class LogConfig:
         LONG,
         0,
         "The broker may copy a closed segment when its newest record has this age, in ms, or"
-        " when remote.copy.lag.bytes allows it; 0: at once, -1: the local retention in ms, or at"
-        " once where both are -1 and local retention is unlimited.",
+        " when remote.copy.lag.bytes allows it. 0: at once; -1: the local retention in ms, or at"
+        " once if that is unlimited too.",
         "log.remote.copy.lag.ms",
         minimum=-1,
     )
