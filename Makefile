@@ -295,6 +295,10 @@ jar: $(DEV) java ## compile the reader inside Spark's JVM, for a checkout and fo
 docs: $(DEV) ## write the generated pages of docs/ anew
 	@$(PY) -m strandline.broker.docs.doc_pages docs
 
+.PHONY: site
+site: $(DEV) ## the pages as a site with a search, in build/site; every link is checked
+	@scripts/site $(PY)
+
 .PHONY: lock
 lock: $(DEV) ## write the lock files anew after a change of pyproject.toml
 	@scripts/lock

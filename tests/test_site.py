@@ -1,0 +1,89 @@
+"""`make site`: it builds without a warning, has every page, and needs nothing from the network."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SITE = ROOT / "build" / "site"
+# What it loads by itself, before a reader follows a link.
+LOADED = frozenset({"script", "link", "img"})
+
+pytestmark = pytest.mark.slow
+
+
+@dataclass
+class Page(HTMLParser):
+    """Anchors of a page, and where its tags lead."""
+
+    anchors: set[str] = field(default_factory=set)
+    links: list[tuple[str, str]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if name == "id" and value:
+                self.anchors.add(value)
+            if name in ("href", "src") and value:
+                self.links.append((tag, value))
+
+
+@pytest.fixture(scope="module")
+def site() -> dict[Path, Page]:
+    """Each page of the site; the one for what is not found has links from the root."""
+    built = subprocess.run(
+        [ROOT / "scripts" / "site", sys.executable],
+        check=False,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert built.returncode == 0, built.stdout
+    assert "Warning" not in built.stdout
+    pages = {}
+    for path in SITE.rglob("*.html"):
+        page = Page()
+        page.feed(path.read_text())
+        if path.name != "404.html":
+            pages[path] = page
+    return pages
+
+
+def test_the_site_has_every_page_and_a_search(site: dict[Path, Page]) -> None:
+    sources = [path.relative_to(ROOT) for path in (ROOT / "docs").rglob("*.md")]
+    names = {path.with_name(path.name.replace("README", "index")) for path in sources}
+    assert {SITE / name.with_suffix(".html") for name in names} - set(site) == set()
+    assert "copy lag" in (SITE / "search.json").read_text().lower()
+
+
+def test_every_link_of_the_site_leads_somewhere(site: dict[Path, Page]) -> None:
+    broken = []
+    for path, page in site.items():
+        for _, link in page.links:
+            place = urlsplit(link)
+            if place.scheme:
+                continue
+            linked = (path.parent / unquote(place.path)).resolve() if place.path else path
+            anchors = site[linked].anchors if linked in site else {place.fragment}
+            if not linked.exists() or unquote(place.fragment) not in {*anchors, "", "__skip"}:
+                broken.append(f"{path.relative_to(SITE)} -> {link}")
+    assert broken == []
+
+
+def test_the_site_loads_nothing_from_the_network(site: dict[Path, Page]) -> None:
+    loaded = {
+        link
+        for page in site.values()
+        for tag, link in page.links
+        if tag in LOADED and (urlsplit(link).scheme or link.startswith("//"))
+    }
+    assert loaded == set()
