@@ -84,7 +84,7 @@ The log folders must be empty. The bucket is only read. If it is interrupted, ru
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit code of the process."""
     given = sys.argv[1:] if arguments is None else arguments
-    options = _parser(given[0] if given else "").parse_args(given)
+    options = make_parser(given[0] if given else "").parse_args(given)
     try:
         code = _run(options, given[0])
     except (InvalidConfig, WrongUse) as error:
@@ -144,7 +144,7 @@ class _CommandParser(argparse.ArgumentParser):
         )
 
 
-def _parser(command: str) -> argparse.ArgumentParser:
+def make_parser(command: str) -> argparse.ArgumentParser:
     """Makes a parser for `command` alone if it is one of COMMANDS, otherwise for all commands.
 
     To make all parsers takes longer than a broker takes to open its log folders.

@@ -11,11 +11,19 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from strandline.broker.docs import alerts_docs, config_docs, log_docs, metrics_docs, protocol_docs
+from strandline.broker.docs import (
+    alerts_docs,
+    cli_docs,
+    config_docs,
+    log_docs,
+    metrics_docs,
+    protocol_docs,
+)
 from strandline.storage.files import write_atomically
 
 PAGES = {
     "reference/alerts.md": alerts_docs.render,
+    "reference/cli.md": cli_docs.render,
     "reference/configuration.md": config_docs.render,
     "reference/log-messages.md": log_docs.render,
     "reference/metrics.md": metrics_docs.render,
