@@ -134,6 +134,7 @@ class Shell:
                 return wrong
             if time.monotonic() > given_up_s:
                 return [*wrong, f"not printed: {missing}\n{printed}"]
+            once = False
             time.sleep(0.5)
 
     def _script(self, block: Block) -> str:
