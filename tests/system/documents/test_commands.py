@@ -104,6 +104,8 @@ def test_python_of_a_page_runs(
 ) -> None:
     for variable in ("AWS_ENDPOINT_URL", "AWS_DEFAULT_REGION"):
         monkeypatch.setenv(variable, world.shell.environment[variable])
+    for block in runnable(page, "bash"):
+        assert world.shell.run(block, once=True) == []
     names: dict[str, object] = {}
     for block in runnable(page, "python"):
         exec(compile(world.shell.replaced(block.text), block.place, "exec"), names)
