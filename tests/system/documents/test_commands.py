@@ -100,8 +100,9 @@ def test_commands_of_a_page_succeed(
     ids=name,
 )
 def test_python_of_a_page_runs(
-    world: PageWorld, page: Path, monkeypatch: pytest.MonkeyPatch
+    world: PageWorld, page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     for variable in ("AWS_ENDPOINT_URL", "AWS_DEFAULT_REGION"):
         monkeypatch.setenv(variable, world.shell.environment[variable])
     for block in runnable(page, "bash"):
