@@ -30,6 +30,7 @@ from strandline.broker.tools.commands.options import (
     add_repeated,
 )
 from strandline.storage.clock import SystemClock
+from strandline.storage.crash_points import check_environment
 from strandline.storage.errors import InvalidConfig, StrandlineError, UnknownTopic
 
 USAGE_ERROR = 2
@@ -302,7 +303,6 @@ def _restore(options: argparse.Namespace) -> int:
     from strandline.broker.commands.restore_command import restore
     from strandline.broker.config.loading import load_config
     from strandline.broker.server.logs import set_up_logging
-    from strandline.storage.crash_points import check_environment
 
     set_up_logging(options.log_level)
     check_environment()

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from strandline.broker.commands.table_commands import add_table
 from strandline.broker.tools.client.failures import WrongUse
+from strandline.broker.tools.client.timestamps import duration_ms
 from strandline.broker.tools.commands.options import (
     Commands,
     Run,
@@ -407,7 +408,6 @@ def _archive_usage(options: argparse.Namespace) -> int:
 
 def _archive_retention(options: argparse.Namespace) -> int:
     from strandline.broker.commands.archive_retention import print_retention
-    from strandline.broker.tools.client.timestamps import duration_ms
 
     given: str | None = options.retention_ms
     retention_ms = None

@@ -16,6 +16,7 @@ from strandline.broker.tools.commands.options import (
     add_command,
     add_repeated,
 )
+from strandline.storage.crash_points import check_environment
 from strandline.storage.errors import InvalidConfig, StorageError
 from strandline.storage.extras import how_to_install
 from strandline.storage.plurals import counted
@@ -140,7 +141,6 @@ def _sync(options: argparse.Namespace) -> int:
     except ImportError as error:
         raise InvalidConfig(f"{error}; {how_to_install('table')}") from error
     from strandline.broker.commands.progress import BarProgress
-    from strandline.storage.crash_points import check_environment
 
     check_environment()
     if options.master is not None and options.engine != "spark":

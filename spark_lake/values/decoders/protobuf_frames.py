@@ -14,6 +14,8 @@ import base64
 from collections.abc import Sequence
 from typing import Any
 
+import pyarrow.compute as pc
+
 from strandline.spark_lake.values.decoders.avro_values import framed_id
 from strandline.spark_lake.values.decoders.decoder import UnparsableValue
 from strandline.spark_lake.values.schema.registry import FRAME_BYTES, Registry
@@ -39,8 +41,6 @@ class ProtobufFrames:
 
         Raises what `Registry.by_id` raises if the registry does not answer.
         """
-        import pyarrow.compute as pc
-
         ids = pc.unique(pc.binary_slice(values, 0, FRAME_BYTES)).drop_null().to_pylist()
         try:
             written = {_written(self._place(framed_id(one))) for one in ids}
