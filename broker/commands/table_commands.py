@@ -119,6 +119,13 @@ def add_table(commands: Commands) -> None:
         " Connect server [as Spark is configured]",
     )
     sync.add_argument(
+        "--mode",
+        choices=("append", "upsert", "debezium"),
+        default="append",
+        help="each record is a row; or the newest record of a key is, and null deletes it; or the"
+        " same by Debezium's envelope (after, op) [append]",
+    )
+    sync.add_argument(
         "--on-error",
         choices=("fail", "reject"),
         default="fail",
@@ -155,6 +162,7 @@ def _sync(options: argparse.Namespace) -> int:
             warehouse=options.warehouse,
             catalog_properties=_named("--catalog-option", options.properties),
             options=_lake_options(options),
+            mode=options.mode,
             on_error=options.on_error,
             columns=options.columns,
             partition_by=options.partition_by,

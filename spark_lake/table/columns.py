@@ -16,11 +16,14 @@ from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from strandline.spark_lake.options.given_options import nearest
 from strandline.spark_lake.options.options import CORRUPT_COLUMN, REASON_COLUMN
 from strandline.spark_lake.table.errors import TableRefused
-from strandline.storage.errors import InvalidConfig
+from strandline.spark_lake.table.offsets import Mode
+from strandline.spark_lake.table.upsert import DELETED
+from strandline.storage.errors import CorruptRecords, InvalidConfig
 
 TOPIC_ID = "topic_id"
 VALUE = "value"
@@ -35,6 +38,10 @@ DEFAULT_NAMES: Mapping[str, str] = {
 }
 # Parts that a table has only if a name is given.
 OPTIONAL_PARTS = ("topic", "timestampType", VALUE)
+# Of Debezium's envelope.
+PAYLOAD = "payload"
+AFTER = "after"
+OPERATION = "op"
 # Of the second table: the bytes, and what is wrong with them.
 REJECTED_VALUE = "_value"
 REJECTED_REASON = "_reason"
@@ -73,6 +80,7 @@ class RowLayout:
     names: Mapping[str, str]
     # Of the lake's column `value`.
     value_type: Any
+    mode: Mode = Mode.APPEND
 
     @property
     def lake_columns(self) -> tuple[str, ...]:
@@ -98,7 +106,30 @@ class RowLayout:
 
     def rows(self, batch: Any, schema: Any) -> Any:
         """A `pyarrow.RecordBatch` of `schema` from one of the lake."""
+        return self._rows(batch, batch.column("value"), schema)
+
+    def changes(self, batch: Any, schema: Any) -> Any:
+        """The rows, and a column DELETED: which of them delete their key.
+
+        Raises CorruptRecords for an event of Debezium that is of no row.
+        """
         value = batch.column("value")
+        deleted = value.is_null()
+        if self.mode is Mode.DEBEZIUM:
+            envelope = _member(value, PAYLOAD) if _has(value.type, PAYLOAD) else value
+            value, op = _member(envelope, AFTER), _member(envelope, OPERATION)
+            deleted = pc.or_(deleted, pc.fill_null(pc.equal(op, "d"), fill_value=False))
+            strange = pc.and_(value.is_null(), pc.invert(deleted))
+            if pc.any(strange).as_py():
+                row = pc.index(strange, value=True).as_py()
+                raise CorruptRecords(
+                    f"the event at offset {batch.column('offset')[row]} of partition"
+                    f" {batch.column('partition')[row]} has op {op[row]} and no row: leave that"
+                    " offset out"
+                )
+        return self._rows(batch, value, schema).append_column(DELETED, deleted)
+
+    def _rows(self, batch: Any, value: Any, schema: Any) -> Any:
         values = value.flatten() if pa.types.is_struct(value.type) else [value]
         return pa.RecordBatch.from_arrays([*self._record_arrays(batch), *values], schema=schema)
 
@@ -117,9 +148,27 @@ class RowLayout:
         ]
 
     def _value_fields(self) -> list[Any]:
-        if pa.types.is_struct(self.value_type):
-            return [pa.field(one.name, one.type) for one in self.value_type]
-        return [pa.field(self.names.get(VALUE, VALUE), self.value_type)]
+        kind = self.value_type
+        if self.mode is Mode.DEBEZIUM:
+            envelope = kind.field(PAYLOAD).type if _has(kind, PAYLOAD) else kind
+            if not (_has(envelope, AFTER) and _has(envelope, OPERATION)):
+                raise InvalidConfig(
+                    "--mode debezium needs values with the fields after and op, or with a payload"
+                    " that has them, such as valueSchema 'op STRING, after STRUCT<id: BIGINT>'"
+                )
+            kind = envelope.field(AFTER).type
+        if pa.types.is_struct(kind):
+            return [pa.field(one.name, one.type) for one in kind]
+        return [pa.field(self.names.get(VALUE, VALUE), kind)]
+
+
+def _has(kind: Any, name: str) -> bool:
+    return bool(pa.types.is_struct(kind) and kind.get_field_index(name) >= 0)
+
+
+def _member(value: Any, name: str) -> Any:
+    """A field of a struct, null where the struct is null."""
+    return value.flatten()[value.type.get_field_index(name)]
 
 
 def _checked(fields: list[Any]) -> Any:

@@ -3,6 +3,7 @@
     strandline.offsets = {"version": 1, "topic": "orders",
                           "next": {"<topic id>": {"0": 1234, "1": 987}},
                           "commits": ["<id of the newest commit>", ...],
+                          "mode": "append",
                           "rejected": {"number": 3, "files": ["s3://..."]}}
 
 It is a property of the table, and changes in the commit that adds the files of these offsets.
@@ -17,6 +18,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from uuid import UUID
 
 from strandline.storage.errors import CorruptFile, UnsupportedFormat
@@ -26,6 +28,17 @@ OFFSETS_PROPERTY = "strandline.offsets"
 VERSIONS = range(1, 2)
 # More commits than other writers can make while one waits for its answer.
 COMMITS_KEPT = 32
+
+
+class Mode(Enum):
+    """What a record does to the table."""
+
+    # It becomes a row.
+    APPEND = "append"
+    # It replaces the row of its key; null deletes it.
+    UPSERT = "upsert"
+    # The same by Debezium's envelope: `after` is the row, `op` d deletes.
+    DEBEZIUM = "debezium"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +58,7 @@ class TableOffsets:
     next_offsets: Mapping[UUID, Mapping[int, Offset]] = field(default_factory=dict)
     # The newest one first.
     commits: tuple[str, ...] = ()
+    mode: Mode = Mode.APPEND
     rejected: RejectedFiles = field(default_factory=RejectedFiles)
 
     def of(self, topic_id: UUID) -> Mapping[int, Offset]:
@@ -92,6 +106,7 @@ class TableOffsets:
                     for topic_id, ends in self.next_offsets.items()
                 },
                 "commits": list(self.commits),
+                "mode": self.mode.value,
                 "rejected": {
                     "number": self.rejected.number,
                     "files": list(self.rejected.paths),
@@ -117,6 +132,7 @@ class TableOffsets:
                     for topic_id, ends in document["next"].items()
                 },
                 commits=tuple(map(str, document["commits"])),
+                mode=Mode(document.get("mode", Mode.APPEND.value)),
                 rejected=_rejected(document.get("rejected", {"number": 0, "files": []})),
             )
         except (ValueError, TypeError, KeyError, AttributeError) as error:

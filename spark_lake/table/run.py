@@ -23,6 +23,7 @@ from strandline.spark_lake.table.iceberg.catalogs import (
 )
 from strandline.spark_lake.table.iceberg.layout import TableLayout, sort_columns
 from strandline.spark_lake.table.iceberg.store import IcebergStore
+from strandline.spark_lake.table.offsets import Mode
 from strandline.spark_lake.table.rejected import SUFFIX
 from strandline.spark_lake.table.sync import (
     FILE_BYTES,
@@ -36,6 +37,9 @@ from strandline.storage.errors import InvalidConfig
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+# Of an upsert, whose newest rows lie in memory, and whose partitions are rewritten.
+UPSERT_ROUND_BYTES = 256 * 1024 * 1024
 
 
 class OnError(Enum):
@@ -58,6 +62,7 @@ class TableRequest:
     catalog_properties: Mapping[str, str] = field(default_factory=dict)
     # Of the lake: which rows, and how values are decoded.
     options: Mapping[str, str] = field(default_factory=dict)
+    mode: Mode | str = Mode.APPEND
     on_error: OnError | str = OnError.FAIL
     columns: Sequence[str] = ()
     # None: by day of the timestamp.
@@ -76,6 +81,7 @@ class TableRun:
     def __init__(self, request: TableRequest, spark: SparkSession | None = None) -> None:
         """With `spark`, its tasks read and write. Raises InvalidConfig, TableUnavailable."""
         self._request = request
+        self._mode = Mode(request.mode)
         self.names = column_names(request.columns)
         parts = [part for part in self.names if part not in ("topic_id", "value")]
         self.query: Query = make_query(
@@ -117,8 +123,10 @@ class TableRun:
         settings = SyncSettings(
             names=self.names,
             file_bytes=self._request.file_bytes,
-            round_bytes=self._request.round_bytes,
+            round_bytes=self._request.round_bytes
+            or (None if self._mode is Mode.APPEND else UPSERT_ROUND_BYTES),
             new_incarnation=self._request.new_incarnation,
+            mode=self._mode,
         )
         return Sync(
             self.query,
@@ -133,6 +141,15 @@ class TableRun:
 
     def _layout(self) -> TableLayout:
         partition_by = self._request.partition_by
+        if self._mode is not Mode.APPEND:
+            partition = self.names["partition"]
+            if partition_by is None:
+                partition_by = [partition]
+            if partition not in partition_by or "key" not in self.names:
+                raise InvalidConfig(
+                    f"--mode {self._mode.value} needs the key's column, and --partition-by"
+                    f" {partition} among others: it rewrites the files of one partition at a time"
+                )
         if partition_by is None:
             timestamp = self.names.get("timestamp")
             partition_by = [] if timestamp is None else [f"day({timestamp})"]
@@ -151,6 +168,11 @@ class TableRun:
         given = [name for name in options if name.lower() == "valueerrors"]
         if any(options[name] == ValueErrors.CORRUPT.value for name in given):
             raise InvalidConfig("a table has no column _corrupt: --on-error reject is its like")
+        if self._mode is not Mode.APPEND and given:
+            raise InvalidConfig(
+                f"--mode {self._mode.value} and option valueErrors exclude each other: a value that"
+                " does not parse would delete its key; --on-error reject keeps it apart"
+            )
         if OnError(self._request.on_error) is OnError.FAIL:
             return options
         if given:

@@ -18,6 +18,7 @@ from strandline.spark_lake.options.options import CORRUPT_COLUMN
 from strandline.spark_lake.table.buffers import FileBuffers
 from strandline.spark_lake.table.columns import RowLayout
 from strandline.spark_lake.table.store import FileRole, FileWriter, WrittenFile
+from strandline.spark_lake.table.upsert import UpsertBuffers, UpsertPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,8 @@ class SinkPlan:
     layout: RowLayout
     rows: Target
     rejected: Target | None
+    # None: rows are appended.
+    upsert: UpsertPlan | None
     file_bytes: int
 
     def renamed(self) -> SinkPlan:
@@ -59,7 +62,11 @@ class RowSink:
 
     def __init__(self, plan: SinkPlan) -> None:
         self._plan = plan
-        self._rows = FileBuffers(plan.rows.writer, file_bytes=plan.file_bytes)
+        writer, file_bytes = plan.rows.writer, plan.file_bytes
+        self._rows = FileBuffers(writer, file_bytes=file_bytes)
+        self._changes: UpsertBuffers | None = None
+        if plan.upsert is not None:
+            self._changes = UpsertBuffers(plan.upsert, writer, file_bytes=file_bytes)
         self._rejected: FileBuffers | None = None
         if plan.rejected is not None:
             self._rejected = FileBuffers(plan.rejected.writer, file_bytes=plan.file_bytes)
@@ -75,12 +82,14 @@ class RowSink:
                 )
                 yield from _as_rejected(self._rejected.add(bad))
                 batch = batch.filter(parses)
-        if batch.num_rows:
+        if batch.num_rows and self._changes is not None:
+            self._changes.add(layout.changes(batch, self._plan.rows.schema))
+        elif batch.num_rows:
             yield from self._rows.add(layout.rows(batch, self._plan.rows.schema))
 
     def finish(self) -> Iterator[WrittenFile]:
         """Writes what is left."""
-        yield from self._rows.finish()
+        yield from self._rows.finish() if self._changes is None else self._changes.finish()
         if self._rejected is not None:
             yield from _as_rejected(self._rejected.finish())
 

@@ -8,7 +8,7 @@ A FileWriter and the files that it returns are picklable: tasks may run in other
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
@@ -22,6 +22,8 @@ class FileRole(Enum):
     ROWS = "rows"
     # Of the second table: values that do not parse.
     REJECTED = "rejected"
+    # Of the table as it was loaded: the commit removes it.
+    REMOVED = "removed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +48,11 @@ class PartitionRows:
 class FileWriter(Protocol):
     """Writer of the data files of one attempt."""
 
+    @property
+    def schema(self) -> Any:
+        """The `pyarrow.Schema` of the table."""
+        ...
+
     def cut(self, rows: Any) -> Iterable[PartitionRows]:
         """The rows of a `pyarrow.RecordBatch` by partition of the table."""
         ...
@@ -56,6 +63,10 @@ class FileWriter(Protocol):
 
     def renamed(self) -> FileWriter:
         """The same writer for another attempt, whose files have other names."""
+        ...
+
+    def read(self, file: WrittenFile, columns: Sequence[str] | None = None) -> Any:
+        """A file of the table, as a `pyarrow.Table` of its columns. Raises TableUnavailable."""
         ...
 
     def discard(self, files: Sequence[WrittenFile]) -> None:
@@ -89,12 +100,21 @@ class TableStore(Protocol):
         """
         ...
 
+    def files_by(self, column: str) -> Mapping[int, Sequence[WrittenFile]]:
+        """The files of the table by the value of a column that it is partitioned by.
+
+        Raises TableRefused if it is not, or if a file has deletes beside it.
+        """
+        ...
+
     def reopen(self, paths: Sequence[str]) -> Sequence[WrittenFile]:
         """Files of the table that another process wrote. Raises TableUnavailable."""
         ...
 
     def commit(self, files: Sequence[WrittenFile], offsets: TableOffsets) -> None:
-        """Adds the files and sets the offsets in one commit after the last table of `load`.
+        """Adds files, removes others, and sets the offsets in one commit.
+
+        It comes right after the last table of `load`.
 
         Raises CommitConflict if another commit came first, CommitUnknown if the answer was lost,
         FilesOutdated if the table takes other files now.

@@ -32,12 +32,13 @@ from strandline.spark_lake.table.archive import (
 )
 from strandline.spark_lake.table.columns import RowLayout
 from strandline.spark_lake.table.commit import Outcome, commit_files, load_existing
-from strandline.spark_lake.table.errors import TableUnavailable
-from strandline.spark_lake.table.offsets import RejectedFiles, TableOffsets
+from strandline.spark_lake.table.errors import TableRefused, TableUnavailable
+from strandline.spark_lake.table.offsets import Mode, RejectedFiles, TableOffsets
 from strandline.spark_lake.table.rejected import settle
 from strandline.spark_lake.table.rounds import Round, next_round
 from strandline.spark_lake.table.sink import SinkPlan, Target
 from strandline.spark_lake.table.store import FileRole, TableStore, WrittenFile
+from strandline.spark_lake.table.upsert import UpsertPlan
 from strandline.storage.crash_points import (
     TABLE_AFTER_COMMIT,
     TABLE_AFTER_CREATE,
@@ -101,6 +102,7 @@ class SyncSettings:
     # None: what suits the engine.
     round_bytes: int | None = None
     new_incarnation: bool = False
+    mode: Mode = Mode.APPEND
 
 
 @dataclass(slots=True, kw_only=True)
@@ -205,7 +207,7 @@ class Sync:
         )
         outcome = commit_files(
             self._store,
-            [one for one in files if one.role is FileRole.ROWS],
+            [one for one in files if one.role is not FileRole.REJECTED],
             base=base,
             claimed=claimed,
             wait=self._wait,
@@ -250,13 +252,15 @@ class Sync:
                 )
             return
         report.commits += 1
-        report.files += len(files)
         for one in files:
+            if one.role is FileRole.REMOVED:
+                continue
+            report.files += 1
+            report.size_bytes += one.size_bytes
             if one.role is FileRole.REJECTED:
                 report.rejected_rows += one.record_count
             else:
                 report.rows += one.record_count
-        report.size_bytes += sum(one.size_bytes for one in files)
 
     @property
     def _rejects(self) -> bool:
@@ -265,6 +269,12 @@ class Sync:
     def _prepare(self, view: TopicView, layout: RowLayout, known: TableOffsets | None) -> None:
         lake_schema = self._query.schema
         schema = layout.schema(lake_schema)
+        mode = self._settings.mode
+        if known is not None and known.mode is not mode:
+            raise TableRefused(
+                f"table {self._store.name} was made with --mode {known.mode.value}, which stays:"
+                f" name another table for {mode.value}"
+            )
         if self._rejects:
             # A second table that somebody has dropped does not get its last files again.
             number = 0 if known is None else known.rejected.number
@@ -272,7 +282,7 @@ class Sync:
                 layout.rejected_schema(lake_schema),
                 TableOffsets(topic=view.topic, rejected=RejectedFiles(number=number)),
             )
-        self._store.prepare(schema, TableOffsets(topic=view.topic))
+        self._store.prepare(schema, TableOffsets(topic=view.topic, mode=mode))
 
     def _sink(self, layout: RowLayout, commit_id: str) -> SinkPlan:
         lake_schema = self._query.schema
@@ -285,7 +295,19 @@ class Sync:
             layout=layout,
             rows=Target(schema=layout.schema(lake_schema), writer=self._store.writer(commit_id)),
             rejected=rejected,
+            upsert=self._upsert(),
             file_bytes=self._settings.file_bytes,
+        )
+
+    def _upsert(self) -> UpsertPlan | None:
+        if self._settings.mode is Mode.APPEND:
+            return None
+        names = self._settings.names
+        return UpsertPlan(
+            existing=self._store.files_by(names["partition"]),
+            partition=names["partition"],
+            offset=names["offset"],
+            key=names["key"],
         )
 
     def _layout(self, view: TopicView) -> RowLayout:
@@ -294,6 +316,7 @@ class Sync:
             topic_id=view.topic_id,
             names=self._settings.names,
             value_type=self._query.schema.field("value").type,
+            mode=self._settings.mode,
         )
         assert values is None or values.type == layout.value_type, values
         return layout

@@ -84,3 +84,15 @@ def test_an_error_of_a_task_is_told_as_it_is_and_leaves_neither_rows_nor_files(
     assert rows(archive, "lake.t") == []
     whole = sync(spark, archive.url, "orders", "lake.t", options={**VALUES, "valueErrors": "null"})
     assert whole.rows == 800
+
+
+def test_tasks_of_spark_upsert_a_partition_each(
+    spark: SparkSession, archive: ArchiveBuilder
+) -> None:
+    how: dict[str, Any] = {"options": VALUES, "mode": "upsert"}
+    for base in (200, 400):
+        sync(spark, archive.url, "orders", "lake.newest", **how)
+        add_rows(archive, base=base)
+    sync(spark, archive.url, "orders", "lake.newest", **how)
+    found = [(row["_partition"], row["_key"], row["id"]) for row in rows(archive, "lake.newest")]
+    assert found == [(0, b"k", 599), (1, b"k", 599)]

@@ -15,6 +15,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -24,7 +25,7 @@ from strandline.spark_lake.plan.splits import SUITED_BYTES_MAX, Split
 from strandline.spark_lake.query.query import Query
 from strandline.spark_lake.table.errors import TaskFailed
 from strandline.spark_lake.table.sink import SinkPlan
-from strandline.spark_lake.table.store import WrittenFile
+from strandline.spark_lake.table.store import FileRole, WrittenFile
 from strandline.spark_lake.table.sync import ROUND_BYTES, RoundTask
 
 if TYPE_CHECKING:
@@ -59,10 +60,10 @@ class SparkEngine:
         """All files, after the last task. Raises TaskFailed with the error of a task."""
         from pyspark.errors import PySparkException
 
-        splits = task.plan.splits
-        if not splits:
+        count = len(_shares(task))
+        if not count:
             return
-        tasks = self._spark.range(0, len(splits), 1, len(splits))
+        tasks = self._spark.range(0, count, 1, count)
         try:
             rows = tasks.mapInArrow(_work(task), _FILES_DDL).collect()
         except PySparkException as error:
@@ -70,7 +71,8 @@ class SparkEngine:
         for row in rows:
             file: WrittenFile = pickle.loads(bytes(row.file))
             yield file
-            advance(file.record_count)
+            if file.role is not FileRole.REMOVED:
+                advance(file.record_count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,14 +82,15 @@ class _SplitWork:
     query: Query
     sink: SinkPlan
 
-    def files(self, split: Split) -> Sequence[WrittenFile]:
-        """Writes the rows of a split. On an error, deletes what it has written."""
+    def files(self, splits: Sequence[Split]) -> Sequence[WrittenFile]:
+        """Writes the rows of some splits. On an error, deletes what it has written."""
         plan = self.sink.renamed()
         sink = plan.open()
         files: list[WrittenFile] = []
         try:
-            for batch in self.query.read(split, self.query.open()):
-                files.extend(sink.add(batch))
+            for split in splits:
+                for batch in self.query.read(split, self.query.open()):
+                    files.extend(sink.add(batch))
             files.extend(sink.finish())
         except Exception:
             plan.discard(files)
@@ -95,10 +98,19 @@ class _SplitWork:
         return files
 
 
+def _shares(task: RoundTask) -> list[list[Split]]:
+    """The splits of each task: one, or all of a partition, whose keys one task has to know."""
+    splits = task.plan.splits
+    if task.sink.upsert is None:
+        return [[split] for split in splits]
+    by_partition = groupby(splits, key=lambda one: one.topic_partition)
+    return [list(share) for _, share in by_partition]
+
+
 def _work(task: RoundTask) -> Callable[[Iterator[Any]], Iterator[Any]]:
     work = _SplitWork(query=task.query, sink=task.sink)
     # Each task unpickles the whole list and needs one split: bytes are unpickled fastest.
-    splits = [pickle.dumps(split) for split in task.plan.splits]
+    splits = [pickle.dumps(one) for one in _shares(task)]
 
     def write(numbers: Iterator[Any]) -> Iterator[Any]:
         for batch in numbers:

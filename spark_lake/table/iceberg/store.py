@@ -8,7 +8,7 @@ two syncs that have loaded the same table one fails.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, cast
 
@@ -20,6 +20,7 @@ from pyiceberg.exceptions import (
     TableAlreadyExistsError,
 )
 from pyiceberg.table import CommitTableResponse, Table, TableProperties
+from pyiceberg.transforms import IdentityTransform
 
 from strandline.spark_lake.table.errors import (
     CommitConflict,
@@ -30,9 +31,14 @@ from strandline.spark_lake.table.errors import (
 )
 from strandline.spark_lake.table.iceberg.layout import TableLayout
 from strandline.spark_lake.table.iceberg.schema import check_schema, iceberg_schema
-from strandline.spark_lake.table.iceberg.writer import IcebergWriter, delete_files, reopen_file
+from strandline.spark_lake.table.iceberg.writer import (
+    IcebergWriter,
+    delete_files,
+    reopen_file,
+    written_file,
+)
 from strandline.spark_lake.table.offsets import OFFSETS_PROPERTY, TableOffsets
-from strandline.spark_lake.table.store import FileWriter, WrittenFile
+from strandline.spark_lake.table.store import FileRole, FileWriter, WrittenFile
 from strandline.storage.errors import StrandlineError
 
 COMMIT_SUMMARY = "strandline.commit"
@@ -127,6 +133,32 @@ class IcebergStore:
             sort_columns=self._layout.sort_columns,
         )
 
+    def files_by(self, column: str) -> Mapping[int, Sequence[WrittenFile]]:
+        table = self._loaded
+        source_id = table.schema().find_field(column).field_id
+        found: dict[int, list[WrittenFile]] = {}
+        with self._naming("read"):
+            for task in table.scan().plan_files():
+                spec = table.specs()[task.file.spec_id]
+                places = [
+                    place
+                    for place, one in enumerate(spec.fields)
+                    if one.source_id == source_id and isinstance(one.transform, IdentityTransform)
+                ]
+                if not places:
+                    raise TableRefused(
+                        f"table {self.name} is not partitioned by {column} any more, and an upsert"
+                        " rewrites files by it"
+                    )
+                if task.delete_files:
+                    raise TableRefused(
+                        f"table {self.name} has deletes of another engine: rewrite its data files"
+                        " there, so that an upsert can read them"
+                    )
+                rows = found.setdefault(task.file.partition[places[0]], [])
+                rows.append(written_file(task.file, task.file.spec_id))
+        return found
+
     def reopen(self, paths: Sequence[str]) -> Sequence[WrittenFile]:
         table = self._loaded
         with self._naming("add rows to"):
@@ -135,17 +167,26 @@ class IcebergStore:
     def commit(self, files: Sequence[WrittenFile], offsets: TableOffsets) -> None:
         table = self._loaded
         spec_id = table.metadata.default_spec_id
-        if any(one.entry.spec_id != spec_id for one in files):
+        removed = [one for one in files if one.role is FileRole.REMOVED]
+        added = [one for one in files if one.role is not FileRole.REMOVED]
+        if any(one.entry.spec_id != spec_id for one in added):
             raise FilesOutdated(f"table {self.name} is partitioned otherwise now")
+        if removed:
+            named = {task.file.file_path for task in table.scan().plan_files()}
+            if any(one.path not in named for one in removed):
+                raise FilesOutdated(f"files of table {self.name} were rewritten meanwhile")
         table.catalog = cast("Catalog", _CommitOnce(self._catalog))
         try:
             with table.transaction() as transaction:
                 transaction.set_properties({OFFSETS_PROPERTY: offsets.encode()})
-                with transaction.update_snapshot(
+                update = transaction.update_snapshot(
                     snapshot_properties={COMMIT_SUMMARY: offsets.commits[0]}
-                ).fast_append() as append:
-                    for one in files:
-                        append.append_data_file(one.entry.data_file)
+                )
+                with update.overwrite() if removed else update.fast_append() as snapshot:
+                    for one in removed:
+                        snapshot.delete_data_file(one.entry.data_file)
+                    for one in added:
+                        snapshot.append_data_file(one.entry.data_file)
         except CommitConflict:
             raise
         except Exception as error:

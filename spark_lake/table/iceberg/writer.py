@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import ParquetFormatWriter, parquet_file_to_data_file, schema_to_pyarrow
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
@@ -23,7 +24,9 @@ from pyiceberg.typedef import Record
 
 from strandline.spark_lake.table.conform import conform
 from strandline.spark_lake.table.errors import TableUnavailable
-from strandline.spark_lake.table.store import PartitionRows, WrittenFile
+from strandline.spark_lake.table.store import FileRole, PartitionRows, WrittenFile
+
+_FIELD_ID = b"PARQUET:field_id"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +46,31 @@ class IcebergWriter:
     attempt: uuid.UUID
     sort_columns: Sequence[tuple[str, str]] = ()
     _file_count: int = 0
+
+    @property
+    def schema(self) -> Any:
+        return schema_to_pyarrow(self.metadata.schema())
+
+    def read(self, file: WrittenFile, columns: Sequence[str] | None = None) -> Any:
+        """Not by pyiceberg, whose reader makes a null list an empty one."""
+        wanted = self.schema
+        if columns is not None:
+            wanted = pa.schema([wanted.field(one) for one in columns])
+        names = {one.metadata[_FIELD_ID]: one.name for one in wanted}
+        try:
+            with self.io.new_input(file.path).open() as source:
+                parquet = pq.ParquetFile(source)
+                # By id: somebody may have renamed a column since then.
+                known = [
+                    one
+                    for one in parquet.schema_arrow
+                    if (one.metadata or {}).get(_FIELD_ID) in names
+                ]
+                rows = parquet.read([one.name for one in known])
+        except (OSError, pa.ArrowException) as error:
+            raise TableUnavailable(f"cannot read {file.path}: {error}") from error
+        renamed = rows.rename_columns([names[one.metadata[_FIELD_ID]] for one in known])
+        return conform(renamed, wanted)
 
     def cut(self, rows: Any) -> Iterable[PartitionRows]:
         """By the values of the partition fields; a key is the tuple of them."""
@@ -104,7 +132,7 @@ class IcebergWriter:
             key_metadata=None,
             **file.result().to_serialized_dict(),
         )
-        return _written(made, spec.spec_id)
+        return written_file(made, spec.spec_id)
 
     def renamed(self) -> IcebergWriter:
         return replace(self, attempt=uuid.uuid4(), _file_count=0)
@@ -116,10 +144,11 @@ class IcebergWriter:
 def reopen_file(io: FileIO, metadata: TableMetadata, path: str) -> WrittenFile:
     """A file that another process wrote. Raises what `io` and pyarrow raise."""
     made = parquet_file_to_data_file(io, metadata, path)
-    return _written(made, metadata.default_spec_id)
+    return written_file(made, metadata.default_spec_id)
 
 
-def _written(made: DataFile, spec_id: int) -> WrittenFile:
+def written_file(made: DataFile, spec_id: int) -> WrittenFile:
+    """What a sync knows of a data file."""
     return WrittenFile(
         path=made.file_path,
         size_bytes=made.file_size_in_bytes,
@@ -129,8 +158,10 @@ def _written(made: DataFile, spec_id: int) -> WrittenFile:
 
 
 def delete_files(io: FileIO, files: Sequence[WrittenFile]) -> None:
-    """Deletes what it can."""
+    """Deletes what it can, never a file of the table."""
     for one in files:
+        if one.role is FileRole.REMOVED:
+            continue
         try:
             io.delete(one.path)
         except Exception:

@@ -52,9 +52,8 @@ def make_run(
         TableRequest(
             remote=archive.url,
             topic="orders",
-            table="lake.orders",
             options=options,
-            **{"round_bytes": 1, **more},
+            **{"table": "lake.orders", "round_bytes": 1, **more},
         )
     )
 

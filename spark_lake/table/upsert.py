@@ -1,0 +1,118 @@
+"""Upserts: of each key the record with the greatest offset is a row, and null deletes it.
+
+    records of a round -> the newest of each key, by partition of the topic
+    files of the table -> those with one of these keys: rewritten without them
+    the commit         -> removes what was rewritten, adds the rest and the newest records
+
+Copy on write: every engine reads the table, and the commit is one, as of an append. Its cost is the
+rewritten files: all files of a partition of the topic, if the keys of a round are spread over them.
+Equality deletes would be cheaper to write, but few engines read them, and pyiceberg does not.
+
+A file has rows of one partition of the topic, so partitions are upserted side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from strandline.spark_lake.table.buffers import FileBuffers
+from strandline.spark_lake.table.conform import conform
+from strandline.spark_lake.table.store import FileRole, FileWriter, WrittenFile
+from strandline.storage.errors import CorruptRecords
+
+# A column of rows that are to be upserted, and of no table.
+DELETED = "strandline.deleted"
+# Rows in memory of a partition after which older rows of a key are dropped.
+REDUCE_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpsertPlan:
+    """The files of a table by partition of the topic, and the columns that are a row's identity."""
+
+    existing: Mapping[int, Sequence[WrittenFile]]
+    partition: str
+    offset: str
+    key: str
+
+
+@dataclass(slots=True)
+class _Newest:
+    """The newest rows of one partition; `pending_bytes` may have older rows of their keys."""
+
+    tables: list[Any] = field(default_factory=list)
+    pending_bytes: int = 0
+
+
+class UpsertBuffers:
+    """Takes rows in order of partition and offset; memory: the newest rows of the round's keys."""
+
+    def __init__(self, plan: UpsertPlan, writer: FileWriter, *, file_bytes: int) -> None:
+        self._plan = plan
+        self._writer = writer
+        self._files = FileBuffers(writer, file_bytes=file_bytes)
+        self._newest: dict[int, _Newest] = {}
+
+    def add(self, rows: Any) -> None:
+        """Takes a `pyarrow.RecordBatch` with the column DELETED.
+
+        Raises CorruptRecords for a record without a key.
+        """
+        plan = self._plan
+        keys = rows.column(plan.key)
+        if keys.null_count:
+            row = pc.index(keys.is_null(), value=True).as_py()
+            raise CorruptRecords(
+                f"the record at offset {rows.column(plan.offset)[row]} of partition"
+                f" {rows.column(plan.partition)[row]} has no key, and an upsert needs one: leave"
+                " that offset out, or make a table with --mode append"
+            )
+        for partition in pc.unique(rows.column(plan.partition)).to_pylist():
+            newest = self._newest.setdefault(partition, _Newest())
+            part = rows.filter(pc.equal(rows.column(plan.partition), partition))
+            newest.tables.append(pa.Table.from_batches([part]))
+            newest.pending_bytes += part.nbytes
+            if newest.pending_bytes > REDUCE_BYTES:
+                newest.tables = [self._reduced(newest)]
+                newest.pending_bytes = 0
+
+    def finish(self) -> Iterator[WrittenFile]:
+        """The files that the commit removes, and those that it adds."""
+        for partition, newest in self._newest.items():
+            rows = self._reduced(newest)
+            gone = rows.column(DELETED)
+            kept = rows.filter(pc.invert(gone)).drop_columns([DELETED])
+            yield from self._rewritten(
+                self._plan.existing.get(partition, ()), rows.column(self._plan.key)
+            )
+            yield from self._write(conform(kept, self._writer.schema))
+        yield from self._files.finish()
+
+    def _rewritten(self, files: Sequence[WrittenFile], keys: Any) -> Iterator[WrittenFile]:
+        """The files that have one of these keys, as removed, and what is left of them."""
+        key = self._plan.key
+        known = keys.cast(self._writer.schema.field(key).type).combine_chunks()
+        for file in files:
+            is_changed = pc.is_in(self._writer.read(file, [key]).column(key), value_set=known)
+            if pc.any(is_changed).as_py():
+                yield replace(file, role=FileRole.REMOVED)
+                rest = self._writer.read(file)
+                yield from self._write(rest.filter(pc.invert(is_changed)))
+
+    def _write(self, rows: Any) -> Iterator[WrittenFile]:
+        for batch in rows.to_batches():
+            if batch.num_rows:
+                yield from self._files.add(batch)
+
+    def _reduced(self, newest: _Newest) -> Any:
+        plan = self._plan
+        rows = pa.concat_tables(newest.tables)
+        pairs = rows.select([plan.key, plan.offset]).group_by(plan.key)
+        last = pairs.aggregate([(plan.offset, "max")]).column(f"{plan.offset}_max")
+        # Offsets are unique within a partition.
+        return rows.filter(pc.is_in(rows.column(plan.offset), value_set=last.combine_chunks()))

@@ -1,0 +1,176 @@
+"""Tables of the newest record of each key, beside a dict that the same records were put into."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strandline.spark_lake.table.errors import TableRefused
+from strandline.spark_lake.table.run import TableRun
+from strandline.storage.crash_points import CRASH_POINTS, SimulatedCrash, simulated_crash
+from strandline.storage.errors import CorruptRecords, InvalidConfig
+from strandline.storage.records.batch.record import Record
+from tests.unit.spark_lake.archive_builder import START_MS, ArchiveBuilder, make_batches
+from tests.unit.spark_lake.table.rig import NoProgress, iceberg, make_run, named_files, sync
+
+pytestmark = pytest.mark.slow
+
+SCHEMA = "id BIGINT, tags ARRAY<STRUCT<a: INT>>"
+UPSERT = {"mode": "upsert"}
+TABLE_POINTS = [point for point in CRASH_POINTS if point.startswith("table.")]
+KEYS = 12
+
+State = dict[tuple[int, bytes], int]
+
+
+class ChangingArchive:
+    """Records of few keys in two partitions, and what a table of them must have."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.archive = ArchiveBuilder(folder)
+        self.archive.add_topic("orders", partitions=2)
+        self.state: State = {}
+        self._random = random.Random(seed)
+        self._ends = [0, 0]
+
+    def add(self, count: int = 20) -> None:
+        for partition in (0, 1):
+            start = self._ends[partition]
+            records = []
+            for offset in range(start, start + count):
+                key = b"k%d" % self._random.randrange(KEYS)
+                is_deleted = self._random.random() < 0.3
+                records.append(
+                    Record(
+                        offset=offset,
+                        timestamp_ms=START_MS + offset,
+                        key=key,
+                        value=None if is_deleted else self.value(offset),
+                        headers=(),
+                    )
+                )
+                if is_deleted:
+                    self.state.pop((partition, key), None)
+                else:
+                    self.state[partition, key] = offset
+            self._ends[partition] += count
+            self.archive.add_segment("orders", make_batches(records), partition=partition)
+
+    def value(self, offset: int) -> bytes:
+        return json.dumps({"id": offset, "tags": [None, [], [{"a": 1}]][offset % 3]}).encode()
+
+
+def state_of(run: TableRun) -> State:
+    rows = iceberg(run).scan().to_arrow().to_pylist()
+    found = {(row["_partition"], row["_key"]): row["_offset"] for row in rows}
+    assert len(found) == len(rows)
+    assert all(row["id"] == row["_offset"] for row in rows)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_table_has_the_newest_record_of_each_key_and_none_of_a_deleted_one(
+    tmp_path: Path, seed: int
+) -> None:
+    changing = ChangingArchive(tmp_path / "archive", seed)
+    for _ in range(4):
+        changing.add()
+        sync(changing.archive, SCHEMA, **UPSERT)
+        run = make_run(changing.archive, SCHEMA, **UPSERT)
+        assert state_of(run) == changing.state
+    assert sync(changing.archive, SCHEMA, **UPSERT).commits == 0
+
+
+@pytest.mark.parametrize("point", TABLE_POINTS)
+def test_after_a_death_at_any_step_the_next_sync_has_the_newest_records(
+    tmp_path: Path, point: str
+) -> None:
+    changing = ChangingArchive(tmp_path / "archive", 7)
+    changing.add()
+    sync(changing.archive, SCHEMA, **UPSERT)
+    changing.add()
+    with simulated_crash(point), pytest.raises(SimulatedCrash):
+        sync(changing.archive, SCHEMA, **UPSERT)
+    sync(changing.archive, SCHEMA, **UPSERT)
+    assert state_of(make_run(changing.archive, SCHEMA, **UPSERT)) == changing.state
+
+
+def test_a_file_that_was_rewritten_meanwhile_is_upserted_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changing = ChangingArchive(tmp_path / "archive", 3)
+    changing.add()
+    sync(changing.archive, SCHEMA, **UPSERT)
+    changing.add()
+    run = make_run(changing.archive, SCHEMA, **UPSERT, round_bytes=1 << 30)
+    commit = run.store.commit
+
+    def another_is_first(*given: Any) -> None:
+        monkeypatch.setattr(run.store, "commit", commit)
+        table = iceberg(make_run(changing.archive, SCHEMA, **UPSERT))
+        table.overwrite(table.scan().to_arrow())
+        commit(*given)
+
+    monkeypatch.setattr(run.store, "commit", another_is_first)
+    assert run.sync(NoProgress()).lost_rounds == 1
+    assert state_of(run) == changing.state
+    assert all(Path(path).exists() for path in named_files(run))
+
+
+def test_debeziums_envelope_gives_the_rows_after_its_events(tmp_path: Path) -> None:
+    archive = ArchiveBuilder(tmp_path / "archive")
+    archive.add_topic("orders")
+
+    def event(op: str, after: dict[str, Any] | None) -> bytes:
+        return json.dumps({"op": op, "before": None, "after": after}).encode()
+
+    events = [
+        (b"1", event("r", {"id": 1, "city": "a"})),
+        (b"2", event("c", {"id": 2, "city": "b"})),
+        (b"1", event("u", {"id": 1, "city": None})),
+        (b"2", event("d", None)),
+        (b"2", None),
+        (b"3", event("c", {"id": 3, "city": "c"})),
+    ]
+
+    def add(base: int, some: list[tuple[bytes, bytes | None]]) -> None:
+        records = [
+            Record(offset=base + n, timestamp_ms=START_MS, key=key, value=value)
+            for n, (key, value) in enumerate(some)
+        ]
+        archive.add_segment("orders", make_batches(records))
+
+    schema = "op STRING, after STRUCT<id: BIGINT, city: STRING>"
+    add(0, events)
+    sync(archive, schema, mode="debezium")
+    run = make_run(archive, schema, mode="debezium")
+    rows = iceberg(run).scan().to_arrow().to_pylist()
+    assert sorted((row["_key"], row["id"], row["city"]) for row in rows) == [
+        (b"1", 1, None),
+        (b"3", 3, "c"),
+    ]
+    add(6, [(b"x", event("t", None))])
+    with pytest.raises(CorruptRecords, match="offset 6 of partition 0 has op t and no row"):
+        sync(archive, schema, mode="debezium")
+    with pytest.raises(InvalidConfig, match="needs values with the fields after and op"):
+        sync(archive, "id BIGINT", mode="debezium", table="lake.other")
+
+
+def test_what_cannot_be_upserted_is_refused(tmp_path: Path) -> None:
+    changing = ChangingArchive(tmp_path / "archive", 3)
+    changing.add()
+    sync(changing.archive, SCHEMA, **UPSERT)
+    with pytest.raises(TableRefused, match="made with --mode upsert, which stays"):
+        sync(changing.archive, SCHEMA)
+    with pytest.raises(InvalidConfig, match="exclude each other"):
+        make_run(changing.archive, SCHEMA, {"valueErrors": "null"}, **UPSERT)
+    with pytest.raises(InvalidConfig, match="--partition-by _partition"):
+        make_run(changing.archive, SCHEMA, **UPSERT, partition_by=["day(_timestamp)"])
+    keyless = [Record(offset=20, timestamp_ms=START_MS, key=None, value=changing.value(20))]
+    changing.archive.add_segment("orders", make_batches(keyless))
+    with pytest.raises(CorruptRecords, match="offset 20 of partition 0 has no key"):
+        sync(changing.archive, SCHEMA, **UPSERT)
