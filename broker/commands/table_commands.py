@@ -1,4 +1,4 @@
-"""`strandline table sync`: an Iceberg table of a topic, from its archive."""
+"""`strandline table sync`: an Iceberg or Delta table of a topic, from its archive."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def add_table(commands: Commands) -> None:
     table = add_command(
         commands,
         "table",
-        "keep an Iceberg table of a topic, from its archive",
-        "Keeps an Iceberg table of a topic, from its archive.",
+        "keep an Iceberg or Delta table of a topic, from its archive",
+        "Keeps an Iceberg or Delta table of a topic, from its archive.",
         _EXAMPLES,
     )
     sync = add_command(
@@ -119,6 +119,12 @@ def add_table(commands: Commands) -> None:
         " Connect server [as Spark is configured]",
     )
     sync.add_argument(
+        "--format",
+        choices=("iceberg", "delta"),
+        default="iceberg",
+        help="delta: a folder of the warehouse, needs strandline[delta] [iceberg]",
+    )
+    sync.add_argument(
         "--mode",
         choices=("append", "upsert", "debezium"),
         default="append",
@@ -162,6 +168,7 @@ def _sync(options: argparse.Namespace) -> int:
             warehouse=options.warehouse,
             catalog_properties=_named("--catalog-option", options.properties),
             options=_lake_options(options),
+            format=options.format,
             mode=options.mode,
             on_error=options.on_error,
             columns=options.columns,

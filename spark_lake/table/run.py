@@ -25,6 +25,7 @@ from strandline.spark_lake.table.iceberg.layout import TableLayout, sort_columns
 from strandline.spark_lake.table.iceberg.store import IcebergStore
 from strandline.spark_lake.table.offsets import Mode
 from strandline.spark_lake.table.rejected import SUFFIX
+from strandline.spark_lake.table.store import TableStore
 from strandline.spark_lake.table.sync import (
     FILE_BYTES,
     Engine,
@@ -34,12 +35,24 @@ from strandline.spark_lake.table.sync import (
     SyncSettings,
 )
 from strandline.storage.errors import InvalidConfig
+from strandline.storage.extras import how_to_install
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # Of an upsert, whose newest rows lie in memory, and whose partitions are rewritten.
 UPSERT_ROUND_BYTES = 256 * 1024 * 1024
+
+
+# The identifier of a table, and what it is partitioned by.
+_Wanted = tuple[tuple[str, ...], Sequence[str]]
+
+
+class Format(Enum):
+    """The format of a table."""
+
+    ICEBERG = "iceberg"
+    DELTA = "delta"
 
 
 class OnError(Enum):
@@ -62,6 +75,7 @@ class TableRequest:
     catalog_properties: Mapping[str, str] = field(default_factory=dict)
     # Of the lake: which rows, and how values are decoded.
     options: Mapping[str, str] = field(default_factory=dict)
+    format: Format | str = Format.ICEBERG
     mode: Mode | str = Mode.APPEND
     on_error: OnError | str = OnError.FAIL
     columns: Sequence[str] = ()
@@ -82,6 +96,7 @@ class TableRun:
         """With `spark`, its tasks read and write. Raises InvalidConfig, TableUnavailable."""
         self._request = request
         self._mode = Mode(request.mode)
+        self._sort_columns = sort_columns(request.sort_by)
         self.names = column_names(request.columns)
         parts = [part for part in self.names if part not in ("topic_id", "value")]
         self.query: Query = make_query(
@@ -99,22 +114,53 @@ class TableRun:
             self.query.task_slots = engine.task_slots
         warehouse = request.warehouse or default_warehouse(self.query.options.url)
         identifier = parse_identifier(request.table)
+        second = (*identifier[:-1], identifier[-1] + SUFFIX)
+        is_delta = Format(request.format) is Format.DELTA
+        open_stores = self._delta_stores if is_delta else self._iceberg_stores
+        self.store, self.rejected = open_stores(
+            warehouse, [(identifier, self._partition_by()), (second, ())]
+        )
+
+    def _iceberg_stores(self, warehouse: str, wanted: Sequence[_Wanted]) -> list[TableStore]:
+        request = self._request
         catalog = open_catalog(
             request.catalog,
             warehouse=warehouse,
             s3=self.query.options.s3,
             properties=request.catalog_properties,
         )
-        self.store = IcebergStore(
-            catalog, identifier, self._layout(), location_of(warehouse, identifier)
-        )
-        second = (*identifier[:-1], identifier[-1] + SUFFIX)
-        self.rejected = IcebergStore(
-            catalog,
-            second,
-            TableLayout(properties=self._properties()),
-            location_of(warehouse, second),
-        )
+        return [
+            IcebergStore(
+                catalog,
+                identifier,
+                TableLayout(
+                    partition_by=tuple(partition_by),
+                    sort_columns=self._sort_columns if number == 0 else (),
+                    properties={"write.parquet.compression-codec": request.codec},
+                ),
+                location_of(warehouse, identifier),
+            )
+            for number, (identifier, partition_by) in enumerate(wanted)
+        ]
+
+    def _delta_stores(self, warehouse: str, wanted: Sequence[_Wanted]) -> list[TableStore]:
+        try:
+            # An extra of its own.
+            from strandline.spark_lake.table.delta.open import open_store
+        except ImportError as error:
+            raise InvalidConfig(f"{error}; {how_to_install('delta')}") from error
+        if self._request.catalog or self._request.catalog_properties:
+            raise InvalidConfig("a Delta table is its folder: --format delta has no --catalog")
+        return [
+            open_store(
+                location_of(warehouse, identifier),
+                self.query.options.s3,
+                partition_by=partition_by,
+                sort_columns=self._sort_columns if number == 0 else (),
+                codec=self._request.codec,
+            )
+            for number, (identifier, partition_by) in enumerate(wanted)
+        ]
 
     def sync(
         self, progress: Progress, *, should_stop: Callable[[], bool] = lambda: False
@@ -139,7 +185,8 @@ class TableRun:
             should_stop=should_stop,
         ).run()
 
-    def _layout(self) -> TableLayout:
+    def _partition_by(self) -> Sequence[str]:
+        """Raises InvalidConfig."""
         partition_by = self._request.partition_by
         if self._mode is not Mode.APPEND:
             partition = self.names["partition"]
@@ -153,14 +200,7 @@ class TableRun:
         if partition_by is None:
             timestamp = self.names.get("timestamp")
             partition_by = [] if timestamp is None else [f"day({timestamp})"]
-        return TableLayout(
-            partition_by=tuple(partition_by),
-            sort_columns=sort_columns(self._request.sort_by),
-            properties=self._properties(),
-        )
-
-    def _properties(self) -> dict[str, str]:
-        return {"write.parquet.compression-codec": self._request.codec}
+        return partition_by
 
     def _options(self) -> dict[str, str]:
         """Of the lake. Raises InvalidConfig."""

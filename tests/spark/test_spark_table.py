@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from pyspark.sql import SparkSession
 
@@ -96,3 +97,11 @@ def test_tasks_of_spark_upsert_a_partition_each(
     sync(spark, archive.url, "orders", "lake.newest", **how)
     found = [(row["_partition"], row["_key"], row["id"]) for row in rows(archive, "lake.newest")]
     assert found == [(0, b"k", 599), (1, b"k", 599)]
+
+
+def test_tasks_of_spark_write_a_delta_table(spark: SparkSession, archive: ArchiveBuilder) -> None:
+    done = sync(spark, archive.url, "orders", "lake.delta", options=VALUES, format="delta")
+    assert done.rows == 400
+    found = pl.read_delta(f"{archive.path}-tables/lake/delta")
+    offsets = sorted(found.select("_partition", "_offset").iter_rows())
+    assert offsets == [(partition, offset) for partition in (0, 1) for offset in range(200)]

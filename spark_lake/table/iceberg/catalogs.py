@@ -31,7 +31,7 @@ def open_catalog(
     given: str | None, *, warehouse: str, s3: S3Options, properties: Mapping[str, str]
 ) -> Catalog:
     """Raises InvalidConfig, TableUnavailable."""
-    known = {"warehouse": warehouse, **_store_properties(s3), **properties}
+    known = {"warehouse": warehouse, **store_properties(s3), **properties}
     try:
         if given is None or "://" in given:
             uri = given or _embedded(warehouse)
@@ -78,7 +78,8 @@ def _embedded(warehouse: str) -> str:
     return f"sqlite:///{folder / CATALOG_FILE}"
 
 
-def _store_properties(s3: S3Options) -> dict[str, str]:
+def store_properties(s3: S3Options) -> dict[str, str]:
+    """The properties of pyiceberg by which it reaches the bucket."""
     given = {
         "s3.endpoint": s3.endpoint_url,
         "s3.region": s3.region or (DEFAULT_REGION if s3.endpoint_url else None),

@@ -1,0 +1,331 @@
+"""A Delta table as a TableStore: deltalake commits, once, with the offsets named in the commit.
+
+    _strandline/<number>.json         what the table has after a commit (`offsets.py`)
+    _delta_log/...json                add, remove, and txn {appId: strandline, version: <number>}
+
+A transaction identifier (txn) holds one number, and is in every checkpoint, so that the cleanup of
+the log keeps it. The commit's number names the file that has the offsets:
+
+    1 write the file of the offsets      of a number that no other commit has
+    2 commit files and number            fails if the table is not at the version that was loaded
+    3 delete an old file of offsets      of the commit before the last one
+
+VACUUM leaves folders alone whose names begin with an underscore.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Field, Transaction
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake.transaction import AddAction, RemoveAction
+from pyiceberg.io import FileIO
+
+from strandline.spark_lake.table.delta.writer import (
+    DAY_SUFFIX,
+    DeltaFile,
+    DeltaWriter,
+    reopen_file,
+)
+from strandline.spark_lake.table.errors import (
+    CommitConflict,
+    CommitUnknown,
+    FilesOutdated,
+    TableRefused,
+    TableUnavailable,
+)
+from strandline.spark_lake.table.offsets import TableOffsets
+from strandline.spark_lake.table.store import FileRole, FileWriter, WrittenFile
+from strandline.storage.clock import SystemClock
+from strandline.storage.errors import InvalidConfig, StrandlineError
+
+APP_ID = "strandline"
+FOLDER = "_strandline"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaLayout:
+    """How a table's files are laid out; an existing table keeps its partitions."""
+
+    # Columns, or `day(column)`.
+    partition_by: Sequence[str] = ()
+    sort_columns: Sequence[tuple[str, str]] = ()
+    codec: str = "zstd"
+
+    @property
+    def days(self) -> dict[str, str]:
+        """The columns that days are made of, by the columns of the days."""
+        calls = [one[4:-1] for one in self.partition_by if one.startswith("day(")]
+        return {f"{column}{DAY_SUFFIX}": column for column in calls}
+
+    @property
+    def columns(self) -> list[str]:
+        return [
+            f"{one[4:-1]}{DAY_SUFFIX}" if one.startswith("day(") else one
+            for one in self.partition_by
+        ]
+
+
+class DeltaStore:
+    """One table, which is its folder."""
+
+    def __init__(
+        self, url: str, layout: DeltaLayout, *, io: FileIO, storage_options: Mapping[str, str]
+    ) -> None:
+        self._url = url
+        self._layout = layout
+        self._io = io
+        self._storage_options = dict(storage_options)
+        self._table: DeltaTable | None = None
+
+    @property
+    def name(self) -> str:
+        return self._url
+
+    def load(self) -> TableOffsets | None:
+        with self._naming("load"):
+            try:
+                self._table = DeltaTable(self._url, storage_options=self._storage_options)
+            except TableNotFoundError:
+                self._table = None
+                return None
+            number = self._table.transaction_version(APP_ID)
+            if number is None:
+                raise TableRefused(
+                    f"table {self.name} has no transaction of {APP_ID}: no sync made it, and its"
+                    " rows may be of anything; name another table"
+                )
+            path = self._offsets_path(number)
+            with self._io.new_input(path).open() as source:
+                text = source.read().decode()
+        return TableOffsets.decode(text, source=f"table {self.name}")
+
+    def prepare(self, schema: Any, first: TableOffsets) -> None:
+        if self.load() is None:
+            self._create(schema, first)
+            return
+        added = new_fields(self._schema, schema, table=self.name)
+        if added:
+            with self._naming("widen"):
+                self._loaded.alter.add_columns([Field.from_arrow(one) for one in added])
+
+    def writer(self, attempt: str) -> FileWriter:
+        return DeltaWriter(
+            io=self._io,
+            url=self._url,
+            schema=self._schema,
+            partition_by=self._loaded.metadata().partition_columns,
+            codec=self._layout.codec,
+            attempt=uuid.UUID(attempt),
+            sort_columns=self._layout.sort_columns,
+        )
+
+    def files_by(self, column: str) -> Mapping[int, Sequence[WrittenFile]]:
+        found: dict[int, list[WrittenFile]] = {}
+        for one in self._files():
+            value = one.entry.partition.get(column)
+            if value is None:
+                raise TableRefused(
+                    f"table {self.name} is not partitioned by {column}, and an upsert rewrites"
+                    " files by it"
+                )
+            found.setdefault(int(value), []).append(one)
+        return found
+
+    def reopen(self, paths: Sequence[str]) -> Sequence[WrittenFile]:
+        with self._naming("add rows to"):
+            return [reopen_file(self._io, self._url, path) for path in paths]
+
+    def commit(self, files: Sequence[WrittenFile], offsets: TableOffsets) -> None:
+        table = self._loaded
+        removed = [one for one in files if one.role is FileRole.REMOVED]
+        if removed:
+            named = {one.path for one in self._files()}
+            if any(one.path not in named for one in removed):
+                raise FilesOutdated(f"files of table {self.name} were rewritten meanwhile")
+        columns = table.metadata().partition_columns
+        added = [one for one in files if one.role is not FileRole.REMOVED]
+        if any(list(one.entry.partition) != columns for one in added):
+            raise FilesOutdated(f"table {self.name} is partitioned otherwise now")
+        now_ms = SystemClock().now_ms()
+        actions: list[AddAction | RemoveAction] = [_remove(one, now_ms) for one in removed]
+        actions += [_add(one, now_ms) for one in added]
+        try:
+            # 1
+            number = self._write_offsets(offsets)
+            # 2
+            table.create_write_transaction(
+                actions,
+                "append",
+                table.schema(),
+                partition_by=columns or None,
+                commit_properties=_once(number),
+            )
+        except CommitFailedError as error:
+            raise CommitConflict(str(error)) from error
+        except Exception as error:
+            raise CommitUnknown(f"{type(error).__name__}: {error}") from error
+        # 3
+        for commit_id in offsets.commits[2:3]:
+            with suppress(Exception):
+                self._io.delete(self._offsets_path(_number(commit_id)))
+
+    def discard(self, files: Sequence[WrittenFile]) -> None:
+        self.writer(uuid.uuid4().hex).discard(files)
+
+    @property
+    def _loaded(self) -> DeltaTable:
+        assert self._table is not None, self._url
+        return self._table
+
+    @property
+    def _schema(self) -> Any:
+        return pa.schema(self._loaded.schema().to_arrow())
+
+    def _files(self) -> list[WrittenFile]:
+        with self._naming("read"):
+            rows = pa.table(self._loaded.get_add_actions(flatten=True)).to_pylist()
+        columns = self._loaded.metadata().partition_columns
+        return [
+            WrittenFile(
+                path=f"{self._url}/{unquote(row['path'])}",
+                size_bytes=row["size_bytes"],
+                record_count=row["num_records"] or 0,
+                entry=DeltaFile(
+                    place=unquote(row["path"]),
+                    partition={
+                        one: None
+                        if row[f"partition.{one}"] is None
+                        else str(row[f"partition.{one}"])
+                        for one in columns
+                    },
+                    stats="",
+                ),
+            )
+            for row in rows
+        ]
+
+    def _create(self, schema: Any, first: TableOffsets) -> None:
+        for one in (
+            *self._layout.days.values(),
+            *set(self._layout.columns) - set(self._layout.days),
+        ):
+            if one not in schema.names:
+                names = ", ".join(schema.names)
+                raise InvalidConfig(f"--partition-by: there is no column {one}; there are {names}")
+        for day in self._layout.days:
+            schema = schema.append(pa.field(day, pa.date32()))
+        with self._naming("create"):
+            number = self._write_offsets(first)
+            try:
+                self._table = DeltaTable.create(
+                    self._url,
+                    schema,
+                    partition_by=self._layout.columns or None,
+                    storage_options=self._storage_options,
+                    commit_properties=_once(number),
+                )
+                return
+            except Exception:
+                # Another sync may have been first; what it made is checked like any other.
+                if self.load() is None:
+                    raise
+        self.prepare(schema, first)
+
+    def _write_offsets(self, offsets: TableOffsets) -> int:
+        number = _number(offsets.commits[0] if offsets.commits else uuid.uuid4().hex)
+        with self._io.new_output(self._offsets_path(number)).create(overwrite=True) as out:
+            out.write(offsets.encode().encode())
+        return number
+
+    def _offsets_path(self, number: int) -> str:
+        return f"{self._url}/{FOLDER}/{number}.json"
+
+    @contextmanager
+    def _naming(self, what: str) -> Iterator[None]:
+        """Turns the errors of deltalake and of the store into one that names the table."""
+        try:
+            yield
+        except StrandlineError:
+            raise
+        except Exception as error:
+            raise TableUnavailable(
+                f"cannot {what} table {self.name}: {type(error).__name__}: {error}"
+            ) from error
+
+
+def new_fields(existing: Any, wanted: Any, *, table: str) -> list[Any]:
+    """The columns that a table lacks. Raises TableRefused with all that it can never take."""
+    refused, added = [], []
+    for one in wanted:
+        if one.name not in existing.names:
+            others = [name for name in existing.names if name.lower() == one.name.lower()]
+            if others:
+                refused.append(f"{one.name} beside {others[0]}, which differs in case alone")
+            added.append(one)
+        elif not _fits(one.type, existing.field(one.name).type):
+            refused.append(
+                f"{one.name} is {existing.field(one.name).type} in the table, {one.type} here"
+            )
+    if refused:
+        raise TableRefused(
+            f"table {table} cannot take these fields: {'; '.join(refused)}. Nothing was written:"
+            " read them as the table has them (--option valueSchema), or make another table"
+        )
+    return added
+
+
+def _fits(kind: Any, known: Any) -> bool:
+    """Whether values of `kind` are values of the table's type; delta-rs widens no types."""
+    if pa.types.is_struct(known) and pa.types.is_struct(kind):
+        fields = {one.name: one.type for one in known}
+        return all(one.name in fields and _fits(one.type, fields[one.name]) for one in kind)
+    if pa.types.is_list(known) and pa.types.is_list(kind):
+        return _fits(kind.value_type, known.value_type)
+    if pa.types.is_map(known) and pa.types.is_map(kind):
+        return bool(kind.key_type == known.key_type) and _fits(kind.item_type, known.item_type)
+    if pa.types.is_signed_integer(known) and pa.types.is_signed_integer(kind):
+        return bool(kind.bit_width <= known.bit_width)
+    if pa.types.is_floating(known) and pa.types.is_floating(kind):
+        return bool(kind.bit_width <= known.bit_width)
+    return bool(kind == known)
+
+
+def _once(number: int) -> CommitProperties:
+    """A commit that deltalake does not repeat: it would append after another writer's rows."""
+    return CommitProperties(max_commit_retries=0, app_transactions=[Transaction(APP_ID, number)])
+
+
+def _number(commit_id: str) -> int:
+    """The number of a commit: 60 bits of its id."""
+    return int(hashlib.sha256(commit_id.encode()).hexdigest()[:15], 16)
+
+
+def _add(one: WrittenFile, now_ms: int) -> AddAction:
+    return AddAction(
+        path=one.entry.place,
+        size=one.size_bytes,
+        partition_values=dict(one.entry.partition),
+        modification_time=now_ms,
+        data_change=True,
+        stats=one.entry.stats or json.dumps({"numRecords": one.record_count}),
+    )
+
+
+def _remove(one: WrittenFile, now_ms: int) -> RemoveAction:
+    return RemoveAction(
+        path=one.entry.place,
+        data_change=True,
+        deletion_timestamp=now_ms,
+        size=one.size_bytes,
+        partition_values=dict(one.entry.partition),
+    )

@@ -1,0 +1,189 @@
+"""Writer of the Parquet files of a Delta table: rows by partition, one file per full buffer.
+
+Delta has no transforms: `day(_timestamp)` is a column of its own, `_timestamp_day`, made here.
+Columns that partition a table are in its log only. Statistics are those of numbers and times, by
+which readers skip files.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyiceberg.io import FileIO
+
+from strandline.spark_lake.table.conform import conform
+from strandline.spark_lake.table.errors import TableUnavailable
+from strandline.spark_lake.table.store import FileRole, PartitionRows, WrittenFile
+
+DAY_SUFFIX = "_day"
+_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaFile:
+    """What the log says of a file: its place below the table, partition, and statistics."""
+
+    place: str
+    partition: Mapping[str, str | None]
+    stats: str
+
+
+@dataclass(slots=True, kw_only=True)
+class DeltaWriter:
+    """FileWriter of one table as it was loaded; picklable."""
+
+    io: FileIO
+    url: str
+    schema: Any
+    partition_by: Sequence[str]
+    codec: str
+    attempt: uuid.UUID
+    sort_columns: Sequence[tuple[str, str]] = ()
+    _file_count: int = 0
+
+    def cut(self, rows: Any) -> Iterable[PartitionRows]:
+        """By the values of the partition columns; a key is the tuple of them."""
+        if not self.partition_by:
+            yield PartitionRows(key=(), rows=rows)
+            return
+        keys = pa.table([self._values(rows, one) for one in self.partition_by], self.partition_by)
+        for found in keys.group_by(list(self.partition_by)).aggregate([]).to_pylist():
+            key = tuple(found[name] for name in self.partition_by)
+            yield PartitionRows(key=key, rows=rows.filter(_matches(keys, key)))
+
+    def write(self, key: Any, batches: Sequence[Any]) -> WrittenFile:
+        rows = pa.Table.from_batches(batches)
+        if self.sort_columns:
+            rows = rows.sort_by(list(self.sort_columns))
+        inside = [one for one in self.schema if one.name not in self.partition_by]
+        rows = conform(rows, pa.schema(inside))
+        partition = dict(zip(self.partition_by, map(_text, key), strict=True))
+        place = f"{_folder(partition)}{self._file_count:05d}-{self.attempt}.parquet"
+        self._file_count += 1
+        path = f"{self.url}/{place}"
+        try:
+            with self.io.new_output(path).create() as out:
+                pq.write_table(rows, out, compression=self.codec)
+            size_bytes = len(self.io.new_input(path))
+        except (OSError, pa.ArrowException) as error:
+            raise TableUnavailable(f"cannot write {path}: {error}") from error
+        return WrittenFile(
+            path=path,
+            size_bytes=size_bytes,
+            record_count=rows.num_rows,
+            entry=DeltaFile(place=place, partition=partition, stats=_statistics(rows)),
+        )
+
+    def read(self, file: WrittenFile, columns: Sequence[str] | None = None) -> Any:
+        wanted = self.schema
+        if columns is not None:
+            wanted = pa.schema([wanted.field(one) for one in columns])
+        try:
+            with self.io.new_input(file.path).open() as source:
+                parquet = pq.ParquetFile(source)
+                known = set(parquet.schema_arrow.names)
+                rows = parquet.read([one.name for one in wanted if one.name in known])
+        except (OSError, pa.ArrowException) as error:
+            raise TableUnavailable(f"cannot read {file.path}: {error}") from error
+        for name, text in file.entry.partition.items():
+            if name in wanted.names:
+                value = pa.array([text], pa.string()).cast(wanted.field(name).type)[0]
+                rows = rows.append_column(name, pa.repeat(value, rows.num_rows))
+        return conform(rows, wanted)
+
+    def renamed(self) -> DeltaWriter:
+        return replace(self, attempt=uuid.uuid4(), _file_count=0)
+
+    def discard(self, files: Sequence[WrittenFile]) -> None:
+        for one in files:
+            if one.role is FileRole.REMOVED:
+                continue
+            try:
+                self.io.delete(one.path)
+            except Exception:
+                continue
+
+    def _values(self, rows: Any, column: str) -> Any:
+        if column in rows.schema.names:
+            return rows.column(column)
+        source = rows.column(column.removesuffix(DAY_SUFFIX))
+        return source.cast(pa.timestamp("us", tz="UTC")).cast(pa.date32())
+
+
+def reopen_file(io: FileIO, url: str, path: str) -> WrittenFile:
+    """A file of another process, of a table without partitions. Raises what pyarrow raises."""
+    with io.new_input(path).open() as source:
+        rows = pq.ParquetFile(source).read()
+    place = path.removeprefix(f"{url}/")
+    return WrittenFile(
+        path=path,
+        size_bytes=len(io.new_input(path)),
+        record_count=rows.num_rows,
+        entry=DeltaFile(place=place, partition={}, stats=_statistics(rows)),
+    )
+
+
+def _folder(partition: Mapping[str, str | None]) -> str:
+    """Named as Hive did: Polars takes the values of partitions from there, not from the log."""
+    parts = [
+        f"{name}={_NO_VALUE if text is None else quote(text, safe=' ')}/"
+        for name, text in partition.items()
+    ]
+    return "".join(parts)
+
+
+def _text(value: object) -> str | None:
+    """A partition's value as Delta's log has it."""
+    return None if value is None else str(value)
+
+
+def _matches(keys: Any, key: Sequence[Any]) -> Any:
+    """Which rows have this key."""
+    wanted: Any = None
+    for number, value in enumerate(key):
+        column = keys.column(number)
+        one = column.is_null() if value is None else pc.equal(column, pa.scalar(value, column.type))
+        one = pc.fill_null(one, fill_value=False)
+        wanted = one if wanted is None else pc.and_(wanted, one)
+    return wanted.combine_chunks()
+
+
+def _statistics(rows: Any) -> str:
+    lowest, highest, nulls = {}, {}, {}
+    for field in rows.schema:
+        if not (pa.types.is_integer(field.type) or pa.types.is_timestamp(field.type)):
+            continue
+        column = rows.column(field.name)
+        nulls[field.name] = column.null_count
+        found = pc.min_max(column).as_py()
+        if found["min"] is not None:
+            lowest[field.name] = _shown(found["min"], up=False)
+            highest[field.name] = _shown(found["max"], up=True)
+    return json.dumps(
+        {
+            "numRecords": rows.num_rows,
+            "minValues": lowest,
+            "maxValues": highest,
+            "nullCount": nulls,
+        }
+    )
+
+
+def _shown(value: int | dt.datetime, *, up: bool) -> int | str:
+    """Times in milliseconds, which Delta's readers expect; a maximum is rounded up."""
+    if isinstance(value, int):
+        return value
+    if up and value.microsecond % 1000:
+        value += dt.timedelta(milliseconds=1)
+    return value.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.") + (
+        f"{value.microsecond // 1000:03d}Z"
+    )

@@ -1,0 +1,157 @@
+"""Delta tables keep the promises of Iceberg tables: each record once, whatever happens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from strandline.spark_lake.table.errors import TableRefused
+from strandline.storage.crash_points import CRASH_POINTS, SimulatedCrash, simulated_crash
+from strandline.storage.errors import InvalidConfig
+from tests.unit.spark_lake.archive_builder import ArchiveBuilder
+from tests.unit.spark_lake.table.rig import (
+    NoProgress,
+    add_rows,
+    data_files,
+    every,
+    make_run,
+    sync,
+    value_of,
+)
+from tests.unit.spark_lake.table.test_rejected import NUMBERED, parses
+from tests.unit.spark_lake.table.test_upsert import SCHEMA as UPSERT_SCHEMA
+from tests.unit.spark_lake.table.test_upsert import ChangingArchive
+
+pytestmark = pytest.mark.slow
+
+DELTA: dict[str, Any] = {"format": "delta"}
+TABLE_POINTS = [point for point in CRASH_POINTS if point.startswith("table.")]
+
+
+def table_of(archive: ArchiveBuilder, name: str = "orders") -> DeltaTable:
+    return DeltaTable(f"{archive.url}-tables/lake/{name}")
+
+
+def rows_of(archive: ArchiveBuilder, name: str = "orders") -> list[tuple[int, int]]:
+    rows = pl.read_delta(f"{archive.path}-tables/lake/{name}")
+    return sorted(rows.select("_partition", "_offset").iter_rows())
+
+
+def test_a_table_has_every_record_once_and_its_values(orders: ArchiveBuilder) -> None:
+    assert sync(orders, **DELTA).rows == 160
+    assert sync(orders, **DELTA).commits == 0
+    add_rows(orders, base=80)
+    report = sync(orders, **DELTA)
+    assert (report.rows, report.next_offsets) == (80, {0: 120, 1: 120})
+    assert rows_of(orders) == every(range(120))
+    found = pl.read_delta(f"{orders.path}-tables/lake/orders").sort("_partition", "_offset")
+    for row in found.head(120).iter_rows(named=True):
+        offset = row["_offset"]
+        is_null = value_of(offset) is None
+        assert row["id"] == (None if is_null else offset)
+        tags = None if is_null or offset % 2 == 0 else ["t"] * (offset % 3)
+        assert row["tags"] == tags
+        assert row["_timestamp_day"] == row["_timestamp"].date()
+
+
+def test_readers_skip_files_by_day_and_by_statistics(orders: ArchiveBuilder) -> None:
+    sync(orders, **DELTA)
+    actions = pa.table(table_of(orders).get_add_actions(flatten=True)).to_pylist()
+    assert len({one["partition._timestamp_day"] for one in actions}) == 5
+    assert all(one["min._offset"] <= one["max._offset"] for one in actions)
+    late = pl.scan_delta(f"{orders.path}-tables/lake/orders").filter(pl.col("_offset") >= 70)
+    assert late.collect().height == 20
+
+
+@pytest.mark.parametrize("point", TABLE_POINTS)
+def test_after_a_death_at_any_step_the_next_sync_completes_both_tables(
+    orders: ArchiveBuilder, point: str
+) -> None:
+    with simulated_crash(point), pytest.raises(SimulatedCrash):
+        sync(orders, NUMBERED, **DELTA, on_error="reject")
+    sync(orders, NUMBERED, **DELTA, on_error="reject")
+    assert rows_of(orders) == every([one for one in range(80) if parses(one)])
+    rejected = rows_of(orders, "orders_rejected")
+    assert rejected == every([one for one in range(80) if not parses(one)])
+
+
+def test_of_two_syncs_that_wrote_the_same_rows_one_drops_its_files(
+    orders: ArchiveBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = make_run(orders, **DELTA)
+    commit = first.store.commit
+
+    def second_is_first(*given: Any) -> None:
+        monkeypatch.setattr(first.store, "commit", commit)
+        sync(orders, **DELTA)
+        commit(*given)
+
+    monkeypatch.setattr(first.store, "commit", second_is_first)
+    assert first.sync(NoProgress()).lost_rounds == 1
+    assert rows_of(orders) == every(range(80))
+    named = {path.removeprefix("file://") for path in table_of(orders).file_uris()}
+    assert named == set(data_files(orders))
+
+
+@pytest.mark.parametrize("lands", [True, False])
+def test_a_commit_whose_answer_is_lost_is_in_the_table_once(
+    orders: ArchiveBuilder, monkeypatch: pytest.MonkeyPatch, lands: bool
+) -> None:
+    commit = DeltaTable.create_write_transaction
+
+    def answer_is_lost(table: DeltaTable, *given: Any, **how: Any) -> None:
+        monkeypatch.setattr(DeltaTable, "create_write_transaction", commit)
+        if lands:
+            commit(table, *given, **how)
+        raise TimeoutError("no answer")
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", answer_is_lost)
+    sync(orders, **DELTA)
+    assert rows_of(orders) == every(range(80))
+
+
+def test_what_the_table_has_outlives_the_cleanup_of_its_log(orders: ArchiveBuilder) -> None:
+    sync(orders, **DELTA)
+    table = table_of(orders)
+    table.alter.set_table_properties({"delta.logRetentionDuration": "interval 0 days"})
+    table = table_of(orders)
+    table.create_checkpoint()
+    table.cleanup_metadata()
+    table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+    log = Path(f"{orders.path}-tables/lake/orders/_delta_log")
+    assert not (log / f"{0:020}.json").exists()
+    assert sync(orders, **DELTA).commits == 0
+    add_rows(orders, base=80)
+    assert sync(orders, **DELTA).rows == 80
+    assert rows_of(orders) == every(range(120))
+
+
+def test_new_fields_are_added_and_others_refused_by_name(orders: ArchiveBuilder) -> None:
+    sync(orders, **DELTA)
+    add_rows(orders, base=80)
+    with pytest.raises(TableRefused, match="id is int64 in the table, string here") as refused:
+        sync(orders, "id STRING, city INT", **DELTA)
+    assert "city is string in the table, int32 here" in str(refused.value)
+    assert sync(orders, "id INT, extra DOUBLE", **DELTA).rows == 80
+    assert rows_of(orders) == every(range(120))
+    with pytest.raises(InvalidConfig, match=r"takes columns, and day\(COLUMN\)"):
+        make_run(orders, **DELTA, partition_by=["bucket(4, _key)"])
+    with pytest.raises(InvalidConfig, match="has no --catalog"):
+        make_run(orders, **DELTA, catalog="sqlite:///x.db")
+
+
+def test_an_upsert_has_the_newest_record_of_each_key(tmp_path: Path) -> None:
+    changing = ChangingArchive(tmp_path / "archive", 5)
+    for _ in range(3):
+        changing.add()
+        sync(changing.archive, UPSERT_SCHEMA, **DELTA, mode="upsert")
+        rows = pl.read_delta(f"{changing.archive.path}-tables/lake/orders")
+        found = {
+            (row["_partition"], row["_key"]): row["_offset"] for row in rows.iter_rows(named=True)
+        }
+        assert (len(found), found) == (rows.height, changing.state)
