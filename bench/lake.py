@@ -4,6 +4,7 @@
     year     a filter of one hour over a year of archive: the bytes it reads, of all bytes
     plan     planning 100,000 segments, all of them and one percent
     memory   peak memory of a Python process that scans one segment of 1 GB
+    tables   commits, table-memory, freshness and backfill: of tables, see `bench/lake_tables.py`
 
 Run it as `make bench-lake`; rates are medians of RUNS alternating runs (min - max). A JVM is warm
 only after some gigabytes, so a rate that is to be quoted is taken of 2 GB a topic after some rounds
@@ -23,7 +24,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,6 +44,15 @@ from bench.lake_rates import (
     jars_in,
     run_rates,
 )
+from bench.lake_tables import (
+    KAFKA_TO_PARQUET,
+    PARQUET_TO_PARQUET,
+    TABLE_TOPICS,
+    run_backfill,
+    run_commits,
+    run_freshness,
+    run_table_memory,
+)
 from strandline.spark_lake.query.arrow_scan import make_query
 from strandline.storage.records.batch.record import Record, encode_batch
 from strandline.storage.remote import keys
@@ -59,9 +69,13 @@ GOALS = {
     "one percent": 3.0,
     # Ten times the segment in about the same memory: it is bounded by windows, not by segments.
     "segment of 1000 MB over one of 100 MB": 1.2,
+    "ten times the archive": 1.2,
+    "10,000 files over 10": 2.0,
 }
 # How many times as fast as Spark's Kafka source, with values of a kilobyte or so.
 RATE_GOAL = 3.0
+# Of the rate at which Spark reads and writes Parquet that has columns already.
+BACKFILL_GOAL = 0.7
 RATE_GOAL_WAYS = ("load", 'format("strandline")')
 RATE_GOAL_BYTES_MIN = 500
 HOUR_MS = 3_600_000
@@ -275,7 +289,8 @@ def report(figures: list[Figure], console: Console) -> None:
             f"{min(values):.2f} - {max(values):.2f}",
             *(f"{one:.2f}" if one is not None else "" for one in cpu),
             *(f"{median / peer:.2f}" if peer else "" for peer in peers),
-            _goal(part, name, median, medians.get((part, KAFKA))),
+            _goal(part, name, median, medians.get((part, KAFKA)))
+            or _backfill_goal(name, median, medians, part),
         )
     console.print(table)
 
@@ -287,6 +302,21 @@ def _goal(part: str, name: str, median: float, kafka: float | None) -> str:
     if goal is None:
         return ""
     return f"< {goal:g}: {'yes' if median < goal else 'NO'}"
+
+
+def _backfill_goal(
+    name: str, median: float, medians: Mapping[tuple[str, str], float], part: str
+) -> str:
+    kafka = medians.get((part, KAFKA_TO_PARQUET))
+    parquet = medians.get((part, PARQUET_TO_PARQUET))
+    if kafka is None or parquet is None or not name.startswith("table sync"):
+        return ""
+    of_kafka, of_parquet = median / kafka, median / parquet
+    told = f">= {RATE_GOAL:g} of Kafka's: {'yes' if of_kafka >= RATE_GOAL else 'NO'} {of_kafka:.2f}"
+    is_fast = of_parquet >= BACKFILL_GOAL
+    return (
+        f"{told}, >= {BACKFILL_GOAL:g} of Parquet's: {'yes' if is_fast else 'NO'} {of_parquet:.2f}"
+    )
 
 
 def main() -> None:
@@ -312,6 +342,15 @@ def main() -> None:
         action="store_true",
         help="read the same records from Apache Kafka, too (`make kafka-jars` brings it)",
     )
+    parser.add_argument(
+        "--table-topics", default=TABLE_TOPICS, help=f"of part `tables` [{TABLE_TOPICS}]"
+    )
+    parser.add_argument(
+        "--table-mb", type=int, default=1000, help="the smaller archive of its memory [1000]"
+    )
+    parser.add_argument(
+        "--fresh-s", type=int, default=120, help="how long its freshness is looked at [120]"
+    )
     parser.add_argument("--jars", type=Path, default=Path("bench-data/jars"))
     parser.add_argument("parts", nargs="*", default=["rate", "year", "plan", "memory"])
     options = parser.parse_args()
@@ -331,6 +370,24 @@ def main() -> None:
             took(run_plan(folder))
         if "memory" in options.parts:
             took(run_memory(folder))
+        if "commits" in options.parts or "tables" in options.parts:
+            took(run_commits(folder, options.runs))
+        if "table-memory" in options.parts or "tables" in options.parts:
+            took(run_table_memory(folder, options.table_mb))
+        if "freshness" in options.parts or "tables" in options.parts:
+            took(run_freshness(folder, options.fresh_s))
+        if "backfill" in options.parts or "tables" in options.parts:
+            took(
+                run_backfill(
+                    folder,
+                    jars_in(options.jars),
+                    options.table_topics.split(","),
+                    options.mb * 1_000_000,
+                    options.runs,
+                    options.warm,
+                    options.apache_kafka,
+                )
+            )
         if "rate" in options.parts:
             jars = jars_in(options.jars)
             topics = options.topics.split(",")

@@ -3,6 +3,7 @@
     100-none, 1000-zstd    records of so many bytes, half of each random (`bench.rdkafka`), no keys
     flights-none, -zstd    real ones: flights that left New York in 2013, three of one carrier each
     1000-zstd-1000000      in batches of so many bytes before they are packed
+    json-zstd, avro-zstd   1 KB with fields, half of it noise; flight-zstd: one flight each
 
 Half of every made-up record is noise that no codec can pack: zstd packs such a topic 1.5 times.
 Common records are JSON or log lines, which pack well. The flights are those of the
@@ -16,12 +17,14 @@ Both are sent with the same settings, by default in batches of 16 KB before they
 from __future__ import annotations
 
 import functools
+import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from bench.peers import Kafka
@@ -30,6 +33,7 @@ from bench.run import create_topic, null_s3, s3_client
 from demo.flights import FlightRecord, load_flights, to_records
 from strandline.storage.remote.manifest.manifest import Manifest
 from tests.support.broker import BrokerProcess, eventually
+from tests.unit.spark_lake.archive_builder import START_MS
 
 MIB = 1024 * 1024
 SEGMENT_BYTES = 16 * MIB
@@ -75,7 +79,8 @@ def readable(topic: str) -> str:
     """What the records of a topic are, for the report."""
     kind, codec, *_ = topic.split("-")
     size = f"{_record_bytes(topic)} B"
-    records = f"{size} of flights, {codec}" if kind == FLIGHTS else f"{size}, {codec}"
+    is_named = kind == FLIGHTS or kind in VALUES
+    records = f"{size} of {kind}, {codec}" if is_named else f"{size}, {codec}"
     batch_bytes = _batch_bytes(topic)
     batches = "" if batch_bytes == BATCH_BYTES else f", batches of {batch_bytes / 1000:g} KB"
     return records + batches
@@ -139,9 +144,12 @@ def _url(topic: str) -> str:
 
 
 def _record_bytes(topic: str) -> int:
-    size = topic.split("-", maxsplit=1)[0]
-    if size != FLIGHTS:
-        return int(size)
+    kind = topic.split("-", maxsplit=1)[0]
+    if kind in VALUES:
+        values = VALUES[kind]()
+        return sum(map(len, values)) // len(values)
+    if kind != FLIGHTS:
+        return int(kind)
     flights = flight_records()
     return sum(len(one.value) for one in flights) // len(flights)
 
@@ -162,10 +170,86 @@ def _produce(bootstrap: str, topic: str, total_bytes: int) -> None:
         codec=codec,
     )
     if kind == FLIGHTS:
-        _send_flights(bootstrap, load)
+        _send_records(bootstrap, load, flight_records())
+        return
+    if kind in VALUES:
+        records = [FlightRecord(b"k", value, START_MS) for value in VALUES[kind]()]
+        _send_records(bootstrap, load, records)
         return
     with producers(bootstrap, load) as running:
         running.run()
+
+
+@functools.cache
+def _json_values() -> Sequence[bytes]:
+    return [json.dumps(one).encode() for one in _rows()]
+
+
+@functools.cache
+def _avro_values() -> Sequence[bytes]:
+    import fastavro
+
+    schema = fastavro.parse_schema(json.loads(AVRO_SCHEMA))
+    made = []
+    for row in _rows():
+        out = io.BytesIO()
+        fastavro.schemaless_writer(out, schema, row)
+        made.append(out.getvalue())
+    return made
+
+
+@functools.cache
+def _flight_values() -> Sequence[bytes]:
+    return [one.value for one in to_records(load_flights())]
+
+
+def _rows() -> list[dict[str, Any]]:
+    """Rows of a kilobyte, half of it noise."""
+    random = Random(7)
+    return [
+        {
+            "id": number,
+            "city": random.choice(["Berlin", "Lisbon", "Oslo"]),
+            "price": random.random() * 100,
+            "tags": ["a", "b"] if number % 2 else [],
+            "note": "x" * 380 + random.randbytes(256).hex(),
+        }
+        for number in range(10_000)
+    ]
+
+
+# Of values with fields, by the first part of a topic's name.
+VALUES: Mapping[str, Callable[[], Sequence[bytes]]] = {
+    "json": _json_values,
+    "avro": _avro_values,
+    "flight": _flight_values,
+}
+FIELDS = "id BIGINT, city STRING, price DOUBLE, tags ARRAY<STRING>, note STRING"
+AVRO_SCHEMA = json.dumps(
+    {
+        "type": "record",
+        "name": "Row",
+        "fields": [
+            {"name": "id", "type": "long"},
+            {"name": "city", "type": "string"},
+            {"name": "price", "type": "double"},
+            {"name": "tags", "type": {"type": "array", "items": "string"}},
+            {"name": "note", "type": "string"},
+        ],
+    }
+)
+FLIGHT_FIELDS = (
+    "year INT, month INT, day INT, dep_time INT, sched_dep_time INT, dep_delay INT, arr_time INT,"
+    " sched_arr_time INT, arr_delay INT, carrier STRING, flight INT, tailnum STRING,"
+    " origin STRING, dest STRING, air_time INT, distance INT, hour INT, minute INT,"
+    " time_hour STRING"
+)
+
+
+def value_schema(topic: str) -> str:
+    """Of a topic of VALUES: columns for JSON, Avro's JSON for Avro."""
+    kind = topic.split("-", maxsplit=1)[0]
+    return {"avro": AVRO_SCHEMA, "flight": FLIGHT_FIELDS}.get(kind, FIELDS)
 
 
 @functools.cache
@@ -183,7 +267,7 @@ def flight_records() -> Sequence[FlightRecord]:
     return tuple(made)
 
 
-def _send_flights(bootstrap: str, load: ProduceLoad) -> None:
+def _send_records(bootstrap: str, load: ProduceLoad, records: Sequence[FlightRecord]) -> None:
     from confluent_kafka import Producer
 
     failed: list[object] = []
@@ -194,7 +278,7 @@ def _send_flights(bootstrap: str, load: ProduceLoad) -> None:
             "on_delivery": lambda error, _: failed.append(error),
         }
     )
-    for one, _ in zip(cycle(flight_records()), range(load.count), strict=False):
+    for one, _ in zip(cycle(records), range(load.count), strict=False):
         while True:
             try:
                 producer.produce(

@@ -1,0 +1,363 @@
+"""Tables of a topic, beside what makes the same Parquet without us.
+
+    backfill     records/s into a new table, values decoded to columns, zstd, local[2]
+                   table sync, local         this process
+                   table sync, spark         tasks of Spark
+                   Kafka to Parquet          Spark over Kafka, the same decoding, `write.parquet`
+                   Parquet to Parquet        Spark over the same rows, already columns
+    memory       peak of a process that syncs an archive, and one ten times as large
+    freshness    age of the newest record in a table at `--interval 10s`, while 50 MB/s come in
+    commits      a commit to a table of 10 files, and of 10,000
+
+All read the archive (or Parquet) from the S3 server of `bench/null_s3.py` and write to a local
+folder. The Kafka source reads from Apache Kafka with --apache-kafka, else from our broker, whose
+segments are hot in the page cache.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from bench.lake_archive import (
+    FIELDS,
+    VALUES,
+    Archived,
+    archived,
+    in_apache_kafka,
+    readable,
+    value_schema,
+)
+from bench.lake_rates import Figure, spark_session
+from bench.run import create_topic, null_s3, s3_client
+from strandline.storage.records.batch.record import Record, encode_batch
+from tests.support.broker import BrokerProcess
+from tests.unit.spark_lake.archive_builder import START_MS, ArchiveBuilder
+
+TABLE_TOPICS = "json-zstd,flight-zstd,avro-zstd"
+KAFKA_TO_PARQUET = "Kafka to Parquet"
+PARQUET_TO_PARQUET = "Parquet to Parquet"
+RATE = "M records/s"
+# Of `freshness`.
+RECORD_BYTES = 1000
+BYTES_PER_S = 50_000_000
+INTERVAL = "10s"
+
+
+# --- backfill ---------------------------------------------------------------------------------
+
+
+def run_backfill(
+    folder: Path,
+    jars: list[Path],
+    topics: list[str],
+    total_bytes: int,
+    runs: int,
+    warm: int,
+    apache_kafka: bool,
+) -> Iterator[Figure]:
+    with spark_session(jars) as spark:
+        for topic in topics:
+            other = in_apache_kafka(folder / topic, topic, total_bytes) if apache_kafka else None
+            with (
+                archived(folder / topic, topic, total_bytes) as found,
+                other or nullcontext() as kafka,
+            ):
+                bootstrap = found.broker.bootstrap if kafka is None else kafka.bootstrap
+                ways = _ways(spark, found, bootstrap, folder / f"{topic}-tables")
+                for run in range(warm + runs):
+                    for name, make in ways.items():
+                        begin_s = time.perf_counter()
+                        make()
+                        taken_s = time.perf_counter() - begin_s
+                        shutil.rmtree(folder / f"{topic}-tables")
+                        if run >= warm:
+                            rate = found.count / 1e6 / taken_s
+                            part = f"table of {readable(topic)}"
+                            yield Figure(part=part, name=name, value=rate, unit=RATE)
+            shutil.rmtree(folder / topic, ignore_errors=True)
+
+
+def _ways(
+    spark: Any, found: Archived, bootstrap: str, out: Path
+) -> Mapping[str, Callable[[], object]]:
+    """What makes the table or its like below `out`, by name."""
+    kafka = (
+        spark.read.format("kafka")
+        .option("minPartitions", 8)
+        .option("kafka.bootstrap.servers", bootstrap)
+        .option("subscribe", found.topic)
+        .option("startingOffsets", found.offsets(begin=True))
+        .option("endingOffsets", found.offsets())
+        .load()
+    )
+    columns = ["partition", "offset", "timestamp", "key", "value.*"]
+    decoded = kafka.withColumn("value", _decoded(found.topic)).select(*columns)
+    hadoop = spark.sparkContext._jsc.hadoopConfiguration()
+    hadoop.set(f"fs.s3a.bucket.{found.bucket}.endpoint", found.endpoint)
+    decoded.write.parquet(str(out / "once"))
+    client: Any = s3_client(found.endpoint)
+    for path in sorted((out / "once").glob("*.parquet")):
+        client.put_object(Bucket=found.bucket, Key=f"columns/{path.name}", Body=path.read_bytes())
+    shutil.rmtree(out)
+    parquet = spark.read.parquet(f"s3a://{found.bucket}/columns/")
+    assert parquet.count() == found.count
+    return {
+        "table sync, local": lambda: _sync(None, found, out),
+        "table sync, spark": lambda: _sync(spark, found, out),
+        KAFKA_TO_PARQUET: lambda: _by_day(decoded, out),
+        PARQUET_TO_PARQUET: lambda: _by_day(parquet, out),
+    }
+
+
+def _decoded(topic: str) -> Any:
+    from pyspark.sql.avro.functions import from_avro
+    from pyspark.sql.functions import col, from_json
+
+    schema = value_schema(topic)
+    text = col("value").cast("string")
+    return from_avro("value", schema) if topic.startswith("avro") else from_json(text, schema)
+
+
+def _by_day(frame: Any, out: Path) -> None:
+    """As the table is partitioned and packed."""
+    rows = frame.selectExpr("*", "date(timestamp) day")
+    rows.write.partitionBy("day").option("compression", "zstd").parquet(str(out / "parquet"))
+
+
+def _sync(spark: Any, found: Archived, out: Path) -> None:
+    from strandline.spark_lake.table import sync
+
+    done = sync(
+        spark,
+        found.url,
+        found.topic,
+        "lake.t",
+        warehouse=f"file://{out}",
+        options={
+            "s3.endpoint.url": found.endpoint,
+            "endingOffsets": found.offsets(),
+            "valueFormat": "avro" if found.topic.startswith("avro") else "json",
+            "valueSchema": value_schema(found.topic),
+        },
+    )
+    assert done.rows == found.count, done
+
+
+# --- memory -----------------------------------------------------------------------------------
+
+_SYNC = """
+import sys
+from strandline.spark_lake.table import sync
+done = sync(None, sys.argv[1], "t", "lake.t", options={"valueFormat": "json", "valueSchema": sys.argv[2]})
+lines = open("/proc/self/status").read().splitlines()
+print(done.rows, next(int(line.split()[1]) // 1024 for line in lines if line.startswith("VmHWM")))
+"""  # noqa: E501
+
+
+def run_table_memory(folder: Path, size_mb: int) -> Iterator[Figure]:
+    """An archive of `size_mb`, and one of ten times that, of segments of 64 MB."""
+    peaks = []
+    for factor in (1, 10):
+        archive = ArchiveBuilder(folder / f"table-memory-{factor}")
+        archive.add_topic("t")
+        made = _json_segments(archive, size_mb * factor)
+        done = subprocess.run(
+            [sys.executable, "-c", _SYNC, archive.url, FIELDS],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        rows, peak_mib = map(int, done.stdout.split())
+        assert rows == made
+        name = f"peak of table sync, archive of {size_mb * factor} MB"
+        yield Figure(part="table memory", name=name, value=peak_mib, unit="MiB")
+        peaks.append(peak_mib)
+        shutil.rmtree(archive.path)
+        shutil.rmtree(f"{archive.path}-tables")
+    times = peaks[1] / peaks[0]
+    yield Figure(part="table memory", name="ten times the archive", value=times, unit="times")
+
+
+def _json_segments(archive: ArchiveBuilder, size_mb: int) -> int:
+    """Segments of 64 MB that repeat one batch; how many records they have."""
+    values = VALUES["json"]()[:60]
+    template = encode_batch(
+        [
+            Record(offset=n, timestamp_ms=START_MS + n, key=b"k", value=value)
+            for n, value in enumerate(values)
+        ]
+    )
+    in_segment = max(1, 64_000_000 // len(template))
+    batches_left = size_mb * 1_000_000 // len(template)
+    batch_number = 0
+    while batches_left:
+        count = min(in_segment, batches_left)
+        numbered = [
+            ((batch_number + n) * len(values)).to_bytes(8, "big") + template[8:]
+            for n in range(count)
+        ]
+        archive.add_segment("t", numbered, key_filter=False)
+        batch_number += count
+        batches_left -= count
+    return batch_number * len(values)
+
+
+# --- freshness --------------------------------------------------------------------------------
+
+
+def run_freshness(folder: Path, seconds: int) -> Iterator[Figure]:
+    """The ages that a reader sees once a second, from the first commit on."""
+    with null_s3() as endpoint:
+        client: Any = s3_client(endpoint)
+        client.create_bucket(Bucket="bench-fresh")
+        settings = {
+            "remote.log.storage.system.enable": "true",
+            "strandline.remote.url": "s3://bench-fresh/archive",
+            "strandline.remote.s3.endpoint.url": endpoint,
+            "remote.log.manager.task.interval.ms": "500",
+        }
+        with BrokerProcess(folder / "fresh", settings=settings) as broker:
+            create_topic(broker, "t", **{"remote.storage.enable": "true"})
+            stop = threading.Event()
+            sender = threading.Thread(target=_send, args=(broker.bootstrap, stop))
+            sender.start()
+            syncing = _sync_at_intervals(endpoint, folder / "fresh-tables")
+            try:
+                yield from _ages(folder / "fresh-tables", seconds)
+                assert syncing.poll() is None, "the sync ended"
+            finally:
+                stop.set()
+                sender.join()
+                syncing.terminate()
+                syncing.wait()
+
+
+def _send(bootstrap: str, stop: threading.Event) -> None:
+    """BYTES_PER_S, in bursts of a hundredth of a second."""
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
+    value = os.urandom(RECORD_BYTES)
+    burst = BYTES_PER_S // RECORD_BYTES // 100
+    due_s = time.monotonic()
+    while not stop.is_set():
+        for _ in range(burst):
+            while True:
+                try:
+                    producer.produce("t", value)
+                    break
+                except BufferError:  # its queue is full
+                    producer.poll(0.1)
+        producer.poll(0)
+        due_s += 0.01
+        stop.wait(max(0.0, due_s - time.monotonic()))
+    producer.flush(60)
+
+
+def _sync_at_intervals(endpoint: str, out: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "strandline", "table", "sync"]
+    command += ["--remote", "s3://bench-fresh/archive", "--endpoint-url", endpoint]
+    command += ["--topic", "t", "--table", "lake.t", "--warehouse", f"file://{out}"]
+    return subprocess.Popen(
+        [*command, "--option", "includeOpenSegment=true", "--interval", INTERVAL]
+    )
+
+
+def _ages(out: Path, seconds: int) -> Iterator[Figure]:
+    from pyiceberg.catalog import load_catalog
+    from pyiceberg.conversions import from_bytes
+    from pyiceberg.exceptions import NoSuchTableError
+    from pyiceberg.types import TimestamptzType
+
+    deadline_s = time.monotonic() + seconds
+    while time.monotonic() < deadline_s:
+        time.sleep(1)
+        if not (out / "catalog.db").exists():
+            continue
+        catalog = load_catalog("strandline", type="sql", uri=f"sqlite:///{out}/catalog.db")
+        try:
+            table = catalog.load_table("lake.t")
+        except NoSuchTableError:
+            continue
+        column = table.schema().find_field("_timestamp").field_id
+        newest = [
+            from_bytes(TimestamptzType(), task.file.upper_bounds[column])
+            for task in table.scan().plan_files()
+        ]
+        if newest:
+            age_s = time.time() - max(newest) / 1e6
+            yield Figure(part="table freshness", name=f"at {INTERVAL}", value=age_s, unit="s")
+
+
+# --- commits ----------------------------------------------------------------------------------
+
+
+def run_commits(folder: Path, runs: int) -> Iterator[Figure]:
+    """The table's other files are names alone: no commit opens them."""
+    medians = []
+    for file_count in (10, 10_000):
+        taken = []
+        for run in range(runs):
+            taken.append(_commit_s(folder / f"commits-{file_count}-{run}", file_count))
+            name = f"to a table of {file_count:,} files"
+            yield Figure(part="table commit", name=name, value=taken[-1], unit="s")
+        medians.append(statistics.median(taken))
+    times = medians[1] / medians[0]
+    yield Figure(part="table commit", name="10,000 files over 10", value=times, unit="times")
+
+
+def _commit_s(folder: Path, file_count: int) -> float:
+    from strandline.spark_lake.table.run import TableRequest, TableRun
+
+    archive = ArchiveBuilder(folder)
+    archive.add_topic("t")
+    _json_segments(archive, 1)
+    options = {"valueFormat": "json", "valueSchema": FIELDS}
+    request = TableRequest(remote=archive.url, topic="t", table="lake.t", options=options)
+    commit = type(TableRun(request).store).commit
+    known: list[Any] = []
+
+    def remembered(store: Any, files: Any, offsets: Any) -> None:
+        known.extend(files)
+        commit(store, files, offsets)
+
+    run = TableRun(request)
+    run.store.commit = remembered.__get__(run.store)  # type: ignore[method-assign]
+    run.sync(_Unseen())
+    (file,) = known[:1]
+    others = []
+    for number in range(file_count):
+        data_file = copy.deepcopy(file.entry.data_file)
+        # The path, by its place in a manifest's record; pyiceberg has no setter.
+        data_file[1] = f"{file.path}.{number}"
+        assert data_file.file_path.endswith(f".{number}")
+        others.append(replace(file, entry=replace(file.entry, data_file=data_file)))
+    offsets = run.store.load()
+    assert offsets is not None
+    commit(run.store, others, replace(offsets, commits=("others", *offsets.commits)))
+    offsets = run.store.load()
+    assert offsets is not None
+    begin_s = time.perf_counter()
+    commit(run.store, [file], replace(offsets, commits=("one", *offsets.commits)))
+    taken_s = time.perf_counter() - begin_s
+    shutil.rmtree(folder)
+    shutil.rmtree(f"{folder}-tables")
+    return taken_s
+
+
+class _Unseen:
+    def begin(self, what: str, total: int) -> None: ...
+
+    def advance(self, count: int) -> None: ...
