@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from strandline.broker.cli import _parser
+from strandline.broker.cli import make_parser
 from strandline.broker.config.loading import load_config
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
@@ -41,7 +41,7 @@ def of_chart() -> list[str]:
     ids=["systemd", "container", "helm"],
 )
 def test_the_broker_takes_the_command(words: list[str]) -> None:
-    options = _parser("serve").parse_args(words)
+    options = make_parser("serve").parse_args(words)
     assert load_config(None, options.overrides).node_id == 1
 
 
