@@ -1,4 +1,4 @@
-"""`strandline table sync`: an Iceberg or Delta table of a topic, from its archive."""
+"""`strandline table`: an Iceberg or Delta table of a topic, from its archive."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
+from strandline.broker.commands.row_printer import Column, RowPrinter, terminal_columns
 from strandline.broker.commands.sigterm import TERMINATED, told_by_sigterm
 from strandline.broker.tools.client.printing import human_bytes, say
 from strandline.broker.tools.client.timestamps import duration_ms
@@ -22,8 +23,11 @@ from strandline.storage.extras import how_to_install
 from strandline.storage.plurals import counted
 
 if TYPE_CHECKING:
+    from strandline.spark_lake.table.run import TableRun
     from strandline.spark_lake.table.sync import SyncReport
 
+# A sync writes files anew that are older than a day (`ROUND_AGE_S_MAX`), and clocks differ.
+ORPHAN_AGE_MS_MIN = 2 * 24 * 3_600_000
 _EXAMPLES = """
 Reads the archive, never a broker; no row twice, and none missing, also after a kill: run
 it again. What the table has is in the table. Needs strandline[table].
@@ -36,6 +40,10 @@ examples:
       --catalog https://catalog.example.com --until 1706745600000
   strandline table sync --remote s3://my-bucket/my-cluster --topic orders --table lake.orders \\
       --interval 10s
+  strandline table plan --remote s3://my-bucket/my-cluster --topic orders --table lake.orders
+  strandline table check --remote s3://my-bucket/my-cluster --topic orders --table lake.orders
+  strandline table maintain --remote s3://my-bucket/my-cluster --topic orders \\
+      --table lake.orders --retention follow
 """
 
 
@@ -48,46 +56,105 @@ def add_table(commands: Commands) -> None:
         "Keeps an Iceberg or Delta table of a topic, from its archive.",
         _EXAMPLES,
     )
+    actions = add_actions(table)
     sync = add_command(
-        add_actions(table),
+        actions,
         "sync",
         "bring a table up to what the archive has",
         "Brings a table up to what the archive has of a topic, and ends; or again and again.",
         _EXAMPLES,
         _sync,
     )
-    sync.add_argument("--remote", required=True, metavar="URL", help="as in strandline.remote.url")
-    sync.add_argument("--topic", required=True, help="one topic")
-    sync.add_argument("--table", required=True, metavar="NAMESPACE.TABLE", help="made if missing")
-    sync.add_argument(
+    plan = add_command(
+        actions,
+        "plan",
+        "what a sync would read, and what it would cost",
+        "Shows what a sync would read and write now, and its requests. Writes nothing.",
+        _EXAMPLES,
+        _plan,
+    )
+    check = add_command(
+        actions,
+        "check",
+        "compare a table with its archive",
+        "Compares counts and offsets of a table with its archive. Exit code 1: they differ.",
+        _EXAMPLES,
+        _check,
+    )
+    maintain = add_command(
+        actions,
+        "maintain",
+        "rewrite small files, expire snapshots, delete orphans, drop old rows",
+        "Maintains a table, while syncs go on.",
+        _EXAMPLES,
+        _maintain,
+    )
+    for one in (sync, plan, check, maintain):
+        _add_table_options(one)
+    for one in (sync, plan):
+        _add_sync_options(one)
+    _add_running_options(sync)
+    add_repeated(
+        plan, "--price", "REQUEST=USD", "of 1,000 GET or PUT [GET=0.0004, PUT=0.005]", "prices"
+    )
+    check.add_argument(
+        "--deep",
+        action="store_true",
+        help="compare each value too; reads the archive and the table",
+    )
+    _add_maintain_options(maintain)
+
+
+def _add_table_options(parser: argparse.ArgumentParser) -> None:
+    """Which topic, which table, and how its rows were made."""
+    add = parser.add_argument
+    add("--remote", required=True, metavar="URL", help="as in strandline.remote.url")
+    add("--topic", required=True, help="one topic")
+    add("--table", required=True, metavar="NAMESPACE.TABLE", help="a sync makes it if missing")
+    parser.add_argument(
         "--catalog",
         metavar="NAME_OR_URI",
         help="sqlite:///FILE, postgresql+psycopg2://..., the URL of an Iceberg REST catalog, or a"
         " name of .pyiceberg.yaml [catalog.db in a warehouse that is a folder, else in"
         " ~/.local/share/strandline]",
     )
-    sync.add_argument(
+    parser.add_argument(
         "--warehouse", metavar="URL", help="where new tables lie [the archive's URL and -tables]"
     )
     add_repeated(
-        sync, "--catalog-option", "NAME=VALUE", "a property of pyiceberg's catalog", "properties"
+        parser, "--catalog-option", "NAME=VALUE", "a property of pyiceberg's catalog", "properties"
     )
     add_repeated(
-        sync,
+        parser,
         "--option",
         "NAME=VALUE",
-        "an option of the Spark source, such as valueFormat, see docs/reference/lake-options.md;"
-        " may be repeated",
+        "an option of the lake, such as valueFormat, see docs/reference/lake-options.md; may be"
+        " repeated",
         "query_options",
     )
     add_repeated(
-        sync,
+        parser,
         "--column",
         "PART=NAME",
         "another name for topic_id, partition, offset, timestamp, key or headers; an empty one"
         " leaves the part out; topic, timestampType and value can be added",
         "columns",
     )
+    add_bucket_access(parser)
+
+
+def _add_sync_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--new-incarnation",
+        action="store_true",
+        help="add rows of a topic that was deleted and made anew beside those of the old one",
+    )
+    parser.add_argument(
+        "--until", type=int, metavar="MS", help="only records before the first at this time"
+    )
+
+
+def _add_running_options(sync: argparse.ArgumentParser) -> None:
     sync.add_argument(
         "--partition-by",
         action="append",
@@ -97,11 +164,7 @@ def add_table(commands: Commands) -> None:
     )
     add_repeated(sync, "--sort-by", "COLUMN", "order of rows in a file; 'COLUMN desc' reverses it")
     sync.add_argument("--codec", default="zstd", help="of Parquet, for a new table [zstd]")
-    when = sync.add_mutually_exclusive_group()
-    when.add_argument(
-        "--until", type=int, metavar="MS", help="only records before the first at this time"
-    )
-    when.add_argument(
+    sync.add_argument(
         "--interval",
         metavar="DURATION",
         help="go on, with a sync every 10s, 5m ...; SIGTERM ends it after the round that runs",
@@ -138,28 +201,45 @@ def add_table(commands: Commands) -> None:
         help="with a value that does not parse: end, or add it to the table NAME_rejected with its"
         " bytes and the reason [fail]",
     )
-    sync.add_argument(
-        "--new-incarnation",
-        action="store_true",
-        help="add rows of a topic that was deleted and made anew beside those of the old one",
+
+
+def _add_maintain_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--retention",
+        default="keep",
+        metavar="keep|follow|DURATION",
+        help="follow: drop rows that the topic's retention took out of the archive; 30d: drop"
+        " older rows [keep]",
     )
-    add_bucket_access(sync)
+    parser.add_argument(
+        "--expire-after",
+        default="5d",
+        metavar="DURATION",
+        help="snapshots that are older go; tags and branches keep theirs [5d]",
+    )
+    parser.add_argument(
+        "--orphans-after",
+        default="3d",
+        metavar="DURATION",
+        help="files that no snapshot names and that are older go, two days at least [3d]",
+    )
 
 
-def _sync(options: argparse.Namespace) -> int:
+def _run_of(options: argparse.Namespace) -> TableRun:
     try:
-        from strandline.spark_lake.table.continuous import sync_at_intervals
         from strandline.spark_lake.table.run import TableRequest, TableRun
         from strandline.spark_lake.table.spark_sync import start_session
     except ImportError as error:
         raise InvalidConfig(f"{error}; {how_to_install('table')}") from error
-    from strandline.broker.commands.progress import BarProgress
 
     check_environment()
-    if options.master is not None and options.engine != "spark":
+    if getattr(options, "master", None) is not None and options.engine != "spark":
         raise InvalidConfig("--master goes with --engine spark")
-    interval_ms = None if options.interval is None else duration_ms(options.interval)
-    run = TableRun(
+    # A command that has no such option takes the request's default.
+    names = ("new_incarnation", "partition_by", "sort_by", "codec", "format", "mode", "on_error")
+    given = {name: getattr(options, name) for name in names if hasattr(options, name)}
+    is_spark = getattr(options, "engine", "local") == "spark"
+    return TableRun(
         TableRequest(
             remote=options.remote,
             topic=options.topic,
@@ -168,17 +248,21 @@ def _sync(options: argparse.Namespace) -> int:
             warehouse=options.warehouse,
             catalog_properties=_named("--catalog-option", options.properties),
             options=_lake_options(options),
-            format=options.format,
-            mode=options.mode,
-            on_error=options.on_error,
             columns=options.columns,
-            partition_by=options.partition_by,
-            sort_by=options.sort_by,
-            codec=options.codec,
-            new_incarnation=options.new_incarnation,
+            **given,
         ),
-        start_session(options.table, options.master) if options.engine == "spark" else None,
+        start_session(options.table, options.master) if is_spark else None,
     )
+
+
+def _sync(options: argparse.Namespace) -> int:
+    interval_ms = None if options.interval is None else duration_ms(options.interval)
+    if interval_ms is not None and options.until is not None:
+        raise InvalidConfig("--until ends a sync, --interval goes on: give one of the two")
+    run = _run_of(options)
+    from strandline.broker.commands.progress import BarProgress
+    from strandline.spark_lake.table.continuous import sync_at_intervals
+
     with told_by_sigterm() as stop:
 
         def sync_once() -> SyncReport:
@@ -196,6 +280,103 @@ def _sync(options: argparse.Namespace) -> int:
             on_sync=lambda report: _print_report(report) if report.commits else None,
             on_outage=_tell_outage,
         )
+    return 0
+
+
+def _plan(options: argparse.Namespace) -> int:
+    from strandline.broker.commands.archive_usage import price_of
+
+    prices = {"GET": 0.0004, "PUT": 0.005, **dict(price_of(one) for one in options.prices)}
+    if unknown := set(prices) - {"GET", "PUT"}:
+        raise InvalidConfig(f"--price {unknown.pop()}: a sync sends GET and PUT")
+    plan = _run_of(options).plan()
+    title = f"table {plan.table}, {'there is none yet' if plan.has is None else 'to be added'}"
+    printer = RowPrinter(
+        title,
+        [
+            Column(name="partition", width=9, is_right=True),
+            Column(name="from offset", width=12, is_right=True),
+            Column(name="to offset", width=12, is_right=True),
+        ],
+        columns_max=terminal_columns(),
+    )
+    for partition, found in sorted(plan.ranges.items()):
+        printer.row([str(partition.partition), f"{found.start_offset:,}", f"{found.end_offset:,}"])
+    scan = plan.scan
+    say("")
+    say(
+        f"{counted(scan.segments_planned, 'segment')} of {human_bytes(scan.bytes_planned)},"
+        f" {counted(plan.offset_count, 'offset')}; {counted(plan.commits, 'commit')}"
+    )
+    say(
+        f"{counted(plan.gets, 'GET')}, at least {counted(plan.puts, 'PUT')}:"
+        f" {plan.cost(prices):.4f} USD (--price)"
+    )
+    return 0
+
+
+def _check(options: argparse.Namespace) -> int:
+    report = _run_of(options).check(deep=options.deep)
+    names = ("partition", "rows", "first offset", "last offset", "in the archive", "behind by")
+    printer = RowPrinter(
+        f"table {report.table}",
+        [Column(name=one, width=14, is_right=True) for one in names],
+        columns_max=terminal_columns(),
+    )
+    for one in report.partitions:
+        ends = ["-" if at is None else f"{at:,}" for at in (one.first_offset, one.last_offset)]
+        printer.row(
+            [
+                str(one.partition),
+                f"{one.table_rows:,}",
+                *ends,
+                f"{one.archive_rows:,}",
+                f"{one.behind:,}",
+            ]
+        )
+    say("")
+    for finding in report.findings:
+        say(finding)
+    if report.unnamed_findings:
+        say(f"and {report.unnamed_findings:,} more like these")
+    if report.findings:
+        return 1
+    values = f", values of {counted(report.deep_rows, 'row')} too" if options.deep else ""
+    say(f"the table has what the archive has{values}")
+    return 0
+
+
+def _maintain(options: argparse.Namespace) -> int:
+    orphans_ms = duration_ms(options.orphans_after)
+    if orphans_ms < ORPHAN_AGE_MS_MIN:
+        raise InvalidConfig(
+            f"--orphans-after {options.orphans_after} must be 2d at least: a sync commits files"
+            " that are up to a day old"
+        )
+    run = _run_of(options)
+    from strandline.spark_lake.table.sync import FILE_BYTES
+    from strandline.spark_lake.table.upkeep.maintain import MaintainSettings
+    from strandline.spark_lake.table.upkeep.retention import Retention
+
+    retention = None
+    if options.retention != "keep":
+        is_follow = options.retention == "follow"
+        retention = Retention(age_ms=None if is_follow else duration_ms(options.retention))
+    report = run.maintain(
+        retention,
+        MaintainSettings(
+            file_bytes=FILE_BYTES,
+            expire_age_ms=duration_ms(options.expire_after),
+            orphan_age_ms=orphans_ms,
+        ),
+    )
+    say(
+        f"{report.table}: {counted(report.dropped_rows, 'row')} dropped,"
+        f" {counted(report.rewritten_files, 'small file')} rewritten,"
+        f" {counted(report.new_files, 'file')} written,"
+        f" {counted(report.expired_snapshots, 'snapshot')} expired,"
+        f" {counted(report.orphans, 'orphan')} of {human_bytes(report.orphan_bytes)} deleted"
+    )
     return 0
 
 
@@ -217,7 +398,7 @@ def _lake_options(options: argparse.Namespace) -> dict[str, str]:
     for name, value in (
         ("s3.endpoint.url", options.endpoint_url),
         ("s3.region", options.region),
-        ("endingTimestamp", options.until),
+        ("endingTimestamp", getattr(options, "until", None)),
     ):
         if value is not None:
             given[name] = str(value)

@@ -17,6 +17,7 @@ from dataclasses import replace
 
 from strandline.spark_lake.archive.objects import ObjectReader
 from strandline.spark_lake.archive.segments import SegmentMeta
+from strandline.spark_lake.plan.planner import ScanPlan
 from strandline.spark_lake.plan.splits import OpenPiece, SegmentSlice, Split
 from strandline.spark_lake.query.arrow_scan import (
     FilterTuple,
@@ -44,14 +45,19 @@ def count(
     reader = query.open()
     plan = query.plan(reader)
     planning = reader.statistics()
+    counted = count_plan(query, plan, reader)
+    tell("rows counted", read_fields(plan, counted, reader.statistics(), planning=planning))
+    return counted
+
+
+def count_plan(query: Query, plan: ScanPlan, reader: ObjectReader) -> int:
+    """The rows of a plan of the query. Raises what `Query.read` raises."""
     pieces = [replace(split, slices=(piece,)) for split in plan.splits for piece in split.slices]
     counter = _Counter(query, reader)
     known = [counter.without_request(one) for one in pieces]
     todo = [one for one, rows in zip(pieces, known, strict=True) if rows is None]
     with ThreadPoolExecutor(default_threads()) as pool:
-        counted = sum(rows for rows in known if rows is not None) + sum(pool.map(counter.of, todo))
-    tell("rows counted", read_fields(plan, counted, reader.statistics(), planning=planning))
-    return counted
+        return sum(rows for rows in known if rows is not None) + sum(pool.map(counter.of, todo))
 
 
 class _Counter:

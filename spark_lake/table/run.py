@@ -12,9 +12,11 @@ from strandline.spark_lake.options.options import CORRUPT_COLUMN, REASON_COLUMN
 from strandline.spark_lake.options.value_options import ValueErrors, ValueFormat
 from strandline.spark_lake.query.arrow_scan import make_query, refuse_jvm
 from strandline.spark_lake.query.query import Query
+from strandline.spark_lake.table.archive import load_view
 from strandline.spark_lake.table.columns import column_names
 from strandline.spark_lake.table.engines.local_engine import LocalEngine
 from strandline.spark_lake.table.engines.spark_engine import SparkEngine
+from strandline.spark_lake.table.errors import TableRefused
 from strandline.spark_lake.table.iceberg.catalogs import (
     default_warehouse,
     location_of,
@@ -23,19 +25,31 @@ from strandline.spark_lake.table.iceberg.catalogs import (
 )
 from strandline.spark_lake.table.iceberg.layout import TableLayout, sort_columns
 from strandline.spark_lake.table.iceberg.store import IcebergStore
+from strandline.spark_lake.table.iceberg.upkeep import IcebergTable
 from strandline.spark_lake.table.offsets import Mode
 from strandline.spark_lake.table.rejected import SUFFIX
 from strandline.spark_lake.table.store import TableStore
 from strandline.spark_lake.table.sync import (
     FILE_BYTES,
+    ROUND_BYTES,
     Engine,
     Progress,
     Sync,
     SyncReport,
     SyncSettings,
 )
+from strandline.spark_lake.table.upkeep.check import Check, CheckReport
+from strandline.spark_lake.table.upkeep.maintain import (
+    MaintainReport,
+    MaintainSettings,
+    Maintenance,
+)
+from strandline.spark_lake.table.upkeep.plan import TablePlan, plan_sync
+from strandline.spark_lake.table.upkeep.retention import DROPPED_PROPERTY, Kept, Retention
+from strandline.storage.clock import SystemClock
 from strandline.storage.errors import InvalidConfig
 from strandline.storage.extras import how_to_install
+from strandline.storage.model import TimestampMs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -182,8 +196,80 @@ class TableRun:
             rejected=self.rejected,
             progress=progress,
             wait=time.sleep,
+            now_ms=SystemClock().now_ms,
             should_stop=should_stop,
         ).run()
+
+    def plan(self) -> TablePlan:
+        """What a sync would do now. Raises what it raises before it writes anything."""
+        return plan_sync(
+            self.query,
+            self.store.name,
+            self.store.load(),
+            round_bytes=self._request.round_bytes or ROUND_BYTES,
+            file_bytes=self._request.file_bytes,
+            new_incarnation=self._request.new_incarnation,
+        )
+
+    def check(self, *, deep: bool = False) -> CheckReport:
+        """Compares the table with the archive. Raises TableRefused, TierError, TableUnavailable."""
+        table = self.maintained()
+        offsets = table.load()
+        if offsets is not None and offsets.mode is not Mode.APPEND:
+            raise TableRefused(
+                f"table {table.name} has the newest record of each key: a check compares tables"
+                " that have each record (--mode append)"
+            )
+        kept = self._dropped(table)
+        filters = [("timestamp", ">=", kept.before_ms)] if kept.before_ms else []
+        counting = make_query(
+            self._request.remote,
+            self._request.topic,
+            columns=["offset"],
+            filters=filters,
+            options=dict(self._request.options),
+        )
+        return Check(table, self.query, self.names).run(deep=deep, count_query=counting)
+
+    def maintain(
+        self, retention: Retention | None = None, settings: MaintainSettings | None = None
+    ) -> MaintainReport:
+        """Drops rows, rewrites small files, expires snapshots, deletes orphans.
+
+        `retention` None keeps all rows. Raises TableRefused, TierError, TableUnavailable.
+        """
+        table = self.maintained()
+        clock = SystemClock()
+        kept = None
+        if retention is not None:
+            kept = self._kept(retention, clock.now_ms()).joined(self._dropped(table))
+        made = Maintenance(
+            table,
+            settings or MaintainSettings(file_bytes=self._request.file_bytes),
+            now_ms=clock.now_ms,
+            wait=time.sleep,
+        )
+        return made.run(kept)
+
+    def maintained(self) -> IcebergTable:
+        """The table, for maintenance and checks. Raises InvalidConfig for a Delta table."""
+        if not isinstance(self.store, IcebergStore):
+            raise InvalidConfig("maintenance and checks are for Iceberg tables")
+        return IcebergTable(self.store)
+
+    def _dropped(self, table: IcebergTable) -> Kept:
+        """What earlier maintenance left."""
+        text = None if table.load() is None else table.property_of(DROPPED_PROPERTY)
+        return Kept.decode(text, self.names, source=f"table {table.name}")
+
+    def _kept(self, retention: Retention, now_ms: TimestampMs) -> Kept:
+        if retention.age_ms is not None:
+            if "timestamp" not in self.names:
+                raise InvalidConfig("--retention by age needs the column of the timestamp")
+            return Kept(names=self.names, before_ms=max(0, now_ms - retention.age_ms))
+        view = load_view(self.query, self.query.open())
+        starts = {one.partition: view.archived(one).start_offset for one in view.selected}
+        return Kept(names=self.names, starts={view.topic_id: starts})
 
     def _partition_by(self) -> Sequence[str]:
         """Raises InvalidConfig."""

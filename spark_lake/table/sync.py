@@ -46,14 +46,17 @@ from strandline.storage.crash_points import (
     TABLE_BEFORE_COMMIT,
     crash_point,
 )
-from strandline.storage.model import Offset, TopicPartition
+from strandline.storage.model import Offset, TimestampMs, TopicPartition
 
 # Archived bytes of a round in one process. A death costs the work of one round, a commit a few
 # requests.
 ROUND_BYTES = 1024 * 1024 * 1024
 # Rows in memory of a file: some 20 to 60 MB of Parquet.
 FILE_BYTES = 128 * 1024 * 1024
-# Rounds in a row that another writer commits first.
+# A round that took longer, on a machine that slept, writes its files anew: maintenance takes files
+# that no commit names after three days for orphans.
+ROUND_AGE_S_MAX = 24 * 3600.0
+# Rounds in a row that another writer commits first, or that take too long.
 LOST_ROUNDS_MAX = 100
 
 
@@ -136,6 +139,7 @@ class Sync:
         rejected: TableStore,
         progress: Progress,
         wait: Callable[[float], None],
+        now_ms: Callable[[], TimestampMs],
         should_stop: Callable[[], bool] = lambda: False,
     ) -> None:
         """`query` selects the topic; `should_stop` is asked before each round.
@@ -149,6 +153,7 @@ class Sync:
         self._settings = settings
         self._progress = progress
         self._wait = wait
+        self._now_ms = now_ms
         self._should_stop = should_stop
         self._report = SyncReport(table=store.name)
 
@@ -190,6 +195,7 @@ class Sync:
         reader: ObjectReader,
     ) -> None:
         commit_id = uuid.uuid4().hex
+        begun_ms = self._now_ms()
         # 3
         task = RoundTask(
             query=self._query,
@@ -205,14 +211,18 @@ class Sync:
             commit_id=commit_id,
             rejected=[one.path for one in files if one.role is FileRole.REJECTED],
         )
-        outcome = commit_files(
-            self._store,
-            [one for one in files if one.role is not FileRole.REJECTED],
-            base=base,
-            claimed=claimed,
-            wait=self._wait,
-            discard=lambda _: self._store.discard(files),
-        )
+        if self._now_ms() - begun_ms > ROUND_AGE_S_MAX * 1000:
+            self._store.discard(files)
+            outcome = Outcome.LOST
+        else:
+            outcome = commit_files(
+                self._store,
+                [one for one in files if one.role is not FileRole.REJECTED],
+                base=base,
+                claimed=claimed,
+                wait=self._wait,
+                discard=lambda _: self._store.discard(files),
+            )
         crash_point(TABLE_AFTER_COMMIT)
         if outcome is Outcome.LANDED:
             settle(claimed, self._rejected, wait=self._wait)
@@ -247,8 +257,8 @@ class Sync:
             report.lost_rounds += 1
             if report.lost_rounds > LOST_ROUNDS_MAX:
                 raise TableUnavailable(
-                    f"table {self._store.name}: another writer was first {LOST_ROUNDS_MAX} times;"
-                    " let one sync at a time work on a table"
+                    f"table {self._store.name}: another writer was first {LOST_ROUNDS_MAX} times,"
+                    " or rounds took longer than a day; let one sync at a time work on a table"
                 )
             return
         report.commits += 1

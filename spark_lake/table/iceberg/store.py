@@ -8,7 +8,7 @@ two syncs that have loaded the same table one fails.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, cast
 
@@ -19,7 +19,9 @@ from pyiceberg.exceptions import (
     NoSuchTableError,
     TableAlreadyExistsError,
 )
-from pyiceberg.table import CommitTableResponse, Table, TableProperties
+from pyiceberg.io import load_file_io
+from pyiceberg.table import CommitTableResponse, Table, TableProperties, Transaction
+from pyiceberg.table.update import RemoveSnapshotsUpdate
 from pyiceberg.transforms import IdentityTransform
 
 from strandline.spark_lake.table.errors import (
@@ -30,6 +32,7 @@ from strandline.spark_lake.table.errors import (
     TableUnavailable,
 )
 from strandline.spark_lake.table.iceberg.layout import TableLayout
+from strandline.spark_lake.table.iceberg.places import stranger
 from strandline.spark_lake.table.iceberg.schema import check_schema, iceberg_schema
 from strandline.spark_lake.table.iceberg.writer import (
     IcebergWriter,
@@ -42,7 +45,9 @@ from strandline.spark_lake.table.store import FileRole, FileWriter, WrittenFile
 from strandline.storage.errors import StrandlineError
 
 COMMIT_SUMMARY = "strandline.commit"
-# Of tables that a sync makes. Without merging, each commit reads a longer list of manifests; old
+# A commit writes the list of all snapshots anew: with more of them than this it drops the oldest.
+SNAPSHOTS_MAX = 500
+# Of tables that a sync makes. Without merging, each commit writes a longer list of manifests; old
 # metadata files would never be deleted.
 _FIRST_PROPERTIES = {
     TableProperties.MANIFEST_MERGE_ENABLED: "true",
@@ -94,7 +99,7 @@ class IcebergStore:
         return ".".join(self._identifier)
 
     def load(self) -> TableOffsets | None:
-        with self._naming("load"):
+        with self.naming("load"):
             try:
                 self._table = self._catalog.load_table(self._identifier)
             except NoSuchTableError:
@@ -112,13 +117,13 @@ class IcebergStore:
         if self.load() is None:
             self._create(schema, first)
             return
-        table, wanted = self._loaded, iceberg_schema(schema)
+        table, wanted = self.loaded, iceberg_schema(schema)
         if check_schema(table.schema(), wanted, table=self.name):
-            with self._naming("widen"), table.update_schema() as update:
+            with self.naming("widen"), table.update_schema() as update:
                 update.union_by_name(wanted)
 
     def writer(self, attempt: str) -> FileWriter:
-        table = self._loaded
+        table = self.loaded
         # A task of Spark gets a copy, and needs no history.
         lean: dict[str, object] = {
             "snapshots": [],
@@ -134,10 +139,10 @@ class IcebergStore:
         )
 
     def files_by(self, column: str) -> Mapping[int, Sequence[WrittenFile]]:
-        table = self._loaded
+        table = self.loaded
         source_id = table.schema().find_field(column).field_id
         found: dict[int, list[WrittenFile]] = {}
-        with self._naming("read"):
+        with self.naming("read"):
             for task in table.scan().plan_files():
                 spec = table.specs()[task.file.spec_id]
                 places = [
@@ -160,12 +165,12 @@ class IcebergStore:
         return found
 
     def reopen(self, paths: Sequence[str]) -> Sequence[WrittenFile]:
-        table = self._loaded
-        with self._naming("add rows to"):
+        table = self.loaded
+        with self.naming("add rows to"):
             return [reopen_file(table.io, table.metadata, path) for path in paths]
 
     def commit(self, files: Sequence[WrittenFile], offsets: TableOffsets) -> None:
-        table = self._loaded
+        table = self.loaded
         spec_id = table.metadata.default_spec_id
         removed = [one for one in files if one.role is FileRole.REMOVED]
         added = [one for one in files if one.role is not FileRole.REMOVED]
@@ -175,18 +180,29 @@ class IcebergStore:
             named = {task.file.file_path for task in table.scan().plan_files()}
             if any(one.path not in named for one in removed):
                 raise FilesOutdated(f"files of table {self.name} were rewritten meanwhile")
+
+        def fill(transaction: Transaction) -> None:
+            transaction.set_properties({OFFSETS_PROPERTY: offsets.encode()})
+            update = transaction.update_snapshot(
+                snapshot_properties={COMMIT_SUMMARY: offsets.commits[0]}
+            )
+            with update.overwrite() if removed else update.merge_append() as snapshot:
+                for one in removed:
+                    snapshot.delete_data_file(one.entry.data_file)
+                for one in added:
+                    snapshot.append_data_file(one.entry.data_file)
+            if too_many := _oldest_snapshots(table):
+                remove_snapshots(transaction, too_many)
+
+        self.commit_once(fill)
+
+    def commit_once(self, fill: Callable[[Transaction], None]) -> None:
+        """Commits what `fill` stages, once. Raises CommitConflict, CommitUnknown."""
+        table = self.loaded
         table.catalog = cast("Catalog", _CommitOnce(self._catalog))
         try:
             with table.transaction() as transaction:
-                transaction.set_properties({OFFSETS_PROPERTY: offsets.encode()})
-                update = transaction.update_snapshot(
-                    snapshot_properties={COMMIT_SUMMARY: offsets.commits[0]}
-                )
-                with update.overwrite() if removed else update.fast_append() as snapshot:
-                    for one in removed:
-                        snapshot.delete_data_file(one.entry.data_file)
-                    for one in added:
-                        snapshot.append_data_file(one.entry.data_file)
+                fill(transaction)
         except CommitConflict:
             raise
         except Exception as error:
@@ -194,10 +210,11 @@ class IcebergStore:
             raise CommitUnknown(f"{type(error).__name__}: {error}") from error
 
     def discard(self, files: Sequence[WrittenFile]) -> None:
-        delete_files(self._loaded.io, files)
+        delete_files(self.loaded.io, files)
 
     @property
-    def _loaded(self) -> Table:
+    def loaded(self) -> Table:
+        """The table of pyiceberg, of the last `load`."""
         assert self._table is not None, self._identifier
         return self._table
 
@@ -210,7 +227,8 @@ class IcebergStore:
             **self._layout.properties,
             OFFSETS_PROPERTY: offsets.encode(),
         }
-        with self._naming("create"):
+        with self.naming("create"):
+            self._refuse_occupied()
             with suppress(NamespaceAlreadyExistsError):
                 self._catalog.create_namespace_if_not_exists(self._identifier[:-1])
             try:
@@ -226,8 +244,21 @@ class IcebergStore:
                 # Another sync was first; what it made is checked like any other.
                 self.prepare(schema, offsets)
 
+    def _refuse_occupied(self) -> None:
+        """Two tables at one location would take each other's files for orphans."""
+        if self._location is None:
+            return
+        io = load_file_io(self._catalog.properties, self._location)
+        other = stranger(io, self._location, None, known=set())
+        if other is not None:
+            raise TableRefused(
+                f"{self._location} has a table already, {other}, which another catalog names, or"
+                " which was dropped without its files. Open that catalog (--catalog), give the new"
+                " table another --warehouse, or delete the files there"
+            )
+
     @contextmanager
-    def _naming(self, what: str) -> Iterator[None]:
+    def naming(self, what: str) -> Iterator[None]:
         """Turns the errors of pyiceberg, its catalogs and stores into one that names the table."""
         try:
             yield
@@ -237,3 +268,16 @@ class IcebergStore:
             raise TableUnavailable(
                 f"cannot {what} table {self.name}: {type(error).__name__}: {error}"
             ) from error
+
+
+def _oldest_snapshots(table: Table) -> list[int]:
+    """Those before the newest SNAPSHOTS_MAX; tags and branches keep theirs."""
+    kept = {one.snapshot_id for one in table.metadata.refs.values()}
+    known = sorted(table.metadata.snapshots, key=lambda one: one.timestamp_ms)
+    return [one.snapshot_id for one in known[: -SNAPSHOTS_MAX + 1] if one.snapshot_id not in kept]
+
+
+def remove_snapshots(transaction: Transaction, snapshot_ids: Sequence[int]) -> None:
+    """Stages their removal; pyiceberg's own way refuses to stand in a transaction of others."""
+    update = RemoveSnapshotsUpdate.model_validate({"snapshot-ids": list(snapshot_ids)})
+    transaction._apply((update,))  # noqa: SLF001

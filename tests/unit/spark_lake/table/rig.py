@@ -83,7 +83,7 @@ def data_files(archive: ArchiveBuilder) -> list[str]:
 def iceberg(run: TableRun) -> Any:
     """The table of pyiceberg, as it is now."""
     assert run.store.load() is not None
-    return run.store._loaded
+    return run.store.loaded
 
 
 def named_files(run: TableRun) -> list[str]:

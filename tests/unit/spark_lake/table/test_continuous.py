@@ -10,10 +10,19 @@ import pytest
 from strandline.spark_lake.table.continuous import sync_at_intervals
 from strandline.spark_lake.table.errors import TableRefused, TableUnavailable
 from strandline.spark_lake.table.sync import SyncReport
+from strandline.storage.clock import SystemClock
 from strandline.storage.errors import StorageError
 from strandline.storage.records.batch.record import Record
 from tests.unit.spark_lake.archive_builder import START_MS, ArchiveBuilder, make_batches
-from tests.unit.spark_lake.table.rig import add_rows, every, make_run, rows_of, sync
+from tests.unit.spark_lake.table.rig import (
+    add_rows,
+    data_files,
+    every,
+    make_run,
+    named_files,
+    rows_of,
+    sync,
+)
 
 HOUR_MS = 3_600_000
 
@@ -88,6 +97,17 @@ def test_a_sync_that_is_told_to_stop_ends_after_the_round_that_runs(orders: Arch
     assert len(rows_of(run)) == report.rows == 80
     assert sync(orders).is_complete
     assert rows_of(run) == every(range(80))
+
+
+def test_a_round_that_slept_for_days_writes_its_files_anew(
+    orders: ArchiveBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moments = iter((0, 3 * 24 * HOUR_MS))
+    monkeypatch.setattr(SystemClock, "now_ms", lambda _: next(moments, 0))
+    report = sync(orders)
+    assert report.lost_rounds == 1
+    assert rows_of(make_run(orders)) == every(range(80))
+    assert named_files(make_run(orders)) == sorted(data_files(orders))
 
 
 def test_a_bounded_sync_ends_before_its_time_and_a_later_one_goes_on(

@@ -14,7 +14,6 @@ from strandline.storage.errors import InvalidConfig, ObjectCorrupt
 from tests.unit.spark_lake.archive_builder import ArchiveBuilder
 from tests.unit.spark_lake.table.rig import (
     NoProgress,
-    data_files,
     every,
     make_run,
     rows_of,
@@ -36,7 +35,7 @@ def parses(offset: int) -> bool:
 
 def rejected_rows(run: TableRun) -> list[dict[str, Any]]:
     assert run.rejected.load() is not None
-    rows: list[dict[str, Any]] = run.rejected._loaded.scan().to_arrow().to_pylist()
+    rows: list[dict[str, Any]] = run.rejected.loaded.scan().to_arrow().to_pylist()
     return sorted(rows, key=lambda row: (row["_partition"], row["_offset"]))
 
 
@@ -122,10 +121,7 @@ def test_of_two_syncs_that_add_the_same_rejected_rows_one_does(
 def test_a_dropped_second_table_is_made_anew_for_what_comes(orders: ArchiveBuilder) -> None:
     sync(orders, NUMBERED, **REJECT)
     run = make_run(orders, NUMBERED, **REJECT)
-    run.store._catalog.drop_table(f"lake.orders{SUFFIX}")
-    for path in data_files(orders):
-        if SUFFIX in path:
-            orders.path.joinpath(path).unlink()
+    run.store._catalog.purge_table(f"lake.orders{SUFFIX}")
     assert sync(orders, NUMBERED, **REJECT).commits == 0
     assert rejected_rows(run) == []
 

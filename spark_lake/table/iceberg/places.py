@@ -1,0 +1,58 @@
+"""Where the files of a table lie, and whose else they may be."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow.fs as pf
+from pyiceberg.io.pyarrow import PyArrowFileIO
+
+from strandline.spark_lake.table.errors import TableUnavailable
+
+# Metadata files that are opened to find another catalog's table at the same location.
+STRANGERS_MAX = 100
+
+
+def stranger(io: Any, location: str, table_uuid: str | None, *, known: set[str]) -> str | None:
+    """The uuid of another table with rows whose metadata lies at this location.
+
+    A table without snapshots is left over from a creation that did not end. Raises OSError.
+    """
+    system, path, prefix = place_of(io, location)
+    selector = pf.FileSelector(f"{path}/metadata", allow_not_found=True)
+    found = [
+        one
+        for one in system.get_file_info(selector)
+        if one.path.endswith(".metadata.json") and prefix + one.path not in known
+    ]
+    # Newest first: of a table without rows only the first file has none.
+    found.sort(key=lambda one: one.mtime_ns or 0, reverse=True)
+    for one in found[:STRANGERS_MAX]:
+        try:
+            with system.open_input_stream(one.path) as stream:
+                document = json.loads(stream.read())
+            uuid, has_rows = str(document["table-uuid"]), bool(document.get("snapshots"))
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            # Torn, or deleted meanwhile by the table that wrote it.
+            continue
+        if has_rows and uuid != table_uuid:
+            return uuid
+    return None
+
+
+def place_of(io: Any, location: str) -> tuple[pf.FileSystem, str, str]:
+    """File system, path in it, and what precedes such a path in a location of a table."""
+    if not isinstance(io, PyArrowFileIO):
+        raise TableUnavailable(
+            f"{location}: the catalog set py-io-impl to {type(io).__name__}; maintenance needs"
+            " pyiceberg.io.pyarrow.PyArrowFileIO"
+        )
+    scheme, netloc, path = io.parse_location(location, io.properties)
+    return io.fs_by_scheme(scheme, netloc), path, f"{scheme}://"
+
+
+def plain(io: Any, location: str) -> str:
+    """A location as `stored_files` writes it: some writers leave the scheme out, or say s3a."""
+    _, path, prefix = place_of(io, location)
+    return prefix + path

@@ -1,0 +1,1 @@
+"""What is done to a table besides syncs: plans, checks, maintenance, retention."""

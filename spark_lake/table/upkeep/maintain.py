@@ -1,0 +1,242 @@
+"""Maintenance of a table, while syncs go on.
+
+    1 retention         files without a row that stays are dropped, others rewritten
+    2 small files       rewritten into larger ones, by partition of the table
+    3 snapshots         older than `expire_age_ms` are expired
+    4 orphans           files that no snapshot names, older than `orphan_age_ms`, are deleted
+
+1 and 2 work in rounds of ROUND_BYTES_MAX: files are written under new names, and one commit takes
+the old ones out and the new ones in. It asks for the snapshot that was loaded; after a conflict
+with a sync, which only adds files, the same files are committed again. The offsets of the table
+are a property, which no such commit touches.
+
+4 lists the files first and loads the table afterwards: what a commit names meanwhile is found
+named. Files of a sync that runs are younger than the bound, and a sync writes the files of an
+older round anew (`sync.ROUND_AGE_S_MAX`).
+
+After a death at any step the next maintenance goes on; new files without a commit are orphans.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from strandline.spark_lake.table.buffers import FileBuffers
+from strandline.spark_lake.table.commit import ATTEMPTS_MAX, WAIT_S_MAX, WAIT_S_MIN
+from strandline.spark_lake.table.errors import (
+    CommitConflict,
+    CommitUnknown,
+    FilesOutdated,
+    TableRefused,
+    TableUnavailable,
+)
+from strandline.spark_lake.table.store import WrittenFile
+from strandline.spark_lake.table.upkeep.maintained import LiveFile, MaintainedTable
+from strandline.spark_lake.table.upkeep.retention import Kept
+from strandline.storage.crash_points import (
+    UPKEEP_AFTER_COMMIT,
+    UPKEEP_AFTER_EXPIRE,
+    UPKEEP_AFTER_ORPHANS,
+    UPKEEP_BEFORE_COMMIT,
+    crash_point,
+)
+
+log = logging.getLogger(__name__)
+
+DAY_MS = 24 * 3_600_000
+# Iceberg's own defaults.
+EXPIRE_AGE_MS = 5 * DAY_MS
+ORPHAN_AGE_MS = 3 * DAY_MS
+# Parquet files of this size read as well as larger ones.
+SMALL_BYTES = 16 * 1024 * 1024
+# Fewer small files in a partition are left until there are more.
+SMALL_FILES_MIN = 5
+# Parquet bytes that one commit replaces; a death costs the work of one round.
+ROUND_BYTES_MAX = 256 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaintainSettings:
+    """What is small, and what is old."""
+
+    file_bytes: int
+    small_bytes: int = SMALL_BYTES
+    small_files_min: int = SMALL_FILES_MIN
+    expire_age_ms: int = EXPIRE_AGE_MS
+    orphan_age_ms: int = ORPHAN_AGE_MS
+
+
+@dataclass(slots=True, kw_only=True)
+class MaintainReport:
+    """What maintenance did."""
+
+    table: str
+    dropped_files: int = 0
+    dropped_rows: int = 0
+    rewritten_files: int = 0
+    new_files: int = 0
+    # Rounds whose files another writer had replaced meanwhile.
+    lost_rounds: int = 0
+    expired_snapshots: int = 0
+    orphans: int = 0
+    orphan_bytes: int = 0
+    kept_young: int = field(default=0)
+
+
+class Maintenance:
+    """One run over one table."""
+
+    def __init__(
+        self,
+        table: MaintainedTable,
+        settings: MaintainSettings,
+        *,
+        now_ms: Callable[[], int],
+        wait: Callable[[float], None],
+    ) -> None:
+        self._table = table
+        self._settings = settings
+        self._now_ms = now_ms
+        self._wait = wait
+        self._report = MaintainReport(table=table.name)
+
+    def run(self, kept: Kept | None) -> MaintainReport:
+        """`kept` None keeps every row. Raises TableRefused, TableUnavailable."""
+        self._load()
+        if kept is not None:
+            for files in _rounds([f for f in self._table.live_files() if kept.drops_of(f)]):
+                self._replace(files, kept)
+        for files in self._small():
+            self._replace(files, None)
+        self._expire()
+        self._delete_orphans()
+        return self._report
+
+    def _small(self) -> Iterator[list[LiveFile]]:
+        groups: dict[object, list[LiveFile]] = {}
+        for file in self._table.live_files():
+            if file.size_bytes < self._settings.small_bytes and not file.has_deletes:
+                groups.setdefault(file.key, []).append(file)
+        many = [g for g in groups.values() if len(g) >= max(2, self._settings.small_files_min)]
+        # Whole groups: half of one would be small again.
+        yield from _rounds_of_groups(many)
+
+    def _replace(self, old: Sequence[LiveFile], kept: Kept | None) -> None:
+        attempt = uuid.uuid4().hex
+        new = self._written(old, kept, attempt)
+        crash_point(UPKEEP_BEFORE_COMMIT)
+        properties = {} if kept is None else kept.properties
+        if not self._committed(old, new, properties):
+            self._report.lost_rounds += 1
+            return
+        crash_point(UPKEEP_AFTER_COMMIT)
+        rows = sum(one.record_count for one in old) - sum(one.record_count for one in new)
+        self._report.dropped_rows += rows
+        self._report.new_files += len(new)
+        if kept is None:
+            self._report.rewritten_files += len(old)
+        else:
+            self._report.dropped_files += len(old)
+
+    def _written(
+        self, old: Sequence[LiveFile], kept: Kept | None, attempt: str
+    ) -> list[WrittenFile]:
+        buffers = FileBuffers(self._table.writer(attempt), file_bytes=self._settings.file_bytes)
+        new: list[WrittenFile] = []
+        try:
+            for file in old:
+                if kept is not None and kept.drops_all_of(file):
+                    continue
+                for batch in self._table.read(file):
+                    rows = batch if kept is None else kept.rows(batch)
+                    if rows.num_rows:
+                        new.extend(buffers.add(rows))
+            new.extend(buffers.finish())
+        except Exception:
+            self._table.discard(new)
+            raise
+        return new
+
+    def _committed(
+        self,
+        old: Sequence[LiveFile],
+        new: Sequence[WrittenFile],
+        properties: Mapping[str, str],
+    ) -> bool:
+        """Whether the replacement landed; if not, others have taken the old files out."""
+        old_paths = {one.path for one in old}
+        new_paths = {one.path for one in new}
+        for attempt in range(ATTEMPTS_MAX):
+            try:
+                self._table.replace(old, new, properties)
+                self._load()
+                return True
+            except (CommitConflict, CommitUnknown, FilesOutdated) as error:
+                log.info("table replacement is not confirmed", extra={"reason": str(error)})
+            self._wait(random.uniform(0.5, 1) * min(WAIT_S_MAX, WAIT_S_MIN * 2**attempt))
+            self._load()
+            named = {one.path for one in self._table.live_files()}
+            if not named & old_paths and new_paths <= named:
+                return True
+            if not old_paths <= named:
+                # An unknown commit may land yet only while all old files are there.
+                self._table.discard([one for one in new if one.path not in named])
+                return False
+        raise TableUnavailable(
+            f"table {self._table.name}: {ATTEMPTS_MAX} commits in a row were refused or not"
+            " answered; run `table maintain` again later"
+        )
+
+    def _expire(self) -> None:
+        before_ms = self._now_ms() - self._settings.expire_age_ms
+        for attempt in range(ATTEMPTS_MAX):
+            try:
+                self._report.expired_snapshots += self._table.expire(before_ms)
+                crash_point(UPKEEP_AFTER_EXPIRE)
+                return
+            except (CommitConflict, CommitUnknown):
+                self._wait(random.uniform(0.5, 1) * min(WAIT_S_MAX, WAIT_S_MIN * 2**attempt))
+                self._load()
+        raise TableUnavailable(
+            f"table {self._table.name}: other commits came first {ATTEMPTS_MAX} times, its"
+            " snapshots are not expired; run `table maintain` again later"
+        )
+
+    def _delete_orphans(self) -> None:
+        stored = self._table.stored_files()
+        self._load()
+        named = self._table.named_paths()
+        before_ms = self._now_ms() - self._settings.orphan_age_ms
+        unnamed = [one for one in stored if one.path not in named]
+        old = [one for one in unnamed if one.modified_ms <= before_ms]
+        self._report.orphans = self._table.delete([one.path for one in old])
+        self._report.orphan_bytes = sum(one.size_bytes for one in old)
+        self._report.kept_young = len(unnamed) - len(old)
+        crash_point(UPKEEP_AFTER_ORPHANS)
+
+    def _load(self) -> None:
+        if self._table.load() is None:
+            raise TableRefused(f"there is no table {self._table.name}: `table sync` makes it")
+
+
+def _rounds(files: Sequence[LiveFile]) -> Iterator[list[LiveFile]]:
+    return _rounds_of_groups([[one] for one in files])
+
+
+def _rounds_of_groups(groups: Sequence[list[LiveFile]]) -> Iterator[list[LiveFile]]:
+    """Groups together until they have ROUND_BYTES_MAX; one group at least."""
+    taken: list[LiveFile] = []
+    size_bytes = 0
+    for group in groups:
+        group_bytes = sum(one.size_bytes for one in group)
+        if taken and size_bytes + group_bytes > ROUND_BYTES_MAX:
+            yield taken
+            taken, size_bytes = [], 0
+        taken = [*taken, *group]
+        size_bytes += group_bytes
+    if taken:
+        yield taken

@@ -1,0 +1,343 @@
+"""Plans, checks and maintenance of a real table, while syncs go on."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.io.pyarrow import PyArrowFileIO
+
+from strandline.spark_lake.table.errors import TableRefused
+from strandline.spark_lake.table.iceberg import store as store_module
+from strandline.spark_lake.table.run import TableRun
+from strandline.spark_lake.table.store import WrittenFile
+from strandline.spark_lake.table.upkeep.maintain import (
+    DAY_MS,
+    ORPHAN_AGE_MS,
+    MaintainReport,
+    MaintainSettings,
+)
+from strandline.spark_lake.table.upkeep.retention import Retention
+from strandline.storage.crash_points import CRASH_POINTS, SimulatedCrash, simulated_crash
+from strandline.storage.records.batch.record import Record
+from tests.unit.spark_lake.archive_builder import START_MS, ArchiveBuilder, make_batches
+from tests.unit.spark_lake.table.rig import (
+    add_rows,
+    data_files,
+    every,
+    iceberg,
+    make_run,
+    named_files,
+    rows_of,
+    sync,
+)
+
+pytestmark = pytest.mark.slow
+
+UPKEEP_POINTS = [point for point in CRASH_POINTS if point.startswith("upkeep.")]
+# Everything is small, and everything is old.
+NOW = MaintainSettings(
+    file_bytes=1 << 20, small_files_min=2, expire_age_ms=-DAY_MS, orphan_age_ms=-DAY_MS
+)
+
+
+def maintain(archive: ArchiveBuilder, retention: Retention | None = None) -> MaintainReport:
+    return make_run(archive).maintain(retention, NOW)
+
+
+def check_is_clean(run: TableRun) -> None:
+    report = run.check(deep=True)
+    assert report.findings == []
+    assert report.deep_rows == sum(one.archive_rows for one in report.partitions)
+
+
+def test_a_plan_says_what_a_sync_would_read_and_writes_nothing(orders: ArchiveBuilder) -> None:
+    plan = make_run(orders).plan()
+    assert plan.has is None
+    assert (plan.offset_count, plan.scan.segments_planned) == (160, 4)
+    assert plan.gets == 4
+    assert plan.cost({"GET": 1000, "PUT": 0}) == 4
+    assert not data_files(orders)
+    assert make_run(orders).store.load() is None
+    sync(orders)
+    add_rows(orders, base=80)
+    plan = make_run(orders).plan()
+    assert (plan.offset_count, plan.scan.segments_planned) == (80, 2)
+    sync(orders)
+    plan = make_run(orders).plan()
+    assert (plan.offset_count, plan.commits, plan.puts, plan.gets) == (0, 0, 0, 0)
+
+
+def test_a_table_is_like_its_archive_and_a_check_says_how_far_it_is_behind(
+    orders: ArchiveBuilder,
+) -> None:
+    sync(orders)
+    add_rows(orders, base=80)
+    run = make_run(orders)
+    check_is_clean(run)
+    report = run.check()
+    assert [(one.table_rows, one.archive_rows, one.behind) for one in report.partitions] == [
+        (80, 80, 40),
+        (80, 80, 40),
+    ]
+    assert [(one.first_offset, one.last_offset) for one in report.partitions] == [(0, 79), (0, 79)]
+
+
+def test_a_check_finds_rows_that_are_lost_twice_or_changed(orders: ArchiveBuilder) -> None:
+    sync(orders)
+    run = make_run(orders)
+    table = iceberg(run)
+    rows = table.scan(row_filter="_partition = 0 and _offset >= 10 and _offset < 12").to_arrow()
+    table.append(rows)
+    assert run.check().findings == ["partition 0: 2 rows more than once"]
+    iceberg(run).delete("_partition = 1 and _offset = 5")
+    assert run.check().findings[1:] == [
+        "partition 1: of the offsets 0 to 80, the table lacks 1 row"
+    ]
+
+
+def test_a_deep_check_names_the_offset_and_column_of_a_changed_value(
+    orders: ArchiveBuilder,
+) -> None:
+    sync(orders)
+    run = make_run(orders)
+    table = iceberg(run)
+    rows = table.scan(row_filter="_partition = 0 and _offset = 10").to_arrow()
+    table.delete("_partition = 0 and _offset = 10")
+    position = rows.column_names.index("id")
+    changed = rows.set_column(position, rows.schema.field(position), [[11]])
+    table.append(changed)
+    assert run.check().findings == []
+    findings = run.check(deep=True).findings
+    assert "partition 0 offset 10: column id is another value than in the archive" in findings
+
+
+def test_small_files_become_few_and_every_value_stays(orders: ArchiveBuilder) -> None:
+    for base in (80, 120, 160):
+        sync(orders)
+        add_rows(orders, base=base)
+    sync(orders)
+    before = len(named_files(make_run(orders)))
+    report = maintain(orders)
+    run = make_run(orders)
+    assert report.rewritten_files > report.new_files > 0
+    assert len(named_files(run)) < before
+    check_is_clean(run)
+    # Expired, and deleted: what no snapshot names is gone.
+    assert len(iceberg(run).snapshots()) == 1
+    assert named_files(run) == sorted(data_files(orders))
+    assert maintain(orders).rewritten_files == 0
+    assert sync(orders).commits == 0
+
+
+@pytest.mark.parametrize("point", UPKEEP_POINTS)
+def test_after_a_death_at_any_step_of_maintenance_the_next_one_completes_it(
+    orders: ArchiveBuilder, point: str
+) -> None:
+    for base in (80, 120):
+        sync(orders)
+        add_rows(orders, base=base)
+    sync(orders)
+    with simulated_crash(point), pytest.raises(SimulatedCrash):
+        maintain(orders, Retention(age_ms=None))
+    add_rows(orders, base=160)
+    sync(orders)
+    maintain(orders)
+    run = make_run(orders)
+    check_is_clean(run)
+    assert rows_of(run) == every(range(200))
+    assert named_files(run) == sorted(data_files(orders))
+
+
+def test_a_sync_between_the_files_and_the_commit_of_a_maintenance_loses_nothing(
+    orders: ArchiveBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync(orders)
+    add_rows(orders, base=80)
+    run = make_run(orders)
+    commit_once = run.store.commit_once
+
+    def sync_first(fill: Any) -> None:
+        monkeypatch.setattr(run.store, "commit_once", commit_once)
+        sync(orders)
+        commit_once(fill)
+
+    monkeypatch.setattr(run.store, "commit_once", sync_first)
+    assert run.maintain(None, NOW).rewritten_files
+    check_is_clean(make_run(orders))
+    assert rows_of(make_run(orders)) == every(range(120))
+
+
+@pytest.mark.parametrize("lands", [True, False])
+@pytest.mark.parametrize("lost", [TimeoutError("no answer"), CommitFailedException("again")])
+def test_a_replacement_whose_answer_is_lost_happens_once(
+    orders: ArchiveBuilder, monkeypatch: pytest.MonkeyPatch, lost: Exception, lands: bool
+) -> None:
+    sync(orders)
+    run = make_run(orders)
+    catalog = run.store._catalog
+    commit = catalog.commit_table
+
+    def answer_is_lost(table: Any, requirements: Any, updates: Any) -> Any:
+        monkeypatch.setattr(catalog, "commit_table", commit)
+        if lands:
+            commit(table, requirements, updates)
+        raise lost
+
+    monkeypatch.setattr(catalog, "commit_table", answer_is_lost)
+    run.maintain(None, NOW)
+    check_is_clean(make_run(orders))
+    assert named_files(run) == sorted(data_files(orders))
+
+
+def test_two_maintenances_at_once_replace_each_file_once(
+    orders: ArchiveBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync(orders)
+    run = make_run(orders)
+    commit_once = run.store.commit_once
+
+    def other_first(fill: Any) -> None:
+        monkeypatch.setattr(run.store, "commit_once", commit_once)
+        assert (
+            make_run(orders)
+            .maintain(None, MaintainSettings(file_bytes=1 << 20, small_files_min=2))
+            .rewritten_files
+        )
+        commit_once(fill)
+
+    monkeypatch.setattr(run.store, "commit_once", other_first)
+    assert run.maintain(None, NOW).lost_rounds == 1
+    check_is_clean(make_run(orders))
+    assert named_files(run) == sorted(data_files(orders))
+
+
+def test_files_of_a_running_sync_stay_and_old_ones_without_a_commit_go(
+    orders: ArchiveBuilder,
+) -> None:
+    sync(orders)
+    add_rows(orders, base=80)
+    with simulated_crash("table.before-commit"), pytest.raises(SimulatedCrash):
+        sync(orders)
+    young = set(data_files(orders)) - set(named_files(make_run(orders)))
+    settings = MaintainSettings(file_bytes=1 << 20, small_files_min=1000)
+    assert settings.orphan_age_ms == ORPHAN_AGE_MS
+    report = make_run(orders).maintain(None, settings)
+    assert report.orphans == 0
+    assert report.kept_young >= len(young) > 0
+    assert maintain(orders).orphans >= len(young)
+    assert not young & set(data_files(orders))
+
+
+def test_snapshots_of_tags_and_branches_outlive_maintenance(orders: ArchiveBuilder) -> None:
+    sync(orders)
+    run = make_run(orders)
+    table = iceberg(run)
+    tagged = table.current_snapshot().snapshot_id
+    table.manage_snapshots().create_tag(tagged, "audit").commit()
+    rows = table.scan(snapshot_id=tagged).to_arrow().num_rows
+    add_rows(orders, base=80)
+    sync(orders)
+    maintain(orders)
+    table = iceberg(run)
+    assert {one.snapshot_id for one in table.snapshots()} >= {tagged}
+    assert table.scan(snapshot_id=tagged).to_arrow().num_rows == rows == 160
+
+
+def test_a_table_keeps_follows_or_ages(orders: ArchiveBuilder) -> None:
+    sync(orders)
+    orders.move_log_start("orders", 40, partition=0)
+    maintain(orders)
+    run = make_run(orders)
+    assert rows_of(run) == every(range(80))
+    check_is_clean(run)
+    report = maintain(orders, Retention())
+    assert report.dropped_rows == 40
+    assert rows_of(run) == sorted([*((0, n) for n in range(40, 80)), *((1, n) for n in range(80))])
+    check_is_clean(run)
+    now = [Record(offset=80, timestamp_ms=START_MS * 2, key=b"k", value=b"{}", headers=())]
+    orders.add_segment("orders", make_batches(now), partition=1)
+    sync(orders)
+    maintain(orders, Retention(age_ms=DAY_MS))
+    assert rows_of(run) == [(1, 80)]
+    check_is_clean(run)
+    assert sync(orders).commits == 0
+
+
+def test_a_table_of_another_catalog_at_the_same_place_is_not_taken_for_orphans(
+    orders: ArchiveBuilder, tmp_path: Path
+) -> None:
+    sync(orders)
+    other = {"catalog": f"sqlite:///{tmp_path / 'other.db'}"}
+    with pytest.raises(TableRefused, match="another catalog"):
+        sync(orders, **other)
+    assert make_run(orders, **other).store.load() is None
+    check_is_clean(make_run(orders))
+
+
+def test_nulls_in_lists_outlive_a_rewrite(orders: ArchiveBuilder) -> None:
+    sync(orders)
+    maintain(orders)
+    with duckdb.connect() as connection:
+        found = connection.execute(
+            "select tags is null, count(*) from read_parquet($files) group by all order by all",
+            {"files": data_files(orders)},
+        ).fetchall()
+    assert len(found) == 2
+    assert dict(found)[True] > 80
+
+
+def test_a_commit_costs_the_same_after_ten_thousand_files(
+    orders: ArchiveBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted: files that are read and written, manifests in the list, snapshots."""
+    monkeypatch.setattr(store_module, "SNAPSHOTS_MAX", 20)
+    sync(orders)
+    run = make_run(orders)
+    offsets = run.store.load()
+    assert offsets is not None
+    writer = run.store.writer("0" * 32)
+    (rows,) = writer.cut(_no_more_than_one_day(run))
+    sample = writer.write(rows.key, [rows.rows])
+    opened = 0
+    for name in ("new_input", "new_output"):
+        real = getattr(PyArrowFileIO, name)
+
+        def counted(io: Any, location: str, real: Any = real) -> Any:
+            nonlocal opened
+            opened += 1
+            return real(io, location)
+
+        monkeypatch.setattr(PyArrowFileIO, name, counted)
+    costs: list[int] = []
+    for number in range(125):
+        offsets = offsets.advanced(next(iter(offsets.next_offsets)), {}, commit_id=str(number))
+        assert run.store.load() is not None
+        opened = 0
+        run.store.commit([_copy_of(sample, f"{number}-{one}") for one in range(80)], offsets)
+        costs.append(opened)
+    table = iceberg(run)
+    assert len(list(table.scan().plan_files())) > 10_000
+    assert set(costs[:10]) == set(costs[-10:])
+    # The rare one merges manifests.
+    assert sum(one > costs[0] for one in costs) <= 2
+    assert len(table.snapshots()) <= 20
+    assert len(table.current_snapshot().manifests(table.io)) <= 100
+
+
+def _no_more_than_one_day(run: TableRun) -> Any:
+    table = run.maintained()
+    return next(table.read(table.live_files()[0])).slice(0, 1)
+
+
+def _copy_of(file: WrittenFile, name: str) -> WrittenFile:
+    entry = copy.deepcopy(file.entry)
+    path = file.path.replace(".parquet", f"-{name}.parquet")
+    entry.data_file._data[1] = path
+    assert entry.data_file.file_path == path
+    return replace(file, path=path, entry=entry)
