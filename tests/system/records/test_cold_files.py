@@ -45,6 +45,8 @@ def settings_for(archive: Path) -> dict[str, str]:
         "log.initial.task.delay.ms": "200",
         # Objects stay the files that they are.
         "strandline.remote.merge.target.bytes": "0",
+        # A read elsewhere drops what was downloaded before.
+        "strandline.remote.cache.memory.bytes": "0",
     }
 
 
@@ -60,9 +62,7 @@ def test_files_cut_off_under_a_running_broker_are_an_error_and_mended_ones_are_r
 
         # What takes longer than a fetch waits comes with the next one, and so does an error.
         eventually(lambda: fetched_bytes(fetch(client, TOPIC, 0)) == hot)
-        assert any(".log" in name and "archive" in name for name in broker.open_files()), (
-            "no file of the archive is open"
-        )
+        eventually(lambda: fetched_bytes(fetch(client, TOPIC, 300)) != b"")
 
         objects = sorted((tmp_path / "archive").glob("topics/**/*.log"))
         whole = {path: path.read_bytes() for path in objects}

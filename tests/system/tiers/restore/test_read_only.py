@@ -211,7 +211,8 @@ def test_a_replica_serves_what_is_in_the_bucket_of_the_open_segment_and_keeps_no
         assert border < end
         replica = start_replica(make_broker)
         with replica.client(TOPIC) as reader:
-            eventually(lambda: reader.offset_at(LATEST) == end, timeout_s=WAIT_S)
+            # An error first: it may not have the partition yet.
+            eventually(lambda: reader.list_offset(LATEST).offset == end, timeout_s=WAIT_S)
             assert reader.read(0, end) == FIRST
             assert reader.offset_at(timestamp_of(end - 1)) == end - 1
             # Piece by piece, so that all of each segment was open once, and followed.

@@ -63,6 +63,8 @@ RETRIABLE = (
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_COORDINATOR,
     ErrorCode.CONCURRENT_TRANSACTIONS,
+    # Produce says so of a coordinator that loads.
+    ErrorCode.NOT_ENOUGH_REPLICAS,
 )
 
 
