@@ -6,10 +6,13 @@ from collections.abc import Sequence
 
 from pyiceberg.io import load_file_io
 
-from strandline.spark_lake.archive.objects import DEFAULT_REGION
 from strandline.spark_lake.options.options import S3Options
 from strandline.spark_lake.table.delta.store import DeltaLayout, DeltaStore
-from strandline.spark_lake.table.iceberg.catalogs import store_properties
+from strandline.spark_lake.table.iceberg.catalogs import (
+    endpoint_url_of,
+    region_of,
+    store_properties,
+)
 from strandline.storage.errors import InvalidConfig
 
 
@@ -36,12 +39,13 @@ def open_store(
 
 
 def _storage_options(s3: S3Options) -> dict[str, str]:
+    endpoint_url = endpoint_url_of(s3)
     given = {
-        "AWS_ENDPOINT_URL": s3.endpoint_url,
-        "AWS_REGION": s3.region or (DEFAULT_REGION if s3.endpoint_url else None),
+        "AWS_ENDPOINT_URL": endpoint_url,
+        "AWS_REGION": region_of(s3),
         "AWS_ACCESS_KEY_ID": s3.key,
         "AWS_SECRET_ACCESS_KEY": s3.secret,
         "AWS_SESSION_TOKEN": s3.token,
-        "AWS_ALLOW_HTTP": "true" if (s3.endpoint_url or "").startswith("http://") else None,
+        "AWS_ALLOW_HTTP": "true" if (endpoint_url or "").startswith("http://") else None,
     }
     return {name: value for name, value in given.items() if value is not None}

@@ -81,8 +81,8 @@ def _embedded(warehouse: str) -> str:
 def store_properties(s3: S3Options) -> dict[str, str]:
     """The properties of pyiceberg by which it reaches the bucket."""
     given = {
-        "s3.endpoint": s3.endpoint_url,
-        "s3.region": s3.region or (DEFAULT_REGION if s3.endpoint_url else None),
+        "s3.endpoint": endpoint_url_of(s3),
+        "s3.region": region_of(s3),
         "s3.access-key-id": s3.key,
         "s3.secret-access-key": s3.secret,
         "s3.session-token": s3.token,
@@ -91,3 +91,19 @@ def store_properties(s3: S3Options) -> dict[str, str]:
         "py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO",
         **{name: value for name, value in given.items() if value is not None},
     }
+
+
+def endpoint_url_of(s3: S3Options) -> str | None:
+    """From the options, or from the variables that boto3 reads and pyarrow does not."""
+    return (
+        s3.endpoint_url
+        or os.environ.get("AWS_ENDPOINT_URL_S3")
+        or os.environ.get("AWS_ENDPOINT_URL")
+        or None
+    )
+
+
+def region_of(s3: S3Options) -> str | None:
+    """From the options or boto3's variables; a store with an endpoint of its own needs any."""
+    given = s3.region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    return given or (DEFAULT_REGION if endpoint_url_of(s3) else None)
