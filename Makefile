@@ -62,7 +62,7 @@ demo: $(DEMO) $(MINISTACK) java ## the main job on real data: produce, archive t
 	@$(PY) -m demo $(DEMO_ARGS)
 
 .PHONY: test
-test: $(DEV) ## everything CI runs: static checks and all tests
+test: $(DEV) commands ## everything CI runs: static checks and all tests
 	@$(SIDE_BY_SIDE) static collect $(MINISTACK) jar
 	$(PYTEST) -n $(TEST_WORKERS) --dist loadfile --durations=15
 
@@ -72,7 +72,7 @@ check: $(DEV) ## quick: format, lint, types, import floors, unit tests that need
 	$(PYTEST) -m "not slow and not s3 and not spark and not crash and not clients" tests
 
 .PHONY: test-slow
-test-slow: $(DEV) $(MINISTACK) jar ## only the tests that `make check` leaves out
+test-slow: $(DEV) commands $(MINISTACK) jar ## only the tests that `make check` leaves out
 	$(PYTEST) -m "slow or s3 or spark or crash or clients" --durations=15
 
 .PHONY: test-faults
@@ -279,6 +279,11 @@ ministack: $(MINISTACK) ## the environment of the local S3 server
 .PHONY: java
 java:
 	@scripts/java
+
+# Those of the pages, whose tests run what they say.
+.PHONY: commands
+commands:
+	@scripts/commands curl free
 
 # The reader inside Spark's JVM; git ignores it, and the wheel takes it along.
 JAR := spark_lake/jvm/strandline-spark.jar

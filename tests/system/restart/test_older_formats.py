@@ -15,7 +15,6 @@ from __future__ import annotations
 import base64
 import json
 import os
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from strandline.spark_lake import scan
 from strandline.storage.local.inspect.verify import verify_folders
 from strandline.storage.remote.manifest.json_document import encode_document
 from tests.support.broker import BrokerProcess, eventually
+from tests.system.restart.written import unpack
 
 pytestmark = [pytest.mark.slow, pytest.mark.clients]
 
@@ -36,16 +36,15 @@ WRITTEN = sorted(path.name.removesuffix(".tar.xz") for path in FORMATS.glob("*.t
 READ_S = 60.0
 
 
-def unpack(name: str, folder: Path) -> Path:
+def unpacked(name: str, folder: Path) -> Path:
     """What one state wrote."""
-    with tarfile.open(FORMATS / f"{name}.tar.xz") as archive:
-        archive.extractall(folder, filter="data")
+    unpack(FORMATS / f"{name}.tar.xz", folder)
     return folder
 
 
 @pytest.fixture(params=WRITTEN)
 def written(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    return unpack(request.param, tmp_path)
+    return unpacked(request.param, tmp_path)
 
 
 def expected_of(folder: Path) -> dict[str, Any]:
@@ -191,7 +190,7 @@ def make_later(path: Path) -> None:
 
 
 def test_a_start_is_refused_by_the_name_of_a_later_format(tmp_path: Path) -> None:
-    folder = unpack(WRITTEN[-1], tmp_path)
+    folder = unpacked(WRITTEN[-1], tmp_path)
     make_later(folder / "bucket" / "cluster.json")
     with pytest.raises(
         AssertionError, match=r"cluster\.json: strandline-cluster version 2, .*later"
@@ -203,7 +202,7 @@ def test_nothing_that_a_later_manifest_may_name_is_changed_or_deleted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """While orphans of its neighbour go: what names them is no more known than what is one."""
-    folder = unpack(WRITTEN[-1], tmp_path)
+    folder = unpacked(WRITTEN[-1], tmp_path)
     topics = folder / "bucket" / "topics"
     (later,), (known,) = topics.glob("tier-*"), topics.glob("deep-*")
     make_later(later / "0" / "manifest.json")

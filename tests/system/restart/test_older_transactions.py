@@ -10,7 +10,6 @@ format that changes gets another archive beside it.
 from __future__ import annotations
 
 import json
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from tests.support.broker import BrokerProcess, eventually
 from tests.support.wire import WireClient
 from tests.system.calls import fetch
 from tests.system.group_calls import committed
+from tests.system.restart.written import unpack
 from tests.system.transactions.admin_calls import describe
 from tests.system.transactions.committed import committed_values
 from tests.system.transactions.wire_producer import WireProducer
@@ -36,8 +36,7 @@ NONE = ErrorCode.NONE
 
 @pytest.fixture(params=sorted(path.name for path in FORMATS.glob("*.tar.xz")))
 def written(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    with tarfile.open(FORMATS / request.param) as archive:
-        archive.extractall(tmp_path, filter="data")
+    unpack(FORMATS / request.param, tmp_path)
     return tmp_path
 
 

@@ -1,4 +1,4 @@
-"""scripts/python and scripts/java on machines that have this and not that.
+"""scripts/python, scripts/java and scripts/commands on machines that have this and not that.
 
 Each command that such a machine has is a file of a folder, which is the whole path.
 """
@@ -60,9 +60,9 @@ class Machine:
             f'for package in "$@"; do true; done\n{install}',
         )
 
-    def run(self, script: str) -> subprocess.CompletedProcess[str]:
+    def run(self, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [str(REPOSITORY / "scripts" / script)],
+            [str(REPOSITORY / "scripts" / script), *arguments],
             env={**self.environment, "LC_ALL": os.environ.get("LC_ALL", "C.UTF-8")},
             capture_output=True,
             text=True,
@@ -167,3 +167,30 @@ def test_the_first_java_for_spark_that_the_system_has_is_installed(
     finished = machine.run("java")
     assert finished.returncode == 0, finished.stderr
     assert finished.stdout == f"installing {package} for Spark\n"
+
+
+def test_commands_of_the_pages_that_a_machine_lacks_are_installed(
+    machine: Machine, tmp_path: Path
+) -> None:
+    installed = tmp_path / "installed"
+    machine.has("curl", "exit")
+    machine.has_apt(f'[ "$package" = procps ] && touch {installed}')
+    finished = machine.run("commands", "curl", "free")
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout == "installing procps, whose commands are on the pages\n"
+    assert installed.exists()
+
+
+def test_a_machine_that_has_the_commands_of_the_pages_installs_nothing(machine: Machine) -> None:
+    machine.has("curl", "exit")
+    assert machine.run("commands", "curl").stdout == ""
+
+
+def test_a_user_who_may_install_nothing_is_told_which_commands_the_pages_need(
+    machine: Machine,
+) -> None:
+    machine.has("id", "echo 1000")
+    machine.has("apt-get", "exit 1")
+    finished = machine.run("commands", "curl", "free")
+    assert finished.returncode == 1
+    assert "apt-get install curl procps" in finished.stderr
