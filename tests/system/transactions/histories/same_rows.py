@@ -192,7 +192,7 @@ class LakeTable:
     def rows(self) -> list[tuple[int, int]]:
         """Partition and offset of each row."""
         assert self._run.store.load() is not None
-        table = self._run.store._loaded.scan().to_arrow()
+        table = self._run.store.loaded.scan().to_arrow()
         columns = [table.column(name).to_pylist() for name in ("_partition", "_offset")]
         return list(zip(*columns, strict=True))
 
