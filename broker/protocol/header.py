@@ -79,7 +79,7 @@ def decode_request_header(frame: memoryview) -> RequestHeader:
 
 
 def _short_header(frame: memoryview) -> MalformedRequest | UnsupportedVersion:
-    """The error for a frame ending in its header: UnsupportedVersion if that much can be read."""
+    """Returns the error for a truncated header: UnsupportedVersion if the version can be read."""
     if len(frame) >= _ROUTE.size:
         api_key, version, correlation_id = _ROUTE.unpack_from(frame, 0)
         if (api_key, version) not in _ROUTES:

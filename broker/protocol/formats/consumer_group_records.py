@@ -129,7 +129,7 @@ class AssignedPartitions(Struct):
 
 
 class CurrentPartitions(Struct):
-    """Partitions of one topic. `assignment_epochs` are by partition; up to Kafka 4.2 absent."""
+    """Partitions of one topic, with an epoch each in `assignment_epochs` from Kafka 4.3 on."""
 
     topic_id: uuid.UUID = wire(uuid_)
     partitions: Sequence[int] = wire(array(int32))

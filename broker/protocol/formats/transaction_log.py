@@ -40,7 +40,7 @@ class _TransactionLogKey(Struct):
 
 
 class LoggedPartitions(Struct):
-    """Partitions of one topic that a transaction has."""
+    """Partitions of one topic in a transaction."""
 
     topic: str = wire(string)
     partition_ids: Sequence[int] = wire(array(int32))
@@ -62,7 +62,10 @@ class LoggedMarkers(Struct):
 
 
 class TransactionLogValue(Struct):
-    """`transaction_partitions` is None while no transaction was begun; times are ms since 1970."""
+    """One transactional id; times are in ms since 1970.
+
+    `transaction_partitions` is None while no transaction was begun.
+    """
 
     producer_id: int = wire(int64)
     previous_producer_id: int = wire(int64, "1+", tag=0, default=-1)
@@ -81,12 +84,12 @@ class TransactionLogValue(Struct):
 
 
 def encode_key(transactional_id: str) -> bytes:
-    """The bytes that compaction compares."""
+    """Encodes a key, whose bytes compaction compares."""
     return write_struct(_TransactionLogKey(transactional_id=transactional_id), _KEY_VERSION)
 
 
 def decode_key(key: Buffer) -> str | None:
-    """The transactional id, None for a key of another kind. Raises MalformedRequest."""
+    """Returns the transactional id, None for another kind of key. Raises MalformedRequest."""
     encoded = memoryview(key)
     if read_version(encoded) != _KEY_VERSION:
         return None
@@ -94,12 +97,12 @@ def decode_key(key: Buffer) -> str | None:
 
 
 def encode_value(value: TransactionLogValue, version: int) -> bytes:
-    """The value in version 0 or 1."""
+    """Encodes a value in version 0 or 1."""
     return write_struct(value, version, flexible_from=_VALUE_FLEXIBLE_FROM)
 
 
 def decode_value(value: Buffer) -> TransactionLogValue:
-    """Raises MalformedRequest."""
+    """Decodes a value of any known version. Raises MalformedRequest."""
     encoded = memoryview(value)
     version = read_version(encoded)
     if not 0 <= version <= _VALUE_VERSION_MAX:

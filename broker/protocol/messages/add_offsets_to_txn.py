@@ -1,4 +1,4 @@
-"""AddOffsetsToTxn: the offsets of a group join a transaction, as a partition would.
+"""AddOffsetsToTxn: a producer adds the offsets of a group to its transaction.
 
 v2  PRODUCER_FENCED    v3  flexible    v4  TRANSACTION_ABORTABLE (KIP-890)
 """

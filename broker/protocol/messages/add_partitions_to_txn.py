@@ -1,7 +1,7 @@
 """AddPartitionsToTxn: partitions join a transaction before a producer writes to them.
 
 v0-3  from clients: one transaction          v2  PRODUCER_FENCED    v3  flexible
-v4    from brokers: several transactions, and a mere look whether partitions are in them (KIP-890)
+v4    from brokers: several transactions, and a check whether partitions are in them (KIP-890)
 v5    TRANSACTION_ABORTABLE
 """
 
@@ -30,7 +30,7 @@ class AddPartitionsToTxnTopic(Struct):
 
 
 class AddPartitionsToTxnTransaction(Struct):
-    """`verify_only`: nothing is added."""
+    """One transaction with its partitions; `verify_only` only checks that they are in it."""
 
     transactional_id: str = wire(string)
     producer_id: int = wire(int64)
@@ -40,7 +40,7 @@ class AddPartitionsToTxnTransaction(Struct):
 
 
 class AddPartitionsToTxnRequest(Request, api=ApiKey.ADD_PARTITIONS_TO_TXN):
-    """`transactions` from v4 on, the other fields before."""
+    """Partitions to add: in `transactions` from v4 on, in the other fields before."""
 
     transactions: Sequence[AddPartitionsToTxnTransaction] = wire(
         array(AddPartitionsToTxnTransaction), "4+", default=()

@@ -20,14 +20,14 @@ from strandline.broker.protocol.schema.schema import (
 
 
 class EntityData(Struct):
-    """`entity_name` None is the default of its type."""
+    """One part of an entity; `entity_name` None is the default entity of its type."""
 
     entity_type: str = wire(string)
     entity_name: str | None = wire(string, nullable="0+")
 
 
 class QuotaOperation(Struct):
-    """`value` does not count with `remove`."""
+    """One quota to set, or to remove: its `value` is ignored then."""
 
     key: str = wire(string)
     value: float = wire(float64, default=0.0)

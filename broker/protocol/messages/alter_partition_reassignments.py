@@ -22,7 +22,7 @@ from strandline.broker.protocol.schema.schema import (
 
 
 class ReassignablePartition(Struct):
-    """`replicas` None cancels a running move."""
+    """One partition with its new replicas; None cancels its running reassignment."""
 
     partition_index: int = wire(int32)
     replicas: Sequence[int] | None = wire(array(int32), nullable="0+", default=None)

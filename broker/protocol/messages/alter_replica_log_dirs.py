@@ -26,7 +26,7 @@ class AlterReplicaLogDirTopic(Struct):
 
 
 class AlterReplicaLogDir(Struct):
-    """`path` is the target folder of the partitions."""
+    """The partitions that move to the log folder `path`."""
 
     path: str = wire(string)
     topics: Sequence[AlterReplicaLogDirTopic] = wire(array(AlterReplicaLogDirTopic))

@@ -32,7 +32,7 @@ class ApiVersionsRequest(Request, api=ApiKey.API_VERSIONS):
 
 
 class ApiVersionRange(Struct):
-    """Both ends included."""
+    """The lowest and the highest supported version of one API, both included."""
 
     api_key: int = wire(int16)
     min_version: int = wire(int16)

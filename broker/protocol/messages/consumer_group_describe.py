@@ -51,7 +51,7 @@ class MemberAssignment(Struct):
 
 
 class ConsumerGroupMember(Struct):
-    """`assignment` is the member's current assignment, `target_assignment` the computed one."""
+    """A member with its current `assignment` and the computed `target_assignment`."""
 
     member_id: str = wire(string)
     instance_id: str | None = wire(string, nullable="0+", default=None)

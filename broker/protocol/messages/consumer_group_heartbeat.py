@@ -29,9 +29,9 @@ class HeartbeatTopicPartitions(Struct):
 
 
 class ConsumerGroupHeartbeatRequest(Request, api=ApiKey.CONSUMER_GROUP_HEARTBEAT):
-    """Epoch 0 joins, -1 leaves, -2 leaves temporarily as a static member.
+    """One heartbeat. Epoch 0 joins, -1 leaves, -2 leaves temporarily as a static member.
 
-    None (and a timeout of -1) means "as in my last heartbeat".
+    A field that is None, and a timeout of -1, are as in the last heartbeat.
     """
 
     group_id: str = wire(string)
@@ -53,7 +53,7 @@ class HeartbeatAssignment(Struct):
 
 
 class ConsumerGroupHeartbeatResponse(Response, api=ApiKey.CONSUMER_GROUP_HEARTBEAT):
-    """`assignment` None: it is unchanged for the member."""
+    """The member's epoch and assignment; `assignment` None means unchanged."""
 
     throttle_time_ms: int = wire(int32, default=0)
     error_code: int = wire(int16, default=0)

@@ -23,7 +23,7 @@ class CreatePartitionsAssignment(Struct):
 
 
 class CreatePartitionsTopic(Struct):
-    """`count` is the new total. With `assignments` None the broker places the partitions."""
+    """One topic with its new total `count`; without `assignments` the broker places them."""
 
     name: str = wire(string)
     count: int = wire(int32)

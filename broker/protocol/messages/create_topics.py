@@ -37,7 +37,7 @@ class CreatableTopicConfig(Struct):
 
 
 class CreatableTopic(Struct):
-    """Counts of -1 with assignments, or without them for the broker's defaults."""
+    """One topic to create; its counts are -1 with assignments, or for the broker's defaults."""
 
     name: str = wire(string)
     num_partitions: int = wire(int32)

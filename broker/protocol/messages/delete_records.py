@@ -19,7 +19,7 @@ from strandline.broker.protocol.schema.schema import (
 
 
 class DeleteRecordsPartition(Struct):
-    """`offset` becomes the log start; -1 is the high watermark."""
+    """One partition; `offset` becomes its log start, -1 is the high watermark."""
 
     partition_index: int = wire(int32)
     offset: int = wire(int64)
@@ -36,7 +36,7 @@ class DeleteRecordsRequest(Request, api=ApiKey.DELETE_RECORDS):
 
 
 class DeleteRecordsPartitionResult(Struct):
-    """`low_watermark` is the log start afterwards, -1 with an error."""
+    """One result; `low_watermark` is the log start afterwards, -1 with an error."""
 
     partition_index: int = wire(int32)
     low_watermark: int = wire(int64, default=-1)

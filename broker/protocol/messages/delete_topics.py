@@ -24,14 +24,14 @@ from strandline.broker.protocol.schema.schema import (
 
 
 class DeleteTopicState(Struct):
-    """By name, or (name None) by id."""
+    """One topic to delete: by name, or by id if the name is None."""
 
     name: str | None = wire(string, nullable="6+", default=None)
     topic_id: uuid.UUID = wire(uuid_, default=ZERO_UUID)
 
 
 class DeleteTopicsRequest(Request, api=ApiKey.DELETE_TOPICS):
-    """Up to v5 `topic_names` is filled, from v6 on `topics`."""
+    """The topics to delete: in `topic_names` up to v5, in `topics` from v6 on."""
 
     topics: Sequence[DeleteTopicState] = wire(array(DeleteTopicState), "6+", default=())
     topic_names: Sequence[str] = wire(array(string), "0-5", default=())

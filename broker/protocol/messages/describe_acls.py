@@ -17,7 +17,7 @@ from strandline.broker.protocol.schema.schema import (
     wire,
 )
 
-# The pattern type of v0, which knows no other.
+# The only pattern type of v0.
 LITERAL = 3
 
 

@@ -22,7 +22,7 @@ from strandline.broker.protocol.schema.schema import (
 
 
 class QuotaMatchType(IntEnum):
-    """EXACT a name, DEFAULT the entity's default, ANY every entity that names this type."""
+    """What a component matches: a name, the default entity, or any entity of the type."""
 
     EXACT = 0
     DEFAULT = 1
@@ -30,7 +30,7 @@ class QuotaMatchType(IntEnum):
 
 
 class QuotaComponent(Struct):
-    """`match` is None unless the match is exact."""
+    """One condition of the filter; `match` is None unless the match is exact."""
 
     entity_type: str = wire(string)
     match_type: int = wire(int8)
@@ -38,14 +38,14 @@ class QuotaComponent(Struct):
 
 
 class DescribeClientQuotasRequest(Request, api=ApiKey.DESCRIBE_CLIENT_QUOTAS):
-    """`strict` leaves out entities with more types than the requested ones."""
+    """The filter; `strict` excludes entities with other types than the requested ones."""
 
     components: Sequence[QuotaComponent] = wire(array(QuotaComponent))
     strict: bool = wire(boolean, default=False)
 
 
 class DescribedQuotaEntity(Struct):
-    """`entity_name` None is the default of its type."""
+    """One part of an entity; `entity_name` None is the default entity of its type."""
 
     entity_type: str = wire(string)
     entity_name: str | None = wire(string, nullable="0+")
@@ -62,7 +62,7 @@ class DescribedQuota(Struct):
 
 
 class DescribeClientQuotasResponse(Response, api=ApiKey.DESCRIBE_CLIENT_QUOTAS):
-    """`entries` is None with an error."""
+    """The matching quotas; `entries` is None with an error."""
 
     throttle_time_ms: int = wire(int32, default=0)
     error_code: int = wire(int16, default=0)

@@ -45,7 +45,7 @@ class ConfigSource(IntEnum):
 
 
 class DescribeConfigsResource(Struct):
-    """`configuration_keys` None requests all of them."""
+    """One resource; `configuration_keys` None requests all of its configurations."""
 
     resource_type: int = wire(int8)
     resource_name: str = wire(string)

@@ -30,7 +30,7 @@ class DescribeGroupsRequest(Request, api=ApiKey.DESCRIBE_GROUPS):
 
 
 class DescribedGroupMember(Struct):
-    """Metadata and assignment are empty while the group is not stable."""
+    """A member; its metadata and assignment are empty while the group is not stable."""
 
     member_id: str = wire(string)
     group_instance_id: str | None = wire(string, "4+", nullable="4+", default=None)
@@ -41,7 +41,7 @@ class DescribedGroupMember(Struct):
 
 
 class DescribedGroup(Struct):
-    """`protocol_data` is the name of the chosen protocol, empty while there is none."""
+    """A classic group; `protocol_data` names the chosen protocol, and is empty without one."""
 
     error_code: int = wire(int16, default=0)
     error_message: str | None = wire(string, "6+", nullable="6+", default=None)

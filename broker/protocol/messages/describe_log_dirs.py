@@ -29,7 +29,7 @@ class DescribableLogDirTopic(Struct):
 
 
 class DescribeLogDirsRequest(Request, api=ApiKey.DESCRIBE_LOG_DIRS):
-    """`topics` None requests all of them."""
+    """The partitions to describe; `topics` None requests all of them."""
 
     topics: Sequence[DescribableLogDirTopic] | None = wire(
         array(DescribableLogDirTopic), nullable="0+"
@@ -37,7 +37,7 @@ class DescribeLogDirsRequest(Request, api=ApiKey.DESCRIBE_LOG_DIRS):
 
 
 class DescribeLogDirsPartition(Struct):
-    """`is_future_key`: a copy on its move from another folder to this one.
+    """One replica; with `is_future_key` a copy that is still moving to this folder.
 
     `remote_size` is ours: bytes in the remote tier, -1 if there is none or it is unknown.
     """
@@ -55,7 +55,7 @@ class DescribeLogDirsTopic(Struct):
 
 
 class DescribeLogDirsResult(Struct):
-    """Sizes in bytes; -1 is unknown."""
+    """One log folder with its replicas; sizes are in bytes, -1 is unknown."""
 
     error_code: int = wire(int16, default=0)
     log_dir: str = wire(string)

@@ -28,7 +28,7 @@ class DescribeProducersRequest(Request, api=ApiKey.DESCRIBE_PRODUCERS):
 
 
 class ActiveProducer(Struct):
-    """`last_timestamp` in ms; -1 is unknown, or no transaction in `current_txn_start_offset`."""
+    """One active producer; -1 means an unknown `last_timestamp` (ms), or no transaction."""
 
     producer_id: int = wire(int64)
     producer_epoch: int = wire(int32)

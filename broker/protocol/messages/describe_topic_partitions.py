@@ -35,7 +35,7 @@ class Cursor(Struct):
 
 
 class DescribeTopicPartitionsRequest(Request, api=ApiKey.DESCRIBE_TOPIC_PARTITIONS):
-    """Without topics it requests all of them."""
+    """The topics to describe; an empty list requests all of them."""
 
     topics: Sequence[DescribeTopicPartitionsTopic] = wire(array(DescribeTopicPartitionsTopic))
     response_partition_limit: int = wire(int32, default=2000)
@@ -43,7 +43,7 @@ class DescribeTopicPartitionsRequest(Request, api=ApiKey.DESCRIBE_TOPIC_PARTITIO
 
 
 class DescribedTopicPartition(Struct):
-    """`eligible_leader_replicas` and `last_known_elr` are None where the broker has none."""
+    """One partition; its eligible leaders (ELR) are None where the broker tracks none."""
 
     error_code: int = wire(int16, default=0)
     partition_index: int = wire(int32)
@@ -66,7 +66,7 @@ class DescribedTopic(Struct):
 
 
 class DescribeTopicPartitionsResponse(Response, api=ApiKey.DESCRIBE_TOPIC_PARTITIONS):
-    """`next_cursor` None: this is the last page."""
+    """One page; `next_cursor` is None on the last one."""
 
     throttle_time_ms: int = wire(int32, default=0)
     topics: Sequence[DescribedTopic] = wire(array(DescribedTopic))

@@ -28,7 +28,7 @@ class DescribedTransactionTopic(Struct):
 
 
 class DescribedTransaction(Struct):
-    """`transaction_start_time_ms` -1: none was begun."""
+    """One transactional id; `transaction_start_time_ms` is -1 without a transaction."""
 
     error_code: int = wire(int16, default=0)
     transactional_id: str = wire(string)

@@ -23,7 +23,7 @@ class UserName(Struct):
 
 
 class DescribeUserScramCredentialsRequest(Request, api=ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS):
-    """`users` None or empty requests all of them."""
+    """The users to describe; None or an empty list requests all of them."""
 
     users: Sequence[UserName] | None = wire(array(UserName), nullable="0+")
 

@@ -23,7 +23,7 @@ from strandline.broker.protocol.schema.schema import (
 
 
 class ElectionType(IntEnum):
-    """v0 has the preferred election only."""
+    """The kinds of election; v0 has the preferred one only."""
 
     PREFERRED = 0
     UNCLEAN = 1
@@ -35,7 +35,7 @@ class ElectLeadersTopic(Struct):
 
 
 class ElectLeadersRequest(Request, api=ApiKey.ELECT_LEADERS):
-    """`topic_partitions` None requests all of them."""
+    """The partitions to elect leaders for; `topic_partitions` None requests all of them."""
 
     election_type: int = wire(int8, "1+", default=0)
     topic_partitions: Sequence[ElectLeadersTopic] | None = wire(

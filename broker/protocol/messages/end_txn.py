@@ -1,7 +1,7 @@
 """EndTxn: a producer commits or aborts its transaction.
 
 v2  PRODUCER_FENCED    v3  flexible    v4  TRANSACTION_ABORTABLE    v5  a new epoch at each end,
-told in the response (KIP-890)
+in the response (KIP-890)
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from strandline.broker.protocol.schema.schema import (
 
 
 class EndTxnRequest(Request, api=ApiKey.END_TXN):
-    """`committed` False: aborted."""
+    """The end of one transaction; `committed` False aborts it."""
 
     transactional_id: str = wire(string)
     producer_id: int = wire(int64)

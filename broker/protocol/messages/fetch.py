@@ -36,7 +36,7 @@ from strandline.broker.protocol.schema.schema import (
     wire,
 )
 
-# What a consumer has instead of a follower's high watermark.
+# The high watermark that a consumer, which is no follower, sends.
 HIGH_WATERMARK_UNKNOWN: Final = 0x7FFFFFFFFFFFFFFF
 
 
@@ -59,7 +59,7 @@ class FetchPartition(Struct):
 
 
 class FetchTopic(Struct):
-    """`topic_id` is None in versions that name the topic."""
+    """One topic of the request; `topic_id` is None in versions that name the topic."""
 
     name: str = wire(string, "0-12", default="")
     topic_id: uuid.UUID | None = wire(optional_uuid, "13+", default=None)
@@ -75,7 +75,7 @@ class ForgottenTopic(Struct):
 
 
 class FetchRequest(Request, api=ApiKey.FETCH):
-    """From v15 on a follower's id is in `replica_state`; consumers send neither."""
+    """One fetch; a follower's id is in `replica_state` from v15 on. Consumers send none."""
 
     cluster_id: str | None = wire(string, "12+", nullable="12+", tag=0, default=None)
     replica_id: int = wire(int32, "0-14", default=-1)
@@ -108,7 +108,7 @@ class FetchCurrentLeader(Struct):
 
 
 class FetchSnapshotId(Struct):
-    """Used by Kafka's own metadata quorum only."""
+    """A snapshot of Kafka's metadata quorum, of which this broker has none."""
 
     end_offset: int = wire(int64, default=-1)
     epoch: int = wire(int32, default=-1)
@@ -120,7 +120,9 @@ class FetchAbortedTransaction(Struct):
 
 
 class FetchResponsePartition(Struct):
-    """`records` are parts that follow each other on the wire: buffers, or objects with `length`.
+    """One partition of the answer.
+
+    `records` are parts that follow each other on the wire: buffers, or objects with `length`.
 
     `records_bytes` is their total; it is written in front of them and must be right.
     `aborted_transactions` is None for readers of uncommitted data.

@@ -24,7 +24,7 @@ from strandline.broker.protocol.schema.schema import (
 
 
 class FindCoordinatorRequest(Request, api=ApiKey.FIND_COORDINATOR):
-    """`key_type`: 0 group, 1 transactional id, 2 share group (v6)."""
+    """The keys to look up. `key_type`: 0 group, 1 transactional id, 2 share group (v6)."""
 
     key: str = wire(string, "0-3", default="")
     key_type: int = wire(int8, "1+", default=0)

@@ -1,4 +1,4 @@
-"""Heartbeat: a member of a classic group is alive.
+"""Heartbeat: a member of a classic group reports that it is alive.
 
 v1  throttle time    v3  static members    v4  flexible
 """

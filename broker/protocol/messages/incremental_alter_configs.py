@@ -24,7 +24,7 @@ from strandline.broker.protocol.schema.schema import (
 
 
 class ConfigOperation(IntEnum):
-    """APPEND and SUBTRACT are for list properties."""
+    """The kinds of change; APPEND and SUBTRACT are for list properties."""
 
     SET = 0
     DELETE = 1
@@ -33,7 +33,7 @@ class ConfigOperation(IntEnum):
 
 
 class IncrementalConfig(Struct):
-    """`value` is None for DELETE."""
+    """One change of a property; `value` is None for DELETE."""
 
     name: str = wire(string)
     config_operation: int = wire(int8)

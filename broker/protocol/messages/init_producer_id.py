@@ -1,6 +1,6 @@
 """InitProducerId: an id and epoch for an idempotent or transactional producer.
 
-v2  flexible    v3  the producer brings its id and epoch (KIP-360)
+v2  flexible    v3  the producer sends its current id and epoch (KIP-360)
 v4  PRODUCER_FENCED instead of INVALID_PRODUCER_EPOCH    v5  TRANSACTION_ABORTABLE
 """
 
@@ -19,7 +19,7 @@ from strandline.broker.protocol.schema.schema import (
 
 
 class InitProducerIdRequest(Request, api=ApiKey.INIT_PRODUCER_ID):
-    """`transactional_id` None: idempotent only."""
+    """One producer; without a `transactional_id` it is idempotent only."""
 
     transactional_id: str | None = wire(string, nullable="0+", default=None)
     transaction_timeout_ms: int = wire(int32)

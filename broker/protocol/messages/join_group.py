@@ -31,7 +31,7 @@ class JoinGroupRequestProtocol(Struct):
 
 
 class JoinGroupRequest(Request, api=ApiKey.JOIN_GROUP):
-    """`rebalance_timeout_ms` is -1 in v0: the session timeout counts for both."""
+    """One join. `rebalance_timeout_ms` is -1 in v0: the session timeout applies."""
 
     group_id: str = wire(string)
     session_timeout_ms: int = wire(int32)
@@ -50,7 +50,10 @@ class JoinGroupResponseMember(Struct):
 
 
 class JoinGroupResponse(Response, api=ApiKey.JOIN_GROUP):
-    """`members` is for the leader only. Before v7 `protocol_name` is not null, but may be empty."""
+    """The new generation. Only the leader gets `members`.
+
+    Before v7 `protocol_name` is not null, but may be empty.
+    """
 
     throttle_time_ms: int = wire(int32, "2+", default=0)
     error_code: int = wire(int16, default=0)

@@ -21,7 +21,7 @@ from strandline.broker.protocol.schema.schema import (
 
 
 class MemberIdentity(Struct):
-    """A static member may be named by its instance id alone, with an empty member id."""
+    """One member; a static one may be named by its instance id alone."""
 
     member_id: str = wire(string, "3+", default="")
     group_instance_id: str | None = wire(string, "3+", nullable="3+", default=None)
@@ -29,7 +29,7 @@ class MemberIdentity(Struct):
 
 
 class LeaveGroupRequest(Request, api=ApiKey.LEAVE_GROUP):
-    """Up to v2 `member_id`, from v3 on `members`."""
+    """The members that leave: `member_id` up to v2, `members` from v3 on."""
 
     group_id: str = wire(string)
     member_id: str = wire(string, "0-2", default="")

@@ -1,6 +1,6 @@
 """ListConfigResources: names of resources with a configuration (KIP-1142; v0 is KIP-714's listing).
 
-v0  client metrics resources alone    v1  types, as question and answer
+v0  client metrics resources alone    v1  types, in request and response
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from strandline.broker.protocol.schema.schema import (
 
 
 class ListConfigResourcesRequest(Request, api=ApiKey.LIST_CONFIG_RESOURCES):
-    """Without types it requests all of them."""
+    """The resource types to list; an empty list requests all of them."""
 
     resource_types: Sequence[int] = wire(array(int8), "1+", default=())
 

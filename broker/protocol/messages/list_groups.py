@@ -1,6 +1,6 @@
 """ListGroups: the groups that this broker coordinates.
 
-v1  throttle time    v3  flexible    v4  states in answer and filter    v5  types in both
+v1  throttle time    v3  flexible    v4  states in response and filter    v5  types in both
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from strandline.broker.protocol.schema.schema import (
 
 
 class ListGroupsRequest(Request, api=ApiKey.LIST_GROUPS):
-    """An empty filter matches all groups; names are compared without case."""
+    """The filters. An empty one matches all groups; names are compared without case."""
 
     states_filter: Sequence[str] = wire(array(string), "4+", default=())
     types_filter: Sequence[str] = wire(array(string), "5+", default=())

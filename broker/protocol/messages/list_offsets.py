@@ -1,6 +1,6 @@
 """ListOffsets: the offset at a timestamp, or at one of the special positions.
 
-v0  borders of segments below a time, newest first, as many as asked for (gone in Kafka 4)
+v0  base offsets of segments before a time, newest first (gone in Kafka 4)
 v1  one offset per partition   v6  flexible              v9   -5, latest tiered
 v2  isolation level            v7  -3, max timestamp     v10  timeout
 v4  leader epochs              v8  -4, earliest local    v11  -6, earliest pending upload
@@ -26,7 +26,7 @@ from strandline.broker.protocol.schema.schema import (
 
 
 class ListOffsetsPartition(Struct):
-    """`timestamp` is in ms, or one of -1 latest, -2 earliest, -3 to -6 (see the table above)."""
+    """One lookup; `timestamp` is in ms, -1 latest, -2 earliest, or -3 to -6 as above."""
 
     partition_index: int = wire(int32)
     current_leader_epoch: int = wire(int32, "4+", default=-1)
@@ -47,7 +47,7 @@ class ListOffsetsRequest(Request, api=ApiKey.LIST_OFFSETS):
 
 
 class ListOffsetsResponsePartition(Struct):
-    """Timestamp and offset are -1 if no record was found."""
+    """One result; timestamp and offset are -1 if no record was found."""
 
     partition_index: int = wire(int32)
     error_code: int = wire(int16, default=0)

@@ -1,4 +1,4 @@
-"""ListPartitionReassignments: the running moves of partitions. Flexible from v0."""
+"""ListPartitionReassignments: the ongoing reassignments of partitions. Flexible from v0."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ListPartitionReassignmentsTopic(Struct):
 
 
 class ListPartitionReassignmentsRequest(Request, api=ApiKey.LIST_PARTITION_REASSIGNMENTS):
-    """`topics` None requests all of them."""
+    """The partitions to list; `topics` None requests all of them."""
 
     timeout_ms: int = wire(int32, default=60_000)
     topics: Sequence[ListPartitionReassignmentsTopic] | None = wire(

@@ -1,6 +1,6 @@
 """ListTransactions: the transactional ids of a broker (KIP-664).
 
-v1  by how long they are open (KIP-994)    v2  by a pattern of the id (KIP-1152)
+v1  filter by duration (KIP-994)    v2  filter by a pattern of the id (KIP-1152)
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from strandline.broker.protocol.schema.schema import (
 
 
 class ListTransactionsRequest(Request, api=ApiKey.LIST_TRANSACTIONS):
-    """Empty filters let everything pass; `duration_filter` is in ms, -1 for any."""
+    """The filters. An empty one matches all ids; `duration_filter` is in ms, -1 for any."""
 
     state_filters: Sequence[str] = wire(array(string))
     producer_id_filters: Sequence[int] = wire(array(int64))

@@ -4,7 +4,7 @@ v0   empty list = all topics          v8   authorized operations
 v1   null = all, empty = none         v9   flexible
 v2   cluster id                       v10  topic ids
 v3   throttle time                    v11  cluster operations moved to DescribeCluster
-v4   auto-creation can be declined    v12  topics asked for by id alone
+v4   auto-creation can be declined    v12  topics by id alone
 v5   offline replicas                 v13  top-level error (REBOOTSTRAP_REQUIRED)
 v7   leader epoch
 """
@@ -35,14 +35,14 @@ OPERATIONS_UNKNOWN: Final = -(2**31)
 
 
 class MetadataRequestTopic(Struct):
-    """By name, or (v12+, name None) by id."""
+    """One topic: by name, or (v12+) by id if the name is None."""
 
     topic_id: uuid.UUID = wire(uuid_, "10+", default=ZERO_UUID)
     name: str | None = wire(string, nullable="10+", default=None)
 
 
 class MetadataRequest(Request, api=ApiKey.METADATA):
-    """`topics` None means all of them; in v0 that is the empty list."""
+    """The topics to describe; None requests all of them, as does the empty list in v0."""
 
     topics: Sequence[MetadataRequestTopic] | None = wire(
         array(MetadataRequestTopic), nullable="1+", default=None
@@ -70,7 +70,7 @@ class MetadataResponsePartition(Struct):
 
 
 class MetadataResponseTopic(Struct):
-    """`name` may be None only for a topic that was requested by an unknown id."""
+    """One topic; its `name` is None only if it was requested by an unknown id."""
 
     error_code: int = wire(int16, default=0)
     name: str | None = wire(string, nullable="12+")

@@ -1,4 +1,4 @@
-"""OffsetCommit: a member, or a consumer without a group membership, stores its offsets.
+"""OffsetCommit: a member, or a consumer without membership, commits its offsets.
 
 v0  no membership; v1  commit timestamps (both gone in Kafka 4)
 
@@ -29,7 +29,7 @@ from strandline.broker.protocol.schema.schema import (
 
 
 class OffsetCommitRequestPartition(Struct):
-    """`committed_metadata` None is stored as the empty text; `commit_timestamp` is in ms."""
+    """One offset. `committed_metadata` None is stored as empty; `commit_timestamp` is in ms."""
 
     partition_index: int = wire(int32)
     committed_offset: int = wire(int64)
@@ -39,7 +39,7 @@ class OffsetCommitRequestPartition(Struct):
 
 
 class OffsetCommitRequestTopic(Struct):
-    """By name, or (v10) by id."""
+    """One topic: by name, or (v10) by id."""
 
     name: str = wire(string, "0-9", default="")
     topic_id: uuid.UUID = wire(uuid_, "10+", default=ZERO_UUID)
@@ -47,7 +47,10 @@ class OffsetCommitRequestTopic(Struct):
 
 
 class OffsetCommitRequest(Request, api=ApiKey.OFFSET_COMMIT):
-    """Generation -1 with an empty member id: a consumer that assigns its partitions itself."""
+    """The offsets of one group.
+
+    Generation -1 with an empty member id is a consumer that assigns its partitions itself.
+    """
 
     group_id: str = wire(string)
     generation_id_or_member_epoch: int = wire(int32, "1+", default=-1)

@@ -42,7 +42,7 @@ class OffsetDeleteResponseTopic(Struct):
 
 
 class OffsetDeleteResponse(Response, api=ApiKey.OFFSET_DELETE):
-    """`topics` is empty if the error concerns the whole group."""
+    """One result per partition; `topics` is empty if the error concerns the whole group."""
 
     error_code: int = wire(int16, default=0)
     throttle_time_ms: int = wire(int32, default=0)

@@ -1,6 +1,6 @@
 """OffsetFetch: the offsets that groups have committed.
 
-v2  null requests all topics; top-level error    v7   require_stable: no offset under a transaction
+v2  null requests all topics; top-level error    v7   require_stable, for open transactions
 v3  throttle time                                v8   several groups; `groups` replaces `topics`
 v5  leader epoch                                 v9   member id and epoch (KIP-848)
 v6  flexible                                     v10  topics by id
@@ -34,7 +34,7 @@ class OffsetFetchRequestTopic(Struct):
 
 
 class OffsetFetchRequestTopics(Struct):
-    """A topic within a group: by name, or (v10) by id."""
+    """One topic of a group: by name, or (v10) by id."""
 
     name: str = wire(string, "8-9", default="")
     topic_id: uuid.UUID = wire(uuid_, "10+", default=ZERO_UUID)
@@ -42,7 +42,7 @@ class OffsetFetchRequestTopics(Struct):
 
 
 class OffsetFetchRequestGroup(Struct):
-    """`topics` None requests all offsets of the group."""
+    """One group; `topics` None requests all of its offsets."""
 
     group_id: str = wire(string, "8+")
     member_id: str | None = wire(string, "9+", nullable="9+", default=None)
@@ -53,7 +53,7 @@ class OffsetFetchRequestGroup(Struct):
 
 
 class OffsetFetchRequest(Request, api=ApiKey.OFFSET_FETCH):
-    """Up to v7 `group_id` and `topics` (None: all), from v8 on `groups`."""
+    """The offsets to read: `group_id` and `topics` (None: all) up to v7, `groups` from v8 on."""
 
     group_id: str = wire(string, "0-7", default="")
     topics: Sequence[OffsetFetchRequestTopic] | None = wire(
@@ -66,7 +66,7 @@ class OffsetFetchRequest(Request, api=ApiKey.OFFSET_FETCH):
 
 
 class OffsetFetchResponsePartition(Struct):
-    """Offset -1 with empty metadata and no error: nothing is committed."""
+    """One committed offset; -1 with empty metadata and no error if there is none."""
 
     partition_index: int = wire(int32)
     committed_offset: int = wire(int64, default=-1)
@@ -90,7 +90,7 @@ class OffsetFetchResponseGroup(Struct):
 
 
 class OffsetFetchResponse(Response, api=ApiKey.OFFSET_FETCH):
-    """In v1 there is no top-level error: each requested partition has it."""
+    """The committed offsets. In v1 each partition has the error that is top-level later."""
 
     throttle_time_ms: int = wire(int32, "3+", default=0)
     topics: Sequence[OffsetFetchResponseTopic] = wire(

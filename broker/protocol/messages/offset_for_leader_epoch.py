@@ -33,7 +33,7 @@ class OffsetForLeaderTopic(Struct):
 
 
 class OffsetForLeaderEpochRequest(Request, api=ApiKey.OFFSET_FOR_LEADER_EPOCH):
-    """`replica_id` is -1 from a consumer; -2 in versions without the field."""
+    """The epochs to look up; `replica_id` is -1 for consumers, -2 in versions without it."""
 
     replica_id: int = wire(int32, "3+", default=-2)
     topics: Sequence[OffsetForLeaderTopic] = wire(array(OffsetForLeaderTopic))

@@ -37,7 +37,7 @@ class ProducePartition(Struct):
 
 
 class ProduceTopic(Struct):
-    """`topic_id` is None in versions that name the topic."""
+    """One topic of the request; `topic_id` is None in versions that name the topic."""
 
     name: str = wire(string, "0-12", default="")
     topic_id: uuid.UUID | None = wire(optional_uuid, "13+", default=None)
@@ -55,7 +55,7 @@ class ProduceRequest(Request, api=ApiKey.PRODUCE):
 
 
 class ProduceRecordError(Struct):
-    """A record that is the reason why its batch was refused."""
+    """A record for which its batch was refused."""
 
     batch_index: int = wire(int32)
     batch_index_error_message: str | None = wire(string, nullable="0+", default=None)

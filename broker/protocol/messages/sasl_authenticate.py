@@ -22,5 +22,5 @@ class SaslAuthenticateResponse(Response, api=ApiKey.SASL_AUTHENTICATE):
     error_code: int = wire(int16, default=0)
     error_message: str | None = wire(string, nullable="0+", default=None)
     auth_bytes: bytes = wire(byte_string, default=b"")
-    # For how long the connection may be used before it authenticates anew; 0: for ever.
+    # How long the client may use the connection before it re-authenticates; 0 is unlimited.
     session_lifetime_ms: int = wire(int64, "1+", default=0)

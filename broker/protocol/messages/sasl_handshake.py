@@ -1,4 +1,4 @@
-"""SaslHandshake: the client names a mechanism. Never flexible.
+"""SaslHandshake: the client chooses a SASL mechanism. Never flexible.
 
 After version 0 the bytes of the mechanism follow in frames without any header; after version 1 in
 SaslAuthenticate requests.

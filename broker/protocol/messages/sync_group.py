@@ -27,7 +27,7 @@ class SyncGroupRequestAssignment(Struct):
 
 
 class SyncGroupRequest(Request, api=ApiKey.SYNC_GROUP):
-    """Only the leader fills `assignments`."""
+    """The request of one member; only the leader fills `assignments`."""
 
     group_id: str = wire(string)
     generation_id: int = wire(int32)

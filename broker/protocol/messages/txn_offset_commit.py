@@ -1,4 +1,4 @@
-"""TxnOffsetCommit: offsets of a group that count once the producer's transaction is committed.
+"""TxnOffsetCommit: a producer commits offsets of a group as part of its transaction.
 
 v2  leader epoch    v3  flexible; generation and member (KIP-447)    v4  TRANSACTION_ABORTABLE
 v5  adds the offsets to the transaction as well: no AddOffsetsToTxn before it (KIP-890)
@@ -23,7 +23,7 @@ from strandline.broker.protocol.schema.schema import (
 
 
 class TxnOffsetCommitRequestPartition(Struct):
-    """`committed_metadata` None is stored as the empty text."""
+    """One offset; `committed_metadata` None is stored as empty."""
 
     partition_index: int = wire(int32)
     committed_offset: int = wire(int64)
@@ -39,7 +39,7 @@ class TxnOffsetCommitRequestTopic(Struct):
 
 
 class TxnOffsetCommitRequest(Request, api=ApiKey.TXN_OFFSET_COMMIT):
-    """Generation -1 with an empty member id: a producer that does not say for which member."""
+    """The offsets of one group; generation -1 with an empty member id names no member."""
 
     transactional_id: str = wire(string)
     group_id: str = wire(string)

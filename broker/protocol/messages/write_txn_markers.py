@@ -29,7 +29,7 @@ class WritableTxnMarkerTopic(Struct):
 
 
 class WritableTxnMarker(Struct):
-    """`transaction_result` True: committed."""
+    """One transaction to end in its partitions; `transaction_result` True commits it."""
 
     producer_id: int = wire(int64)
     producer_epoch: int = wire(int16)

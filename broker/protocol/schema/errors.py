@@ -154,7 +154,7 @@ class ErrorCode(IntEnum):
 
     @property
     def message(self) -> str:
-        """The meaning of the code in one sentence, for `error_message` and logs."""
+        """Returns the meaning of the code in one sentence, for `error_message` and logs."""
         return _MESSAGES.get(self) or f"{self.name.replace('_', ' ').capitalize()}."
 
 

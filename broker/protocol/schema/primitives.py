@@ -93,7 +93,7 @@ def skip_tags(data: memoryview, position: int, count: int, limit: int) -> int:
 def skip_counted_tags(
     data: memoryview, position: int, count: int, limit: int, left: int
 ) -> tuple[int, int]:
-    """As `skip_tags`, with at most `left` fields; returns how many are left, and the position."""
+    """Skips at most `left` fields as `skip_tags` does; returns what is left, and the position."""
     if count > 0x7F:
         count, position = long_uvarint(data, position, count)
     left -= count

@@ -148,7 +148,7 @@ def struct(cls: type[S]) -> WireType[S]:
 
 
 def optional_struct(cls: type[S]) -> WireType[S | None]:
-    """A struct under a tag: None is not sent, and a missing one is None."""
+    """Returns the wire type of a tagged struct: None is not sent, and a missing one is None."""
     return StructOf(cls)
 
 
@@ -361,6 +361,6 @@ class Response(Message):
 
 
 def message_names(key: ApiKey) -> tuple[str, str, str]:
-    """Module and class names of an API: by convention, so that no registry imports them all."""
+    """Returns module and class names of an API: by convention, so that no registry imports all."""
     name = api_name(key)
     return key.name.lower(), f"{name}Request", f"{name}Response"
