@@ -45,7 +45,10 @@ def make_dispatcher(
     advertised: Callable[[str], Listener],
     decoding: Executor,
 ) -> Dispatcher:
-    """`advertised` has the address for clients of a listener; `decoding` runs large requests."""
+    """Makes the dispatcher; `advertised` maps a listener to its address for clients.
+
+    Large requests are decoded in `decoding`.
+    """
     metadata = MetadataHandlers(services, advertised)
     topics = TopicHandlers(services)
     offsets = OffsetHandlers(services)

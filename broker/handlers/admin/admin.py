@@ -22,7 +22,7 @@ from strandline.storage.local.log_dirs.log_dirs import LogDirs
 def make_admin_handlers(
     services: Services, log_dirs: LogDirs, moves: ReplicaMoves
 ) -> Mapping[ApiKey, Handler]:
-    """Handlers for configurations, partitions, quotas, users and log folders."""
+    """Makes the handlers for configurations, partitions, quotas, users and log folders."""
     configs = ConfigHandlers(services)
     alter_configs = AlterConfigsHandlers(services)
     partitions = PartitionAdminHandlers(services)

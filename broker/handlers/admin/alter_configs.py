@@ -1,25 +1,25 @@
 """IncrementalAlterConfigs and AlterConfigs: changes the configuration of topics, brokers, groups.
 
 IncrementalAlterConfigs  0-1  SET, DELETE, and for lists APPEND and SUBTRACT; 1 flexible
-AlterConfigs             0-2  replaces all of them: others get their default; 2 flexible
+AlterConfigs             0-2  replaces all of them: unnamed ones get their default; 2 flexible
 
 Both compute the topic's new set of properties on the newest image and pass it to the controller,
-which checks every value as CreateTopics does:
+which checks every value as for CreateTopics:
 
     current properties + request -> NewProperties -> controller -> metadata log -> running logs
 
 The answer is sent when the change is durable and the running logs use it. The resources of a
 request are independent: one topic's bad value does not prevent another's good one.
 
-A BROKER resource is this broker, or with an empty name all of them. Only keys that the table of
-configurations calls dynamic can be altered; they are in force when the answer goes out.
+A BROKER resource is this broker, or with an empty name all brokers. Only keys that the table of
+configurations marks as dynamic can be altered; they are in force when the answer is sent.
 
     current keys + request -> check_broker_change -> metadata log -> RunningConfig
 
 A BROKER_LOGGER resource is the loggers of this broker, for IncrementalAlterConfigs alone
 (`logger_configs.py`).
 
-A GROUP resource is a group, whether it exists or not (`group_configs.py`); its members learn of it
+A GROUP resource is a group, whether it exists or not (`group_configs.py`); its members get it
 with their next heartbeat.
 
 Not alterable: other broker keys (they are read at the start), and the properties that keep group
@@ -306,7 +306,7 @@ def _changed(name: str, topic: TopicImage | None, alteration: Alteration) -> New
 def _check_internal(name: str, properties: Mapping[str, str]) -> None:
     """Raises Refusal for a change that would expire group offsets, or move them to the archive.
 
-    Kafka refuses nothing here, and loses them.
+    Kafka accepts such a change and loses the offsets.
     """
     policy = _elements(properties.get("cleanup.policy", ""))
     if policy != ["compact"]:
@@ -330,8 +330,8 @@ def operated(
 ) -> dict[str, str]:
     """Returns `properties` after IncrementalAlterConfigs. Raises Refusal.
 
-    A list without own value starts from the inherited one: from `defaults` (the broker's current or
-    static values), or from Kafka's.
+    A list without its own value starts from the inherited one: from `defaults` (the broker's
+    current or static values), or from Kafka's.
     """
     _check_names([operation.name for operation in operations])
     # None of the values may be null, whatever else is wrong.

@@ -47,7 +47,7 @@ from strandline.storage.config.definition import as_read
 FIRST_LISTING_WITH_TYPES = 1
 # Enough for each topic of a large cluster with some ten own keys.
 KEYS_MAX = 100_000
-# Kafka shows synonyms from these sources as it parsed them, and others as they were set.
+# Kafka shows parsed values of synonyms from these sources, and the text as set of others.
 OWN_SOURCES = (ValueSource.DYNAMIC_TOPIC, ValueSource.GROUP)
 
 

@@ -2,8 +2,8 @@
 
 DescribeLogDirs      0-5   2 flexible; 3 a top-level error; 4 size of the volume; 5 cordoned folders
                            (none are)
-AlterReplicaLogDirs  0-2   2 flexible; answers when the move is noted, not when it is done: it is
-                           seen in DescribeLogDirs, where the copy is a future replica until then
+AlterReplicaLogDirs  0-2   2 flexible; answers when the move is recorded; until it is complete,
+                           DescribeLogDirs lists the copy as a future replica
 
 Sizes are those of the local tier, without the archive. From version 2 on, a tagged field of ours
 has the size in the remote tier. For an offline folder only its error is returned.

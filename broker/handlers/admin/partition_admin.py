@@ -4,10 +4,11 @@ DescribeTopicPartitions        0    page by page, in the order of names (KIP-966
 DescribeProducers              0    the idempotent producers of a partition
 ElectLeaders                   0-2  1 election type; 2 flexible
 AlterPartitionReassignments    0-1  1 a changed replication factor can be refused
-ListPartitionReassignments     0    the current moves
+ListPartitionReassignments     0    the ongoing reassignments
 
-With one broker, the leader of a partition is its only replica. So no election is needed, a move to
-this broker is complete at once, a move to another is impossible, and none is ever in progress.
+With one broker, the leader of a partition is its only replica. So no election is needed, a
+reassignment to this broker is complete at once, one to another broker is impossible, and none is
+ever in progress.
 """
 
 from __future__ import annotations
@@ -151,7 +152,7 @@ class PartitionAdminHandlers:
         if request.election_type not in (ElectionType.PREFERRED, ElectionType.UNCLEAN):
             return ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST)
         if request.topic_partitions is None:
-            # Of a request for all partitions only those with a needed election are listed.
+            # An answer for all partitions lists only those that needed an election.
             return ElectLeadersResponse()
         _refuse_partition_flood([topic.partitions for topic in request.topic_partitions])
         return ElectLeadersResponse(

@@ -1,7 +1,7 @@
 """Lists SCRAM users and changes their passwords (KIP-554).
 
 DescribeUserScramCredentials  0
-AlterUserScramCredentials     0   the client sends the salted password; stored are derived keys
+AlterUserScramCredentials     0   clients send salted passwords; the broker stores derived keys
 
 A change is in the metadata log, and in force on this broker, when the answer is sent. The users of
 a request are independent of each other; the changes of one user are atomic.
@@ -43,7 +43,7 @@ from strandline.storage.errors import StorageError
 # Kafka's numbers of the mechanisms.
 MECHANISMS: Mapping[int, str] = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 _NUMBERS = {name: number for number, name in MECHANISMS.items()}
-# More than one broker serves: each is a line of a snapshot that every start reads.
+# More users than one broker serves: each is a line of a snapshot that every start reads.
 USERS_MAX = 100_000
 NAME_BYTES_MAX = 1024
 SALT_BYTES_MAX = 1024

@@ -1,4 +1,4 @@
-"""CreateTopics, DeleteTopics, CreatePartitions: decide on the image, append, follow, answer.
+"""CreateTopics, DeleteTopics, CreatePartitions: creates, deletes and extends topics.
 
 CreateTopics      0-7  4 counts of -1 mean the defaults; 5 flexible, answers with configs (KIP-525);
                        7 answers with topic ids

@@ -149,7 +149,7 @@ class SaslGate(AuthenticationGate):
         except AuthenticationFailed as error:
             response = SaslAuthenticateResponse(
                 error_code=ErrorCode.SASL_AUTHENTICATION_FAILED,
-                # The answer does not tell which of both is wrong.
+                # The answer does not tell whether the user or the password is wrong.
                 error_message="Authentication failed: Invalid username or password",
             )
             return self._refuse(_answer(header, response), f"{self._mechanism}: {error}")

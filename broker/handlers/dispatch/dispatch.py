@@ -110,7 +110,7 @@ class Dispatcher:
         received_s: float,
         caller: ClientIdentity = ANONYMOUS_CLIENT,
     ) -> Answer:
-        """As RequestHandler, for a client that may have authenticated as `caller`."""
+        """Handles a frame as RequestHandler does; the client may be authenticated as `caller`."""
         started_s = self._now_s()
         try:
             header = decode_request_header(frame)

@@ -3,8 +3,8 @@
 UpdateFeatures    0-2   1 upgrade types, validate only; 2 no result per feature
 UnregisterBroker  0
 
-ApiVersions returns the features, for `describeFeatures` of a client. `features.py` of the metadata
-has their levels; only those of `transaction.version` can be changed.
+ApiVersions returns the features, for `describeFeatures` of a client. `cluster/metadata/features.py`
+has their levels; only that of `transaction.version` can be changed.
 
 A single broker is the whole cluster. It cannot be unregistered while it runs, and no other broker
 is registered.
@@ -39,7 +39,7 @@ FIRST_VERSION_WITHOUT_RESULTS = 2
 
 
 def supported_features(*, with_zero: bool) -> list[SupportedFeature]:
-    """The supported features; clients below v4 cannot read features with minimum level 0."""
+    """Returns the supported features; clients below v4 cannot read a minimum level of 0."""
     return [
         SupportedFeature(name=one.name, min_version=one.lowest, max_version=one.highest)
         for one in FEATURES.values()
@@ -48,7 +48,7 @@ def supported_features(*, with_zero: bool) -> list[SupportedFeature]:
 
 
 def finalized_features(image: MetadataImage) -> list[FinalizedFeature]:
-    """The finalized features; as in Kafka, one of level 0 is not finalized."""
+    """Returns the finalized features; as in Kafka, one of level 0 is not finalized."""
     levels = ((name, image.finalized_level(name)) for name in FEATURES)
     return [
         FinalizedFeature(name=name, max_version_level=level, min_version_level=level)
@@ -107,7 +107,7 @@ def _refused(code: ErrorCode, message: str) -> UpdateFeaturesResponse:
 
 
 def _wanted(update: FeatureUpdate) -> NewLevel:
-    """Version 0 allows a downgrade by `allow_downgrade`, later ones by the upgrade type."""
+    """Returns the new level; v0 allows a downgrade by a flag, later ones by the upgrade type."""
     if update.allow_downgrade or update.upgrade_type in (
         UpgradeType.SAFE_DOWNGRADE,
         UpgradeType.UNSAFE_DOWNGRADE,

@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 # A store may be unavailable for days, and every partition that is read logs its line.
 FAILURE_TOLD_AGAIN_S = 600.0
-# As good as at once; long enough for reads that are about to finish.
+# Too short for a client to notice, and enough for reads that are about to finish.
 HELD_WAIT_MS = 20
 
 _Outcome: TypeAlias = RemoteRead | RecordsRejected | StorageError
@@ -62,7 +62,7 @@ class ColdFetches:
         waits: RemoteWaits,
         clock: Clock,
     ) -> None:
-        """`look_at` answers a partition from the local disk; `waits` counts.
+        """`look_at` answers a partition from the local disk; `waits` counts the waiting fetches.
 
         `wait_ms_max` is read again for each fetch: it may be altered. So is `bytes_max`, the limit
         for archived bytes in one answer; None is no limit.
@@ -132,7 +132,7 @@ class ColdFetches:
         partition: Partition,
         error: RecordsRejected | StorageError,
     ) -> None:
-        """Answers with an error, or empty while the store is unavailable."""
+        """Answers a failed read with an error, or empty while the store is unavailable."""
         wanted = found.answers[position][0]
         if isinstance(error, StorageError):
             partition.traffic.remote_fetch_errors += 1

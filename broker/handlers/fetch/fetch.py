@@ -91,7 +91,7 @@ log = logging.getLogger(__name__)
 
 FIRST_VERSION_WITH_MAGIC_1 = 2
 FIRST_VERSION_WITH_BATCHES = 4
-# Milliseconds do not matter to such old clients.
+# Such old clients do not notice a delay of milliseconds.
 OLD_FETCH_LOOK_S = 0.1
 
 
@@ -123,7 +123,7 @@ class FetchHandler:
     def handle_body(
         self, body: memoryview, header: RequestHeader, peer: str, started_s: float
     ) -> Answer:
-        """As `handle`, for a request that is not decoded yet. Raises MalformedRequest."""
+        """Decodes and handles a request, as `handle` does. Raises MalformedRequest."""
         return self._carry_out(self._planner.plan_body(body, header, peer, started_s), header)
 
     def handle(self, request: FetchRequest, header: RequestHeader, started_s: float) -> Answer:
@@ -242,7 +242,7 @@ class FetchHandler:
         return answer
 
     def _refuse_replica(self, plan: FetchPlan) -> FetchPass:
-        """The answers to a follower: no partition has one (Kafka's `followerReplicaOrThrow`)."""
+        """Refuses a follower: no partition has one (Kafka's `followerReplicaOrThrow`)."""
         found = FetchPass()
         for wanted in plan.wanted:
             served = self._replicas.partitions_of(wanted.topic, wanted.topic_id)
@@ -274,7 +274,7 @@ class FetchHandler:
     def _diverging(
         self, wanted: WantedPartition, partition: Partition
     ) -> FetchResponsePartition | None:
-        """The answer that tells a client where its log diverges from ours (KIP-595).
+        """Returns the answer with the offset where the client's log diverges from ours (KIP-595).
 
         Raises OffsetOutOfRange if it has read records that do not exist, or were deleted.
         """
@@ -369,7 +369,7 @@ class FetchHandler:
         return max(by_time, by_bytes)
 
     def _answer_throttled(self, plan: FetchPlan, throttle_ms: int) -> Parts:
-        """The empty answer with the throttle time."""
+        """Returns the empty answer with the throttle time."""
         session_id = 0
         if plan.session is not None:
             if plan.incremental:

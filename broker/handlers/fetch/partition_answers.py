@@ -50,7 +50,7 @@ def is_news(wanted: WantedPartition, answer: FetchResponsePartition) -> bool:
 def error_answer(
     index: int, error_code: int, partition: Partition | None = None
 ) -> FetchResponsePartition:
-    """An answer without records; has the partition's offsets, so that the client can recover."""
+    """Returns an answer without records, with the offsets that the client needs to recover."""
     return FetchResponsePartition(
         index=index,
         error_code=error_code,
@@ -67,7 +67,7 @@ def records_answer(
     records_bytes: int,
     isolation: Isolation,
 ) -> FetchResponsePartition:
-    """An answer with records, in parts that are sent without copying."""
+    """Returns an answer with records, in parts that are sent without copying."""
     return FetchResponsePartition(
         index=index,
         high_watermark=partition.high_watermark,

@@ -80,7 +80,7 @@ class FetchPlanner:
     def plan_body(
         self, body: memoryview, header: RequestHeader, peer: str, started_s: float
     ) -> FetchPlan | ErrorCode:
-        """As `plan`, for a request that is not decoded yet. Raises MalformedRequest as well."""
+        """Decodes a request and plans it, as `plan` does. Raises MalformedRequest as well."""
         known = self._known.get(peer)
         if known is not None:
             offset = known.match(header.api_version, body)
@@ -167,13 +167,13 @@ class FetchPlanner:
 
 
 def _replica_id_of(request: FetchRequest) -> int:
-    """The broker that fetches as a follower, wherever its version has that field."""
+    """Returns the id of the broker that fetches as a follower, in whichever field it is."""
     state = request.replica_state
     return request.replica_id if state is None else state.replica_id
 
 
 def _wanted(request: FetchRequest, *, by_id: bool) -> list[WantedPartition]:
-    """The partitions that the request itself names."""
+    """Returns the partitions that the request itself names."""
     return [
         WantedPartition(
             None if by_id else topic.name,
@@ -190,7 +190,7 @@ def _wanted(request: FetchRequest, *, by_id: bool) -> list[WantedPartition]:
 
 
 def _forgotten(request: FetchRequest, *, by_id: bool) -> list[PartitionKey]:
-    """The partitions that leave the request's session."""
+    """Returns the partitions that leave the request's session."""
     return [
         (topic.topic_id if by_id else topic.name, partition)
         for topic in request.forgotten_topics

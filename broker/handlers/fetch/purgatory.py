@@ -67,8 +67,8 @@ class ParkedFetch:
 
     def cancel(self) -> None:
         """Ends the wait without an answer: the client disconnected."""
-        # It references the answer, which references this: a cycle, and each fetch at the end of a
-        # log would be left to the garbage collector.
+        # `finish` references the answer, which references this object. If the cycle stayed, each
+        # fetch at the end of a log would be left to the garbage collector.
         self._finish = None
         self._timer.cancel()
         for partition in self._partitions:

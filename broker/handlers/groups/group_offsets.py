@@ -8,8 +8,8 @@ OffsetFetch   0-10  1 a missing commit is no error any more,
                     7 require stable, 8 several groups, 9 KIP-848, 10 topics by id
 OffsetDelete  0
 
-Commits to unknown partitions are refused; but committed offsets of a deleted topic are returned
-until they are removed. Versions by id leave such topics out, as Kafka does.
+Commits to unknown partitions are refused. Committed offsets of a deleted topic are returned until
+they are removed. Versions by id leave such topics out, as Kafka does.
 
 With `require_stable` a partition whose offset an open transaction commits is answered
 UNSTABLE_OFFSET_COMMIT (KIP-447).

@@ -1,6 +1,6 @@
 """Classic group APIs: membership, and the admin requests for groups of either protocol.
 
-JoinGroup       0-9   1 rebalance timeout, 4 comes back with its id (KIP-394), 5 static members,
+JoinGroup       0-9   1 rebalance timeout, 4 new members rejoin by id (KIP-394), 5 static members,
                       6 flexible, 7 protocol type and nullable name, 8 reason, 9 skip assignment
 SyncGroup       0-5   3 static members, 4 flexible, 5 protocol type and name
 Heartbeat       0-4   3 static members, 4 flexible

@@ -1,6 +1,6 @@
 """Metadata, DescribeCluster and FindCoordinator: brokers, leaders and coordinators.
 
-Metadata         0  an empty list means all topics; from 1 null does, and empty means none
+Metadata         0  an empty list requests all topics; 1 null does, and an empty list none
                  4  allow_auto_topic_creation (older ones imply it)
                  7  leader epochs; 8-10 cluster operations; 9 flexible
                 10  answers with topic ids; 12 topics by id; 13 a top-level error
@@ -60,7 +60,7 @@ COORDINATOR_GROUP = 0
 COORDINATOR_TRANSACTION = 1
 FIRST_BATCHED_FIND_COORDINATOR = 4
 FIRST_VERSION_BY_TOPIC_ID = 12
-# Enough to recognise their owner.
+# Enough for an operator to recognise the client.
 LOGGED_NAMES_MAX = 10
 
 
@@ -211,7 +211,7 @@ class MetadataHandlers:
     def find_coordinator(
         self, request: FindCoordinatorRequest, context: RequestContext
     ) -> FindCoordinatorResponse:
-        """This broker coordinates all groups and transactions, but no share groups."""
+        """Answers with this broker: it coordinates everything but share groups."""
         batched = context.api_version >= FIRST_BATCHED_FIND_COORDINATOR
         keys = request.coordinator_keys if batched else (request.key,)
         refuse_flood(len(keys))
@@ -246,7 +246,7 @@ def _no_coordinator(key: str, code: ErrorCode, message: str) -> Coordinator:
 
 
 def _once_each(topics: Sequence[MetadataRequestTopic]) -> list[MetadataRequestTopic]:
-    """Drops repeated topics."""
+    """Returns the topics without repetitions."""
     return list({(topic.name, topic.topic_id): topic for topic in topics}.values())
 
 

@@ -1,6 +1,6 @@
 """ListOffsets, OffsetForLeaderEpoch and DeleteRecords.
 
-ListOffsets  0  borders of segments before a time; gone in Kafka 4, served for old clients
+ListOffsets  0  base offsets of segments before a time; gone in Kafka 4, served for old clients
              1  one offset per partition
              2  isolation level: latest means the last stable offset for read_committed
              4  leader epochs; 6 flexible; 7 -3; 8 -4; 9 -5; 10 timeout; 11 -6
@@ -165,7 +165,7 @@ class OffsetHandlers:
     def _borders(
         self, partition: Partition, wanted: ListOffsetsPartition
     ) -> ListOffsetsResponsePartition:
-        """The answer of version 0: base offsets of segments that were complete at that time."""
+        """Returns the answer of version 0: base offsets of segments complete at that time."""
         if wanted.timestamp == EARLIEST:
             offsets = [partition.log.log_start_offset][: max(0, wanted.max_num_offsets)]
         else:
@@ -315,7 +315,7 @@ def _fetchable_end(partition: Partition, isolation: int) -> int:
 
 
 def _known_offset(partition: Partition, timestamp: int, isolation: int) -> TimestampOffset:
-    """The answer to a special timestamp that needs no lookup."""
+    """Returns the answer to a special timestamp that needs no lookup."""
     unified_log = partition.log
     if timestamp == LATEST:
         end_offset = _fetchable_end(partition, isolation)

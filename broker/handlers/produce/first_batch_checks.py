@@ -48,11 +48,11 @@ class FirstBatchChecks:
         self._records = TokenBucket()
 
     def __len__(self) -> int:
-        """Number of connections that are remembered."""
+        """Returns the number of connections that are remembered."""
         return len(self._looked_at)
 
     def is_new(self, peer: str) -> bool:
-        """Whether the next batch of this connection is among its first ones."""
+        """Returns whether the next batch of this connection is among its first ones."""
         return self._looked_at.get(peer, 0) < BATCHES_CHECKED
 
     def look(self, peer: str, records: memoryview, config: LogConfig) -> None:
@@ -129,7 +129,7 @@ def _check_lengths(payload: bytes, record_count: int) -> None:
 
 
 def _after_field(payload: bytes, position: int, end: int, *, is_nullable: bool = True) -> int:
-    """The position behind a field with its length; negative is null where Kafka allows it."""
+    """Returns the position behind a field; a negative length is null where Kafka allows it."""
     length, position = read_varint(payload, position, end)
     if length > end - position or (length < 0 and not is_nullable):
         raise CorruptRecords(f"record has a key, value or header of {length} bytes")

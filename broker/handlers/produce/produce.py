@@ -8,7 +8,7 @@
      7   zstd allowed; below it a zstd batch gets UNSUPPORTED_COMPRESSION_TYPE
      8   record_errors and error_message
      9   flexible
-    10   may answer with the current leader (not needed: this broker leads all it knows)
+    10   may answer with the current leader (not needed: this broker leads every partition)
     13   topics by id
 
 One batch per partition, appended in order. The records are a view of the receive buffer: checked,
@@ -416,7 +416,7 @@ class ProduceHandler:
     def _failed(
         self, index: int, partition: Partition, error: RecordsRejected | StorageError
     ) -> ProduceResponsePartition:
-        """The answer to an append that raised `error`."""
+        """Returns the answer to an append that raised `error`."""
         log_start_offset = -1
         if not isinstance(error, _REFUSED_UNREAD):
             partition.traffic.failed_produce += 1
@@ -449,7 +449,7 @@ class ProduceHandler:
 
 
 def _must_prepare(partition: Partition | None, wanted: ProducePartition, version: int) -> bool:
-    """Whether the batch cannot be appended as received."""
+    """Returns whether the batch cannot be appended as received."""
     if partition is None or wanted.records is None:
         return False
     config, records = partition.log.local.config, wanted.records

@@ -31,7 +31,7 @@ def refuse_flood(name_count: int, name_count_max: int = NAMES_MAX) -> None:
 
 
 def refuse_partition_flood(partitions_by_topic: Iterable[Sized]) -> None:
-    """As `refuse_flood`, for partitions per topic; a topic without any counts as one."""
+    """Raises CloseConnectionError for too many partitions; a topic without any counts as one."""
     refuse_flood(sum(len(partitions) or 1 for partitions in partitions_by_topic), PARTITIONS_MAX)
 
 

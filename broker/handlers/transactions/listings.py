@@ -1,6 +1,6 @@
 """ListTransactions and DescribeTransactions (KIP-664).
 
-ListTransactions      0-2  1 by how long they are open (KIP-994), 2 by a pattern (KIP-1152)
+ListTransactions      0-2  1 filter by duration (KIP-994), 2 filter by a pattern (KIP-1152)
 DescribeTransactions  0
 """
 
@@ -31,7 +31,7 @@ from strandline.broker.protocol.messages.list_transactions import (
 from strandline.broker.protocol.schema.errors import ErrorCode
 
 _STATES = {state.title: state for state in TransactionState}
-# A state of Kafka's coordinator that no transaction is seen in.
+# A state of Kafka's coordinator in which no transaction is listed.
 _STATES_NEVER_SEEN = frozenset({"PrepareEpochFence"})
 
 
@@ -117,7 +117,7 @@ def _undescribed(transactional_id: str, code: ErrorCode) -> DescribedTransaction
 
 
 def _filter_of(request: ListTransactionsRequest, now_ms: int) -> Callable[[Transaction], bool]:
-    """Returns the filter of a request; a state that nobody knows lets nothing pass."""
+    """Returns the filter of a request; an unknown state matches nothing."""
     states = {_STATES[name] for name in request.state_filters if name in _STATES}
     producer_ids = frozenset(request.producer_id_filters)
     duration_ms = request.duration_filter

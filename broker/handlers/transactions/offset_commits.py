@@ -1,4 +1,4 @@
-"""TxnOffsetCommit: offsets of a group that count once the producer's transaction is committed.
+"""TxnOffsetCommit: a producer commits offsets of a group as part of its transaction.
 
 0-5  2 leader epoch; COORDINATOR_LOAD_IN_PROGRESS, 3 generation and member (KIP-447),
      4 TRANSACTION_ABORTABLE, 5 adds the offsets to the transaction (KIP-890)

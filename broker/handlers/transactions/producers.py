@@ -218,7 +218,7 @@ class TransactionHandlers:
     def write_markers(
         self, request: WriteTxnMarkersRequest, _context: RequestContext
     ) -> WriteTxnMarkersResponse:
-        """For administrators, who end a transaction that hangs; this broker coordinates itself."""
+        """Writes markers for an administrator, who ends a hanging transaction (KIP-664)."""
         refuse_partition_flood(
             topic.partition_indexes for marker in request.markers for topic in marker.topics
         )
@@ -279,7 +279,7 @@ def _add_results(
 
 
 def _known_to(is_old: bool, code: ErrorCode) -> ErrorCode:
-    """The code as a client knows it; old ones do not know PRODUCER_FENCED."""
+    """Returns the code for a client's version; old ones do not know PRODUCER_FENCED."""
     if is_old and code is ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     return code
