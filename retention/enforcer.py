@@ -270,7 +270,7 @@ def _local_limits(unified_log: UnifiedLog) -> RetentionLimits:
 
 
 def _gate(unified_log: UnifiedLog) -> Offset | None:
-    """The offset up to which the limits of the whole log apply."""
+    """Returns the offset up to which the limits of the whole log apply."""
     if not unified_log.is_tiered or unified_log.config.remote_log_copy_disable:
         return None
     remote = unified_log.remote
@@ -308,7 +308,7 @@ class LocalUnit:
 
 
 def _page_unit(page: PageRef) -> RetentionUnit:
-    """A whole page; one without timestamps never expires by age, but its entries may."""
+    """Returns a whole page; one without timestamps never expires by age, but its entries may."""
     return RetentionUnit(
         end_offset=page.end_offset,
         size_bytes=page.size_bytes,

@@ -172,7 +172,7 @@ def _is_too_old(newest_ms: TimestampMs, limits: RetentionLimits, now_ms: Timesta
 
 
 def _outlives(units: Sequence[Unit], limits: RetentionLimits, now_ms: TimestampMs) -> bool:
-    """Whether the active segment must be rolled, so that it can be archived or dropped.
+    """Returns whether the active segment must be rolled, so that it can be archived or dropped.
 
     Records may have old timestamps (a backfill), so the age limit is also compared with the wall
     time at which the segment began: else every check would cut a tiny segment during a backfill.

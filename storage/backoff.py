@@ -22,7 +22,7 @@ class Backoff:
     jitter: float = 0.0
 
     def wait_s(self, failures: int) -> float:
-        """The wait before the next attempt, after this many failures in a row."""
+        """Returns the wait before the next attempt, after this many failures in a row."""
         doublings = min(max(failures - 1, 0), _DOUBLINGS_MAX)
         wait_s = min(self.first_s * (1 << doublings), self.max_s)
         return wait_s * random.uniform(1 - self.jitter, 1 + self.jitter)

@@ -150,7 +150,7 @@ class FileRange:
     length: int
 
     def read(self) -> bytes:
-        """The bytes themselves, for callers that cannot use `sendfile`."""
+        """Returns the bytes themselves, for callers that cannot use `sendfile`."""
         return self.file.read_at(self.position, self.length)
 
 
@@ -243,7 +243,7 @@ def check_descriptors_left() -> None:
 
 
 def is_there(folder: Path, name: str) -> bool:
-    """Whether a folder has an entry of this name.
+    """Returns whether a folder has an entry of this name.
 
     As text: a start asks for thousands of names, and making a path of each takes longer.
     """
@@ -255,7 +255,7 @@ def is_there(folder: Path, name: str) -> bool:
 
 
 def read_if_there(path: Path | str) -> bytes | None:
-    """The content of a file; None if it does not exist. Raises DiskError."""
+    """Returns the content of a file; None if it does not exist. Raises DiskError."""
     try:
         return _content_of(path)
     except FileNotFoundError:
@@ -265,7 +265,7 @@ def read_if_there(path: Path | str) -> bytes | None:
 
 
 def read_whole(path: Path | str) -> bytes:
-    """The content of a file. Raises DiskError, also if it does not exist."""
+    """Returns the content of a file. Raises DiskError, also if it does not exist."""
     try:
         return _content_of(path)
     except OSError as error:
@@ -303,7 +303,7 @@ def _content_of(path: Path | str) -> bytes:
 
 
 def modified_ms(path: Path | str) -> int | None:
-    """The mtime of a file; None if it cannot be read."""
+    """Returns the mtime of a file; None if it cannot be read."""
     try:
         return os.stat(path).st_mtime_ns // 1_000_000  # noqa: PTH116
     except OSError:
@@ -311,7 +311,7 @@ def modified_ms(path: Path | str) -> int | None:
 
 
 def size_bytes(path: Path | str) -> int:
-    """The size of a file by name. Raises DiskError."""
+    """Returns the size of a file by name. Raises DiskError."""
     try:
         return os.stat(path).st_size  # noqa: PTH116
     except OSError as error:

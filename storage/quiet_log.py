@@ -62,7 +62,7 @@ class QuietLog:
         self._log.log(level, event, extra={"fields": {**fields, **more}}, exc_info=error)
 
     def _take_turn(self, subject: Hashable) -> int | None:
-        """How many lines were suppressed since the last one; None if this one is, too."""
+        """Returns how many lines were suppressed since the last one; None if this one is, too."""
         now_s = self._clock.monotonic_s()
         with self._lock:
             said_s, unsaid_count = self._said.pop(subject, (None, 0))
@@ -79,7 +79,7 @@ class QuietLog:
 
 
 def place_of(error: BaseException) -> tuple[type[BaseException], str, int]:
-    """The subject of an unexpected error: its class, and the file and line that raised it.
+    """Returns the subject of an unexpected error: its class, and the file and line that raised it.
 
     Not its text, part of which may come from a client.
     """

@@ -57,7 +57,7 @@ class WindowRate:
         return sum(window.value for window in self._windows) * 1000 / elapsed_ms
 
     def elapsed_ms(self, now_ms: int) -> int:
-        """The time over which the rate is a mean."""
+        """Returns the time over which the rate is a mean."""
         windows, length_ms = self._windows, self._length_ms
         while windows and now_ms - windows[0].last_ms >= self._count * length_ms:
             windows.popleft()
@@ -86,7 +86,7 @@ class TokenBucket:
         self._now_s = 0.0
 
     def tokens(self, now_s: float, *, per_s: float, burst: float) -> float:
-        """The tokens at hand; negative if more were taken than there were."""
+        """Returns the tokens at hand; negative if more were taken than there were."""
         self._tokens = min(self._tokens + (now_s - self._now_s) * per_s, burst)
         self._now_s = now_s
         return self._tokens
@@ -96,7 +96,7 @@ class TokenBucket:
         self._tokens -= count
 
     def debt_ms(self, per_s: float) -> int:
-        """How long until the debt is paid, THROTTLE_MS_MAX at most."""
+        """Returns how long until the debt is paid, THROTTLE_MS_MAX at most."""
         return _pause_ms(-self._tokens / per_s * 1000) if self._tokens < 0 else 0
 
 

@@ -270,7 +270,7 @@ def _check_topics(store: ObjectStore, known: Collection[tuple[str, TopicId]]) ->
 
 
 def _has_manifest(store: ObjectStore, folder: str) -> bool:
-    """Whether any partition has a manifest; leftovers of crashed copies make no topic."""
+    """Returns whether any partition has a manifest; leftovers of crashed copies make no topic."""
     keys = (f"{folder}{number}/{MANIFEST_FILE}" for number in store.list_folders(folder))
     return any(info.key == key for key in keys for info in store.list(key, limit=1))
 

@@ -87,7 +87,7 @@ def _sections(texts: Mapping[str, str], asked: str) -> Iterator[str]:
 
 
 def _headings(text: str) -> list[tuple[int, int, str]]:
-    """The line, level and words of each; a remark in a block of commands is no heading."""
+    """Returns the line, level and words of each; a remark in a block of commands is no heading."""
     found, is_code = [], False
     for number, line in enumerate(text.splitlines()):
         is_code ^= bool(_FENCE.match(line))

@@ -37,7 +37,7 @@ class Property:
 
 
 def read_properties(path: Path) -> list[Property]:
-    """All entries of a file in order, repeated keys included. Raises InvalidConfig."""
+    """Returns all entries of a file in order, repeated keys included. Raises InvalidConfig."""
     try:
         with path.open("rb") as file:
             content = file.read(PROPERTIES_BYTES_MAX + 1)

@@ -33,5 +33,5 @@ def plain_address(host: str) -> str:
 
 
 def is_same_machine(own_host: str, peer_host: str) -> bool:
-    """Whether a connection between these plain addresses never leaves the machine."""
+    """Returns whether a connection between these plain addresses never leaves the machine."""
     return own_host == peer_host or ip_address(peer_host).is_loopback

@@ -198,7 +198,7 @@ class Connection:
         self._process_frames()
 
     def _is_abandoned(self) -> bool:
-        """Whether the client of a parked answer disconnected; peeks without reading.
+        """Returns whether the client of a parked answer disconnected; peeks without reading.
 
         A parked fetch may request any wait up to 24 days, and its socket would stay open as long.
         Requests pipelined behind it hide the end of stream; it is then found after the wait.

@@ -165,7 +165,7 @@ class ColdPace:
         self._live_s = now_s
 
     def is_held(self, now_s: float) -> bool:
-        """Whether cold reads have a limit and small turns now."""
+        """Returns whether cold reads have a limit and small turns now."""
         return now_s - self._live_s < LIVE_S and self._settings().lateness_s_max > 0
 
     @property
@@ -213,7 +213,7 @@ class ColdPace:
         self._pause_began_s = self._measuring_began_s = None
 
     def is_idle(self, now_s: float) -> bool:
-        """Whether there are too few cold reads to need ticks."""
+        """Returns whether there are too few cold reads to need ticks."""
         is_under_way = self.waiting_count or self._running_downloads
         return not is_under_way and now_s - self._cold_s >= IDLE_S
 

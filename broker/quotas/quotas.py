@@ -33,7 +33,7 @@ GaugeT = TypeVar("GaugeT", WindowRate, TokenBucket)
 
 
 def _monotonic_ms(clock: Clock) -> int:
-    """The time of quotas."""
+    """Returns the time of quotas."""
     return int(clock.monotonic_s() * 1000)
 
 
@@ -127,7 +127,7 @@ class MutationQuota:
         self.throttle_ms = 0
 
     def take(self, partitions: int) -> bool:
-        """Whether so many partitions may be created or deleted; counts them if so."""
+        """Returns whether so many partitions may be created or deleted; counts them if so."""
         bucket, bound = self._bucket, self._bound
         bucket.tokens(self._clock.monotonic_s(), per_s=bound, burst=bound * self._burst_s)
         if self._strict and (throttle_ms := bucket.debt_ms(bound)):
@@ -173,7 +173,7 @@ class ClientQuotas:
         return self._record(self._fetched, QuotaKey.CONSUMER_BYTE_RATE, user, client_id, size_bytes)
 
     def fetch_bytes_max(self, user: str, client_id: str) -> float:
-        """The size of the largest answer that the quota allows in its windows."""
+        """Returns the size of the largest answer that the quota allows in its windows."""
         limit = self._table.find(QuotaKey.CONSUMER_BYTE_RATE, user, client_id)
         if limit is None:
             return float("inf")

@@ -71,7 +71,7 @@ class QuotaTable:
         self.has_clients = any(not _is_address(entity) for entity in quotas)
 
     def find(self, key: QuotaKey, user: str, client_id: str) -> Limit | None:
-        """The limit of one client, or None."""
+        """Returns the limit of one client, or None."""
         both, user_only, client_only = (user, client_id), (user, ""), ("", client_id)
         for names, sharers in (
             ({EntityType.USER: user, EntityType.CLIENT_ID: client_id}, both),

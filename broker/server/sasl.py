@@ -93,7 +93,7 @@ def check_sasl(config: BrokerConfig) -> None:
 
 
 def settings_of(config: BrokerConfig, metadata: Metadata, listener: str) -> SaslSettings:
-    """The SASL settings of connections at `listener`."""
+    """Returns the SASL settings of connections at `listener`."""
     own_lifetime = of_listener(config.given, listener, "connections.max.reauth.ms")
     makers: dict[str, Callable[[], Exchange]] = {}
     for name in enabled_mechanisms(config, listener):
@@ -122,7 +122,7 @@ def _credential(metadata: Metadata, mechanism: str, user: str) -> ScramCredentia
 
 
 def enabled_mechanisms(config: BrokerConfig, listener: str) -> tuple[str, ...]:
-    """The mechanisms by which clients of this listener may log in."""
+    """Returns the mechanisms by which clients of this listener may log in."""
     own = of_listener(config.given, listener, "sasl.enabled.mechanisms")
     names = own.split(",") if own else (config.sasl.mechanisms or ())
     return tuple(dict.fromkeys(name.strip() for name in names if name.strip()))

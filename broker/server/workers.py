@@ -85,7 +85,7 @@ class Workers:
         self.expiration.resize(config.tiering.expiration_threads)
 
     def remote_pools(self) -> dict[str, ResizablePool]:
-        """The pools of the remote tier, by name."""
+        """Returns the pools of the remote tier, by name."""
         return {"copier": self.copier, "reader": self.reader, "expiration": self.expiration}
 
     def stop(self) -> None:

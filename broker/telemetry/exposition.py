@@ -66,7 +66,7 @@ LabelTexts: TypeAlias = dict[tuple[str, ...], dict[tuple[str, ...], str]]
 def write_family(
     family: Family, samples: Iterable[Sample], wanted: Format, texts: LabelTexts | None = None
 ) -> Iterator[str]:
-    """The lines of one family, its head first; nothing if it has no samples.
+    """Yields the lines of one family, its head first; nothing if it has no samples.
 
     `texts` is a cache shared by the families of one page, empty for the first of them.
     """

@@ -180,7 +180,7 @@ def _head(status: int, content_type: str, more: str) -> bytes:
 
 
 def _prefers_openmetrics(headers: bytes) -> bool:
-    """Whether Accept names OpenMetrics; Prometheus names it before the older format."""
+    """Returns whether Accept names OpenMetrics; Prometheus names it before the older format."""
     return any(
         name.strip().lower() == b"accept" and _OPENMETRICS in value.lower()
         for name, _, value in (line.partition(b":") for line in headers.split(b"\r\n"))

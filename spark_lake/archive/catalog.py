@@ -96,7 +96,7 @@ class Catalog:
         return found
 
     def topic_names(self, selection: Selection | None = None) -> list[str]:
-        """The selected topics, or all that are not being deleted, in order of their names.
+        """Returns the selected topics, or all that are not being deleted, in order of their names.
 
         Raises UnknownTopic for a topic that the archive does not have.
         """
@@ -109,7 +109,7 @@ class Catalog:
         open_for: Isolation | None = None,
         topics_min: int = 1,
     ) -> tuple[LakePartition, ...]:
-        """The selected partitions in order of topic and number.
+        """Returns the selected partitions in order of topic and number.
 
         `topics_min` 0 allows a pattern that matches no topic yet.
 
@@ -161,7 +161,7 @@ class Catalog:
         return tuple(entries) if entries[0].base_offset <= offsets.start_offset else ()
 
     def _with_open_segment(self, archived: LakePartition, *, isolation: Isolation) -> LakePartition:
-        """The manifest with its pieces; reloads it if a piece is deleted meanwhile.
+        """Returns the manifest with its pieces; reloads it if a piece is deleted meanwhile.
 
         Raises what `with_open_segment` raises.
         """
@@ -215,7 +215,7 @@ class Catalog:
         )
 
     def load_pages(self, pages: Sequence[PageRef]) -> dict[str, tuple[SegmentEntry, ...]]:
-        """The entries of sealed pages by page key. Raises CorruptFile if one is damaged."""
+        """Returns the entries of sealed pages by page key. Raises CorruptFile if one is damaged."""
         loaded = in_parallel(self._load_page, pages)
         return {page.key: entries for page, entries in zip(pages, loaded, strict=True)}
 

@@ -86,7 +86,7 @@ def naming_later_formats(url: str) -> Iterator[None]:
 def in_parallel(
     load: Callable[[T], R], wanted: Sequence[T], *, threads: int = PARALLEL_READS
 ) -> list[R]:
-    """The results in the order of `wanted`; raises the first error of `load`."""
+    """Returns the results in the order of `wanted`; raises the first error of `load`."""
     if len(wanted) < 2:
         return [load(one) for one in wanted]
     with ThreadPoolExecutor(min(threads, len(wanted))) as pool:
@@ -127,7 +127,7 @@ class ObjectReader:
         self._bytes_read = 0
 
     def get(self, key: str, *, start: int = 0, end: int | None = None) -> bytes:
-        """The bytes [start, end), or to the end of the object.
+        """Returns the bytes [start, end), or to the end of the object.
 
         Raises a TierError; ObjectCorrupt if there are fewer.
         """
@@ -177,7 +177,7 @@ class ObjectReader:
         return found
 
     def addresses(self, keys: Iterable[str], valid_s: int) -> dict[str, str]:
-        """The addresses of objects for the JVM's reader: file paths, or presigned URLs.
+        """Returns the addresses of objects for the JVM's reader: file paths, or presigned URLs.
 
         Raises a TierError if they cannot be signed.
         """
@@ -196,7 +196,7 @@ class ObjectReader:
             return ReadStatistics(request_count=self._request_count, bytes_read=self._bytes_read)
 
     def _place(self, key: str) -> str:
-        """The path of an object; the broker's folders have other names for some."""
+        """Returns the path of an object; the broker's folders have other names for some."""
         return f"{self._root}/{path_of(key) if self._is_local else key}"
 
     def _count(self, bytes_read: int) -> None:

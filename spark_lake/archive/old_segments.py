@@ -24,13 +24,13 @@ _known: dict[str, bool] = {}
 
 
 def may_be_old(piece: SegmentSlice) -> bool:
-    """Whether the manifest allows old messages in the segment."""
+    """Returns whether the manifest allows old messages in the segment."""
     epochs = piece.entry.leader_epochs
     return not piece.is_open and (not epochs or epochs[0].epoch <= 0)
 
 
 def old_partitions(splits: Iterable[Split], reader: ObjectReader) -> frozenset[TopicPartition]:
-    """The partitions whose first planned segment begins with an old message.
+    """Returns the partitions whose first planned segment begins with an old message.
 
     A deleted segment counts as new: a task that reads it reports the deletion. Each process reads
     the start of an object once, because objects are never rewritten. Raises the other errors of

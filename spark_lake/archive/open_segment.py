@@ -45,7 +45,7 @@ _REMEDY = "includeOpenSegment=false leaves the pieces of open segments out"
 
 
 def with_open_segment(manifest: Manifest, reader: ObjectReader, isolation: Isolation) -> Manifest:
-    """The manifest with its usable pieces as entries after the segments.
+    """Returns the manifest with its usable pieces as entries after the segments.
 
     Raises ObjectNotFound for a piece that is gone, ObjectCorrupt for one that is damaged.
     """
@@ -55,7 +55,7 @@ def with_open_segment(manifest: Manifest, reader: ObjectReader, isolation: Isola
 
 
 def usable_parts(manifest: Manifest) -> tuple[TailPart, ...]:
-    """The pieces, if they continue the archive's end without a gap."""
+    """Returns the pieces, if they continue the archive's end without a gap."""
     tail = manifest.tail
     reached = max(manifest.end_offset, manifest.log_start_offset)
     if not tail or tail[0].base_offset > reached or tail[-1].end_offset <= reached:
@@ -111,7 +111,7 @@ def _entries(
 def _before(
     end_offset: Offset, piece: OpenPiece, part: TailPart, reader: ObjectReader
 ) -> OpenPiece:
-    """The part of a piece before `end_offset`, where a batch in its middle begins."""
+    """Returns the part of a piece before `end_offset`, where a batch in its middle begins."""
     content = _content(reader, part)
     size_bytes = record_count = 0
     for batch in walk(content):
@@ -223,7 +223,7 @@ def _scanned(reader: ObjectReader, part: TailPart) -> _Scan:
 
 
 def _events(content: bytes) -> Iterator[_Event]:
-    """The events of a piece; of a producer's consecutive batches only the first is one."""
+    """Yields the events of a piece; of a producer's consecutive batches only the first is one."""
     writing: set[int] = set()
     for batch in walk(content):
         header = batch.header
@@ -258,7 +258,7 @@ def _ended(content: bytes, batch: Batch) -> _State | None:
 
 
 def _content(reader: ObjectReader, part: TailPart) -> bytes:
-    """The whole piece. Raises ObjectCorrupt unless it is what the manifest says."""
+    """Returns the whole piece. Raises ObjectCorrupt unless it is what the manifest says."""
     if part.size_bytes > PIECE_BYTES_MAX:
         raise _corrupt(reader, part, f"{part.size_bytes} bytes are more than a piece can have")
     # Bytes may be damaged in transit: they are read once more.

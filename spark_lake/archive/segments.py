@@ -52,7 +52,7 @@ CORRUPT_REMEDY = (
 
 
 def offsets_of(entry: SegmentEntry) -> str:
-    """The segment's offsets for an error text; its name has only the first."""
+    """Returns the segment's offsets for an error text; its name has only the first."""
     return f"it has the offsets {entry.base_offset} to {entry.end_offset - 1}"
 
 
@@ -72,7 +72,7 @@ class _SegmentObjects:
             raise type(error)(error.key, error.operation, detail) from error
 
     def corrupt(self, key: str, detail: str) -> ObjectCorrupt:
-        """The error for an object that differs from the archived one."""
+        """Returns the error for an object that differs from the archived one."""
         detail = f"{detail}; {CORRUPT_REMEDY}; {self._offsets}"
         return ObjectCorrupt(f"{self._reader.url}/{key}", "read", detail)
 
@@ -110,7 +110,7 @@ class SegmentMeta:
         )
 
     def statistics(self) -> SegmentStatistics:
-        """The statistics, which must exist and agree with the manifest."""
+        """Returns the statistics, which must exist and agree with the manifest."""
         entry = self._entry
         with self._objects.naming_damage(entry.meta_key):
             content = self._meta.section(Section.STATISTICS)
@@ -130,7 +130,7 @@ class SegmentMeta:
         return statistics
 
     def key_filter(self) -> KeyFilter | None:
-        """The key filter; None if the broker wrote none because it would save nothing."""
+        """Returns the key filter; None if the broker wrote none because it would save nothing."""
         with self._objects.naming_damage(self._entry.meta_key):
             content = self._meta.section(Section.KEY_FILTER)
             if content is None:
@@ -142,14 +142,14 @@ class SegmentMeta:
                 return None
 
     def aborted_transactions(self) -> tuple[AbortedTransaction, ...]:
-        """Every aborted transaction that has records in the segment."""
+        """Returns every aborted transaction that has records in the segment."""
         with self._objects.naming_damage(self._entry.meta_key):
             content = self._meta.section(Section.TXN_INDEX)
             return decode_txn_index(content or b"", source=self._entry.meta_key)
 
 
 def whole_segment(entry: SegmentEntry) -> ChunkRange:
-    """The whole segment as a range, without its statistics."""
+    """Returns the whole segment as a range, without its statistics."""
     return ChunkRange(
         start_position=0,
         end_position=entry.size_bytes,
@@ -160,7 +160,7 @@ def whole_segment(entry: SegmentEntry) -> ChunkRange:
 
 
 def chunk_ranges(entry: SegmentEntry, statistics: SegmentStatistics) -> list[ChunkRange]:
-    """Each chunk as a range of its own."""
+    """Returns each chunk as a range of its own."""
     chunks = statistics.chunks
     ends = [(chunk.position, chunk.base_offset) for chunk in chunks[1:]]
     ends.append((entry.size_bytes, entry.end_offset))
@@ -352,7 +352,7 @@ class _Checksums:
 
 
 def _verified(content: bytes, expected: _Expected) -> LogBlock:
-    """The batches of `content`. Raises CorruptRecords unless they continue the range."""
+    """Returns the batches of `content`. Raises CorruptRecords unless they continue the range."""
     view = memoryview(content)
     batches = list(walk(view, verify_crc=True))
     next_offset = expected.next_offset

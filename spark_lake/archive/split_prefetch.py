@@ -43,7 +43,7 @@ class SplitPrefetch:
         self._error: Exception | None = None
 
     def take(self) -> LogRange | None:
-        """The next range; None behind the last. Raises what finding it raised."""
+        """Returns the next range; None behind the last. Raises what finding it raised."""
         if self._error is not None:
             raise self._error
         taken = self._next or next(self._ranges, None)

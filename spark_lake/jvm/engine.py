@@ -59,7 +59,7 @@ class Choice:
 def choose_engine(
     query: Query, plan: ScanPlan, *, spark: SparkSession | None = None, reason: str = ""
 ) -> Choice:
-    """The choice; adds the jar to a session that lacks it if the JVM reads.
+    """Returns the choice; adds the jar to a session that lacks it if the JVM reads.
 
     `reason` is a further reason to read in Python. Raises InvalidConfig if option engine is jvm and
     the JVM's reader is not available.
@@ -82,7 +82,7 @@ def choose_engine(
 
 
 def ruled_out(options: LakeOptions) -> str:
-    """The reason why these options need the reader in Python; empty if they do not."""
+    """Returns the reason why these options need the reader in Python; empty if they do not."""
     if options.values.format is not ValueFormat.RAW and "value" in options.columns:
         return _DECODED
     if options.scan_report is not None:
@@ -135,7 +135,7 @@ def add_jar(spark: SparkSession) -> None:
 
 
 def is_connect(spark: SparkSession) -> bool:
-    """Whether this is a client of Spark Connect, which has no JVM at hand."""
+    """Returns whether this is a client of Spark Connect, which has no JVM at hand."""
     return "connect" in type(spark).__module__
 
 
@@ -164,7 +164,7 @@ def _first_line(error: Exception) -> str:
 
 
 def divided(plan: ScanPlan, reader: ObjectReader) -> tuple[list[Split], list[Split]]:
-    """The splits that the JVM reads, and those that tasks in Python have to.
+    """Returns the splits that the JVM reads, and those that tasks in Python have to.
 
     Of the latter are pieces of an open segment, which may be replaced meanwhile, and messages of
     the formats before Kafka 0.11. Asks for the first bytes of a partition's first segment where
@@ -199,7 +199,7 @@ def planned(query: Query, plan: ScanPlan, reader: ObjectReader) -> tuple[str, Se
 def jvm_frame(
     spark: SparkSession, query: Query, plan: ScanPlan, inside: Sequence[Split], reader: ObjectReader
 ) -> DataFrame:
-    """The rows of the splits `inside` of a plan; Spark evaluates what filters are left."""
+    """Returns the rows of the splits `inside` of a plan; Spark evaluates what filters are left."""
     tests = list(query.residual)
     if query.predicate.keys is not None:
         tests.append(Comparison("key", Operator.IN, sorted(query.predicate.keys)))

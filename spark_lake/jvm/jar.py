@@ -24,7 +24,7 @@ class NoJvmReader(StrandlineError):
 
 @cache
 def jar_path() -> Path:
-    """The path of the jar; from a packed wheel it is extracted until this process ends.
+    """Returns the path of the jar; from a packed wheel it is extracted until this process ends.
 
     Raises NoJvmReader.
     """

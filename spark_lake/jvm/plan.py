@@ -51,7 +51,7 @@ def encode_plan(
     columns: Sequence[str],
     signed_until_ms: int = 0,
 ) -> str:
-    """The value of the option `plan` of the JVM's source, for some splits of a plan.
+    """Returns the value of the option `plan` of the JVM's source, for some splits of a plan.
 
     `signed_until_ms` 0 means without end.
     """
@@ -106,7 +106,7 @@ def _split(split: Split, addresses: Addresses) -> dict[str, object]:
 
 
 def keys_read(splits: Sequence[Split]) -> Iterator[str]:
-    """The keys of all objects that the reader of these splits may ask for."""
+    """Yields the keys of all objects that the reader of these splits may ask for."""
     for split in splits:
         for piece in split.slices:
             yield piece.entry.log_key
@@ -115,7 +115,7 @@ def keys_read(splits: Sequence[Split]) -> Iterator[str]:
 
 
 def _asks_statistics(piece: SegmentSlice, split: Split) -> bool:
-    """Whether a task reads the statistics, as in `pruning.prune` without keys."""
+    """Returns whether a task reads the statistics, as in `pruning.prune` without keys."""
     return piece.ranges is None and (
         not piece.is_whole or is_worth_it(piece.entry, split.limits, keys=None)
     )

@@ -77,7 +77,7 @@ class Bounds:
 
 
 def is_behind(start: Bound, end: Bound | None) -> bool:
-    """Whether the start is after the end; offsets and times cannot be compared."""
+    """Returns whether the start is after the end; offsets and times cannot be compared."""
     match start, end:
         case AtOffset(first), AtOffset(last):
             return first > last
@@ -87,7 +87,7 @@ def is_behind(start: Bound, end: Bound | None) -> bool:
 
 
 def parse_bounds(given: GivenOptions, which: str, default: Edge, refused: Edge | None) -> Bounds:
-    """The bounds of one end; `which` is "starting" or "ending".
+    """Returns the bounds of one end; `which` is "starting" or "ending".
 
     `refused` is the edge that would leave nothing to read. Raises InvalidConfig.
     """
@@ -140,7 +140,7 @@ def _named(name: str, text: str, bound: Callable[[int], Bound]) -> dict[TopicPar
 
 
 def narrowed(options: Mapping[str, str], topic: str) -> dict[str, str]:
-    """The options for a query of one topic, without the partitions of other topics.
+    """Returns the options for a query of one topic, without the partitions of other topics.
 
     An option that does not name the topic stays, and that query refuses it.
     """

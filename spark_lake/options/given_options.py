@@ -161,7 +161,7 @@ def _unknown_option(name: str) -> InvalidConfig:
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """The most similar known name, ignoring case."""
+    """Returns the most similar known name, ignoring case."""
     by_lower = {one.lower(): one for one in names}
     return by_lower[difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.0)[0]]
 
@@ -179,7 +179,7 @@ def duration_ms(name: str, text: str) -> int:
 
 
 def json_object(name: str, text: str, example: str) -> dict[str, object]:
-    """An option's JSON object. Raises InvalidConfig, with `example`, for anything else."""
+    """Returns an option's JSON object. Raises InvalidConfig, with `example`, for anything else."""
     try:
         parsed = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -200,5 +200,5 @@ def integer(name: str, text: str, unit: str = "") -> int:
 
 
 def is_long(number: object) -> bool:
-    """Whether it is a whole number of 64 bits, as offsets and times are."""
+    """Returns whether it is a whole number of 64 bits, as offsets and times are."""
     return type(number) is int and -(2**63) <= number < 2**63

@@ -40,7 +40,7 @@ Selection: TypeAlias = Subscribe | SubscribePattern | Assign
 
 
 def parse_selection(given: GivenOptions) -> Selection:
-    """The only given selection. Raises InvalidConfig."""
+    """Returns the only given selection. Raises InvalidConfig."""
     names = [
         name for name in ("subscribe", "subscribePattern", "assign") if given.text(name) is not None
     ]

@@ -269,7 +269,7 @@ def archived_range(manifest: Manifest | None) -> OffsetRange:
 def explicit_offset(
     bound: Bound, manifest: Manifest | None, *, option: str, partition: TopicPartition, strict: bool
 ) -> Offset | None:
-    """The offset of a bound; None for a timestamp.
+    """Returns the offset of a bound; None for a timestamp.
 
     With `strict` (failOnDataLoss) an offset outside the archive is refused, because requested rows
     would be missing. Else it is moved.
@@ -295,7 +295,7 @@ def explicit_offset(
 
 
 def wanted_pages(manifest: Manifest, offsets: OffsetRange, limits: RowLimits) -> list[PageRef]:
-    """The sealed pages that may hold wanted entries; the others are never fetched."""
+    """Returns the sealed pages that may hold wanted entries; the others are never fetched."""
     return [page for page in manifest.pages if _reason(page, offsets, limits) is None]
 
 
@@ -305,7 +305,7 @@ def select(
     limits: RowLimits,
     pages: Mapping[str, Sequence[SegmentEntry]],
 ) -> SelectedSegments:
-    """The segments that may hold wanted rows, by the manifest.
+    """Returns the segments that may hold wanted rows, by the manifest.
 
     `pages` holds the entries of those sealed pages that `wanted_pages` named.
     """
@@ -343,7 +343,7 @@ def select(
 
 
 def _reason(part: PageRef | SegmentEntry, offsets: OffsetRange, limits: RowLimits) -> Skip | None:
-    """The reason to skip the segment; None if it may hold wanted rows."""
+    """Returns the reason to skip the segment; None if it may hold wanted rows."""
     start_offset = max(offsets.start_offset, part.base_offset)
     end_offset = min(offsets.end_offset, part.end_offset)
     if start_offset >= end_offset:

@@ -72,7 +72,7 @@ class Predicate:
     keys: frozenset[bytes] | None = None
 
     def wants(self, partition: TopicPartition) -> bool:
-        """Whether any row of the partition can pass."""
+        """Returns whether any row of the partition can pass."""
         values: dict[str, str | int] = {"topic": partition.topic, "partition": partition.partition}
         return all(_holds(test, values[test.column]) for test in self.partitions)
 

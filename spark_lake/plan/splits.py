@@ -93,7 +93,7 @@ class SegmentSlice:
     def whole(
         cls, entry: SegmentEntry, ranges: tuple[ChunkRange, ...] | None = None
     ) -> SegmentSlice:
-        """The whole segment, or its wanted chunks if they are known."""
+        """Returns the whole segment, or its wanted chunks if they are known."""
         end_position = entry.size_bytes
         return cls(entry=entry, start_position=0, end_position=end_position, ranges=ranges)
 

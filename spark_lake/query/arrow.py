@@ -54,7 +54,7 @@ class ArrowEncoder:
         )
 
     def encode(self, decoded: DecodedRecords) -> Any:
-        """A `pyarrow.RecordBatch`; it shares memory with `decoded`.
+        """Returns a `pyarrow.RecordBatch`; it shares memory with `decoded`.
 
         Raises CorruptRecords for a timestamp that Spark cannot hold.
         """
@@ -94,7 +94,7 @@ class ArrowEncoder:
 
 
 def schema_of(columns: Sequence[str], value_type: Any = None) -> Any:
-    """The `pyarrow.Schema` of these columns, exactly as Spark expects it.
+    """Returns the `pyarrow.Schema` of these columns, exactly as Spark expects it.
 
     `value_type` is that of decoded values; None leaves them binary.
     """

@@ -80,7 +80,7 @@ def scan(
     options: Mapping[str, OptionValue] | None = None,
     threads: int | None = None,
 ) -> pa.RecordBatchReader:
-    """The records of these topics; nothing but the plan is read before the first batch is.
+    """Returns the records of these topics; nothing but the plan is read before the first batch is.
 
     `filters` are `(column, operator, value)`, joined by "and", as pyarrow and pandas write them.
     `options`: docs/reference/lake-options.md, `topics` stands for `subscribe`.
@@ -157,14 +157,14 @@ def refuse_jvm(query: Query, asked: str) -> None:
 
 
 def default_threads() -> int:
-    """The default number of splits read at once: one per core, THREADS_MAX at most."""
+    """Returns the default number of splits read at once: one per core, THREADS_MAX at most."""
     return min(THREADS_MAX, os.cpu_count() or 1)
 
 
 def read_in_order(
     query: Query, plan: ScanPlan, reader: ObjectReader, *, threads: int
 ) -> Iterator[Any]:
-    """The batches of all splits in order; ends its threads when it is closed early.
+    """Yields the batches of all splits in order; ends its threads when it is closed early.
 
     If there are none, yields one without rows: Polars takes the types from a batch.
     """

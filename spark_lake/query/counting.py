@@ -51,7 +51,7 @@ def count(
 
 
 def count_plan(query: Query, plan: ScanPlan, reader: ObjectReader) -> int:
-    """The rows of a plan of the query. Raises what `Query.read` raises."""
+    """Returns the rows of a plan of the query. Raises what `Query.read` raises."""
     pieces = [replace(split, slices=(piece,)) for split in plan.splits for piece in split.slices]
     counter = _Counter(query, reader)
     known = [counter.without_request(one) for one in pieces]
@@ -68,14 +68,14 @@ class _Counter:
         self._counts_records = query.predicate.keys is None and not query.residual
 
     def without_request(self, one: Split) -> int | None:
-        """The rows of a split of one slice, if the manifest has their number."""
+        """Returns the rows of a split of one slice, if the manifest has their number."""
         (piece,) = one.slices
         if self._is_plain(piece.entry) and piece.is_whole and covers(one.limits, piece.entry):
             return piece.entry.record_count
         return None
 
     def of(self, one: Split) -> int:
-        """The rows of a split of one slice, from the statistics or the records."""
+        """Returns the rows of a split of one slice, from the statistics or the records."""
         (piece,) = one.slices
         if not self._is_plain(piece.entry) or isinstance(piece.entry, OpenPiece):
             return self._by_reading(one)
@@ -94,7 +94,7 @@ class _Counter:
 def _chunks(
     one: Split, piece: SegmentSlice, reader: ObjectReader
 ) -> Iterator[tuple[Split, int | None]]:
-    """The wanted chunks of a slice, each with its rows if all of them are wanted."""
+    """Yields the wanted chunks of a slice, each with its rows if all of them are wanted."""
     limits = one.limits
     for part, chunk in owned_chunks(SegmentMeta(reader, piece.entry), piece):
         if (

@@ -22,7 +22,7 @@ E = TypeVar("E", bound=StrandlineError)
 
 
 def plain(error: E) -> E:
-    """The error without frames and causes: `raise plain(error) from None`."""
+    """Returns the error without frames and causes: `raise plain(error) from None`."""
     log.debug("an error, as it came about", exc_info=error)
     return error.with_traceback(None)
 

@@ -93,7 +93,7 @@ def _requests(plan: ScanPlan) -> str:
 
 
 def _keys(query: Query, plan: ScanPlan) -> Iterator[str]:
-    """The reasons to read segments that may not have a wanted key."""
+    """Yields the reasons to read segments that may not have a wanted key."""
     keys = query.predicate.keys
     if keys is None:
         return
@@ -122,7 +122,7 @@ def _symbol(one: Comparison) -> str:
 
 
 def _topics(plan: ScanPlan) -> Iterator[Table]:
-    """A table for each topic, titled by its name, which may be wider than a terminal."""
+    """Yields a table for each topic, titled by its name, which may be wider than a terminal."""
     topics = {one.topic_partition.topic for one in plan.partitions}
     topics |= {one.topic for one in plan.empty}
     for topic in sorted(topics):

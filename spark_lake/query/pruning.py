@@ -41,7 +41,7 @@ class Pruned:
 
 
 def covers(limits: RowLimits, entry: SegmentEntry) -> bool:
-    """Whether every row of the segment is wanted."""
+    """Returns whether every row of the segment is wanted."""
     return (
         limits.start_offset <= entry.base_offset
         and limits.end_offset >= entry.end_offset
@@ -51,7 +51,7 @@ def covers(limits: RowLimits, entry: SegmentEntry) -> bool:
 
 
 def is_worth_it(entry: SegmentEntry, limits: RowLimits, keys: Keys) -> bool:
-    """Whether reading the `.meta` may save more than it costs."""
+    """Returns whether reading the `.meta` may save more than it costs."""
     if isinstance(entry, OpenPiece):
         return False
     return entry.size_bytes > PRUNED_SEGMENT_BYTES_MIN and (
@@ -60,7 +60,7 @@ def is_worth_it(entry: SegmentEntry, limits: RowLimits, keys: Keys) -> bool:
 
 
 def prune(meta: SegmentMeta, piece: SegmentSlice, limits: RowLimits, keys: Keys = None) -> Pruned:
-    """The wanted chunks of a slice. Raises ObjectCorrupt, or another TierError."""
+    """Returns the wanted chunks of a slice. Raises ObjectCorrupt, or another TierError."""
     entry = piece.entry
     if piece.ranges is not None:
         wanted = tuple(part for part in piece.ranges if _has_offset(part, limits))
@@ -83,7 +83,7 @@ def prune(meta: SegmentMeta, piece: SegmentSlice, limits: RowLimits, keys: Keys 
 def owned_chunks(
     meta: SegmentMeta, piece: SegmentSlice
 ) -> list[tuple[ChunkRange, ChunkStatistics]]:
-    """The chunks of a slice with their statistics, in order. Raises what `prune` raises."""
+    """Returns the chunks of a slice with their statistics, in order. Raises what `prune` raises."""
     statistics = meta.statistics()
     return [
         (part, chunk)
@@ -95,7 +95,7 @@ def owned_chunks(
 
 
 def may_have(part: ChunkRange, chunk: ChunkStatistics, limits: RowLimits) -> bool:
-    """Whether a chunk may have rows within the limits."""
+    """Returns whether a chunk may have rows within the limits."""
     return (
         _has_offset(part, limits)
         and chunk.max_timestamp_ms >= limits.start_timestamp_ms
@@ -104,7 +104,7 @@ def may_have(part: ChunkRange, chunk: ChunkStatistics, limits: RowLimits) -> boo
 
 
 def _lacks(meta: SegmentMeta, keys: Collection[bytes]) -> bool:
-    """Whether the key filter proves that the segment has none of the keys."""
+    """Returns whether the key filter proves that the segment has none of the keys."""
     known = meta.key_filter()
     return known is not None and not any(known.may_have(key) for key in keys)
 

@@ -88,7 +88,7 @@ class Query:
         return schema_of(self.columns, None if self.values is None else self.values.type)
 
     def open(self) -> ObjectReader:
-        """A reader of this query's archive; sends no request yet."""
+        """Returns a reader of this query's archive; sends no request yet."""
         return ObjectReader(self.options.url, self.options.s3)
 
     def plan(self, reader: ObjectReader) -> ScanPlan:
@@ -117,7 +117,7 @@ class Query:
         selected: Sequence[LakePartition],
         ranges: Mapping[TopicPartition, OffsetRange],
     ) -> ScanPlan:
-        """The plan for these offset ranges."""
+        """Returns the plan for these offset ranges."""
         made = assemble(
             prune_selections(
                 self._selected(Catalog(reader), selected, ranges), reader, self.predicate.keys

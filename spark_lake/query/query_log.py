@@ -55,7 +55,7 @@ def plan_fields(plan: ScanPlan, planning: ReadStatistics) -> dict[str, str | int
 def read_fields(
     plan: ScanPlan, rows: int, read: ReadStatistics, *, planning: ReadStatistics
 ) -> dict[str, str | int]:
-    """The fields of a query that has ended; `read` and the totals include its planning."""
+    """Returns the fields of a query that has ended; `read` and the totals include its planning."""
     return {
         "rows": rows,
         "plan": str(plan),

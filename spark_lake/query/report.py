@@ -135,7 +135,7 @@ def report_folder(text: str) -> Path:
 
 
 def read_scan_reports(folder: str | Path) -> tuple[ScanReport, ...]:
-    """The scans that reported into `folder`, in the order they were planned.
+    """Returns the scans that reported into `folder`, in the order they were planned.
 
     Raises CorruptFile for a file that is no report.
     """

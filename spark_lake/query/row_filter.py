@@ -43,7 +43,7 @@ class RowFilter:
         return tuple(dict.fromkeys(one.column for one in self._comparisons))
 
     def apply(self, batch: Any) -> Any:
-        """The `pyarrow.RecordBatch` of the rows that are kept."""
+        """Returns the `pyarrow.RecordBatch` of the rows that are kept."""
         for one in self._comparisons:
             batch = batch.filter(
                 _mask(batch.column(one.column), one), null_selection_behavior="drop"

@@ -98,7 +98,7 @@ class SplitScan:
                 yield from self._read(one, todo)
 
     def _ranges(self, piece: SegmentSlice, ahead: ThreadPoolExecutor) -> Iterator[LogRange]:
-        """The ranges of a slice to read, by its `.meta`."""
+        """Yields the ranges of a slice to read, by its `.meta`."""
         entry = piece.entry
         if isinstance(entry, OpenPiece):
             yield LogRange(
@@ -137,7 +137,7 @@ class SplitScan:
             yield from self._encoded(one.entry, block, one.aborted)
 
     def _replaced(self, piece: OpenPiece, error: ObjectNotFound) -> Iterator[Any]:
-        """The same offsets from newer uploads; raises `error` if those do not have them."""
+        """Yields the same offsets from newer uploads; raises `error` if those do not have them."""
         parsed = parse_partition_object(piece.log_key)
         offsets = OffsetRange(start_offset=piece.base_offset, end_offset=piece.end_offset)
         if parsed is None or not self._looks_left:
@@ -187,7 +187,7 @@ class SplitScan:
                         yield batch
 
     def _needed(self) -> list[str]:
-        """The columns to decode: the query's, and those that filters and values need."""
+        """Returns the columns to decode: the query's, and those that filters and values need."""
         needed = dict.fromkeys([*self._columns, *self._row_filter.columns])
         if self._values is not None:
             needed.pop(CORRUPT_COLUMN, None)

@@ -37,7 +37,7 @@ def load(
     filters: Sequence[FilterTuple] = (),
     options: Mapping[str, OptionValue] | None = None,
 ) -> DataFrame:
-    """The records that are archived now, with the arguments of `scan`.
+    """Returns the records that are archived now, with the arguments of `scan`.
 
     Each action over the frame reads the same plan again, without later records.
     Raises what `scan` raises; tasks raise what `Query.read` raises.
@@ -56,7 +56,7 @@ def load(
 
 
 def task_slots(spark: SparkSession) -> int | None:
-    """How many tasks run at once; None for Spark Connect, whose clients cannot know."""
+    """Returns how many tasks run at once; None for Spark Connect, whose clients cannot know."""
     from pyspark.errors import PySparkException
 
     try:

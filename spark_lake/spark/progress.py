@@ -69,12 +69,12 @@ class StreamOffsets:
 
 
 def is_initial(fields: Mapping[str, Mapping[str, object]]) -> bool:
-    """Whether these are the initial offsets, at which no batch ends."""
+    """Returns whether these are the initial offsets, at which no batch ends."""
     return fields.get("began") == {}
 
 
 def began_of(end: Mapping[str, Mapping[str, object]]) -> StreamOffsets | None:
-    """The start of the first batch, if it ends here; else None. Raises CorruptFile."""
+    """Returns the start of the first batch, if it ends here; else None. Raises CorruptFile."""
     if not end.get("began"):
         return None
     return StreamOffsets.from_json({**end, "offsets": end["began"]})
@@ -177,7 +177,7 @@ def admitted(
     offsets_max: int | None = None,
     bytes_max: int | None = None,
 ) -> StreamOffsets:
-    """The end of the next micro-batch; every partition with records to read moves."""
+    """Returns the end of the next micro-batch; every partition with records to read moves."""
     ends = {partition: one.end_offset for partition, one in standing.waiting.items()}
     if offsets_max is not None:
         shared = _shared(
@@ -225,7 +225,7 @@ def up_to(target: StreamOffsets, standing: Standing, *, known: StreamOffsets) ->
 
 
 def _known_end(manifest: Manifest | None) -> Offset:
-    """The end of all known records, some of which cannot be read yet.
+    """Returns the end of all known records, some of which cannot be read yet.
 
     Records read from pieces of an open segment wait for the upload of the closed segment.
     """
@@ -260,13 +260,13 @@ def _parts(manifest: Manifest) -> Sequence[PageRef | SegmentEntry]:
 
 
 def _share(base_offset: Offset, end_offset: Offset, one: OffsetRange) -> float:
-    """The share of [base_offset, end_offset) inside the range."""
+    """Returns the share of [base_offset, end_offset) inside the range."""
     inside = min(end_offset, one.end_offset) - max(base_offset, one.start_offset)
     return max(0, inside) / (end_offset - base_offset)
 
 
 def _end_within(manifest: Manifest, one: OffsetRange, size_bytes: int) -> Offset:
-    """The offset up to which the range has about `size_bytes`; beyond its start."""
+    """Returns the offset up to which the range has about `size_bytes`; beyond its start."""
     left = float(size_bytes)
     for part in _parts(manifest):
         share = _share(part.base_offset, part.end_offset, one)

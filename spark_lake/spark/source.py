@@ -141,13 +141,13 @@ class StrandlineDataSource(DataSource):
 
     @plainly
     def schema(self) -> StructType:
-        """The schema of the options. Raises InvalidConfig for wrong ones."""
+        """Returns the schema of the options. Raises InvalidConfig for wrong ones."""
         options = self._parsed(Mode.ANY)
         return spark_schema(options.columns, plan_values(options.values, options.selection))
 
     @plainly
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A reader of these columns: all, or those of a schema that the user chose."""
+        """Returns a reader of these columns: all, or those of a schema that the user chose."""
         return StrandlineReader(self._query(Mode.BATCH, schema))
 
     @plainly
@@ -205,7 +205,7 @@ class PlannedDataSource(StrandlineDataSource):
 
     @plainly
     def reader(self, schema: StructType) -> PlannedReader:
-        """A reader of these columns, which takes filters."""
+        """Returns a reader of these columns, which takes filters."""
         query = self._query(Mode.BATCH, schema)
         query.task_slots = self._task_slots
         return PlannedReader(query)
@@ -247,7 +247,7 @@ class PlannedReader(StrandlineReader):
         return iter(pushdown.left)
 
     def partitions(self) -> list[InputPartition]:
-        """The JVM's plan as text, followed by the splits that tasks in Python read.
+        """Returns the JVM's plan as text, followed by the splits that tasks in Python read.
 
         Raises what `Query.plan` and `planned` raise.
         """

@@ -111,7 +111,7 @@ class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     @plainly
     def latestOffset(self, start: Json, limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """The end of the next micro-batch; `start` if there are no records for it.
+        """Returns the end of the next micro-batch; `start` if there are no records for it.
 
         Raises StreamDataLost, or the errors of reading manifests.
         """
@@ -144,7 +144,7 @@ class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     @plainly
     def partitions(self, start: Json, end: Json) -> list[InputPartition]:
-        """The splits of [start, end): the same for the same offsets."""
+        """Returns the splits of [start, end): the same for the same offsets."""
         last = StreamOffsets.from_json(end)
         # The first batch keeps its start, whatever `initialOffset` returns now.
         first = StreamOffsets.from_json(start)

@@ -37,7 +37,7 @@ class ValuePlan:
     registry: Registry | None = None
 
     def decoder(self) -> ValueDecoder:
-        """A new decoder. Raises InvalidConfig for a schema that cannot be used."""
+        """Returns a new decoder. Raises InvalidConfig for a schema that cannot be used."""
         match self.format:
             case ValueFormat.STRING:
                 return TextValues()

@@ -122,7 +122,7 @@ class ResizablePool(Executor):
             pass
 
     def _take_turn(self) -> bool:
-        """Whether this worker stays in the pool."""
+        """Returns whether this worker stays in the pool."""
         self._tokens.get()
         with self._lock:
             if len(self._workers) > self._size or (self._is_closed and not self._waiting):

@@ -71,7 +71,7 @@ class ConfigDef:
     convert: Callable[[Any], object] | None = None
 
     def parse(self, text: str) -> object:
-        """The typed value, None for an empty nullable key.
+        """Returns the typed value, None for an empty nullable key.
 
         Raises InvalidConfig, naming the key and its accepted values.
         """
@@ -93,7 +93,7 @@ def key(
     dynamic: bool = False,
     convert: Callable[[Any], object] | None = None,
 ) -> Any:  # As dataclasses.field: the field has the type.
-    """The field of a section for this key. A default of None: nullable and unset."""
+    """Returns the field of a section for this key. A default of None: nullable and unset."""
     text = str(default).lower() if isinstance(default, bool) else str(default)
     definition = ConfigDef(
         name=name,
@@ -113,7 +113,7 @@ def key(
 
 
 def section(made: Callable[[], object], heading: str = "", **words: str) -> Any:
-    """A field with the section `made()`, which the documentation shows under `heading`.
+    """Returns a field with the section `made()`, which the documentation shows under `heading`.
 
     `{word}` in the names and docs of its keys is filled in.
     """
@@ -134,7 +134,7 @@ def keys_of(config: Any, words: Mapping[str, str] = _NO_WORDS) -> Iterator[Confi
 
 
 def keys_by_heading(config: Any) -> dict[str, list[ConfigDef]]:
-    """The keys of the nested sections, by their headings in the documentation, in order."""
+    """Returns the keys of the nested sections, by their headings in the documentation, in order."""
     found: dict[str, list[ConfigDef]] = {}
     for declared in fields(config):
         if _SECTION in declared.metadata:
@@ -248,7 +248,7 @@ _PLAIN_FROM, _PLAIN_TO = 1e-3, 1e7
 
 
 def as_read(config_type: ValueType, text: str) -> str:
-    """A valid text as Kafka prints its parsed value: TRUE is true, 007 is 7.
+    """Returns a valid text as Kafka prints its parsed value: TRUE is true, 007 is 7.
 
     As ConfigDef.convertToString.
     """

@@ -59,7 +59,7 @@ class Codec(IntEnum):
 def decompress(
     codec: int, data: Buffer, *, bytes_max: int = DECOMPRESSED_BYTES_MAX
 ) -> bytes | memoryview:
-    """The decompressed records behind a batch header.
+    """Returns the decompressed records behind a batch header.
 
     Raises UnsupportedCodec for an unknown codec, CorruptRecords if the data do not decompress, and
     DecompressedTooLarge if they would take more than `bytes_max` bytes.
@@ -119,12 +119,12 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
 
 
 def no_records(codec: int, error: Exception) -> CorruptRecords:
-    """The error to raise where a codec's library raises `error`."""
+    """Returns the error to raise where a codec's library raises `error`."""
     return CorruptRecords(f"{Codec(codec).name.lower()} data do not decompress: {error}")
 
 
 def too_large(bytes_max: int) -> DecompressedTooLarge:
-    """The error for records that would take more than `bytes_max` bytes."""
+    """Returns the error for records that would take more than `bytes_max` bytes."""
     return DecompressedTooLarge(f"decompressed records exceed {bytes_max} bytes")
 
 
@@ -152,7 +152,7 @@ def _unsnappy(data: Buffer, bytes_max: int) -> bytes:
 
 
 def iter_snappy(data: Buffer, bytes_max: int) -> Iterator[bytes]:
-    """The blocks of a xerial stream, or the one of raw snappy. Raises as `decompress`."""
+    """Yields the blocks of a xerial stream, or the one of raw snappy. Raises as `decompress`."""
     view = memoryview(data)
     if bytes(view[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
         yield _unsnappy_block(view, bytes_max)
@@ -248,7 +248,7 @@ def _unzstd(data: Buffer, bytes_max: int) -> bytes:
 
 
 def mend_old_lz4_frame(data: Buffer) -> bytes:
-    """An lz4 frame of message format v0 with a correct header checksum.
+    """Returns an lz4 frame of message format v0 with a correct header checksum.
 
     Kafka's first lz4 hashed the frame's magic as well (KAFKA-3160), so libraries refuse it. Data
     that are no lz4 frame are returned as they are, for the decoder to refuse.

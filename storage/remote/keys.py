@@ -88,38 +88,38 @@ class PartitionObject:
 
 
 def new_unique() -> str:
-    """A unique part of an object name, or a unique id of a write."""
+    """Returns a unique part of an object name, or a unique id of a write."""
     return uuid.uuid4().hex
 
 
 def metadata_log_key(index: int) -> str:
-    """The key of one entry of the metadata log."""
+    """Returns the key of one entry of the metadata log."""
     return f"{METADATA_LOG_PREFIX}{index:020d}.json"
 
 
 def metadata_snapshot_key(index: int) -> str:
-    """The key of the metadata snapshot up to this entry."""
+    """Returns the key of the metadata snapshot up to this entry."""
     return f"{METADATA_SNAPSHOT_PREFIX}{index:020d}.json"
 
 
 def parse_metadata_key(key: str) -> int | None:
-    """The index in a metadata log or snapshot key; None if it is neither."""
+    """Returns the index in a metadata log or snapshot key; None if it is neither."""
     matched = _METADATA.fullmatch(key)
     return int(matched["index"]) if matched else None
 
 
 def state_key(prefix: str, partition: int) -> str:
-    """The key of the state of one partition of a coordinator's topic."""
+    """Returns the key of the state of one partition of a coordinator's topic."""
     return f"{prefix}{partition}.log"
 
 
 def group_state_key(partition: int) -> str:
-    """The key of the group state of one partition of `__consumer_offsets`."""
+    """Returns the key of the group state of one partition of `__consumer_offsets`."""
     return state_key(GROUPS_PREFIX, partition)
 
 
 def parse_state_key(prefix: str, key: str) -> int | None:
-    """The partition in a state key of this prefix; None for other keys."""
+    """Returns the partition in a state key of this prefix; None for other keys."""
     number = key.removeprefix(prefix).removesuffix(LOG_SUFFIX)
     is_one = number.isascii() and number.isdecimal()
     return int(number) if is_one and key == state_key(prefix, int(number)) else None
@@ -131,7 +131,7 @@ def topic_folder(topic: str, topic_id: TopicId) -> str:
 
 
 def topic_key(topic: str, topic_id: TopicId) -> str:
-    """The key of the topic's `topic.json`."""
+    """Returns the key of the topic's `topic.json`."""
     return topic_folder(topic, topic_id) + TOPIC_FILE
 
 
@@ -141,14 +141,14 @@ def partition_folder(partition: TopicIdPartition) -> str:
 
 
 def manifest_key(partition: TopicIdPartition) -> str:
-    """The key of the partition's root manifest."""
+    """Returns the key of the partition's root manifest."""
     return partition_folder(partition) + MANIFEST_FILE
 
 
 def manifest_page_key(
     partition: TopicIdPartition, *, base_offset: Offset, end_offset: Offset, unique: str
 ) -> str:
-    """The key of a sealed manifest page of the offsets [base_offset, end_offset)."""
+    """Returns the key of a sealed manifest page of the offsets [base_offset, end_offset)."""
     folder = partition_folder(partition) + MANIFEST_PAGES_FOLDER
     return f"{folder}{base_offset:020d}-{end_offset:020d}-{unique}{PAGE_SUFFIX}"
 
@@ -156,7 +156,7 @@ def manifest_page_key(
 def segment_keys(
     partition: TopicIdPartition, *, base_offset: Offset, leader_epoch: Epoch, unique: str
 ) -> SegmentKeys:
-    """The names of one attempt to upload a segment; `unique` comes from `new_unique()`."""
+    """Returns the names of one attempt to upload a segment; `unique` comes from `new_unique()`."""
     stem = f"{partition_folder(partition)}{base_offset:020d}-{max(leader_epoch, 0)}-{unique}"
     return SegmentKeys(log_key=stem + LOG_SUFFIX, meta_key=stem + META_SUFFIX)
 
@@ -164,7 +164,7 @@ def segment_keys(
 def tail_key(
     partition: TopicIdPartition, *, base_offset: Offset, leader_epoch: Epoch, unique: str
 ) -> str:
-    """The key of a part of the open segment."""
+    """Returns the key of a part of the open segment."""
     stem = f"{partition_folder(partition)}{base_offset:020d}-{max(leader_epoch, 0)}-{unique}"
     return stem + TAIL_SUFFIX
 

@@ -19,7 +19,7 @@ def open_store(
     deadlines: Deadlines | None = None,
     clock: Clock | None = None,
 ) -> ObjectStore:
-    """The store at `s3://bucket/prefix` or `file:///folder`.
+    """Returns the store at `s3://bucket/prefix` or `file:///folder`.
 
     Opening contacts no server: call `check()` for that. Raises InvalidConfig for any other URL.
     """

@@ -45,7 +45,7 @@ class ChildFailed(StorageError):
 
 
 def program_of(module: str) -> str:
-    """The command line of a Python that runs `main()` of one of our modules."""
+    """Returns the command line of a Python that runs `main()` of one of our modules."""
     # Not `-m`: the module would be `__main__` in the child, and its classes others than ours.
     return f"from {module} import main; main()"
 
@@ -100,7 +100,7 @@ class ChildProcess:
         return self._process.pid
 
     def died(self) -> ChildFailed:
-        """The error for a socket that the child closed."""
+        """Returns the error for a socket that the child closed."""
         try:
             status: int | None = self._process.wait(GOODBYE_S)
         except subprocess.TimeoutExpired:
@@ -258,7 +258,7 @@ def _cause_of_death(status: int | None) -> str:
 
 
 def connect_to_parent() -> Connection:
-    """The child's end of the socket, for its `main`."""
+    """Returns the child's end of the socket, for its `main`."""
     from multiprocessing.connection import Connection
 
     # Ctrl-C reaches the whole terminal; the broker decides when this process ends.
@@ -268,6 +268,6 @@ def connect_to_parent() -> Connection:
 
 
 def _timeval(duration_s: float) -> bytes:
-    """The value of the socket option SO_SNDTIMEO."""
+    """Returns the value of the socket option SO_SNDTIMEO."""
     seconds, rest_s = divmod(duration_s, 1)
     return struct.pack("@ll", int(seconds), int(rest_s * 1_000_000))

@@ -67,7 +67,7 @@ class Ticks:
         self._set_time(self._descriptor, _TFD_TIMER_ABSTIME, ctypes.byref(spec), None)
 
     def read_lateness_s(self, now_s: float) -> float | None:
-        """How late the oldest unread tick is; None if none is due."""
+        """Returns how late the oldest unread tick is; None if none is due."""
         try:
             count = int.from_bytes(os.read(self._descriptor, 8), "little")
         except BlockingIOError:

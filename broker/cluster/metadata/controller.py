@@ -186,7 +186,7 @@ class _Creator:
         return tuple(replicas[partition] for partition in range(len(replicas)))
 
     def _placed(self, topic: NewTopic) -> tuple[Replicas, ...]:
-        """The automatic assignment for a partition count and a replication factor."""
+        """Returns the automatic assignment for a partition count and a replication factor."""
         count, factor = topic.partition_count, topic.replication_factor
         if count == 0 or count < USE_DEFAULT:
             raise Refusal(

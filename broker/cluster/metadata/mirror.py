@@ -184,7 +184,7 @@ class MetadataMirror:
         )
 
     def _has(self, key: str) -> bool:
-        """Whether the mirror has the object; asked by name, because a listing may lag."""
+        """Returns whether the mirror has the object; asked by name, because a listing may lag."""
         with contextlib.suppress(ObjectNotFound):
             self._mirror.head(key)
             return True
@@ -274,7 +274,7 @@ class _Kept:
 
 
 def _is_same_snapshot(key: str, theirs: bytes, ours: bytes) -> bool:
-    """Whether both end with the same entry; another release may encode them differently."""
+    """Returns whether both end with the same entry; another release may encode them differently."""
     if not key.startswith(METADATA_SNAPSHOT_PREFIX):
         return False
     found, wanted = (

@@ -163,7 +163,7 @@ def may_be_archived(deleted: DeletedTopic) -> bool:
 
 
 def describe(topic: TopicImage | DeletedTopic) -> TopicInfo:
-    """The topic's facts that the bucket stores (topic.json)."""
+    """Returns the topic's facts that the bucket stores (topic.json)."""
     return TopicInfo(
         topic=topic.name,
         topic_id=topic.topic_id,

@@ -209,7 +209,7 @@ class Partition:
         return local.unflushed_record_count >= local.config.flush_messages
 
     def may_rely_on(self, end_offset: Offset) -> bool:
-        """Whether others may be written that depend on the records before `end_offset`.
+        """Returns whether others may be written that depend on the records before `end_offset`.
 
         With flush.messages=1 these must be on the device; otherwise nobody waits for one.
         """

@@ -106,11 +106,11 @@ class ReplicaManager:
         return {} if topic_id is None else self._by_id.get(topic_id, {})
 
     def has_topic_id(self, topic_id: uuid.UUID | None) -> bool:
-        """Whether a topic of that id has partitions on this broker."""
+        """Returns whether a topic of that id has partitions on this broker."""
         return topic_id in self._by_id
 
     def is_offline(self, topic: str, index: int) -> bool:
-        """Whether a partition missing from the tables lies in an offline folder."""
+        """Returns whether a partition missing from the tables lies in an offline folder."""
         key = TopicPartition(topic, index)
         return key in self._offline or key in self._uncreated
 
@@ -145,7 +145,7 @@ class ReplicaManager:
         return (self._departed, *self._traffic.values())
 
     def config_of(self, topic: TopicImage) -> LogConfig:
-        """The topic's typed configuration; properties were checked when they were set."""
+        """Returns the topic's typed configuration; properties were checked when they were set."""
         return LogConfig.resolve(topic.properties, self._topic_defaults())
 
     # --- following the metadata --------------------------------------------------------------

@@ -180,11 +180,11 @@ class ReplicaMoves:
         return {current.source.topic_partition: current.target.parent, **self._wanted}
 
     def current(self) -> LogMove | None:
-        """The running copy, for DescribeLogDirs."""
+        """Returns the running copy, for DescribeLogDirs."""
         return self._current
 
     def waiting(self) -> Mapping[TopicPartition, Path]:
-        """The target folders of pending moves."""
+        """Returns the target folders of pending moves."""
         return self._wanted
 
     # --- moving ------------------------------------------------------------------------------

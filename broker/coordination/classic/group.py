@@ -210,7 +210,7 @@ class Group:
         )
 
     def creation_snapshot(self) -> GroupMetadataValue:
-        """The record of a newly created group."""
+        """Returns the record of a newly created group."""
         return GroupMetadataValue(
             protocol_type="", generation=0, state_since_ms=self.state_since_ms
         )
@@ -223,7 +223,7 @@ class Group:
         generation: int,
         is_transactional: bool = False,
     ) -> ErrorCode:
-        """Whether this member may commit offsets now."""
+        """Returns whether this member may commit offsets now."""
         if self.state is DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         if generation < 0 and self.state is EMPTY:
@@ -243,7 +243,7 @@ class Group:
         return ErrorCode.NONE
 
     def _is_generation_of(self, member_id: str, generation: int) -> bool:
-        """Whether this generation is valid for the member now.
+        """Returns whether this generation is valid for the member now.
 
         A member from a KIP-848 group keeps its former epoch until it has joined here.
         """
@@ -553,7 +553,7 @@ class Group:
     # --- syncing -----------------------------------------------------------------------------
 
     def sync(self, request: SyncRequest, ticket: Ticket, now: Instant) -> Effects:
-        """A member requests its assignment; the leader sends the assignments of all."""
+        """Answers a member that requests its assignment; the leader sends those of all."""
         self._begin(now)
         fault = self._sync_fault(request)
         if fault is not ErrorCode.NONE:

@@ -275,7 +275,7 @@ class Members:
     # --- protocols ---------------------------------------------------------------------------
 
     def all_support(self, protocols: tuple[MemberProtocol, ...]) -> bool:
-        """Whether every member supports at least one of these."""
+        """Returns whether every member supports at least one of these."""
         return any(self._support[name] == len(self._by_id) for name, _ in protocols)
 
     def select_protocol(self) -> str:

@@ -199,7 +199,7 @@ class _Balance:
 def _steps(
     came_from: Mapping[str, tuple[str, TopicId, str] | None], receiver: str
 ) -> list[tuple[str, TopicId, str]]:
-    """The chain back from `receiver`; the order of the steps does not matter."""
+    """Returns the chain back from `receiver`; the order of the steps does not matter."""
     steps = []
     while (step := came_from[receiver]) is not None:
         steps.append(step)

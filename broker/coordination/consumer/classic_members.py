@@ -122,7 +122,7 @@ def protocol_name(membership: ClassicMembership) -> str:
 
 
 def sync(roster: Roster, request: SyncRequest, image: MetadataImage) -> bytes:
-    """The assignment of the member. Raises CoordinatorFault."""
+    """Returns the assignment of the member. Raises CoordinatorFault."""
     membership = classic_membership(
         roster, request.member_id, request.group_instance_id, request.generation
     )
@@ -139,7 +139,7 @@ def sync(roster: Roster, request: SyncRequest, image: MetadataImage) -> bytes:
 
 
 def must_join_again(roster: Roster, member_id: str) -> bool:
-    """Whether a heartbeat is answered with REBALANCE_IN_PROGRESS."""
+    """Returns whether a heartbeat is answered with REBALANCE_IN_PROGRESS."""
     current = roster.current_of(member_id)
     return (
         current.epoch < roster.epoch

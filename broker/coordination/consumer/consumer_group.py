@@ -120,7 +120,7 @@ class ConsumerGroup:
         return topic in self.subscribed_topics
 
     def has_new_metadata(self, image: MetadataImage) -> bool:
-        """Whether the topics may have changed since `saw`."""
+        """Returns whether the topics may have changed since `saw`."""
         return image is not self._seen
 
     def describe(self, assignor: str) -> ConsumerGroupDescription:

@@ -352,7 +352,7 @@ class ConsumerGroups:
 
 
 def _has_had(current: CurrentAssignment, offset: OffsetToCommit, epoch: int) -> bool:
-    """Whether the member has owned the partition since this epoch."""
+    """Returns whether the member has owned the partition since this epoch."""
     if offset.topic_id is None:
         return False
     since = current.assignment_epoch(offset.topic_id, offset.partition)

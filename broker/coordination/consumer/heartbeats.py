@@ -424,6 +424,6 @@ def apply_regexes(
 
 
 def leave_answer(member_id: str, epoch: int) -> HeartbeatAnswer:
-    """The answer to a leaving member."""
+    """Returns the answer to a leaving member."""
     assert epoch in (LEAVE_EPOCH, LEAVE_FOR_A_WHILE_EPOCH), epoch
     return HeartbeatAnswer(member_id=member_id, member_epoch=epoch)

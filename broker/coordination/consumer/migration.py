@@ -103,7 +103,7 @@ def _subscription_of(member: Member, protocol_name: str | None) -> MemberSubscri
 
 
 def _held(member: Member, image: MetadataImage) -> Partitions:
-    """The member's assignment, reduced to existing topics."""
+    """Returns the member's assignment, reduced to existing topics."""
     if not member.assignment:
         return {}
     return partitions_by_id(decode_assignment(member.assignment).assigned_partitions, image)
@@ -122,7 +122,7 @@ def partitions_by_id(named: Iterable[ConsumerTopicPartitions], image: MetadataIm
 
 
 def may_downgrade(roster: Roster, rules: ConsumerRules) -> bool:
-    """Whether the remaining members of this group may continue as a classic group."""
+    """Returns whether the remaining members of this group may continue as a classic group."""
     members = roster.subscriptions.values()
     return (
         bool(members)

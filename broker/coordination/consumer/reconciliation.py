@@ -62,7 +62,7 @@ def reconcile(
 
 
 def _has_any(owned: Partitions | None, wanted: HeldPartitions) -> bool:
-    """Whether the member may still own one of these; True if it does not report them."""
+    """Returns whether the member may still own one of these; True if it does not report them."""
     if owned is None:
         return True
     return any(not found.isdisjoint(wanted.get(topic_id, ())) for topic_id, found in owned.items())
@@ -108,7 +108,7 @@ def _step(current: CurrentAssignment, goal: Goal, owned: Partitions | None) -> C
 
 
 def _united(some: HeldPartitions, others: HeldPartitions) -> HeldPartitions:
-    """The union of both; no partition is in both."""
+    """Returns the union of both; no partition is in both."""
     return {t: {**some.get(t, {}), **others.get(t, {})} for t in {**some, **others}}
 
 

@@ -120,7 +120,7 @@ class Roster:
         return None if instance_id is None else self._static.get(instance_id)
 
     def is_free(self, topic_id: TopicId, partition: int) -> bool:
-        """Whether no member owns the partition or still has to revoke it."""
+        """Returns whether no member owns the partition or still has to revoke it."""
         return (topic_id, partition) not in self._owners
 
     def regex_readers(self) -> Counter[str]:
@@ -144,7 +144,7 @@ class Roster:
         return frozenset(names)
 
     def is_waiting_for_others(self, member_id: str) -> bool:
-        """Whether another member still owns a partition of this member's target."""
+        """Returns whether another member still owns a partition of this member's target."""
         assigned = self.current_of(member_id).assigned
         return any(
             (topic_id, partition) in self._owners

@@ -356,7 +356,7 @@ class GroupCoordinator:
             slot.shard.take(ended, self.now())
 
     def may_end_transaction(self, partition: TopicPartition) -> bool:
-        """Whether a marker may be written to this partition of the offsets.
+        """Returns whether a marker may be written to this partition of the offsets.
 
         Not while it is loaded: a loading shard would miss what is appended behind its end.
         """
@@ -365,7 +365,7 @@ class GroupCoordinator:
         return slot is not None and slot.is_loaded
 
     def is_unstable(self, group_id: str, topic: str, partition: int) -> bool:
-        """Whether an open transaction has an offset of this partition."""
+        """Returns whether an open transaction has an offset of this partition."""
         slot = self._slot_with(group_id)
         return slot is not None and slot.shard.pending.has(group_id, topic, partition)
 

@@ -231,7 +231,7 @@ class GroupShard:
     # --- offsets -----------------------------------------------------------------------------
 
     def check_commit(self, group_id: str, request: CommitRequest) -> ErrorCode:
-        """Whether the sender may commit for this group now."""
+        """Returns whether the sender may commit for this group now."""
         consumers = self.consumers.get(group_id)
         if consumers is not None:
             # A commit that is too large has its own error, and is not checked further.

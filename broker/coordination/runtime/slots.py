@@ -67,7 +67,7 @@ class Shard(Protocol):
         """Applies one record of the log, of the kind that the topic has."""
 
     def counts(self) -> Mapping[str, int]:
-        """What it holds, for the log."""
+        """Returns what it holds, for the log."""
 
 
 class ReplayChunk(Protocol):

@@ -36,7 +36,7 @@ def follower_fault(partition: Partition, leader_epoch: int) -> int:
 
 
 def is_news(wanted: WantedPartition, answer: FetchResponsePartition) -> bool:
-    """Whether the client of an incremental session does not know this answer yet."""
+    """Returns whether the client of an incremental session does not know this answer yet."""
     return bool(
         answer.records_bytes
         or answer.error_code

@@ -95,7 +95,7 @@ class RepeatedFetch:
         return None
 
     def wanted_from(self, offset: Offset) -> WantedPartition:
-        """The requested partition, from `offset` on."""
+        """Returns the requested partition, from `offset` on."""
         topic, partition = self._wanted
         return WantedPartition(
             topic.name if topic.topic_id is None else None,

@@ -254,7 +254,7 @@ def _deleted(page: Page) -> Check:
 
 
 def _writes(page: Page) -> Check:
-    """Whether the store accepts writes, and whether they are safe beside another broker."""
+    """Returns whether the store accepts writes, and whether they are safe beside another broker."""
     refused = page.all("strandline_remote_writes_refused_seconds")
     if refused:
         kind = refused[0].labels.get("error", "")

@@ -252,7 +252,7 @@ def _alter(options: argparse.Namespace) -> int:
 def _deletes_archive(
     cluster: Cluster, name: str, changed: Mapping[str, str], removed: Sequence[str]
 ) -> bool:
-    """Whether the change would delete the topic's archive."""
+    """Returns whether the change would delete the topic's archive."""
     if not {_TIERED, _DELETED_ON_DISABLE} & {*changed, *removed}:
         return False
     before = {row.name: row.value for row in cluster.topic_config(name)}

@@ -14,7 +14,7 @@ NOTHING_LISTED = "has a list whose items take no byte, of which a few bytes coul
 
 
 def contains_itself(schema: Any, above: tuple[str, ...]) -> bool:
-    """Whether a schema refers to a type from within it; `above` are the enclosing types."""
+    """Returns whether a schema refers to a type from within it; `above` are the enclosing types."""
     if isinstance(schema, list):
         return any(contains_itself(one, above) for one in schema)
     if isinstance(schema, str):

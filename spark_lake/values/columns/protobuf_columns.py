@@ -106,7 +106,7 @@ class _Compiler:
         return [one.number, wire, at, child, what, oneof], node
 
     def _single(self, one: Any, kind: Any, *, in_list: bool) -> tuple[int, int, Node]:
-        """The wire format of one value, the index of its message or -1, and its node."""
+        """Returns the wire format of one value, the index of its message or -1, and its node."""
 
         wire, op = _wire_and_op(one)
         own = self.layout.add(op, in_list=in_list, has_bytes=op == ops.BYTES)

@@ -56,7 +56,7 @@ def _unsigned(content: Bytes, position: int, end: int) -> tuple[int, int]:
 
 @inlined
 def _number(content: Bytes, position: int, end: int, wire: int) -> tuple[int, int]:
-    """A number of this wire format, and the position after it; -1 if it is invalid."""
+    """Returns a number of this wire format, and the position after it; -1 if it is invalid."""
     if wire in (ops.FIXED32, ops.SFIXED32, ops.FIXED64):
         size = 8 if wire == ops.FIXED64 else 4
         if size > end - position:
@@ -86,7 +86,7 @@ def _number(content: Bytes, position: int, end: int, wire: int) -> tuple[int, in
 
 @inlined
 def _timestamp(content: Bytes, position: int, end: int) -> tuple[int, bool]:
-    """The microseconds of a google.protobuf.Timestamp; false if the loop rejects it."""
+    """Returns the microseconds of a google.protobuf.Timestamp; false if the loop rejects it."""
     seconds = 0
     nanos = 0
     last = 0
@@ -112,7 +112,7 @@ def _timestamp(content: Bytes, position: int, end: int) -> tuple[int, bool]:
 
 @inlined
 def _value_at(content: Bytes, position: int, end: int, wire_type: int) -> tuple[int, int]:
-    """The start (after a length, if there is one) and the end of the value after a tag.
+    """Returns the start (after a length, if there is one) and the end of the value after a tag.
 
     The start is -1 if the value is invalid, or does not end within its message.
     """
@@ -137,7 +137,7 @@ def _value_at(content: Bytes, position: int, end: int, wire_type: int) -> tuple[
 
 @inlined
 def _wire_type_of(wire: int) -> int:
-    """The wire type in the tag of a field with this wire format."""
+    """Returns the wire type in the tag of a field with this wire format."""
     if wire in (ops.TEXT, ops.MESSAGE, ops.TIMESTAMP):
         return _WIRE_LENGTH
     if wire in (ops.FIXED32, ops.SFIXED32):

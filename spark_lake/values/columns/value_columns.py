@@ -112,7 +112,7 @@ class Columns(NamedTuple):
         )
 
     def whole_array(self, root: Node, decoded: int) -> Any:
-        """The Arrow array of all values; the loop decoded the first `decoded` of them.
+        """Returns the Arrow array of all values; the loop decoded the first `decoded` of them.
 
         None if the loop stopped before the last value, or Arrow refuses one: text that is not
         UTF-8, a date beyond Python's, an enum's number without a name.
@@ -125,7 +125,7 @@ class Columns(NamedTuple):
             return None
 
     def array(self, node: Node) -> Any:
-        """The Arrow array of a node. Raises ArrowInvalid, or NotHere."""
+        """Returns the Arrow array of a node. Raises ArrowInvalid, or NotHere."""
 
         start = int(self.start[node.column])
         rows = int(self.counts[node.column])
@@ -171,7 +171,7 @@ class Columns(NamedTuple):
 
 
 def _data(node: Node, numbers: Any) -> Any:
-    """The Arrow buffer of fixed-width values. Raises NotHere."""
+    """Returns the Arrow buffer of fixed-width values. Raises NotHere."""
 
     if node.op == ops.BOOL:
         return pa.py_buffer(np.packbits(numbers.astype(np.uint8), bitorder="little"))
@@ -191,7 +191,7 @@ def _data(node: Node, numbers: Any) -> Any:
 
 
 def _places(node: Node, numbers: Any, valid: Any) -> Any:
-    """The symbol index of each number. Raises NotHere for a number without a name."""
+    """Returns the symbol index of each number. Raises NotHere for a number without a name."""
     if not node.codes:
         return numbers
     codes = np.array(node.codes, np.int64)

@@ -96,7 +96,7 @@ class AvroValues:
             raise UnparsableValue(str(error)) from error
 
     def _frame_bytes(self, values: Any) -> int | None:
-        """The bytes before each value; None unless all values have the reader's schema."""
+        """Returns the bytes before each value; None unless all values have the reader's schema."""
         if self._registry is None:
             return 0
         frames = pc.unique(pc.binary_slice(values, 0, FRAME_BYTES)).drop_null()
@@ -138,7 +138,7 @@ class AvroValues:
         return writer
 
     def _asked(self, schema_id: int) -> _Writer | UnparsableValue:
-        """The schema of this id, or the reason that its values do not parse."""
+        """Returns the schema of this id, or the reason that its values do not parse."""
         assert self._registry is not None
         try:
             found = self._registry.by_id(schema_id)
@@ -179,7 +179,7 @@ class _Writer:
 
 
 def _name_of(schema: Any) -> str:
-    """A short name of a parsed schema."""
+    """Returns a short name of a parsed schema."""
     if isinstance(schema, list):
         return f"a union of {len(schema)} types"
     return str(schema.get("name", schema["type"])) if isinstance(schema, dict) else str(schema)
@@ -210,7 +210,7 @@ def _parsed(schema: Any, known: dict[str, Any] | None = None) -> Any:
 
 
 def framed_id(value: bytes) -> int:
-    """The schema id in front of a value. Raises UnparsableValue if there is none."""
+    """Returns the schema id in front of a value. Raises UnparsableValue if there is none."""
     if len(value) < FRAME_BYTES or value[0] != 0:
         raise UnparsableValue("it does not begin with 0 and a schema id")
     return int.from_bytes(value[1:FRAME_BYTES], "big")

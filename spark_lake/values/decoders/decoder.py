@@ -41,7 +41,7 @@ class ValueDecoder(Protocol):
         ...
 
     def decode(self, values: Any) -> Any:
-        """A `pyarrow.Array` of `type` for a binary one. Raises UnparsableValue."""
+        """Returns a `pyarrow.Array` of `type` for a binary one. Raises UnparsableValue."""
         ...
 
 
@@ -78,7 +78,7 @@ class ValueColumns:
         self._has_registry = has_registry
 
     def apply(self, batch: Any) -> Any:
-        """The batch with decoded values. Raises CorruptRecords if the policy is to fail."""
+        """Returns the batch with decoded values. Raises CorruptRecords if the policy is to fail."""
         raw = batch.column("value")
         bad: dict[int, str] = {}
         decoded = self._decoded(raw, bad, batch)
@@ -117,7 +117,7 @@ class ValueColumns:
 
 
 def _only(raw: Any, rows: Sequence[int]) -> Any:
-    """The values of these rows, and null in all others."""
+    """Returns the values of these rows, and null in all others."""
     if not rows:
         return pa.nulls(len(raw), pa.binary())
     chosen = np.full(len(raw), fill_value=False)
@@ -126,7 +126,7 @@ def _only(raw: Any, rows: Sequence[int]) -> Any:
 
 
 def _reasons(bad: Mapping[int, str], count: int) -> Any:
-    """The reasons of these rows, and null in all others."""
+    """Returns the reasons of these rows, and null in all others."""
     if not bad:
         return pa.nulls(count, pa.string())
     return pa.array([bad[n][:REASON_CHARS_MAX] if n in bad else None for n in range(count)])

@@ -77,7 +77,7 @@ class JsonValues:
 
 
 def _struct(text: bytes, count: int, schema: Any) -> Any:
-    """The objects as rows of the schema. Raises UnparsableValue, or an error of Arrow."""
+    """Returns the objects as rows of the schema. Raises UnparsableValue, or an error of Arrow."""
     table = json.read_json(
         io.BytesIO(text),
         read_options=json.ReadOptions(use_threads=False, block_size=len(text) + 1),
@@ -125,7 +125,7 @@ def _spread(rows: Any, values: Any) -> Any:
 
 
 def _parsed(kind: Any, *, times: Any = None) -> Any:
-    """The schema for Arrow's reader, with `times` instead of timestamps if given."""
+    """Returns the schema for Arrow's reader, with `times` instead of timestamps if given."""
     if pa.types.is_date(kind):
         return pa.string()
     if pa.types.is_timestamp(kind):

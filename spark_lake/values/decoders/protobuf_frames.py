@@ -54,7 +54,7 @@ class ProtobufFrames:
         return size if all(one == wanted for one in frames) else None
 
     def unframed(self, value: bytes) -> bytes:
-        """The bytes of the message. Raises UnparsableValue if it is another message."""
+        """Returns the bytes of the message. Raises UnparsableValue if it is another message."""
         schema_id = framed_id(value)
         place = self._place(schema_id)
         indexes, position = _indexes(value)
@@ -104,7 +104,7 @@ class ProtobufFrames:
 
 
 def _indexes(value: bytes) -> tuple[tuple[int, ...], int]:
-    """The message indexes after the schema id, and the position after them."""
+    """Returns the message indexes after the schema id, and the position after them."""
     count, position = _varint(value, FRAME_BYTES)
     if not 0 <= count <= INDEXES_MAX:
         raise UnparsableValue(f"it names {count} message indexes")

@@ -75,7 +75,7 @@ class ProtobufValues:
 
 
 def read_descriptors(text: str) -> bytes:
-    """The descriptor set of an option: a file name, or base64. Raises InvalidConfig."""
+    """Returns the descriptor set of an option: a file name, or base64. Raises InvalidConfig."""
     path = Path(text.removeprefix("file://"))
     try:
         if path.is_absolute():
@@ -89,7 +89,7 @@ def read_descriptors(text: str) -> bytes:
 
 
 def descriptors_of_file(serialized: str, *, imported: Sequence[tuple[str, str]] = ()) -> bytes:
-    """The descriptor set of a registry's file (`format=serialized`).
+    """Returns the descriptor set of a registry's file (`format=serialized`).
 
     The files that it imports precede it, under the names that it has for them.
     """
@@ -113,7 +113,7 @@ def _file_of(serialized: str) -> Any:
 
 
 def first_message(descriptors: bytes) -> str:
-    """The full name of the last file's first message, which a registry's subject means."""
+    """Returns the full name of the last file's first message, which a registry's subject means."""
     descriptor_pb2 = _protobuf()
     file = descriptor_pb2.FileDescriptorSet.FromString(descriptors).file[-1]
     if not file.message_type:

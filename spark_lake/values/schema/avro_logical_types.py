@@ -33,7 +33,7 @@ _TIMES: Mapping[tuple[str, str], Callable[[int], Any]] = {
 
 
 def logical_types(schema: Any) -> frozenset[str]:
-    """The logical types to keep: all of LOGICAL_TYPES if the schema has any, else none."""
+    """Returns the logical types to keep: all of LOGICAL_TYPES if the schema has any, else none."""
     return LOGICAL_TYPES if _has(schema) else frozenset()
 
 
@@ -49,7 +49,7 @@ def _has(schema: Any) -> bool:
 
 
 def without_logical(schema: Any, kept: Collection[str]) -> Any:
-    """The schema without all logical types except `kept`."""
+    """Returns the schema without all logical types except `kept`."""
     if isinstance(schema, list):
         return [without_logical(one, kept) for one in schema]
     if not isinstance(schema, dict):
@@ -103,7 +103,7 @@ def as_wanted(writer: Any, reader: Any, named: Mapping[str, Any]) -> Any:
 
 
 def named_types(schema: Any) -> dict[str, Any]:
-    """The records, enums and fixed types of a parsed schema by name."""
+    """Returns the records, enums and fixed types of a parsed schema by name."""
     if isinstance(schema, list):
         return {name: kind for one in schema for name, kind in named_types(one).items()}
     if not isinstance(schema, dict):
@@ -121,7 +121,7 @@ def _names(one: Mapping[str, Any]) -> list[str]:
 
 
 def fixer(schema: Any, named: dict[str, Fix]) -> Fix:
-    """The conversion for a parsed, not recursive schema; None if it needs none."""
+    """Returns the conversion for a parsed, not recursive schema; None if it needs none."""
     if isinstance(schema, list):
         # Only unions of one type and null make a column.
         inside = next((found for one in schema if (found := fixer(one, named))), None)

@@ -18,7 +18,7 @@ DEPTH_MAX = 32
 
 
 def parse_columns(text: str, *, option: str) -> Any:
-    """The `pyarrow` struct type of `name TYPE, name TYPE`. Raises InvalidConfig."""
+    """Returns the `pyarrow` struct type of `name TYPE, name TYPE`. Raises InvalidConfig."""
     parser = _Parser(text, option)
     fields = parser.fields("")
     parser.expect_end()
@@ -29,17 +29,17 @@ def parse_columns(text: str, *, option: str) -> Any:
 
 
 def list_of(element: Any) -> Any:
-    """A list type with the field name of Spark's arrays."""
+    """Returns a list type with the field name of Spark's arrays."""
     return pa.list_(pa.field("element", element))
 
 
 def map_of(key: Any, value: Any) -> Any:
-    """A map type with the field names of Spark's maps."""
+    """Returns a map type with the field names of Spark's maps."""
     return pa.map_(pa.field("key", key, nullable=False), pa.field("value", value))
 
 
 def timestamp() -> Any:
-    """The type of Spark's timestamps: microseconds in UTC."""
+    """Returns the type of Spark's timestamps: microseconds in UTC."""
     return pa.timestamp("us", tz="UTC")
 
 

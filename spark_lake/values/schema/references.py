@@ -26,7 +26,7 @@ _MARKS = ("__fastavro_parsed", "__named_schemas")
 def referred(
     registry: Registry, schema: RegisteredSchema, *, serialized: bool = False
 ) -> list[tuple[str, RegisteredSchema]]:
-    """The schemas that `schema` refers to, by name; each comes after its own references.
+    """Returns the schemas that `schema` refers to, by name; each comes after its own references.
 
     Raises InvalidConfig for too many references, and what `Registry.version` raises.
     """

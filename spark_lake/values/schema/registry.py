@@ -63,11 +63,11 @@ class Registry:
         return self.fetch(_version_path(subject, "latest"), serialized=serialized)
 
     def version(self, subject: str, version: int, *, serialized: bool = False) -> RegisteredSchema:
-        """A given version of a subject, kept for this process; raises the same."""
+        """Returns a given version of a subject, kept for this process; raises the same."""
         return _fetch_once(self, _version_path(subject, str(version)), serialized=serialized)
 
     def by_id(self, schema_id: int, *, serialized: bool = False) -> RegisteredSchema:
-        """The schema with this id, kept for this process; raises the same."""
+        """Returns the schema with this id, kept for this process; raises the same."""
         return _fetch_once(self, f"/schemas/ids/{schema_id}", serialized=serialized)
 
     def fetch(self, path: str, *, serialized: bool) -> RegisteredSchema:

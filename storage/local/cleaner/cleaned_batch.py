@@ -42,7 +42,7 @@ def rewritten_batch(
 
 
 def empty_batch(original: Buffer) -> bytes:
-    """The batch without records: only its header, as Kafka writes it."""
+    """Returns the batch without records: only its header, as Kafka writes it."""
     header = batch_format.read_header(original)
     attributes = header.attributes & _KEPT_IN_EMPTY
     return _assembled(

@@ -249,7 +249,7 @@ class LogCleaner:
     # --- choosing ----------------------------------------------------------------------------
 
     def _dirtiest(self, now_ms: int) -> _Candidate | None:
-        """The log to clean next; Kafka's grabFilthiestCompactedLog."""
+        """Returns the log to clean next; Kafka's grabFilthiestCompactedLog."""
         served: dict[TopicPartition, TopicId] = {}
         candidates: list[_Candidate] = []
         dirty_ratio_max = 0.0
@@ -428,7 +428,7 @@ class LogCleaner:
         await self._in(partial(files.sync_directory, opened.directory))  # 7
 
     def _is_unchanged(self, opened: LocalLog, group: CleanedGroup) -> bool:
-        """Whether the log still has the source segments as the child read them."""
+        """Returns whether the log still has the source segments as the child read them."""
         if not self._is_wanted(opened):
             return False
         present = {s.base_offset: s for s in rewritable(opened)}
@@ -441,7 +441,7 @@ class LogCleaner:
         return True
 
     def _is_wanted(self, opened: LocalLog) -> bool:
-        """Whether the log is still served and compacted, and no caller has paused it."""
+        """Returns whether the log is still served and compacted, and no caller has paused it."""
         return (
             opened.config.is_compacted
             and opened.topic_partition not in self._paused

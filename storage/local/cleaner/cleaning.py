@@ -127,7 +127,7 @@ class Cleaning:
         return max(sizes_bytes)
 
     def _windows(self, segment: CleanableFacts) -> Iterator[BatchWindow]:
-        """The batches of a segment, in pieces. Raises CorruptRecords, DiskError."""
+        """Returns the batches of a segment, in pieces. Raises CorruptRecords, DiskError."""
         if self._request.asks_for_segments:
             self._fetch(SegmentWanted(base_offset=segment.base_offset))
         return read_windows(
@@ -270,7 +270,7 @@ class Cleaning:
         return _Verdict(all_records=transactions.is_aborted_data(header), needs_horizon=False)
 
     def _is_over(self, batch: Batch) -> bool:
-        """Whether the delete horizon of tombstones and markers in the batch has passed."""
+        """Returns whether the delete horizon of tombstones and markers in the batch has passed."""
         horizon_ms = _horizon_ms(batch)
         return (
             horizon_ms is not None
@@ -279,7 +279,7 @@ class Cleaning:
         )
 
     def _retain(self, window: BatchWindow, verdicts: Sequence[_Verdict]) -> list[Retained | None]:
-        """The retained records of each data batch; None for a batch that is not read."""
+        """Returns the retained records of each data batch; None for a batch that is not read."""
         retained: list[Retained | None] = [None] * len(window.batches)
         run: list[Payload] = []
         places: list[int] = []
@@ -304,7 +304,7 @@ class Cleaning:
     def _rewritten(
         self, window: BatchWindow, batch: Batch, verdict: _Verdict, kept: Retained | None
     ) -> _Rewritten | None:
-        """The batch to write; None if it is dropped."""
+        """Returns the batch to write; None if it is dropped."""
         header = batch.header
         original = batch.encoded(window.content)
         if verdict.all_records or not header.record_count:
@@ -400,7 +400,7 @@ def _take_marker(window: BatchWindow, batch: Batch, transactions: CleanedTransac
 def _payload(
     batch: Batch, decompressed_bytes: int | None = None, *, drop_tombstones: bool = False
 ) -> Payload:
-    """The position of a batch's records, in the window or in a decompressed buffer."""
+    """Returns the position of a batch's records, in the window or in a decompressed buffer."""
     header = batch.header
     if decompressed_bytes is None:
         start, end = batch.position + batch_format.HEADER_BYTES, batch.end_position

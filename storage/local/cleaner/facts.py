@@ -18,7 +18,7 @@ from strandline.storage.model import NO_TIMESTAMP
 
 
 def log_facts(opened: LocalLog) -> LogFacts:
-    """The facts of a log that the plan needs."""
+    """Returns the facts of a log that the plan needs."""
     with_first = opened.config.max_compaction_lag_ms != LONG_MAX
     segments = rewritable(opened)
     active_base_offset = opened.active_segment.base_offset
@@ -48,14 +48,14 @@ def segment_facts(segment: LogSegment, *, with_first_timestamp: bool = False) ->
 
 
 def producer_tails(opened: LocalLog) -> Iterator[ProducerTail]:
-    """The last batch of each producer, which a cleaning keeps; last offset -1 for none."""
+    """Yields the last batch of each producer, which a cleaning keeps; last offset -1 for none."""
     for entry in opened.producers.entries.values():
         last_offset = entry.batches[-1].last_offset if entry.batches else -1
         yield ProducerTail(entry.producer_id, entry.epoch, last_offset)
 
 
 def rewritable(opened: LocalLog) -> list[LogSegment]:
-    """The closed segments that a cleaning may replace.
+    """Returns the closed segments that a cleaning may replace.
 
     Archived segments stay as they are. A clean segment that is about to be copied is not
     replaced again here: it is compacted in the archive with the records that follow it.

@@ -78,7 +78,7 @@ class CleaningPlan:
         return self.delay_ms > 0 and self.dirty_bytes > 0
 
     def is_due(self, config: LogConfig) -> bool:
-        """Whether the log is to be cleaned now."""
+        """Returns whether the log is to be cleaned now."""
         if self.clean_bytes + self.dirty_bytes == 0:
             return False
         if config.remote_storage_enable and not config.remote_log_copy_disable:
@@ -131,7 +131,7 @@ def _uncleanable_from(facts: LogFacts, first_dirty_offset: int, now_ms: int) -> 
 
 
 def _delay_ms(facts: LogFacts, first_dirty_offset: int, now_ms: int) -> int:
-    """How far the oldest dirty record is beyond max.compaction.lag.ms; 0 if it is not."""
+    """Returns how far the oldest dirty record is beyond max.compaction.lag.ms; 0 if it is not."""
     oldest_ms = min(
         (
             segment.first_timestamp_ms

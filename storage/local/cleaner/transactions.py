@@ -39,7 +39,7 @@ class CleanedTransactions:
         self.retained: list[AbortedTransaction] = []
 
     def take_retained(self) -> list[AbortedTransaction]:
-        """The entries since the last call."""
+        """Returns the entries since the last call."""
         retained, self.retained = self.retained, []
         return retained
 

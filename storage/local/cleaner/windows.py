@@ -38,7 +38,7 @@ class BatchWindow(NamedTuple):
     is_converted: bool = False
 
     def decompressed(self, batch: Batch) -> Buffer | None:
-        """The records of a compressed batch; None if they do not decompress."""
+        """Returns the records of a compressed batch; None if they do not decompress."""
         try:
             return decompress(
                 Codec(batch.header.codec), batch.encoded(self.content)[batch_format.HEADER_BYTES :]
@@ -54,7 +54,7 @@ def read_windows(
     io_bytes: int,
     spend: Callable[[int], None],
 ) -> Iterator[BatchWindow]:
-    """The first `size_bytes` of a segment file; `spend` is called with every window's bytes.
+    """Yields the first `size_bytes` of a segment file; `spend` is called with every window's bytes.
 
     Raises CorruptRecords, DiskError.
     """

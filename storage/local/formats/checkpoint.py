@@ -45,7 +45,7 @@ META_PROPERTIES_VERSION = 1
 
 
 def read_text(path: Path | str) -> str | None:
-    """The file as text, None if it does not exist. Raises DiskError, CorruptFile."""
+    """Returns the file as text, None if it does not exist. Raises DiskError, CorruptFile."""
     content = files.read_if_there(path)
     try:
         return None if content is None else content.decode("utf-8")
@@ -54,7 +54,7 @@ def read_text(path: Path | str) -> str | None:
 
 
 def _read_rows(path: Path | str, columns: int) -> list[list[str]]:
-    """The rows of a checkpoint file, split; an absent or empty file has none."""
+    """Returns the rows of a checkpoint file, split; an absent or empty file has none."""
     text = read_text(path)
     if not text:
         return []
@@ -81,7 +81,7 @@ def _write_rows(path: Path | str, rows: Iterable[str], *, sync: bool) -> None:
 
 
 def read_offsets(path: Path) -> dict[TopicPartition, int]:
-    """An offset checkpoint. Raises CorruptFile, UnsupportedFormat, DiskError."""
+    """Returns an offset checkpoint. Raises CorruptFile, UnsupportedFormat, DiskError."""
     try:
         offsets = {
             TopicPartition(topic, int(partition)): int(offset)
@@ -115,7 +115,7 @@ def write_epochs(path: Path | str, epochs: Sequence[EpochStart], *, sync: bool) 
 
 
 def read_moves(path: Path) -> dict[TopicPartition, TopicId]:
-    """The pending moves into a folder, in order. Raises the errors of `read_offsets`."""
+    """Returns the pending moves into a folder, in order. Raises the errors of `read_offsets`."""
     try:
         return {
             TopicPartition(topic, int(partition)): decode_id(topic_id)
@@ -140,7 +140,7 @@ def encode_id(value: uuid.UUID) -> str:
 
 
 def decode_id(text: str) -> uuid.UUID:
-    """The uuid in Kafka's text form. Raises CorruptFile if `text` is not one."""
+    """Returns the uuid in Kafka's text form. Raises CorruptFile if `text` is not one."""
     try:
         # Strict: the decoder would skip characters outside the alphabet.
         return uuid.UUID(bytes=base64.b64decode(text + "==", altchars=b"-_", validate=True))
@@ -159,7 +159,7 @@ def random_id() -> str:
 
 
 def read_topic_id(folder: Path) -> TopicId | None:
-    """The topic id of a partition folder; None if a Kafka before 2.8 created it."""
+    """Returns the topic id of a partition folder; None if a Kafka before 2.8 created it."""
     path = f"{folder}/{PARTITION_METADATA}"
     text = read_text(path)
     if text is None:

@@ -73,7 +73,7 @@ class LeaderEpochCache:
         self.is_unwritten = True
 
     def epoch_for(self, offset: int) -> int:
-        """The epoch that wrote `offset`; -1 before the start of the lineage."""
+        """Returns the epoch that wrote `offset`; -1 before the start of the lineage."""
         found = bisect_right(self._starts, offset, key=lambda start: start.start_offset)
         return self._starts[found - 1].epoch if found else NO_EPOCH
 

@@ -23,7 +23,7 @@ def write(path: Path, body: Buffer, *, magic: str, version: int, end: bytes = b"
 
 
 def read(path: Path, *, magic: str, version: int, end: bytes = b"") -> bytes | None:
-    """The body; None if there is no such file. Blocks.
+    """Returns the body; None if there is no such file. Blocks.
 
     Raises CorruptFile, UnsupportedFormat, DiskError.
     """

@@ -122,13 +122,13 @@ class SparseIndex(Generic[E]):
         return len(self.columns()[0])
 
     def floor(self, key: int) -> E | None:
-        """The last entry whose first column is at most `key`."""
+        """Returns the last entry whose first column is at most `key`."""
         keys, values = self.columns()
         place = bisect_right(keys, key)
         return self._entry(keys[place - 1], values[place - 1]) if place else None
 
     def last_entry(self) -> E | None:
-        """The last entry; read from the file alone if the columns are not loaded."""
+        """Returns the last entry; read from the file alone if the columns are not loaded."""
         keys, values = self._keys, self._values
         if keys is not None and values is not None:
             return self._entry(keys[-1], values[-1]) if keys else None
@@ -290,7 +290,7 @@ class OffsetIndex(SparseIndex[OffsetEntry]):
         return OffsetEntry(key, value)
 
     def floor_by_position(self, position: int) -> OffsetEntry | None:
-        """The last entry whose batch begins at or before `position`."""
+        """Returns the last entry whose batch begins at or before `position`."""
         keys, values = self.columns()
         place = bisect_right(values, position)
         return OffsetEntry(keys[place - 1], values[place - 1]) if place else None
@@ -387,12 +387,12 @@ LOADED = LoadedIndexes(LOADED_BYTES_MAX)
 
 
 def iter_offset_entries(content: bytes) -> Iterator[OffsetEntry]:
-    """The whole entries of a .index file, unchecked."""
+    """Returns the whole entries of a .index file, unchecked."""
     whole_bytes = len(content) // OffsetIndex.ENTRY_BYTES * OffsetIndex.ENTRY_BYTES
     return map(OffsetEntry._make, _OFFSET_ENTRY.iter_unpack(content[:whole_bytes]))
 
 
 def iter_time_entries(content: bytes) -> Iterator[TimeEntry]:
-    """The whole entries of a .timeindex file, unchecked."""
+    """Returns the whole entries of a .timeindex file, unchecked."""
     whole_bytes = len(content) // TimeIndex.ENTRY_BYTES * TimeIndex.ENTRY_BYTES
     return map(TimeEntry._make, _TIME_ENTRY.iter_unpack(content[:whole_bytes]))

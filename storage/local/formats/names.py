@@ -40,30 +40,30 @@ def file_name(offset: int, suffix: str) -> str:
 
 
 def partition_of(name: str) -> TopicPartition | None:
-    """The partition whose folder has this name; None for any other name."""
+    """Returns the partition whose folder has this name; None for any other name."""
     match = _PARTITION_FOLDER.fullmatch(name)
     return TopicPartition(match[1], int(match[2])) if match else None
 
 
 def is_put_aside(name: str) -> bool:
-    """Whether the name is that of a removed, stray or unfinished partition folder."""
+    """Returns whether the name is that of a removed, stray or unfinished partition folder."""
     return _RENAMED_FOLDER.fullmatch(name) is not None
 
 
 def is_removable(name: str) -> bool:
-    """Whether the folder may be deleted with its content; a stray one may hold records."""
+    """Returns whether the folder may be deleted with its content; a stray one may hold records."""
     match = _RENAMED_FOLDER.fullmatch(name)
     return match is not None and match[1] != "stray"
 
 
 def put_aside(name: str, suffix: str) -> str:
-    """The name of a folder that is taken out of use; it is never used twice."""
+    """Returns the name of a folder that is taken out of use; it is never used twice."""
     ending = f".{uuid.uuid4().hex}{suffix}"
     return name[: NAME_BYTES_MAX - len(ending)] + ending
 
 
 def subfolders(path: Path) -> list[Path]:
-    """The folders in `path`, by name. Raises DiskError."""
+    """Returns the folders in `path`, by name. Raises DiskError."""
     try:
         # scandir knows from the listing itself which entries are folders.
         with os.scandir(path) as entries:

@@ -24,7 +24,7 @@ VERSION = 0
 
 
 def decode_entries(content: bytes) -> list[AbortedTransaction]:
-    """All entries of a file. Raises CorruptFile on a torn entry or an unknown version."""
+    """Returns all entries of a file. Raises CorruptFile on a torn entry or an unknown version."""
     if len(content) % ENTRY.size:
         raise CorruptFile(f"transaction index of {len(content)} bytes ends inside an entry")
     entries = []
@@ -36,7 +36,7 @@ def decode_entries(content: bytes) -> list[AbortedTransaction]:
 
 
 def encode_entries(entries: Sequence[AbortedTransaction]) -> bytes:
-    """A whole `.txnindex` file, in Kafka's format."""
+    """Returns a whole `.txnindex` file, in Kafka's format."""
     return b"".join(ENTRY.pack(VERSION, *entry) for entry in entries)
 
 

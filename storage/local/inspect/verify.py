@@ -123,7 +123,7 @@ def is_log_folder(data_folder: Path) -> bool:
 
 
 def data_bytes(data_folders: list[Path]) -> int:
-    """How much `verify_folders` will read, for a progress bar. Raises DiskError."""
+    """Returns how much `verify_folders` will read, for a progress bar. Raises DiskError."""
     return sum(
         files.size_bytes(partition / file_name(base_offset, LOG_SUFFIX))
         for data_folder in data_folders
@@ -181,7 +181,7 @@ def _partition_folders(data_folder: Path) -> list[Path]:
 
 
 def _is_in_use(data_folder: Path) -> bool:
-    """Whether a broker has locked the folder; only tests the lock."""
+    """Returns whether a broker has locked the folder; only tests the lock."""
     try:
         descriptor = os.open(data_folder / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

@@ -95,7 +95,7 @@ class AppendInfo(NamedTuple):
 
 
 def short_batch(records: memoryview) -> RecordsRejected:
-    """The error for bytes that are shorter than a batch header."""
+    """Returns the error for bytes that are shorter than a batch header."""
     if len(records) == 0:
         return InvalidRecords("no batch to append")
     if is_old(records):
@@ -115,7 +115,7 @@ def _old_format(magic: int) -> RecordsRejected:
 def misshapen_batch(
     size_bytes: int, magic: int, batch_length: int, config: LogConfig
 ) -> RecordsRejected:
-    """The error for a batch that is refused before its CRC is checked, in Kafka's order."""
+    """Returns the error for a batch that is refused before its CRC is checked, in Kafka's order."""
     if magic in (0, 1):
         return _old_format(magic)
     if magic != batch_format.MAGIC:
@@ -214,7 +214,7 @@ def _first(error: RecordError, blamed: list[RecordError]) -> str:
 
 
 def check_replicated(records: memoryview, next_offset: int) -> list[Batch]:
-    """All batches of `records`, checked before the first of them is written.
+    """Returns all batches of `records`, checked before the first of them is written.
 
     Raises CorruptRecords, InvalidRecords if they do not lie at or behind `next_offset`.
     """
@@ -240,7 +240,7 @@ def check_replicated(records: memoryview, next_offset: int) -> list[Batch]:
 
 
 def marker_of(records: memoryview, batch: Batch) -> TransactionMarker | None:
-    """The marker in `records` if they are one control batch. Raises CorruptRecords."""
+    """Returns the marker in `records` if they are one control batch. Raises CorruptRecords."""
     header = batch.header
     return read_marker(records, header, batch.position) if header.is_control else None
 

@@ -84,7 +84,7 @@ class ClosedLog(NamedTuple):
     time_index: str | None
 
     def is_unchanged(self, directory: str) -> bool:
-        """Whether the folder and its files, except the log file, are unchanged."""
+        """Returns whether the folder and its files, except the log file, are unchanged."""
         try:
             found = _marks(directory, self.bases[-1])
         except DiskError:
@@ -93,7 +93,7 @@ class ClosedLog(NamedTuple):
 
 
 def _marks(directory: str, last_base: int) -> list[FileMark]:
-    """The file marks for a row, except that of the last segment's log. Raises DiskError."""
+    """Returns the file marks for a row, except that of the last segment's log. Raises DiskError."""
     stem = file_name(last_base, "")
     names = (*_SMALL_FILES, stem + INDEX_SUFFIX, stem + TIME_INDEX_SUFFIX)
     return [files.mark(directory), *(files.mark(f"{directory}/{name}") for name in names)]
@@ -114,7 +114,7 @@ def close(opened: LocalLog) -> ClosedLog | DiskError | None:
 
 
 def describe(closed: LocalLog) -> ClosedLog | None:
-    """The row of a log that was just closed; None if it gets none. Blocks.
+    """Returns the row of a log that was just closed; None if it gets none. Blocks.
 
     Removes the producer snapshots that the next start would remove.
     """
@@ -188,7 +188,7 @@ def write_rows(directory: Path, rows: Iterable[ClosedLog]) -> None:
 
 
 def read_rows(directory: Path) -> dict[str, ClosedLog]:
-    """The rows of logs with unchanged files, by folder name; none if the file is damaged.
+    """Returns the rows of logs with unchanged files, by folder name; none if the file is damaged.
 
     Raises DiskError.
     """
@@ -212,7 +212,7 @@ def read_rows(directory: Path) -> dict[str, ClosedLog]:
 def resume_log(
     directory: Path, row: ClosedLog, *, config: LogConfig, now_ms: int
 ) -> LoadedLog | None:
-    """The log opened from its row of `read_rows`; None if a file has changed.
+    """Returns the log opened from its row of `read_rows`; None if a file has changed.
 
     Opens the log file, and reads the snapshot if there are producers.
     """

@@ -54,12 +54,12 @@ class SetAside:
 
 
 def folder_of(log: LocalLog) -> Path:
-    """The folder with the set-aside records of this log."""
+    """Returns the folder with the set-aside records of this log."""
     return log.directory / FOLDER
 
 
 def is_any(directory: Path) -> bool:
-    """Whether records of the log in this folder are set aside."""
+    """Returns whether records of the log in this folder are set aside."""
     return files.is_there(directory, f"{FOLDER}/{NOTE}")
 
 
@@ -107,7 +107,7 @@ def write_note(log: LocalLog, note: SetAside) -> None:
 
 
 def read_note(log: LocalLog) -> SetAside | None:
-    """The note; None if no records are set aside. Blocks.
+    """Returns the note; None if no records are set aside. Blocks.
 
     Raises CorruptFile, UnsupportedFormat, DiskError.
     """

@@ -209,7 +209,7 @@ class LocalLog:
         return self._end_offset - self.recovery_point
 
     def flush_is_due(self, now_s: float) -> bool:
-        """Whether flush.messages or flush.ms require a `flush`, which the caller runs.
+        """Returns whether flush.messages or flush.ms require a `flush`, which the caller runs.
 
         By monotonic time: a wall clock that is set back delays no flush.
         """
@@ -618,7 +618,7 @@ class LocalLog:
         return bare or LocalRead(None, offset)
 
     def find_timestamp(self, timestamp_ms: int, *, start_offset: int = 0) -> TimestampOffset | None:
-        """The first record at or after both.
+        """Returns the first record at or after both.
 
         Exact to the record: decompresses a batch, so large ones belong in a worker thread.
         """
@@ -630,7 +630,7 @@ class LocalLog:
         return None
 
     def max_timestamp(self, *, start_offset: int = 0) -> TimestampOffset | None:
-        """The first record with the highest timestamp of those at or after `start_offset`.
+        """Returns the first record with the highest timestamp of those at or after `start_offset`.
 
         None without timestamps. As `find_timestamp`, this belongs in a worker thread.
         """
@@ -647,7 +647,7 @@ class LocalLog:
         return best
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """The aborted transactions that have records in [start_offset, end_offset)."""
+        """Returns the aborted transactions that have records in [start_offset, end_offset)."""
         aborted = []
         for segment in self._segments.from_offset(start_offset):
             for entry in segment.txn_index.entries:

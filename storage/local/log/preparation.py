@@ -36,7 +36,7 @@ from strandline.storage.records.compression import Codec
 
 
 def needs_preparation(records: memoryview, config: LogConfig) -> bool:
-    """Whether a v2 batch must go through `prepare` before it is appended.
+    """Returns whether a v2 batch must go through `prepare` before it is appended.
 
     False also for bytes that are no batch at all: the append finds the error.
     """
@@ -52,7 +52,7 @@ def needs_preparation(records: memoryview, config: LogConfig) -> bool:
 
 
 def _keeps_times(config: LogConfig) -> bool:
-    """Whether the log keeps the producer's timestamps, as no append overwrites them."""
+    """Returns whether the log keeps the producer's timestamps, as no append overwrites them."""
     return config.message_timestamp_type is TimestampType.CREATE_TIME
 
 
@@ -83,7 +83,7 @@ def prepare(records: memoryview, config: LogConfig, *, now_ms: int) -> memoryvie
 
 
 def prepare_old(records: memoryview, config: LogConfig, *, now_ms: int) -> memoryview:
-    """The one v2 batch that a set of old messages is converted to, writable.
+    """Returns the one v2 batch that a set of old messages is converted to, writable.
 
     Offsets, wrappers and their codecs are dropped; times and order stay. The codec is that of the
     last wrapper unless the topic names one. Blocks; raises the errors of `prepare`.
@@ -139,7 +139,7 @@ def _unpack_old(records: memoryview, config: LogConfig) -> tuple[list[Record], i
 
 
 def _checked_header(records: memoryview, config: LogConfig) -> BatchHeader:
-    """The header of `records`, which must be one whole v2 batch with a right CRC."""
+    """Returns the header of `records`, which must be one whole v2 batch with a right CRC."""
     size_bytes = len(records)
     if size_bytes < batch_format.HEADER_BYTES:
         raise short_batch(records)

@@ -239,11 +239,11 @@ class _Loader:
         return self.now_ms if modified_ms is None else modified_ms
 
     def _text(self, offset: int, suffix: str) -> str:
-        """A path as text: see LogSegment.opened."""
+        """Returns a path as text: see LogSegment.opened."""
         return f"{self.directory}/{file_name(offset, suffix)}"
 
     def open_trusted(self, base_offset: int, end_offset: int) -> LogSegment:
-        """A sealed and synced segment; its log is trusted, its indexes are checked."""
+        """Returns a sealed and synced segment; its log is trusted, its indexes are checked."""
         segment = self._open_file(base_offset, active=False)
         segment.trust_file(end_offset)
         problem = self._index_problem(
@@ -294,7 +294,7 @@ class _Loader:
         ]
 
     def _open_clean_tail(self, base_offset: int) -> LogSegment | None:
-        """The last segment after a clean stop; None if it is damaged or incomplete."""
+        """Returns the last segment after a clean stop; None if it is damaged or incomplete."""
         segment = self._open_file(base_offset, active=False)
         # The end is unknown before the tail is read; the indexed batches lie below it.
         segment.trust_file(base_offset + RELATIVE_OFFSET_MAX)

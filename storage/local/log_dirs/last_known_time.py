@@ -34,7 +34,7 @@ class LastTime:
         self._noted_ms: TimestampMs | None = None
 
     def read(self) -> TimestampMs | None:
-        """The latest note of all folders; None if there is none."""
+        """Returns the latest note of all folders; None if there is none."""
         found = [noted for folder in self._folders() if (noted := _read(folder)) is not None]
         return max(found, default=None)
 

@@ -219,7 +219,7 @@ def _partition_folders(
     marks: _Marks,
     places: dict[TopicPartition, Path],
 ) -> dict[TopicPartition, Path]:
-    """The partition folders in `directory`, which are noted in `places` as well."""
+    """Returns the partition folders in `directory`, which are noted in `places` as well."""
     folders: dict[TopicPartition, Path] = {}
     for path in subfolders(directory.path):
         if is_put_aside(path.name) or str(path) in marks.unfinished:

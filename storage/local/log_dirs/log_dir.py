@@ -111,7 +111,7 @@ class LogDir:
         self._revival_due_s = now_s + self._revival_pause_s
 
     def may_be_revived(self, now_s: float) -> bool:
-        """Whether it has waited long enough."""
+        """Returns whether it has waited long enough."""
         return now_s >= self._revival_due_s
 
     def check_present(self) -> None:
@@ -179,7 +179,7 @@ def lock_directory(path: Path) -> LogDir:
 
 
 def _lock(path: Path) -> int:
-    """The descriptor that holds the lock of a folder. Raises LogDirLocked, DiskError."""
+    """Returns the descriptor that holds the lock of a folder. Raises LogDirLocked, DiskError."""
     lock_path = path / LOCK_FILE
     try:
         descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -315,7 +315,7 @@ def read_state(directory: LogDir) -> None:
 
 
 def _read_offsets(directory: LogDir, name: str) -> dict[TopicPartition, int]:
-    """A checkpoint; a damaged one counts as missing, which costs time but never data."""
+    """Returns a checkpoint; a damaged one counts as missing, which costs time but never data."""
     path = directory.path / name
     try:
         return checkpoint.read_offsets(path)

@@ -378,7 +378,7 @@ class LogDirs:
     # --- compaction ------------------------------------------------------------------------------
 
     def cleaned_offset(self, opened: LocalLog) -> int | None:
-        """The offset up to which a log is compacted; None if it never was."""
+        """Returns the offset up to which a log is compacted; None if it never was."""
         directory = self._find_directory(opened)
         return None if directory is None else directory.cleaned_offsets.get(opened.topic_partition)
 

@@ -27,7 +27,7 @@ def make_marked(directory: Path) -> None:
 
 
 def is_marked(directory: Path) -> bool:
-    """Whether the archive of this log has not been read yet."""
+    """Returns whether the archive of this log has not been read yet."""
     return files.is_there(directory, MARK)
 
 

@@ -195,7 +195,7 @@ class LogMove:
         files.sync_file(path)
 
     def _has_copied(self, segment: LogSegment, path: Path) -> bool:
-        """Whether an earlier attempt copied the batches of this segment, byte for byte."""
+        """Returns whether an earlier attempt copied the batches of this segment, byte for byte."""
         size_bytes = segment.size_bytes
         if not path.exists() or path.stat().st_size != size_bytes:
             return False
@@ -304,7 +304,7 @@ class LogMove:
 
 
 def is_unfinished(folder: Path) -> bool:
-    """Whether a partition's folder is a copy that never took over."""
+    """Returns whether a partition's folder is a copy that never took over."""
     return files.is_there(folder, MOVING_MARK) and not has_taken_over(folder)
 
 
@@ -322,7 +322,7 @@ def has_taken_over(folder: Path) -> bool:
 
 
 def marked_log_start(folder: Path) -> int:
-    """The log start at the time of the move, 0 without a mark."""
+    """Returns the log start at the time of the move, 0 without a mark."""
     if not has_taken_over(folder):
         return 0
     lines = (checkpoint.read_text(folder / MOVED_MARK) or "").splitlines()

@@ -44,7 +44,7 @@ class CleanedFacts:
 
 
 def cleaned_path(directory: Path, base_offset: int, suffix: str) -> Path:
-    """The path of a file of the segment before the swap."""
+    """Returns the path of a file of the segment before the swap."""
     return directory / (file_name(base_offset, suffix) + CLEANED_SUFFIX)
 
 

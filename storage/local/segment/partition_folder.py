@@ -92,7 +92,7 @@ def tidy(folder: Path) -> FolderContent:
 
 
 def ordinary_content(names: Sequence[str]) -> FolderContent | None:
-    """The content of a folder with these names, if they are only files of a log at rest.
+    """Returns the content of a folder with these names, if they are only files of a log at rest.
 
     None if `tidy` would have work, or the folder has unknown files.
     """
@@ -119,12 +119,12 @@ def _content(offsets: dict[str, set[int]], removed: int) -> FolderContent:
 
 
 def segment_bases(folder: Path) -> list[int]:
-    """The base offsets of the segments in a folder, sorted. Raises DiskError."""
+    """Returns the base offsets of the segments in a folder, sorted. Raises DiskError."""
     return sorted(_offsets_by_suffix(file_names(folder))[LOG_SUFFIX])
 
 
 def snapshot_offsets(folder: Path) -> set[int]:
-    """The offsets of the producer snapshots in a folder. Raises DiskError."""
+    """Returns the offsets of the producer snapshots in a folder. Raises DiskError."""
     return _offsets_by_suffix(file_names(folder))[SNAPSHOT_SUFFIX]
 
 

@@ -24,7 +24,7 @@ from strandline.storage.local.segment.segment import LogSegment
 def reload_producers(
     directory: Path, segments: Sequence[LogSegment], end_offset: int
 ) -> ProducerState:
-    """The producers at the end of a truncated log; removes later snapshots."""
+    """Returns the producers at the end of a truncated log; removes later snapshots."""
     snapshots = ProducerSnapshots(directory, RecoveryReport(clean_shutdown=True))
     snapshots.offsets = folder.snapshot_offsets(directory)
     snapshots.drop_from(end_offset + 1)

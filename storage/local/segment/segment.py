@@ -207,7 +207,7 @@ class LogSegment:
     def opened(
         cls, directory: Path, end: SegmentEnd, *, file: OpenFile, active: bool
     ) -> LogSegment:
-        """A segment with an open file and empty indexes."""
+        """Returns a segment with an open file and empty indexes."""
         segment = cls(directory, end.base_offset, end.end_offset, look=None)
         segment.is_active = active
         segment.is_durable = False
@@ -224,7 +224,7 @@ class LogSegment:
     def create(
         cls, directory: Path, base_offset: int, *, config: LogConfig, now_ms: int
     ) -> LogSegment:
-        """A new, empty, active segment; its index files exist from the start.
+        """Returns a new, empty, active segment; its index files exist from the start.
 
         Raises DiskError; its files are removed then, or the error condemns the folder. A start
         would take a remaining name for the end of the segment before it.
@@ -358,7 +358,7 @@ class LogSegment:
     # --- the open file -------------------------------------------------------------------------
 
     def file(self) -> OpenFile:
-        """The open log file; readers hold it. Raises DiskError.
+        """Returns the open log file; readers hold it. Raises DiskError.
 
         Appends and reads avoid this call, which takes a hundredth of their time.
         """
@@ -455,7 +455,7 @@ class LogSegment:
         self.end_offset = last_offset + 1
 
     def _has_full_index(self) -> bool:
-        """Whether either index has no room for another entry.
+        """Returns whether either index has no room for another entry.
 
         There are never more time entries than offset entries, and fewer where times stand still.
         """
@@ -471,7 +471,7 @@ class LogSegment:
             self.roll_timestamp_ms = NEVER_MS
 
     def outlives(self, now_ms: int) -> bool:
-        """Whether it is older than segment.ms by the wall clock.
+        """Returns whether it is older than segment.ms by the wall clock.
 
         Its age counts from its first record if that is later than its creation: a segment that was
         empty for long is not closed at once. A begin in the future counts as now: the clock was
@@ -645,7 +645,7 @@ class LogSegment:
         )
 
     def is_bare(self, found: FileRange) -> bool:
-        """Whether `found` goes to the end of this segment, and has no record in it.
+        """Returns whether `found` goes to the end of this segment, and has no record in it.
 
         Compaction keeps a producer's last batch without its records.
         """
@@ -661,7 +661,7 @@ class LogSegment:
         )
 
     def locate(self, offset: int) -> BatchPosition | None:
-        """The first batch that ends at or after `offset`; None if there is none (yet).
+        """Returns the first batch that ends at or after `offset`; None if there is none (yet).
 
         Its header was read, or ended an earlier read. Raises CorruptFile.
         """
@@ -685,7 +685,7 @@ class LogSegment:
         return None
 
     def _last_border(self, start: BatchPosition, position_max: int) -> BatchPosition:
-        """The last batch border in [start, position_max]; there is a batch behind it."""
+        """Returns the last batch border in [start, position_max]; there is a batch behind it."""
         entry = self._offset_index.floor_by_position(position_max)
         for batch in self._walk_from(entry, start.position):
             if batch.end_position > position_max:
@@ -748,7 +748,7 @@ class LogSegment:
     # --- by time -----------------------------------------------------------------------------
 
     def find_timestamp(self, timestamp_ms: int, start_offset: int) -> TimestampOffset | None:
-        """The first record at or after `timestamp_ms` and at or after `start_offset`.
+        """Returns the first record at or after `timestamp_ms` and at or after `start_offset`.
 
         May be called from a worker thread. Raises CorruptRecords if a batch does not decompress.
         """

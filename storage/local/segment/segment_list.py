@@ -68,7 +68,7 @@ class SegmentList:
         return counted[1] + segments[-1].size_bytes
 
     def from_offset(self, offset: int) -> Sequence[LogSegment]:
-        """The segment that holds `offset`, and those behind it."""
+        """Returns the segment that holds `offset`, and those behind it."""
         segments, bases = self._by_base
         if offset >= bases[-1]:
             return segments[-1:]

@@ -51,14 +51,14 @@ ReadAt = Callable[[int, int], Buffer]
 
 
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """The header at `position`; an old message must be whole. Raises CorruptRecords."""
+    """Returns the header at `position`; an old message must be whole. Raises CorruptRecords."""
     if old_messages.is_old(buffer, position):
         return old_messages.read_header(buffer, position)
     return batch.read_header(buffer, position)
 
 
 def read_header_at(read: ReadAt, position: int) -> BatchHeader:
-    """The header of a batch in a file or an object. Raises CorruptRecords."""
+    """Returns the header of a batch in a file or an object. Raises CorruptRecords."""
     content = read(position, HEADER_BYTES)
     if old_messages.is_old(content):
         size_bytes = old_messages.message_bytes(content)
@@ -83,7 +83,7 @@ def iter_records(
     *,
     bytes_max: int = DECOMPRESSED_BYTES_MAX,
 ) -> Iterator[record.Record]:
-    """The records of the batch at `position`.
+    """Returns the records of the batch at `position`.
 
     Raises CorruptRecords; DecompressedTooLarge if they would take more than `bytes_max`.
     """
@@ -93,7 +93,7 @@ def iter_records(
 
 
 def payload_of(encoded: Buffer, header: BatchHeader) -> Buffer:
-    """The records of the batch that fills `encoded`: decompressed, and encoded as in v2.
+    """Returns the records of the batch that fills `encoded`: decompressed, and encoded as in v2.
 
     Raises CorruptRecords, UnsupportedCodec, DecompressedTooLarge.
     """
@@ -134,7 +134,7 @@ class TornBatch(CorruptRecords):
 
 
 def walk(buffer: Buffer, position: int = 0, *, verify_crc: bool = False) -> Iterator[Batch]:
-    """The whole batches of a buffer from `position`, which must be at a batch border.
+    """Yields the whole batches of a buffer from `position`, which must be at a batch border.
 
     A last partial one is left out silently: a buffer may have been cut anywhere. Raises
     CorruptRecords at one whose length, magic, offsets or CRC are impossible.
@@ -225,7 +225,7 @@ def _window(read: ReadAt, position: int, end_position: int, window_bytes: int) -
 
 
 def _read_old(read: ReadAt, position: int, end_position: int, *, verify_crc: bool) -> BatchHeader:
-    """The message of an old format at `position`. Raises CorruptRecords."""
+    """Returns the message of an old format at `position`. Raises CorruptRecords."""
     size_bytes = old_messages.message_bytes(read(position, old_messages.OVERHEAD_BYTES))
     if position + size_bytes > end_position:
         raise TornBatch(

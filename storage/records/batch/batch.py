@@ -139,7 +139,7 @@ class Batch(NamedTuple):
         return self.position + LOG_OVERHEAD_BYTES + self.header.batch_length
 
     def encoded(self, buffer: Buffer) -> memoryview:
-        """The bytes of the batch, header and records; `buffer` is the one it lies in."""
+        """Returns the bytes of the batch, header and records; `buffer` is the one it lies in."""
         return memoryview(buffer)[self.position : self.end_position]
 
 

@@ -87,7 +87,7 @@ def message_bytes(buffer: Buffer, position: int = 0) -> int:
 
 
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """The message at `position`, which must be whole, as a v2 header.
+    """Returns the message at `position`, which must be whole, as a v2 header.
 
     Raises CorruptRecords, also for a wrapper that does not decompress.
     """
@@ -137,7 +137,7 @@ def check_crc(buffer: Buffer, position: int = 0) -> None:
 def iter_records(
     buffer: Buffer, position: int = 0, *, bytes_max: int = DECOMPRESSED_BYTES_MAX
 ) -> Iterator[Record]:
-    """The records of the message at `position`: itself, or those that it wraps.
+    """Yields the records of the message at `position`: itself, or those that it wraps.
 
     Raises CorruptRecords; DecompressedTooLarge if a wrapper would become more than `bytes_max`.
     """
@@ -149,7 +149,7 @@ def iter_records(
 
 
 def codec_of(buffer: Buffer, position: int = 0) -> int:
-    """The codec of the message at `position`. Raises CorruptRecords."""
+    """Returns the codec of the message at `position`. Raises CorruptRecords."""
     _, _, _, _, attributes = _unpack_head(buffer, position)
     return int(attributes) & CODEC_MASK
 
@@ -207,7 +207,7 @@ def _nullable(view: memoryview, at: int) -> tuple[memoryview | None, int]:
 
 
 def _unwrap(wrapper: _Message, *, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> Iterator[Record]:
-    """The messages of a wrapper, with their true offsets and times."""
+    """Yields the messages of a wrapper, with their true offsets and times."""
     if wrapper.value is None:
         raise CorruptRecords(f"wrapper message at offset {wrapper.offset} wraps nothing")
     packed: Buffer = wrapper.value

@@ -21,7 +21,7 @@ def recompressed(
     level: int | None,
     bytes_max: int = DECOMPRESSED_BYTES_MAX,
 ) -> bytearray:
-    """The batch of v2 that fills `encoded`, with its records under `codec`.
+    """Returns the batch of v2 that fills `encoded`, with its records under `codec`.
 
     Raises CorruptRecords, UnsupportedCodec, DecompressedTooLarge.
     """

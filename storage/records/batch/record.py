@@ -65,7 +65,7 @@ def iter_records(
     *,
     bytes_max: int = DECOMPRESSED_BYTES_MAX,
 ) -> Iterator[Record]:
-    """The records of the batch at `position`, decompressed if necessary.
+    """Yields the records of the batch at `position`, decompressed if necessary.
 
     Raises CorruptRecords if the records do not match the header, DecompressedTooLarge if they
     would take more than `bytes_max`.
@@ -151,7 +151,7 @@ def encode_batch(
 def encode_records(
     records: Iterable[Record], *, base_offset: int, base_timestamp_ms: int
 ) -> bytearray:
-    """The records as they follow the header of an uncompressed batch."""
+    """Returns the records as they follow the header of an uncompressed batch."""
     payload = bytearray()
     for record in records:
         _write_record(payload, record, base_offset, base_timestamp_ms)

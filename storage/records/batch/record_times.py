@@ -78,7 +78,7 @@ def iter_times(
 
 
 def iter_decompressed(codec: int, data: Buffer, *, bytes_max: int) -> Iterator[Buffer]:
-    """The blocks of `decompress`: at most BLOCK_BYTES each, except for snappy.
+    """Yields the blocks of `decompress`: at most BLOCK_BYTES each, except for snappy.
 
     Raises the errors of `decompress`, at the block concerned. A missing end may go unnoticed.
     """

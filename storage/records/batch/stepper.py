@@ -23,7 +23,7 @@ Step = tuple[int, int, int, int]
 
 
 def step_records(payload: bytes, record_count: int) -> Iterator[Step]:
-    """The records of a decompressed payload, in order.
+    """Yields the records of a decompressed payload, in order.
 
     Raises CorruptRecords if they do not fill it exactly. `bytes`, because indexing a memoryview
     takes a quarter longer, and this loop is all indexing.
@@ -53,7 +53,7 @@ def step_records(payload: bytes, record_count: int) -> Iterator[Step]:
 
 
 def read_varint(buffer: Buffer, position: int, end: int) -> tuple[int, int]:
-    """A zigzag varint before `end`, and the position behind it. Raises CorruptRecords."""
+    """Returns a zigzag varint before `end`, and the position behind it. Raises CorruptRecords."""
     if position < end and (byte := buffer[position]) < 0x80:
         return (byte >> 1) ^ -(byte & 1), position + 1
     result = shift = 0

@@ -177,7 +177,7 @@ class RunBuilder:
             self._payload_bytes += size_bytes
 
     def finish(self) -> Iterator[Run]:
-        """The last run, if any."""
+        """Yields the last run, if any."""
         rows, self._rows = self._rows, []
         parts, self._unpacked = self._unpacked, []
         self._payload_bytes = 0
@@ -190,7 +190,7 @@ class RunBuilder:
 
 
 def _is_empty(header: BatchHeader) -> bool:
-    """Whether compaction left only the header of a batch, of any codec."""
+    """Returns whether compaction left only the header of a batch, of any codec."""
     return not header.record_count and header.size_bytes == batch_format.HEADER_BYTES
 
 
@@ -268,7 +268,7 @@ class _Output:
         self._header_value = _BinaryOutput(headers_max, payload_bytes, used=wanted.headers)
 
     def arrays(self) -> tuple[Int64s | Int32s | Bytes, ...]:
-        """The arrays in the order of the kernel's arguments."""
+        """Returns the arrays in the order of the kernel's arguments."""
         return (
             self._offsets,
             self._timestamps,

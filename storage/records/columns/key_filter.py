@@ -73,7 +73,7 @@ _TABLES: Final = tuple(_bits(low) for low in (0, 2, 4, 6))
 
 
 def block_bits(hashed: int) -> int:
-    """The bits that a hash sets in its block, as a 256-bit number."""
+    """Returns the bits that a hash sets in its block, as a 256-bit number."""
     first, second, third, fourth = _TABLES
     mixed = hashed ^ (hashed >> 32)
     return (
@@ -196,7 +196,7 @@ class KeyFilterBuilder:
         ]
 
     def finish(self) -> KeyFilter | None:
-        """The smallest filter that is good enough; None if none is, or keys are missing."""
+        """Returns the smallest filter that is good enough; None if none is, or keys are missing."""
         if not self._is_complete:
             return None
         if not self._record_count:
@@ -208,7 +208,7 @@ class KeyFilterBuilder:
 
 
 def _folded(blocks: list[int]) -> bytes | None:
-    """The smallest filter of the same keys that is good enough; None if this one is not."""
+    """Returns the smallest filter of the same keys that is good enough; None if this one is not."""
     if false_share(blocks) > FALSE_SHARE_MAX:
         return None
     while len(blocks) > 1:
@@ -224,7 +224,7 @@ _SHARES: Final = tuple((bits / 256) ** WORDS for bits in range(257))
 
 
 def false_share(blocks: Sequence[int]) -> float:
-    """The probability of a "maybe" for a key that was never added."""
+    """Returns the probability of a "maybe" for a key that was never added."""
     return sum(_SHARES[block.bit_count()] for block in blocks) / len(blocks)
 
 

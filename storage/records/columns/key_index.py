@@ -90,7 +90,7 @@ class KeyIndex(Protocol):
         ...
 
     def retain(self, buffer: Buffer, payloads: Sequence[Payload]) -> list[Retained]:
-        """The retained records of each payload."""
+        """Returns the retained records of each payload."""
         ...
 
     def rebase(self, records: Buffer, record_count: int, shift_ms: int) -> Buffer:
@@ -269,7 +269,7 @@ def _slice(buffer: Buffer, payload: Payload) -> bytes:
 
 
 def _walk(content: bytes, payload: Payload) -> list[_KeyedRecord] | None:
-    """All records of a payload; None if they cannot be read."""
+    """Returns all records of a payload; None if they cannot be read."""
     try:
         return list(_keyed_records(content, payload))
     except CorruptRecords:

@@ -31,14 +31,14 @@ def available() -> bool:
 
 @functools.cache
 def load_kernels() -> ModuleType:
-    """The compiled loops: imports numba."""
+    """Returns the compiled loops: imports numba."""
     from strandline.storage.records.kernels import batches as kernels
 
     return kernels
 
 
 def as_array(buffer: Buffer) -> Bytes:
-    """The same memory as numpy sees it."""
+    """Returns the same memory as numpy sees it."""
     import numpy as np
 
     # Always read-only: numba would compile every kernel once more for writable input.
@@ -48,7 +48,7 @@ def as_array(buffer: Buffer) -> Bytes:
 
 
 def corrupt_record(status: int, base_offset: int, record: int) -> CorruptRecords:
-    """The error for the kernel's error code in a record of the batch at `base_offset`."""
+    """Returns the error for the kernel's error code in a record of the batch at `base_offset`."""
     from strandline.storage.records.kernels import parts
 
     kernels = load_kernels()

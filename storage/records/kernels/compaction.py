@@ -136,7 +136,7 @@ def _siphash(
 
 @inlined
 def _find(table: Hashes, first: np.uint64, second: np.uint64) -> int:
-    """The slot of a key, or the free one where it belongs; the table is never full."""
+    """Returns the slot of a key, or the free one where it belongs; the table is never full."""
     slots = np.uint64(table.shape[0])
     slot = np.int64(((first >> np.uint64(32)) * slots) >> np.uint64(32))
     while table[slot, 2] != np.uint64(0) and (table[slot, 0] != first or table[slot, 1] != second):
@@ -148,7 +148,7 @@ def _find(table: Hashes, first: np.uint64, second: np.uint64) -> int:
 
 @compiled
 def hash_key(buffer: Bytes, k0: np.uint64, k1: np.uint64) -> tuple[np.uint64, np.uint64]:
-    """The hash of a whole buffer; for tests against the published vectors."""
+    """Returns the hash of a whole buffer; for tests against the published vectors."""
     return _siphash(buffer, 0, buffer.size, k0, k1)
 
 
@@ -222,7 +222,7 @@ def _survey(
 
 @inlined
 def _scratch_rows(rows: Int64s) -> int:
-    """The most records that a batch can really have: each takes seven bytes or more."""
+    """Returns the most records that a batch can really have: each takes seven bytes or more."""
     most = 0
     for row in range(rows.shape[0]):
         most = max(most, min(rows[row, RECORD_COUNT], (rows[row, END] - rows[row, START]) // 7))

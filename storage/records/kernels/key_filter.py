@@ -27,7 +27,7 @@ _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 
 def _table(polynomial: int) -> npt.NDArray[np.uint32]:
-    """The table of a reflected CRC, one byte at a time."""
+    """Returns the table of a reflected CRC, one byte at a time."""
     rows = np.zeros(256, np.uint32)
     for byte in range(256):
         value = byte

@@ -127,7 +127,7 @@ def load(store: ObjectStore, known: StoredChanges | None = None) -> StoredChange
 
 
 def newest_orders(store: ObjectStore) -> dict[tuple[TopicId, int], ManifestOrder]:
-    """The manifest order of each partition in the list; the stored manifest may be newer.
+    """Returns the manifest order of each partition in the list; the stored manifest may be newer.
 
     Empty if there is no readable list. Raises as the store does.
     """

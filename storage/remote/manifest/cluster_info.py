@@ -41,7 +41,7 @@ class ClusterInfo:
 
 
 def load_cluster_info(store: ReadsArchive) -> ClusterInfo | None:
-    """The archive's owner; None for an archive that has no owner yet."""
+    """Returns the archive's owner; None for an archive that has no owner yet."""
     try:
         return ClusterInfo.decode(store.get(CLUSTER_KEY))
     except ObjectNotFound:

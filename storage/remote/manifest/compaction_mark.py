@@ -44,7 +44,7 @@ def next_mark(
     now_ms: TimestampMs,
     delete_retention_ms: int,
 ) -> CompactionMark:
-    """The mark after a compaction round up to `cleaned_offset`."""
+    """Returns the mark after a compaction round up to `cleaned_offset`."""
     if before is not None and before.horizon_offset and before.waits(now_ms, delete_retention_ms):
         return replace(before, cleaned_offset=cleaned_offset)
     return CompactionMark(

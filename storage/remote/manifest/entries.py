@@ -82,7 +82,7 @@ class DeletedEntry:
 
 
 def object_mark(key: str, *, marked_ms: TimestampMs, size_bytes: int = 0) -> DeletedEntry:
-    """The deletion mark of a single object: a page, or a part of an open segment."""
+    """Returns the deletion mark of a single object: a page, or a part of an open segment."""
     return DeletedEntry(log_key=key, meta_key=key, marked_ms=marked_ms, size_bytes=size_bytes)
 
 
@@ -90,7 +90,7 @@ RangeT = TypeVar("RangeT", SegmentEntry, PageRef)
 
 
 def find_range(ranges: Sequence[RangeT], offset: Offset) -> RangeT | None:
-    """The one of the sorted entries or pages that holds `offset`, or None."""
+    """Returns the one of the sorted entries or pages that holds `offset`, or None."""
     index = bisect.bisect_right(ranges, offset, key=lambda found: found.base_offset) - 1
     return ranges[index] if index >= 0 and offset < ranges[index].end_offset else None
 

@@ -48,7 +48,7 @@ def fields_of(value: DataclassInstance) -> dict[str, Json]:
 
 
 def encode_document(format_name: str, version: int, fields: Mapping[str, Json]) -> bytes:
-    """The document as bytes: canonical JSON with its checksum."""
+    """Returns the document as bytes: canonical JSON with its checksum."""
     document: dict[str, Json] = {"format": format_name, "version": version, **fields}
     canonical = _canonical(document)
     checksum = f"{crc32c.crc32c(canonical):08x}"
@@ -60,7 +60,7 @@ def encode_document(format_name: str, version: int, fields: Mapping[str, Json]) 
 
 
 def decode_document(content: Buffer, format_name: str, versions: range, source: str = "") -> Fields:
-    """The fields of a document of this format.
+    """Returns the fields of a document of this format.
 
     `source` names the object in messages. Raises CorruptFile if it is not whole or something else,
     UnsupportedFormat if its version is not in `versions`.
@@ -123,7 +123,7 @@ class Fields:
         return found
 
     def count(self, name: str) -> int:
-        """An integer that is not negative: a size or a count."""
+        """Returns an integer that is not negative: a size or a count."""
         found = self.integer(name)
         if found < 0:
             raise self._wrong(name, "a number of bytes or things", found)
@@ -169,7 +169,7 @@ class Fields:
             raise self._wrong(name, "a UUID", found) from error
 
     def crc(self, name: str) -> int:
-        """A 32-bit checksum, written as eight hexadecimal digits."""
+        """Returns a 32-bit checksum, written as eight hexadecimal digits."""
         found = self.text(name)
         try:
             return int(found, 16)

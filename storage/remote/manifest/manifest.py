@@ -149,11 +149,11 @@ class Manifest:
         return find_range(self.segments, offset)
 
     def names_page(self, key: str) -> bool:
-        """Whether `key` is a page of this manifest."""
+        """Returns whether `key` is a page of this manifest."""
         return any(page.key == key for page in self.pages)
 
     def find_page(self, offset: Offset) -> PageRef | None:
-        """The page that holds `offset`; None if it is in the root or not archived."""
+        """Returns the page that holds `offset`; None if it is in the root or not archived."""
         return find_range(self.pages, offset)
 
     # --- transitions -------------------------------------------------------------------------
@@ -363,7 +363,7 @@ class Manifest:
 
 
 def new_generation(now_ms: TimestampMs, *, after: str = "") -> str:
-    """A unique name for a new archive, greater than `after`."""
+    """Returns a unique name for a new archive, greater than `after`."""
     after_text = after[:TIME_DIGITS]
     after_ms = int(after_text) if after_text.isdecimal() else -1
     return f"{max(now_ms, after_ms + 1):0{TIME_DIGITS}d}-{new_unique()[:8]}"

@@ -42,7 +42,7 @@ class TailPart:
 
 
 def are_adjacent(parts: Sequence[TailPart]) -> bool:
-    """Whether the parts are contiguous from the beginning of a segment."""
+    """Returns whether the parts are contiguous from the beginning of a segment."""
     position, offset = 0, parts[0].base_offset if parts else 0
     for part in parts:
         if (part.position, part.base_offset) != (position, offset):

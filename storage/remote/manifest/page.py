@@ -32,7 +32,7 @@ PAGE_FORMAT_VERSIONS = range(1, 2)
 
 
 def encode_page(partition: TopicIdPartition, entries: Sequence[SegmentEntry]) -> bytes:
-    """The page object of `entries`."""
+    """Returns the page object of `entries`."""
     fields: dict[str, Json] = {
         "topic": partition.topic,
         "topic_id": str(partition.topic_id),
@@ -43,7 +43,7 @@ def encode_page(partition: TopicIdPartition, entries: Sequence[SegmentEntry]) ->
 
 
 def page_ref(key: str, entries: Sequence[SegmentEntry], *, crc32c: int) -> PageRef:
-    """The root's reference to a page of `entries`; `crc32c` is of the page object.
+    """Returns the root's reference to a page of `entries`; `crc32c` is of the page object.
 
     The entries leave no gap between them (`contiguous_count`), so a PageRef can count its deleted
     entries and knows the first remaining offset without reading the page.
@@ -71,7 +71,7 @@ def contiguous_count(entries: Sequence[SegmentEntry], count_max: int) -> int:
 
 
 def decode_page(content: Buffer, page: PageRef) -> tuple[SegmentEntry, ...]:
-    """The entries of `page` that are not deleted. Raises CorruptFile if it is another page.
+    """Returns the entries of `page` that are not deleted. Raises CorruptFile if it is another page.
 
     `page` comes from a decoded manifest, which checked that its key lies in the partition's folder.
     """
@@ -93,7 +93,7 @@ def decode_page(content: Buffer, page: PageRef) -> tuple[SegmentEntry, ...]:
 
 
 def page_without_first(page: PageRef, entry: SegmentEntry) -> PageRef:
-    """The page once its first entry is deleted; the page object stays as it is."""
+    """Returns the page once its first entry is deleted; the page object stays as it is."""
     return replace(
         page,
         base_offset=entry.end_offset,

@@ -86,7 +86,7 @@ class StoredManifest:
 
 
 def load(store: ObjectStore, partition: TopicIdPartition) -> StoredManifest | None:
-    """The partition's manifest; None if none was ever written.
+    """Returns the partition's manifest; None if none was ever written.
 
     Raises CorruptFile or UnsupportedFormat, and whatever the store raises: only a plain 404 means
     that there is none.
@@ -254,7 +254,7 @@ def _with_merged_pages(
 def mergeable_pages(
     pages: Sequence[PageRef], page_entries: int, page_entries_max: int
 ) -> Sequence[PageRef]:
-    """The last PAGES_MERGED pages if they are of one size and fit into one; else none."""
+    """Returns the last PAGES_MERGED pages if they are of one size and fit into one; else none."""
     last = pages[-PAGES_MERGED:]
     if len(last) < PAGES_MERGED or sum(page.segment_count for page in last) > page_entries_max:
         return ()

@@ -126,7 +126,7 @@ class FileBody:
     options: ObjectOptions = ObjectOptions()
 
     def open(self) -> BinaryIO:
-        """The file, for reading. Raises BodyUnreadable."""
+        """Returns the file, for reading. Raises BodyUnreadable."""
         try:
             return open(self.path, "rb")
         except OSError as error:
@@ -197,7 +197,7 @@ class ObjectStore(Protocol):
         """Raises BucketMissing, AccessDenied or TierUnavailable unless the root can be used."""
 
     def clock_ms(self) -> TimestampMs:
-        """The time of the store's clock, which sets `modified_ms`, to the second.
+        """Returns the time of the store's clock, which sets `modified_ms`, to the second.
 
         It may differ from ours by hours: compute ages of objects from its times alone.
         """
@@ -217,13 +217,13 @@ class ObjectStore(Protocol):
         """
 
     def get_object(self, key: str) -> StoredObject:
-        """The whole object with the etag of exactly these bytes, for a later IfMatches."""
+        """Returns the whole object with the etag of exactly these bytes, for a later IfMatches."""
 
     def get_into(self, key: str, target: memoryview, *, start: int) -> None:
         """Fills all of the writable `target` with the bytes from `start`; else as `get`."""
 
     def head(self, key: str) -> ObjectInfo:
-        """The object's current size, etag and checksum."""
+        """Returns the object's current size, etag and checksum."""
 
     def list(
         self, prefix: str, *, start_after: str = "", limit: int | None = None
@@ -254,7 +254,7 @@ class ObjectStore(Protocol):
 
 
 def check_key(key: str) -> str:
-    """The key; asserts that it is valid, because `keys.py` makes all of them."""
+    """Returns the key; asserts that it is valid, because `keys.py` makes all of them."""
     assert key, "an object key is not empty"
     assert len(key.encode()) <= KEY_BYTES_MAX, key
     assert all(part not in ("", ".", "..") for part in key.split("/")), key

@@ -96,7 +96,7 @@ class LocalDirectoryStore:
             pass
 
     def clock_ms(self) -> TimestampMs:
-        """The time of the file system, which may be another machine's."""
+        """Returns the time of the file system, which may be another machine's."""
         with _translated("", "clock"), self._staged([b""]) as staged:
             return staged.stat().st_mtime_ns // 1_000_000
 
@@ -348,7 +348,7 @@ def _remove_unheld(path: Path) -> bool:
 
 
 def _open_held(folder: Path) -> BinaryIO:
-    """A new, locked file. Raises FileNotFoundError if others remove every attempt."""
+    """Returns a new, locked file. Raises FileNotFoundError if others remove every attempt."""
     for _ in range(_STAGING_ATTEMPTS_MAX):
         file = open(folder / uuid.uuid4().hex, "wb")  # noqa: SIM115  # the caller's to close
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -19,12 +19,12 @@ _COMPONENT_CHARACTERS_MAX = 200
 
 
 def path_of(key: str) -> str:
-    """The path of an object below the root, or of a prefix that ends in `/`."""
+    """Returns the path of an object below the root, or of a prefix that ends in `/`."""
     return "/".join(part for component in key.split("/") for part in _encoded(component))
 
 
 def key_of(path: str) -> str:
-    """The key of the object at this path."""
+    """Returns the key of the object at this path."""
     return urllib.parse.unquote(path.replace(CONTINUATION + "/", ""))
 
 

@@ -123,7 +123,7 @@ class Chunk:
         return BatchRun(start, self._positions[stop], self._next_offsets[stop - 1])
 
     def take(self, run: BatchRun, *, on_release: Callable[[], None] | None = None) -> memoryview:
-        """The bytes of `run`, without a copy. The chunk is pinned while the view exists.
+        """Returns the bytes of `run`, without a copy. The chunk is pinned while the view exists.
 
         `on_release` is called when the last view is released, in any thread.
         """
@@ -146,7 +146,7 @@ class Chunk:
         return self._view
 
     def piece(self, position: Position, end_position: Position) -> memoryview:
-        """The bytes of the object's range [position, end_position); not pinned."""
+        """Returns the bytes of the object's range [position, end_position); not pinned."""
         return self._view[position - self.key.position : end_position - self.key.position]
 
     def __repr__(self) -> str:
@@ -180,7 +180,7 @@ class ChunkCache:
         return len(self._chunks)
 
     def find(self, key: ChunkKey, *, now_s: float) -> Chunk | None:
-        """The cached chunk, marked as most recently used."""
+        """Returns the cached chunk, marked as most recently used."""
         chunk = self._chunks.get(key)
         if chunk is not None:
             chunk.last_used_s = now_s
@@ -201,7 +201,7 @@ class ChunkCache:
         self._spares.clear()
 
     def reserve(self, size_bytes: int, *, is_prefetch: bool, now_s: float) -> memoryview | None:
-        """A writable block of `size_bytes`; None if that much cannot be freed now."""
+        """Returns a writable block of `size_bytes`; None if that much cannot be freed now."""
         if not self._make_room(_rounded(size_bytes), is_prefetch=is_prefetch, now_s=now_s):
             return None
         memory = self._take_spare(size_bytes) or map_memory(size_bytes)
@@ -265,7 +265,7 @@ def map_memory(size_bytes: int) -> mmap.mmap:
 
 
 def _rounded(size_bytes: int) -> int:
-    """The block size for `size_bytes`."""
+    """Returns the block size for `size_bytes`."""
     if size_bytes < MEMORY_UNIT_BYTES:
         return size_bytes
     is_large = size_bytes >= LARGE_MEMORY_UNIT_BYTES

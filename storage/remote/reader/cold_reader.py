@@ -230,7 +230,7 @@ class ColdReader:
         following: _Stream,
         next_entries: Sequence[SegmentEntry],
     ) -> tuple[Chunk | None, int]:
-        """The chunk with the first batch that ends above `offset`, and its number; None if
+        """Returns the chunk with the first batch that ends above `offset`, and its number; None if
         compaction left none in this segment.
         """
         index = await self._index(entry)
@@ -400,5 +400,5 @@ class ColdReader:
 
 
 def _folder(entry: SegmentEntry) -> str:
-    """The partition's folder: one stream of offsets within it is one log."""
+    """Returns the partition's folder: one stream of offsets within it is one log."""
     return entry.log_key.rpartition("/")[0]

@@ -39,7 +39,7 @@ class Unreadable(Enum):
 
     @classmethod
     def of(cls, error: StorageError) -> Unreadable | None:
-        """The reason for `error`; None for errors that may pass by themselves."""
+        """Returns the reason for `error`; None for errors that may pass by themselves."""
         match error:
             case ObjectNotFound():
                 return cls.MISSING

@@ -125,7 +125,7 @@ class ChunkDownloads:
     def request(
         self, key: ChunkKey, *, base_offset: Offset, end_offset: Offset = -1
     ) -> Chunk | asyncio.Future[Chunk]:
-        """The chunk if it is in memory, else the future of its download.
+        """Returns the chunk if it is in memory, else the future of its download.
 
         The chunk's first batch must begin with `base_offset`, and the last one not end behind
         `end_offset`. Await the future shielded: others may wait for it too. Raises TierUnavailable
@@ -139,11 +139,11 @@ class ChunkDownloads:
         return self._want(key, base_offset, end_offset).future
 
     def take(self, chunk: Chunk, run: BatchRun) -> memoryview:
-        """The bytes of `run`; queued downloads may start once the view is released."""
+        """Returns the bytes of `run`; queued downloads may start once the view is released."""
         return chunk.take(run, on_release=self._memory_became_free)
 
     def find(self, key: ChunkKey) -> Chunk | None:
-        """The chunk if it is in memory."""
+        """Returns the chunk if it is in memory."""
         return self.cache.find(key, now_s=asyncio.get_running_loop().time())
 
     def prefetch(
@@ -255,7 +255,7 @@ class ChunkDownloads:
         return block
 
     def _is_held_back(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Whether the pace delays all downloads; if so, the pump is scheduled for later."""
+        """Returns whether the pace delays all downloads; if so, the pump is scheduled for later."""
         if self._pace is None:
             return False
         if self._pace_timer is None:

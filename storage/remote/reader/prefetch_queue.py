@@ -83,7 +83,7 @@ class PrefetchQueue:
         return self._queue.get(key)
 
     def first(self) -> Download:
-        """The oldest prefetch; the queue must not be empty."""
+        """Returns the oldest prefetch; the queue must not be empty."""
         return next(iter(self._queue.values()))
 
     def remove(self, key: ChunkKey) -> Download | None:

@@ -31,7 +31,7 @@ async def find_in_segment(
     timestamp_ms: TimestampMs,
     start_offset: Offset,
 ) -> TimestampOffset | None:
-    """The first record at or after both bounds; None if there is none. Raises TierError."""
+    """Returns the first record at or after both bounds; None if there is none. Raises TierError."""
     piece: int | None = index.piece_for(start_offset)
     while piece is not None and piece < index.piece_count:
         piece = index.find_piece_by_timestamp(timestamp_ms, first_piece=piece)
@@ -67,7 +67,7 @@ async def _chunk_with(index: SegmentIndex, piece: int, downloads: ChunkDownloads
 def _search(
     chunk: Chunk, key: ChunkKey, timestamp_ms: TimestampMs, start_offset: Offset
 ) -> TimestampOffset | None:
-    """The first record at or after both bounds; decompresses one batch, rarely more."""
+    """Returns the first record at or after both bounds; decompresses one batch, rarely more."""
     piece = chunk.piece(key.position, key.end_position)
     for found in walk(piece):
         header = found.header

@@ -53,11 +53,11 @@ class S3Access:
     clock: Clock
 
     def full_key(self, key: str) -> str:
-        """The object key in the bucket, prefix included."""
+        """Returns the object key in the bucket, prefix included."""
         return self.prefix + key
 
     def own_key(self, full_key: str) -> str:
-        """The key relative to the prefix, as callers of the store use it."""
+        """Returns the key relative to the prefix, as callers of the store use it."""
         return full_key[len(self.prefix) :]
 
     def listed_key(self, full_key: str, *, below: str) -> str:
@@ -91,7 +91,7 @@ class S3Access:
         *,
         attempts_max: int | None = None,
     ) -> T:
-        """The response to a small request, with retries. Raises TierError."""
+        """Returns the response to a small request, with retries. Raises TierError."""
         return self.attempts.run(
             key, operation, lambda _: request(self.client()), attempts_max=attempts_max
         )
@@ -113,7 +113,7 @@ class S3Access:
         delimiter: str = "",
         keys_max: int | None = None,
     ) -> Iterator[ListObjectsV2OutputTypeDef]:
-        """The pages of a listing of objects; a request for each. Raises TierError."""
+        """Yields the pages of a listing of objects; a request for each. Raises TierError."""
         request: ListObjectsV2RequestTypeDef = {
             "Bucket": self.bucket,
             "Prefix": self.full_key(prefix),
@@ -207,7 +207,7 @@ def info_of_body(key: str, answer: GetObjectOutputTypeDef) -> ObjectInfo:
 
 
 def date_of(answer: HeadBucketOutputTypeDef) -> TimestampMs | None:
-    """The server's time of the response, from its Date header; None without a valid one."""
+    """Returns the server's time of the response, from its Date header; None without a valid one."""
     stated = answer["ResponseMetadata"]["HTTPHeaders"].get("date", "")
     try:
         return int(parsedate_to_datetime(stated).timestamp() * 1000)
@@ -216,7 +216,7 @@ def date_of(answer: HeadBucketOutputTypeDef) -> TimestampMs | None:
 
 
 def crc_of(answer: HeadObjectOutputTypeDef | GetObjectOutputTypeDef) -> int | None:
-    """The CRC-32C of the whole object that the server reports; None if it reports none."""
+    """Returns the CRC-32C of the whole object that the server reports; None if it reports none."""
     encoded = answer.get("ChecksumCRC32C", "")
     # A multipart upload's checksum is one of the parts' checksums, unless its type says otherwise.
     # Some servers omit the type, but the etag of such an object always ends in the part count.
@@ -228,7 +228,7 @@ def crc_of(answer: HeadObjectOutputTypeDef | GetObjectOutputTypeDef) -> int | No
 
 
 def noted_crc_of(answer: HeadObjectOutputTypeDef | GetObjectOutputTypeDef) -> int | None:
-    """The CRC-32C that the writer stored in the object's metadata."""
+    """Returns the CRC-32C that the writer stored in the object's metadata."""
     recorded = answer["Metadata"].get(CRC32C_FIELD)
     try:
         return None if recorded is None else int(recorded, 16)

@@ -30,7 +30,7 @@ DAYS_AFTER_BEGIN = 1
 
 
 def abort_rule(prefix: str, *, is_old_kind: bool = False) -> LifecycleRuleTypeDef:
-    """The rule for everything under `prefix` (empty, or ending in `/`)."""
+    """Returns the rule for everything under `prefix` (empty, or ending in `/`)."""
     rule: LifecycleRuleTypeDef = {
         "ID": RULE_ID,
         "Status": "Enabled",

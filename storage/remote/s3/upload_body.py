@@ -49,7 +49,7 @@ class BodyPart:
 
 
 def measure_body(key: str, body: PutBody, *, part_bytes: int) -> tuple[BodyPart, ...]:
-    """The parts of `body`; one if it is not larger than `part_bytes`.
+    """Returns the parts of `body`; one if it is not larger than `part_bytes`.
 
     Several parts need checksums of their own, so the file is read. Raises ObjectCorrupt if its
     checksum is not the caller's, BodyUnreadable if it cannot be opened or read.
@@ -138,7 +138,7 @@ class BodyReader(io.RawIOBase):
         return self._position
 
     def read(self, size: int | None = -1) -> bytes:
-        """The next bytes; BLOCK_BYTES if the SDK asks for its own block size.
+        """Returns the next bytes; BLOCK_BYTES if the SDK asks for its own block size.
 
         It sends blocks of any size, and 16 KiB at a time would cost 0.5 s per GB.
         """

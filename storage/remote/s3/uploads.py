@@ -333,7 +333,7 @@ def _add_condition(
 
 
 def begun_ms_of(found: MultipartUploadTypeDef) -> TimestampMs:
-    """The start of an upload; AGE_UNKNOWN if the listing does not state it."""
+    """Returns the start of an upload; AGE_UNKNOWN if the listing does not state it."""
     begun = found.get("Initiated")
     return AGE_UNKNOWN if begun is None else int(begun.timestamp() * 1000)
 

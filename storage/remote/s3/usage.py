@@ -56,7 +56,7 @@ class S3Usage:
         self._access = access
 
     def objects(self) -> Iterator[ObjectVersion]:
-        """The current objects alone; a request per 1000. Raises what a store raises."""
+        """Yields the current objects alone; a request per 1000. Raises what a store raises."""
         for page in self._access.object_pages(""):
             for found in page.get("Contents", []):
                 yield self._version(found, is_current=True)

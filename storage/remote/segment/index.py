@@ -102,7 +102,7 @@ class SegmentIndex:
         return ChunkKey(self.log_key, self._positions[first], self._positions[end])
 
     def piece_key(self, piece: int) -> ChunkKey:
-        """The key of a single piece, for readers that need no whole chunk."""
+        """Returns the key of a single piece, for readers that need no whole chunk."""
         return ChunkKey(self.log_key, self._positions[piece], self._positions[piece + 1])
 
     def chunk_base_offset(self, number: int) -> Offset:

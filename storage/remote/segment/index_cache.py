@@ -54,7 +54,7 @@ class IndexCache:
         self._evict()
 
     def find(self, key: tuple[str, str], *, used: bool) -> object | None:
-        """The cached value of `key`, or None; `used` marks it as recently used."""
+        """Returns the cached value of `key`, or None; `used` marks it as recently used."""
         known = self._values.get(key)
         if known is None:
             return None

@@ -44,7 +44,7 @@ WALK_BYTES = 8 * 1024 * 1024
 
 
 def load_index(store: GetsRanges, entry: SegmentEntry, *, chunk_bytes: int) -> SegmentIndex:
-    """The index of `entry`'s log object, cut into chunks of `chunk_bytes`.
+    """Returns the index of `entry`'s log object, cut into chunks of `chunk_bytes`.
 
     Raises ObjectCorrupt if not even the log object can be walked, and as `ObjectStore.get`.
     """

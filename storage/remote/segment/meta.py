@@ -112,7 +112,7 @@ class SegmentStatistics:
         return all(chunk.crc32c is not None for chunk in self.chunks)
 
     def without_checksums(self) -> SegmentStatistics:
-        """The same facts without chunk checksums."""
+        """Returns the same facts without chunk checksums."""
         return replace(self, chunks=tuple(replace(chunk, crc32c=None) for chunk in self.chunks))
 
     def encode(self) -> bytes:
@@ -167,7 +167,7 @@ class SectionRange:
     crc32c: int
 
     def check(self, content: Buffer, *, source: str = "") -> bytes:
-        """The section's bytes. Raises CorruptFile unless their checksum matches."""
+        """Returns the section's bytes. Raises CorruptFile unless their checksum matches."""
         if len(content) != self.length or crc32c.crc32c(content) != self.crc32c:
             raise CorruptFile(f"{source}: section {self.section.value} has a wrong checksum")
         return bytes(content)
@@ -185,7 +185,7 @@ class DirectoryOutsideTail(CorruptFile):
 
 
 def encode(sections: Mapping[Section, Buffer]) -> bytes:
-    """The whole object, sections in the order of `Section` whatever the mapping's."""
+    """Returns the whole object, sections in the order of `Section` whatever the mapping's."""
     parts: list[Buffer] = [MAGIC]
     directory: list[list[object]] = []
     position = len(MAGIC)
@@ -253,7 +253,7 @@ def _parse_directory(
 
 
 def object_checksum(tail: Buffer, *, size_bytes: int, source: str = "") -> int:
-    """The CRC-32C of the whole object, from a tail that `decode_directory` accepts.
+    """Returns the CRC-32C of the whole object, from a tail that `decode_directory` accepts.
 
     The directory has the checksums of all bytes before it. Raises CorruptFile if it does not
     cover every byte.
@@ -380,7 +380,7 @@ def decode_leader_epochs(content: Buffer, *, source: str = "") -> tuple[EpochSta
 
 
 def decode_txn_index(content: Buffer, *, source: str = "") -> tuple[AbortedTransaction, ...]:
-    """The entries of Kafka's .txnindex, in order of their markers. Raises CorruptFile."""
+    """Returns the entries of Kafka's .txnindex, in order of their markers. Raises CorruptFile."""
     if len(content) % _TXN_ENTRY.size:
         raise CorruptFile(f"{source}: {len(content)} bytes are no transaction index")
     entries: list[AbortedTransaction] = []

@@ -52,7 +52,7 @@ class ArchivedPartition:
 
 
 def list_partitions(store: ObjectStore, *, topic: str | None = None) -> list[ArchivedPartition]:
-    """Every archived partition, by topic and number; blocks.
+    """Returns every archived partition, by topic and number; blocks.
 
     Raises AccessDenied or TierUnavailable if the bucket cannot be read at all.
     """
@@ -75,7 +75,7 @@ def list_partitions(store: ObjectStore, *, topic: str | None = None) -> list[Arc
 def list_segments(
     store: ObjectStore, *, topic: str | None = None, partition: int | None = None
 ) -> Iterator[tuple[TopicIdPartition, SegmentEntry]]:
-    """Every archived segment, by topic and partition, oldest first; blocks, lazily.
+    """Yields every archived segment, by topic and partition, oldest first; blocks, lazily.
 
     Requests each topic and each manifest once, some manifests ahead. Raises StorageError if a
     manifest or page cannot be read.

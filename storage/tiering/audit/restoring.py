@@ -151,7 +151,7 @@ def _lost_pages(store: ObjectStore, manifest: Manifest) -> Iterator[str]:
 
 
 def _fault_of_page(store: ObjectStore, page: PageRef) -> str:
-    """The fault that a HEAD shows; without a checksum in the store, damage needs a read."""
+    """Returns the fault that a HEAD shows; without a checksum in the store, damage needs a read."""
     try:
         info = store.head(page.key)
     except ObjectNotFound:

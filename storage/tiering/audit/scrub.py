@@ -114,7 +114,7 @@ class Scrub:
         return replace(second, findings=kept)
 
     def _is_deleted(self, partition: TopicIdPartition) -> bool:
-        """Whether the topic is deleted, or being deleted, since the run began."""
+        """Returns whether the topic is deleted, or being deleted, since the run began."""
         try:
             info = load_topic_info(self._store, partition.topic, partition.topic_id)
         except (CorruptFile, UnsupportedFormat):

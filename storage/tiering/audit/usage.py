@@ -111,7 +111,7 @@ def sum_up(versions: Iterable[ObjectVersion]) -> Usage:
 
 
 def topic_of(key: str) -> str:
-    """The topic whose folder holds the object; "" if none does."""
+    """Returns the topic whose folder holds the object; "" if none does."""
     if not key.startswith(TOPICS_PREFIX):
         return ""
     folder = parse_topic_folder(key[len(TOPICS_PREFIX) :].partition("/")[0])
@@ -119,7 +119,7 @@ def topic_of(key: str) -> str:
 
 
 def kind_of(key: str) -> str:
-    """The kind of the object: segments, open, indexes, manifests, metadata or other."""
+    """Returns the kind of the object: segments, open, indexes, manifests, metadata or other."""
     parsed = parse_partition_object(key)
     if parsed is not None:
         return _KINDS[parsed.kind]

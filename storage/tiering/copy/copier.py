@@ -155,7 +155,7 @@ class SegmentCopier:
         return self._under_way_count < self.copies_max
 
     def is_late(self, source: CopySource) -> bool:
-        """Whether the deadline of the copy has passed, so that it may not be committed."""
+        """Returns whether the deadline of the copy has passed, so that it may not be committed."""
         return self._clock.monotonic_s() > source.deadline_s
 
     def begin(
@@ -364,7 +364,7 @@ def _sections(source: CopySource, facts: SegmentFacts) -> dict[Section, Buffer]:
 
 
 def _producer_snapshot(path: Path) -> bytes | None:
-    """The producer snapshot at the end of the segment; None if it is missing or damaged.
+    """Returns the producer snapshot at the end of the segment; None if it is missing or damaged.
 
     The segment is archived all the same: an older snapshot and the log can rebuild this one.
     """

@@ -132,7 +132,7 @@ def inspect_segment(
 
 
 def chunk_bytes(segment_bytes: int) -> int:
-    """The approximate chunk size of a segment."""
+    """Returns the approximate chunk size of a segment."""
     return min(max(segment_bytes // CHUNKS_WANTED, CHUNK_BYTES_MIN), CHUNK_BYTES)
 
 

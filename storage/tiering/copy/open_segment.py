@@ -145,7 +145,7 @@ class OpenSegmentCopier:
 
 
 def _swallows(last_bytes: int, size_bytes: int, *, is_crowded: bool) -> bool:
-    """Whether a new part replaces the last of the earlier ones."""
+    """Returns whether a new part replaces the last of the earlier ones."""
     is_wanted = is_crowded or last_bytes <= size_bytes
     return is_wanted and last_bytes + size_bytes <= PART_BYTES_MAX
 
@@ -215,7 +215,7 @@ class OpenSegmentSteps:
         return False
 
     async def _tail_that_fits(self) -> tuple[TailPart, ...]:
-        """The committed parts, if the current open segment begins with them."""
+        """Returns the committed parts, if the current open segment begins with them."""
         tail = () if self._owner.remote.manifest is None else self._owner.remote.manifest.tail
         segment = self._owner.log.local.active_segment
         if not tail or tail[0].base_offset != segment.base_offset:
@@ -228,7 +228,7 @@ class OpenSegmentSteps:
         return tail
 
     def _is_due(self, unified_log: UnifiedLog, covered_offset: Offset) -> bool:
-        """Whether records above `covered_offset` have waited as long as they may."""
+        """Returns whether records above `covered_offset` have waited as long as they may."""
         upload_ms = unified_log.config.strandline_remote_active_segment_upload_ms
         pending = unified_log.judge().pending
         is_next = all(segment.state is SegmentState.ACTIVE for segment in pending)

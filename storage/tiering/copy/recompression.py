@@ -89,7 +89,7 @@ def recompress_segment(source: Path, wanted: Recompression) -> Recompressed:
 
 
 def _smaller(encoded: memoryview, header: BatchHeader, level: int) -> bytearray | None:
-    """The batch compressed with zstd; None if it stays unchanged."""
+    """Returns the batch compressed with zstd; None if it stays unchanged."""
     if header.is_control or header.codec == Codec.ZSTD:
         return None
     if header.record_count < 1:

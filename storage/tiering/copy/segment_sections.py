@@ -30,7 +30,7 @@ def sections_of(
     aborted: Collection[AbortedTransaction],
     producer_snapshot: bytes | None,
 ) -> dict[Section, Buffer]:
-    """The sections that the segment has.
+    """Returns the sections that the segment has.
 
     `aborted` is every aborted transaction that touches the segment, wherever its marker lies: the
     lake reads a segment alone, and must know them.
@@ -62,7 +62,7 @@ def entry_of(
     recompressed_from_bytes: int | None,
     uploaded_ms: TimestampMs,
 ) -> SegmentEntry:
-    """The manifest entry of a segment and its `meta`, both uploaded under `keys`."""
+    """Returns the manifest entry of a segment and its `meta`, both uploaded under `keys`."""
     return SegmentEntry(
         base_offset=base_offset,
         end_offset=end_offset,
@@ -83,7 +83,7 @@ def entry_of(
 
 
 def statistics_of(facts: SegmentFacts) -> SegmentStatistics:
-    """The STATISTICS section."""
+    """Returns the STATISTICS section."""
     return SegmentStatistics(
         record_count=facts.record_count,
         batch_count=facts.batch_count,

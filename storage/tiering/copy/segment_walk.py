@@ -54,7 +54,7 @@ Walk = Callable[[memoryview, KeyFilterBuilder], Iterator[BoundedBatch]]
 
 
 def plain_walk(view: memoryview, keys: KeyFilterBuilder) -> Iterator[BoundedBatch]:
-    """The walk in plain Python."""
+    """Yields the walk in plain Python."""
     for batch in walk(view, verify_crc=True):
         yield batch, _read(walk_bounds, batch.encoded(view), batch.header, keys)
 
@@ -121,7 +121,7 @@ def _compiled_bounds(
 
 
 def _of_header(bounds: TimestampBounds, header: BatchHeader) -> TimestampBounds:
-    """The records' own bounds, unless the broker set their timestamps (LogAppendTime)."""
+    """Returns the records' own bounds, unless the broker set their timestamps (LogAppendTime)."""
     if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
         return TimestampBounds(header.max_timestamp_ms, header.max_timestamp_ms)
     return bounds

@@ -143,7 +143,7 @@ async def in_newest(log: ReadLog, remote: RemoteLog, search: Callable[[], Awaita
 
 
 async def _is_let_go(log: ReadLog, remote: RemoteLog, entry: SegmentEntry) -> bool:
-    """Whether no read is directed to `entry` any more."""
+    """Returns whether no read is directed to `entry` any more."""
     await remote.look_again()
     offset = max(entry.base_offset, log.log_start_offset)
     return offset >= entry.end_offset or await remote.find_entry(offset) not in (None, entry)

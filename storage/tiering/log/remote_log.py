@@ -145,7 +145,7 @@ class RemoteLog:
     # --- entries -----------------------------------------------------------------------------
 
     async def find_entry(self, offset: Offset) -> SegmentEntry | None:
-        """The entry that holds `offset`; None if it is not archived.
+        """Returns the entry that holds `offset`; None if it is not archived.
 
         Raises TierUnavailable while the manifest is not known, CorruptFile if it is damaged.
         """
@@ -168,7 +168,7 @@ class RemoteLog:
         return entries[index]
 
     async def page_entries(self, page: PageRef) -> Sequence[SegmentEntry]:
-        """The entries of a sealed page that are not deleted."""
+        """Returns the entries of a sealed page that are not deleted."""
         cached = self._pages.cached_entries(page)
         if cached is not None:
             return cached
@@ -208,7 +208,7 @@ class RemoteLog:
         return await asyncio.get_running_loop().run_in_executor(self._executor, collect)
 
     def following(self, entry: SegmentEntry) -> Sequence[SegmentEntry]:
-        """A few entries after `entry`, as far as they are known without a request."""
+        """Returns a few entries after `entry`, as far as they are known without a request."""
         manifest, latest = self.manifest, self._latest
         if manifest is None:
             return ()

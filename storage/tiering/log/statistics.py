@@ -69,7 +69,7 @@ def statistics_of(
     delete_failure: FailureInfo | None,
     merge_failure: FailureInfo | None,
 ) -> PartitionStatistics:
-    """Everything about this partition, as of now."""
+    """Returns everything about this partition, as of now."""
     verdict, manifest = unified_log.judge(), remote.manifest
     pending = tuple(_pending(segment, copy_failure, unified_log) for segment in verdict.pending)
     deleting = () if manifest is None else tuple(_deleting(manifest))

@@ -75,7 +75,7 @@ async def max_timestamp(
 async def _latest(
     remote: RemoteLog, entry: SegmentEntry, *, start_offset: Offset, lowest_ms: TimestampMs
 ) -> TimestampOffset | None:
-    """The first record with the highest timestamp at or after `start_offset`.
+    """Returns the first record with the highest timestamp at or after `start_offset`.
 
     None if that is below `lowest_ms`. It is found by halves, as only the time of the whole segment
     is known: with forty looks at the most, into one or two chunks.

@@ -279,7 +279,7 @@ class UnifiedLog:
         return self.remote
 
     def out_of_range(self, offset: Offset) -> OffsetOutOfRange:
-        """The OffsetOutOfRange for an offset outside this log, to be raised."""
+        """Returns the OffsetOutOfRange for an offset outside this log, to be raised."""
         return OffsetOutOfRange(
             f"{self.topic_partition}: offset {offset} is outside "
             f"[{self.log_start_offset}, {self.local.end_offset}]"
@@ -303,7 +303,7 @@ class UnifiedLog:
         return await self._run(lookup)
 
     async def max_timestamp(self) -> TimestampOffset | None:
-        """The first record with the highest timestamp of the whole log (ListOffsets -3).
+        """Returns the first record with the highest timestamp of the whole log (ListOffsets -3).
 
         Raises TierError if it is archived and the archive cannot be read now.
         """
@@ -374,7 +374,7 @@ class UnifiedLog:
         return max(self._checkpointed_offset, remote_offset)
 
     def view(self) -> PartitionView:
-        """The input of `lifecycle`'s decisions."""
+        """Returns the input of `lifecycle`'s decisions."""
         config, remote = self.local.config, self.remote
         lag_ms, lag_bytes = config.effective_copy_lag_ms, config.effective_copy_lag_bytes
         may_wait = lag_ms != 0 and lag_bytes != 0
@@ -402,7 +402,7 @@ class UnifiedLog:
         return (self.remote.end_offset or 0) if self.remote.known else None
 
     def judge(self) -> PartitionVerdict:
-        """The state of every local segment."""
+        """Returns the state of every local segment."""
         return lifecycle.judge(self.view())
 
     def free_segments(self, end_offset: Offset) -> list[LogSegment]:

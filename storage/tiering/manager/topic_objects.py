@@ -86,7 +86,7 @@ class TopicObjects:
         return True
 
     def _next(self) -> Sequence[str] | None:
-        """The keys for the next request, which may be none; None if all are deleted."""
+        """Returns the keys for the next request, which may be none; None if all are deleted."""
         if self._named is not None:
             named = next(self._named, None)
             if named is not None:

@@ -81,7 +81,7 @@ class TopicRemovals:
         return iter(self._purges)
 
     def purge_of(self, topic_id: TopicId) -> TopicPurge | None:
-        """The running purge of the topic, if any."""
+        """Returns the running purge of the topic, if any."""
         return self._purges.get(topic_id)
 
     # --- partitions that leave, and that come back -------------------------------------------
@@ -93,7 +93,7 @@ class TopicRemovals:
         self._leaving.setdefault(topic_id, []).append(partition)
 
     def past_generation(self, topic_id: TopicId, number: int) -> str:
-        """The generation of the partition's earlier archive; empty if it had none."""
+        """Returns the generation of the partition's earlier archive; empty if it had none."""
         return self._generations.get(topic_id, {}).get(number, "")
 
     def hold_up(self, unified_log: UnifiedLog, info: TopicInfo, leader_epoch: Epoch) -> bool:
@@ -127,7 +127,7 @@ class TopicRemovals:
     # --- purges ------------------------------------------------------------------------------
 
     def is_purged_once(self, topic_id: TopicId) -> bool:
-        """Whether its folder was emptied once, and a second purge will follow."""
+        """Returns whether its folder was emptied once, and a second purge will follow."""
         return topic_id in self._purged_once
 
     def purge(self, info: TopicInfo, *, stays: bool, is_second: bool = False) -> None:

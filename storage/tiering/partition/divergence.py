@@ -62,7 +62,7 @@ PIECE_BYTES = 1024 * 1024
 
 
 def bucket_end(manifest: Manifest) -> Offset:
-    """The end of the log as the bucket knows it, the open segment included."""
+    """Returns the end of the log as the bucket knows it, the open segment included."""
     return max(manifest.tail_end_offset, manifest.log_start_offset, manifest.end_offset)
 
 

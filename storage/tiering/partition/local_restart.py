@@ -115,7 +115,7 @@ async def _append_tail(
 
 
 def _begins_like(local: LocalLog, tail: Sequence[TailPart]) -> bool:
-    """Whether the parts that this disk has in full are equal to the archive's; blocks."""
+    """Returns whether the parts that this disk has in full are equal to the archive's; blocks."""
     segment = local.active_segment
     if local.end_offset == tail[0].base_offset:
         return True
@@ -126,7 +126,7 @@ def _begins_like(local: LocalLog, tail: Sequence[TailPart]) -> bool:
 
 
 def _has_head_of(local: LocalLog, part: TailPart, content: bytearray) -> bool:
-    """Whether this disk ends with the beginning of `part`."""
+    """Returns whether this disk ends with the beginning of `part`."""
     segment = local.active_segment
     head_bytes = segment.size_bytes - part.position
     if not 0 < head_bytes < len(content):

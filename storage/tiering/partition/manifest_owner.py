@@ -191,7 +191,7 @@ class ManifestOwner:
             raise
 
     def _must_hold_off(self, stored: StoredManifest) -> bool:
-        """Whether this disk may not claim this manifest, or restart behind it.
+        """Returns whether this disk may not claim this manifest, or restart behind it.
 
         It may be another broker's, or the store takes no writes. The manifest is then read, as far
         as that is safe, and the next load tries again.
@@ -231,7 +231,7 @@ class ManifestOwner:
             raise
 
     def _has_own_past(self, manifest: Manifest) -> bool:
-        """Whether this disk has records under offsets of other archived records."""
+        """Returns whether this disk has records under offsets of other archived records."""
         return own_start(self.log.local, manifest) is not None
 
     def _is_behind(self, manifest: Manifest) -> bool:
@@ -271,7 +271,7 @@ class ManifestOwner:
         return manifest_store.load if is_believed else manifest_store.load_or_refuse
 
     def _must_claim(self, manifest: Manifest) -> bool:
-        """Whether this disk has no records that the bucket lacks: it may have lost some.
+        """Returns whether this disk has no records that the bucket lacks: it may have lost some.
 
         Then it assigns offsets again, and a late commit of the earlier broker would bury the new
         records. After the claim such a commit fails.
@@ -353,7 +353,7 @@ class ManifestOwner:
             await self.commit(self.manifest())
 
     def manifest(self) -> Manifest:
-        """The committed manifest, or a new empty one."""
+        """Returns the committed manifest, or a new empty one."""
         partition = self.remote.partition
         return self.remote.manifest or Manifest(
             topic=partition.topic,

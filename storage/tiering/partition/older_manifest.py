@@ -143,12 +143,12 @@ class ArchivedEpochs:
                 self._epochs.append(epoch)
 
     def at(self, offset: Offset) -> Epoch:
-        """The epoch at `offset`; NO_EPOCH for offsets before the archive."""
+        """Returns the epoch at `offset`; NO_EPOCH for offsets before the archive."""
         index = bisect.bisect_right(self._offsets, offset)
         return self._epochs[index - 1] if index else NO_EPOCH
 
     def first_above(self, epoch: Epoch, offset: Offset) -> Offset | None:
-        """The first offset from `offset` on that has a higher epoch in the archive."""
+        """Returns the first offset from `offset` on that has a higher epoch in the archive."""
         if self.at(offset) > epoch:
             return offset
         later = range(bisect.bisect_right(self._offsets, offset), len(self._offsets))
@@ -232,7 +232,7 @@ def _first_foreign_offset(
 
 
 def _reaches(store: ObjectStore, infos: Mapping[str, ObjectInfo], key: str, offset: Offset) -> bool:
-    """Whether the object holds `offset` or later ones; True if it is unreadable."""
+    """Returns whether the object holds `offset` or later ones; True if it is unreadable."""
     try:
         return _end_offset(store, infos, key) > offset
     except ObjectNotFound:

@@ -26,7 +26,7 @@ def is_prefix_of(tail: Sequence[TailPart], local: LocalLog) -> bool:
 
 
 def read_part(store: ObjectStore, part: TailPart) -> bytearray:
-    """The batches of a part. Raises ObjectCorrupt, and the store's errors."""
+    """Returns the batches of a part. Raises ObjectCorrupt, and the store's errors."""
     content = store.get(part.key)
     if len(content) != part.size_bytes or checksum(content) != part.crc32c:
         raise ObjectCorrupt(part.key, "get", "is not what the manifest says")
@@ -65,7 +65,7 @@ def append_part(local: LocalLog, content: bytearray) -> None:
 
 
 def usable_tail(manifest: Manifest) -> tuple[TailPart, ...]:
-    """The parts with which a log continues that restarts behind the archive."""
+    """Returns the parts with which a log continues that restarts behind the archive."""
     tail = manifest.tail
     is_needed = bool(tail) and tail[-1].end_offset > manifest.log_start_offset
     # While no segment is archived, the log start may lie inside the open segment.

@@ -90,5 +90,5 @@ class TopicRegistrations:
         return True
 
     def has_name(self, topic: str) -> bool:
-        """Whether a topic of this name is registered, under any id."""
+        """Returns whether a topic of this name is registered, under any id."""
         return topic in self._counts

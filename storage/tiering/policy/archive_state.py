@@ -158,7 +158,7 @@ class ArchiveLife:
 
     # A method, since it is asked again after each wait: mypy takes a property for what it was.
     def is_detached(self) -> bool:
-        """Whether all commits are forbidden for good."""
+        """Returns whether all commits are forbidden for good."""
         return self._state is ArchiveState.DETACHED
 
     def __repr__(self) -> str:

@@ -107,7 +107,7 @@ class PartitionVerdict:
     segments: tuple[SegmentVerdict, ...]
 
     def next_copies(self) -> tuple[SegmentVerdict, ...]:
-        """The segment to copy now and those that wait for nothing but it, oldest first."""
+        """Returns the segment to copy now and those that wait for nothing but it, oldest first."""
         copies: list[SegmentVerdict] = []
         for segment in self.segments:
             if segment.state is (SegmentState.QUEUED if copies else SegmentState.NEXT):
@@ -140,7 +140,7 @@ class PartitionVerdict:
 
 
 def judge(view: PartitionView) -> PartitionVerdict:
-    """The verdict for every local segment of the partition."""
+    """Returns the verdict for every local segment of the partition."""
     verdicts: list[SegmentVerdict] = []
     # Once one segment has to wait, all later ones wait for it: copies are made in order.
     blocked = False
@@ -169,7 +169,7 @@ def judge(view: PartitionView) -> PartitionVerdict:
 
 
 def is_freeable(view: PartitionView, segment: SegmentView) -> bool:
-    """Whether freeing the local copy of `segment` now loses no records."""
+    """Returns whether freeing the local copy of `segment` now loses no records."""
     if segment.is_active:
         return False
     # A log start that is only in memory would go back after a crash, and expose the lost records.

@@ -38,7 +38,7 @@ OBJECT_UNREADABLE = (ObjectArchived, ObjectCorrupt, ObjectNotFound)
 
 
 def named_in(error: TierError, entries: Iterable[SegmentEntry]) -> list[SegmentEntry]:
-    """The entries with the error's object; it may also be an object merged from them."""
+    """Returns the entries with the error's object; it may also be an object merged from them."""
     return [entry for entry in entries if error.key in (entry.log_key, entry.meta_key)]
 
 

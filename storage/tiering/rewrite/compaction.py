@@ -126,7 +126,7 @@ _POINTS = UploadPoints(after_log=COMPACT_AFTER_LOG, after_meta=COMPACT_AFTER_MET
 
 
 def is_worth_compacting(manifest: Manifest, config: LogConfig) -> bool:
-    """Whether the share of bytes that were archived after the last round is large enough.
+    """Returns whether the share of bytes that were archived after the last round is large enough.
 
     So a byte is rewritten about as often as the archive grows by that share.
     """
@@ -365,7 +365,7 @@ class ArchiveCompactor:
         return self._round is not None
 
     def round_of(self, partition: TopicIdPartition) -> CompactionRound | None:
-        """The running round, if it is that of `partition`."""
+        """Returns the running round, if it is that of `partition`."""
         under_way = self._round
         return under_way if under_way and under_way.job.partition == partition else None
 
@@ -634,7 +634,7 @@ class CompactionSteps:
 
 
 def _place_of(entry: SegmentEntry, manifest: Manifest) -> str:
-    """The key of the page or segment at the entry's offset.
+    """Returns the key of the page or segment at the entry's offset.
 
     Another key may mean another segment; the page is not read to find out.
     """

@@ -276,7 +276,7 @@ def _meta_reader(store: ObjectStore, entry: SegmentEntry) -> MetaReader:
 
 
 def _recompressed_from_bytes(run: Sequence[SegmentEntry]) -> int | None:
-    """The records' size on the broker's disk, if some segments were recompressed."""
+    """Returns the records' size on the broker's disk, if some segments were recompressed."""
     if all(entry.recompressed_from_bytes is None for entry in run):
         return None
     return sum(entry.recompressed_from_bytes or entry.size_bytes for entry in run)
