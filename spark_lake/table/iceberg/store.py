@@ -21,7 +21,7 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.io import load_file_io
 from pyiceberg.table import CommitTableResponse, Table, TableProperties, Transaction
-from pyiceberg.table.update import RemoveSnapshotsUpdate
+from pyiceberg.table.update.snapshot import ExpireSnapshots
 from pyiceberg.transforms import IdentityTransform
 
 from strandline.spark_lake.table.errors import (
@@ -278,6 +278,5 @@ def _oldest_snapshots(table: Table) -> list[int]:
 
 
 def remove_snapshots(transaction: Transaction, snapshot_ids: Sequence[int]) -> None:
-    """Stages their removal; pyiceberg's own way refuses to stand in a transaction of others."""
-    update = RemoveSnapshotsUpdate.model_validate({"snapshot-ids": list(snapshot_ids)})
-    transaction._apply((update,))  # noqa: SLF001
+    """Stages their removal; `Table.maintenance` would commit it by itself."""
+    ExpireSnapshots(transaction).by_ids(list(snapshot_ids)).commit()
