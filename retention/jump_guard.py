@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 
 class JumpGuard:
-    """Keeps the believed time line; ask it at least as often as decisions are made."""
+    """The clock by which records expire; ask it at least as often as decisions are made."""
 
     def __init__(self, clock: Clock, *, last_ms: TimestampMs | None = None) -> None:
         """`last_ms` is the last believed time before this start, None if unknown."""

@@ -290,7 +290,7 @@ class ArchiveConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteWaitConfig:
-    """How long requests wait for the remote tier."""
+    """The waits of requests for the remote tier."""
 
     fetch_ms_max: int = key(
         "remote.fetch.max.wait.ms",

@@ -47,7 +47,7 @@ class _Open:
 
 
 class ConnectionHandlers:
-    """Makes the handler of each connection; call it with the name of its listener."""
+    """The factory of connection handlers; call it with the name of a listener."""
 
     def __init__(
         self, config: BrokerConfig, dispatcher: Dispatcher, metadata: Metadata, clock: Clock

@@ -101,7 +101,7 @@ class SelectedSegments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionPlan:
-    """How much of a partition is read: segments, chunks and bytes, of how many."""
+    """The part of a partition that is read: segments, chunks and bytes, of how many."""
 
     topic_partition: TopicPartition
     segments_planned: int

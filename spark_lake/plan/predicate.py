@@ -55,7 +55,7 @@ COMPARED: Mapping[Operator, Callable[[Any, Any], Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """`column operator value`, negated or not; a null in the column makes it false either way."""
+    """The filter `column operator value`, negated or not; a null in the column never passes."""
 
     column: str
     operator: Operator

@@ -148,7 +148,7 @@ class ChildProcess:
 
 
 class ChildOwner:
-    """Has a child that runs `main` of a module, from its first message until it is idle for IDLE_S.
+    """The owner of a child that runs `main` of a module until it is idle for IDLE_S.
 
     One exchange at a time, in a worker: the methods block. `abandon` and `close` do not, and may be
     called meanwhile from another thread.

@@ -25,7 +25,7 @@ class _TimeSpec(ctypes.Structure):
 
 
 class _TimerSpec(ctypes.Structure):
-    """`struct itimerspec`, timerfd_create(2)."""
+    """The C structure `itimerspec` of timerfd_create(2)."""
 
     _fields_ = (("interval", _TimeSpec), ("first", _TimeSpec))
 

@@ -21,7 +21,7 @@ USE_DEFAULT = -1
 
 
 class Intent(Enum):
-    """Whether a request is carried out or only checked (`validate_only`)."""
+    """The intent of a request: carried out, or only checked (`validate_only`)."""
 
     APPLY = "apply"
     VALIDATE = "validate"
@@ -142,7 +142,7 @@ class NewProperties:
 
 
 class FeatureChange(Enum):
-    """Whether an update may lower a level."""
+    """The kind of a feature update: only a downgrade may lower a level."""
 
     UPGRADE = auto()
     DOWNGRADE = auto()

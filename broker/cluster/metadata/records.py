@@ -220,7 +220,7 @@ def decode_replicas(fields: Fields, name: str, *, first_partition: int) -> tuple
 
 
 class _Field(NamedTuple):
-    """How a field of a record is written in JSON, and read."""
+    """The JSON form of one field of a record."""
 
     encode: Callable[[Any, str], Any]
     decode: Callable[[Fields, str], Any]

@@ -84,7 +84,7 @@ class LocalTier:
 
 
 class BothTiers(LocalTier):
-    """Both tiers: logs on disk, those of tiered topics attached to the tiering manager."""
+    """Both tiers of a broker: logs on disk, and the tiering manager with the tiered ones."""
 
     def __init__(
         self,

@@ -258,7 +258,7 @@ class ConsumerGroupDescription:
 
 
 class MigrationPolicy(Enum):
-    """`group.consumer.migration.policy`: which way a group may change its protocol online."""
+    """The directions in which a group may change its protocol online (KIP-848)."""
 
     BIDIRECTIONAL = "bidirectional"
     UPGRADE = "upgrade"

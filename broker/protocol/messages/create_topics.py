@@ -63,7 +63,7 @@ class CreatedTopicConfig(Struct):
 
 
 class CreatableTopicResult(Struct):
-    """`configs` is None where the client may not see them (`topic_config_error_code` says why)."""
+    """One created topic; `configs` is None with a `topic_config_error_code`."""
 
     name: str = wire(string)
     topic_id: uuid.UUID = wire(uuid_, "7+", default=ZERO_UUID)

@@ -22,7 +22,7 @@ from strandline.broker.protocol.schema.schema import (
 
 
 class QuotaMatchType(IntEnum):
-    """What a component matches: a name, the default entity, or any entity of the type."""
+    """The match of a component: a name, the default entity, or any entity of the type."""
 
     EXACT = 0
     DEFAULT = 1

@@ -127,7 +127,7 @@ class Start(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where reading starts; `number` is the offset, the count or the moment in ms."""
+    """The start of reading; `number` is the offset, the count or the moment in ms."""
 
     start: Start
     number: int = 0

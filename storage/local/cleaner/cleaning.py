@@ -364,7 +364,7 @@ class Cleaning:
 
 
 class _Verdict(NamedTuple):
-    """Whether a batch loses all records, and whether a kept one gets a delete horizon."""
+    """The decision on a batch: it loses all records, or may get a delete horizon."""
 
     all_records: bool
     needs_horizon: bool

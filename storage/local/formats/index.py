@@ -312,7 +312,7 @@ class OffsetIndex(SparseIndex[OffsetEntry]):
 
 
 class TimeEntry(NamedTuple):
-    """`relative_offset` is the last one of the batch that brought the log to `timestamp_ms`."""
+    """One entry: `relative_offset` ends the batch that brought the log to `timestamp_ms`."""
 
     timestamp_ms: int
     relative_offset: int

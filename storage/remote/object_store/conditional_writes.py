@@ -41,7 +41,7 @@ START_WAIT_S_MAX = 10.0
 
 
 class Conditions(Enum):
-    """Whether a server also enforces conditions on concurrent writes."""
+    """The result of the probe: does a server enforce conditions on concurrent writes?"""
 
     # No race showed otherwise.
     AT_ONCE = auto()

@@ -76,7 +76,7 @@ LISTED_MAX = 1000
 
 
 class Depth(Enum):
-    """How closely segments are checked."""
+    """The depth of a check of segments."""
 
     SIZES = "sizes"  # one listing per thousand objects
     CHECKSUMS = "checksums"  # one HEAD per object

@@ -57,7 +57,7 @@ TIME_INDEX_ENTRY = struct.Struct(">qI")  # highest timestamp so far, relative la
 
 
 class Offsets(Enum):
-    """Whether a segment holds every offset of its range."""
+    """The offsets of a segment: all of its range, or those that compaction left."""
 
     EVERY = "every one, up to the end"
     SOME = "what compaction left"

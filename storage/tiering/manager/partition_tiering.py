@@ -43,7 +43,7 @@ from strandline.storage.tiering.rewrite.merging import MergeSteps
 
 
 class PartitionTiering:
-    """Takes the steps of one partition's archive in order. Used on the event loop only."""
+    """The steps of one partition's archive, in order. Used on the event loop only."""
 
     def __init__(
         self,

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class OwnershipState(Enum):
-    """Whether the archive is owned by this process."""
+    """The owner of the archive: unknown, this process, or another one."""
 
     UNKNOWN = auto()
     OURS = auto()
