@@ -298,7 +298,7 @@ jar: $(DEV) java ## compile the reader inside Spark's JVM, for a checkout and fo
 
 .PHONY: docs
 docs: $(DEV) ## write the generated pages of docs/ anew
-	@$(PY) -m strandline.broker.docs.doc_pages docs
+	@$(PY) -m scripts.docs.doc_pages docs
 
 .PHONY: site
 site: $(DEV) ## the pages as a site with a search, in build/site; every link is checked

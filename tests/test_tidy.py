@@ -30,7 +30,7 @@ from tests.support.schedule import LONGEST
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("broker", "storage", "retention", "spark_lake")
 # Folders that hold Python but are no packages of the product.
-NO_PACKAGES = ("localstack", "docs", "tests", "bench")
+NO_PACKAGES = ("localstack", "docs", "tests", "bench", "scripts")
 
 ROOM_FILES_MAX = 16
 
@@ -42,7 +42,6 @@ LATE_IMPORTS = {
     r"confluent_kafka(\..*)?": "an extra of the tools",
     r"(cramjam|lz4\.frame|zstandard|re2)": "2 ms each; few brokers need one of them at once",
     r"multiprocessing\.connection": "4 ms; only a broker with children, or a child, needs it",
-    r"yaml": "the tests' alone; `make docs` and they read deploy/",
     r"strandline\.broker\.(server|config)\..*": "0.2 s; `serve` and `restore` need the broker",
     r"strandline\.broker\.commands\..*": "40 to 130 ms; a command loads itself alone",
     r"strandline\.broker\.tools\.commands\..*": "80 ms, with rich; `serve` needs none of it",
@@ -59,7 +58,7 @@ def product_files() -> list[Path]:
 
 
 def python_files() -> list[Path]:
-    folders = ("tests", "bench", "demo", "localstack")
+    folders = ("tests", "bench", "demo", "localstack", "scripts")
     others = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
     return product_files() + [path for path in others if ".venv" not in path.parts]
 
@@ -380,8 +379,8 @@ def test_folders_beside_the_product_are_no_packages(folder: str) -> None:
 
 
 def test_scripts_are_executable_and_stop_at_the_first_error() -> None:
-    scripts = [*(ROOT / "scripts").iterdir(), *(ROOT / "localstack").glob("*.sh"), ROOT / ".ci/run"]
-    for script in scripts:
+    scripts = [path for path in (ROOT / "scripts").iterdir() if path.is_file()]
+    for script in (*scripts, *(ROOT / "localstack").glob("*.sh"), ROOT / ".ci/run"):
         assert script.stat().st_mode & 0o111, f"{name(script)} is not executable"
         text = script.read_text()
         assert text.startswith("#!/usr/bin/env bash\n"), name(script)

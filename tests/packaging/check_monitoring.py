@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from strandline.broker.docs.alerts_docs import RULES
+from scripts.docs.alerts_docs import RULES
 from tests.conftest import make_bucket
 from tests.packaging.monitoring import (
     RULE_TESTS,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import yaml
 
-from strandline.broker.docs.alerts_docs import RULES, alert_rules
+from scripts.docs.alerts_docs import RULES, alert_rules
 
 ROOT = Path(__file__).resolve().parents[2]
 RULE_TESTS = RULES.with_name("alerts.test.yml")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strandline.broker.docs import metrics_docs
+from scripts.docs import metrics_docs
 from strandline.broker.telemetry.exposition import (
     Kind,
 )

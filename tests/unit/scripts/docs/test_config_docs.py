@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from scripts.docs import config_docs
 from strandline.broker.config.table import BROKER_CONFIGS
 from strandline.broker.config.unsupported_keys import IGNORED, REFUSED
-from strandline.broker.docs import config_docs
 from strandline.storage.config.log_config import TOPIC_CONFIGS
 
 

@@ -6,8 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from strandline.broker.docs.log_docs import runbooks
-from strandline.broker.docs.log_messages import ROOT
+import yaml
+
+from scripts.docs.log_docs import runbooks
+from scripts.docs.log_messages import ROOT
 
 RULES = ROOT / "deploy" / "prometheus" / "alerts.yml"
 
@@ -49,8 +51,6 @@ class AlertRule:
 
 def alert_rules() -> Iterator[AlertRule]:
     """Every rule, in the order of the file. The file is read from the checkout."""
-    import yaml
-
     for group in yaml.safe_load(RULES.read_text())["groups"]:
         for rule in group["rules"]:
             yield AlertRule(

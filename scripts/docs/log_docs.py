@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from strandline.broker.docs.log_messages import ROOT, LogMessage, log_messages
+from scripts.docs.log_messages import ROOT, LogMessage, log_messages
 
 RUNBOOKS = ROOT / "docs" / "runbooks"
 

@@ -1,6 +1,6 @@
 """Writes the generated pages of docs/: `make docs`.
 
-    python -m strandline.broker.docs.doc_pages docs
+    python -m scripts.docs.doc_pages docs
 
 They are committed; a test compares them with the generated text.
 """
@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from strandline.broker.docs import (
+from scripts.docs import (
     alerts_docs,
     cli_docs,
     config_docs,
@@ -34,7 +34,7 @@ PAGES = {
 def main(arguments: Sequence[str]) -> int:
     """Writes all pages into the given folder; returns the exit status."""
     if len(arguments) != 1:
-        sys.stderr.write("usage: python -m strandline.broker.docs.doc_pages docs\n")
+        sys.stderr.write("usage: python -m scripts.docs.doc_pages docs\n")
         return 2
     for name, render in PAGES.items():
         path = Path(arguments[0]) / name

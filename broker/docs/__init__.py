@@ -1,1 +1,0 @@
-"""Generates pages of docs/ from the code."""
