@@ -30,8 +30,8 @@ from strandline.broker.network.server import Server
 from strandline.broker.protocol.schema.api import api_name
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.broker.telemetry.exposition import (
-    Format,
     LabelTexts,
+    PageFormat,
     Sample,
     end_of,
     write_family,
@@ -81,7 +81,7 @@ class MetricsCollector:
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
 
-    def page(self, wanted: Format) -> Iterator[str]:
+    def page(self, wanted: PageFormat) -> Iterator[str]:
         """The page in pieces of at most SAMPLES_PER_PIECE samples; the loop may run in between.
 
         An empty piece is a step of work without output. No piece takes a millisecond, however many

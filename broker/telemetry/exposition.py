@@ -30,7 +30,7 @@ class Kind(StrEnum):
     SUMMARY = "summary"
 
 
-class Format(StrEnum):
+class PageFormat(StrEnum):
     """The format of a page; the value is its content type."""
 
     TEXT = "text/plain; version=0.0.4; charset=utf-8"
@@ -64,14 +64,14 @@ LabelTexts: TypeAlias = dict[tuple[str, ...], dict[tuple[str, ...], str]]
 
 
 def write_family(
-    family: Family, samples: Iterable[Sample], wanted: Format, texts: LabelTexts | None = None
+    family: Family, samples: Iterable[Sample], wanted: PageFormat, texts: LabelTexts | None = None
 ) -> Iterator[str]:
     """Yields the lines of one family, its head first; nothing if it has no samples.
 
     `texts` is a cache shared by the families of one page, empty for the first of them.
     """
     name = family.name
-    if family.kind is Kind.COUNTER and wanted is Format.OPENMETRICS:
+    if family.kind is Kind.COUNTER and wanted is PageFormat.OPENMETRICS:
         name = name.removesuffix("_total")
     head = f"# HELP {name} {_help(family.help, wanted)}\n# TYPE {name} {family.kind}\n"
     known = {} if texts is None else texts.setdefault(family.labels, {})
@@ -88,9 +88,9 @@ def write_family(
         head = ""
 
 
-def end_of(wanted: Format) -> str:
+def end_of(wanted: PageFormat) -> str:
     """Returns the end of a complete page."""
-    return "# EOF\n" if wanted is Format.OPENMETRICS else ""
+    return "# EOF\n" if wanted is PageFormat.OPENMETRICS else ""
 
 
 def _label_text(family: Family, labels: tuple[str, ...]) -> str:
@@ -117,6 +117,6 @@ def _escaped(text: str) -> str:
     return _TO_ESCAPE.sub(lambda match: _ESCAPES[match[0]], text)
 
 
-def _help(text: str, wanted: Format) -> str:
+def _help(text: str, wanted: PageFormat) -> str:
     text = text.replace("\\", r"\\").replace("\n", r"\n")
-    return text.replace('"', r"\"") if wanted is Format.OPENMETRICS else text
+    return text.replace('"', r"\"") if wanted is PageFormat.OPENMETRICS else text

@@ -16,7 +16,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 
-from strandline.broker.telemetry.exposition import Format
+from strandline.broker.telemetry.exposition import PageFormat
 from strandline.storage.quiet_log import QuietLog, place_of
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ Readiness = Callable[[], str]
 class MetricsServer:
     """Owner of the listening socket and its few connections."""
 
-    def __init__(self, page: Callable[[Format], Iterator[str]], unready: Readiness) -> None:
+    def __init__(self, page: Callable[[PageFormat], Iterator[str]], unready: Readiness) -> None:
         """`page` builds the metrics; `unready` returns why clients cannot be served, or nothing."""
         self._page = page
         self._unready = unready
@@ -111,7 +111,9 @@ class MetricsServer:
             case _ if method not in (b"GET", b"HEAD"):
                 writer.write(_answer(405, "GET or HEAD\n"))
             case b"/metrics":
-                wanted = Format.OPENMETRICS if _prefers_openmetrics(headers) else Format.TEXT
+                wanted = (
+                    PageFormat.OPENMETRICS if _prefers_openmetrics(headers) else PageFormat.TEXT
+                )
                 pieces = self._page(wanted) if with_body else iter(())
                 await _send_page(writer, wanted, pieces, is_chunked=version != b"HTTP/1.0")
             case b"/healthz":
@@ -125,7 +127,7 @@ class MetricsServer:
 
 
 async def _send_page(
-    writer: asyncio.StreamWriter, wanted: Format, pieces: Iterator[str], *, is_chunked: bool
+    writer: asyncio.StreamWriter, wanted: PageFormat, pieces: Iterator[str], *, is_chunked: bool
 ) -> None:
     """Builds and sends as much as one turn of the loop may take; the rest in later turns."""
     coding = "Transfer-Encoding: chunked\r\n" if is_chunked else ""

@@ -52,7 +52,7 @@ URL_EXPIRY_S_MAX = 7 * 24 * 3600
 SPLITS_MAX = 1_000_000
 
 
-class Mode(Enum):
+class ReadMode(Enum):
     """The kind of query; ANY while Spark asks for the schema without naming the kind."""
 
     BATCH = "read"
@@ -142,17 +142,17 @@ class LakeOptions:
         return self.isolation if self.include_open_segment else None
 
     @classmethod
-    def parse(cls, options: Mapping[str, str], mode: Mode = Mode.BATCH) -> LakeOptions:
+    def parse(cls, options: Mapping[str, str], mode: ReadMode = ReadMode.BATCH) -> LakeOptions:
         """Raises InvalidConfig, naming the option and the remedy."""
         given = GivenOptions(options)
         _check_mode(given, mode)
-        first = Edge.LATEST if mode is Mode.STREAM else Edge.EARLIEST
+        first = Edge.LATEST if mode is ReadMode.STREAM else Edge.EARLIEST
         return cls(
             url=_url(given),
             selection=parse_selection(given),
             # As in Spark's Kafka source, a stream starts at the end by default.
             start=parse_bounds(
-                given, "starting", first, Edge.LATEST if mode is Mode.BATCH else None
+                given, "starting", first, Edge.LATEST if mode is ReadMode.BATCH else None
             ),
             end=parse_bounds(given, "ending", Edge.LATEST, Edge.EARLIEST),
             fail_without_match=given.one_of(
@@ -203,11 +203,11 @@ _BATCH_ONLY = ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp")
 # --- the parts --------------------------------------------------------------------------------
 
 
-def _check_mode(given: GivenOptions, mode: Mode) -> None:
-    refused = {Mode.BATCH: _STREAM_ONLY, Mode.STREAM: _BATCH_ONLY, Mode.ANY: ()}[mode]
+def _check_mode(given: GivenOptions, mode: ReadMode) -> None:
+    refused = {ReadMode.BATCH: _STREAM_ONLY, ReadMode.STREAM: _BATCH_ONLY, ReadMode.ANY: ()}[mode]
     for name in refused:
         if given.text(name) is not None:
-            other = Mode.STREAM if mode is Mode.BATCH else Mode.BATCH
+            other = ReadMode.STREAM if mode is ReadMode.BATCH else ReadMode.BATCH
             raise InvalidConfig(f"option {name} works in a query of {other.value} only")
 
 

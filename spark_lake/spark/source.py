@@ -41,7 +41,7 @@ from strandline.spark_lake.options.options import (
     HEADERS_COLUMN,
     Engine,
     LakeOptions,
-    Mode,
+    ReadMode,
 )
 from strandline.spark_lake.plan.splits import Split
 from strandline.spark_lake.query.arrow import schema_of
@@ -133,7 +133,7 @@ def spark_schema(columns: Sequence[str], values: ValuePlan | None = None) -> Str
 
 
 class StrandlineDataSource(DataSource):
-    """`format("strandline")` without filters; see `options.py` for the options."""
+    """The data source `format("strandline")` without filters; see `options.py` for the options."""
 
     @classmethod
     def name(cls) -> str:
@@ -142,13 +142,13 @@ class StrandlineDataSource(DataSource):
     @plainly
     def schema(self) -> StructType:
         """Returns the schema of the options. Raises InvalidConfig for wrong ones."""
-        options = self._parsed(Mode.ANY)
+        options = self._parsed(ReadMode.ANY)
         return spark_schema(options.columns, plan_values(options.values, options.selection))
 
     @plainly
     def reader(self, schema: StructType) -> DataSourceReader:
         """Returns a reader of these columns: all, or those of a schema that the user chose."""
-        return StrandlineReader(self._query(Mode.BATCH, schema))
+        return StrandlineReader(self._query(ReadMode.BATCH, schema))
 
     @plainly
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's
@@ -159,7 +159,7 @@ class StrandlineDataSource(DataSource):
             raise InvalidConfig(
                 f"streams need PySpark 4.2 or later, this is {pyspark.__version__}"
             ) from error
-        return StrandlineStreamReader(self._query(Mode.STREAM, schema))
+        return StrandlineStreamReader(self._query(ReadMode.STREAM, schema))
 
     @plainly
     def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
@@ -173,12 +173,12 @@ class StrandlineDataSource(DataSource):
         """Raises what `writer` does."""
         self.writer(schema, overwrite)
 
-    def _query(self, mode: Mode, schema: StructType) -> Query:
+    def _query(self, mode: ReadMode, schema: StructType) -> Query:
         query = Query(self._parsed(mode), columns=schema.fieldNames())
         _check_columns(schema, query.values)
         return query
 
-    def _parsed(self, mode: Mode) -> LakeOptions:
+    def _parsed(self, mode: ReadMode) -> LakeOptions:
         options = LakeOptions.parse(self.options, mode)
         if options.engine is Engine.JVM and (reason := self._why_not_jvm(options, mode)):
             raise InvalidConfig(f"option engine is jvm, but {reason}")
@@ -186,7 +186,7 @@ class StrandlineDataSource(DataSource):
             report_folder(options.scan_report)
         return options
 
-    def _why_not_jvm(self, options: LakeOptions, mode: Mode) -> str:
+    def _why_not_jvm(self, options: LakeOptions, mode: ReadMode) -> str:
         return f'format("{FORMAT_NAME}") has no jar in this session: register(spark) logs why'
 
 
@@ -206,12 +206,12 @@ class PlannedDataSource(StrandlineDataSource):
     @plainly
     def reader(self, schema: StructType) -> PlannedReader:
         """Returns a reader of these columns, which takes filters."""
-        query = self._query(Mode.BATCH, schema)
+        query = self._query(ReadMode.BATCH, schema)
         query.task_slots = self._task_slots
         return PlannedReader(query)
 
-    def _why_not_jvm(self, options: LakeOptions, mode: Mode) -> str:
-        return "streams are read in Python" if mode is Mode.STREAM else ruled_out(options)
+    def _why_not_jvm(self, options: LakeOptions, mode: ReadMode) -> str:
+        return "streams are read in Python" if mode is ReadMode.STREAM else ruled_out(options)
 
 
 class StrandlineReader(DataSourceReader):

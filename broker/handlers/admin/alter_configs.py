@@ -86,7 +86,7 @@ ResultT = TypeVar("ResultT", AlterConfigsResourceResponse, IncrementalAlterConfi
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class ResourceOutcome:
     """The error code and message of one resource."""
 
     error_code: int = ErrorCode.NONE
@@ -145,9 +145,9 @@ class AlterConfigsHandlers:
         request: AlterConfigsRequest | IncrementalAlterConfigsRequest,
         alteration_of: Callable[..., Alteration],
         loggers: Mapping[Key, Sequence[IncrementalConfig]] = MappingProxyType({}),
-    ) -> dict[Key, Outcome]:
+    ) -> dict[Key, ResourceOutcome]:
         """Returns one outcome per resource, in request order."""
-        outcomes: dict[Key, Outcome] = {}
+        outcomes: dict[Key, ResourceOutcome] = {}
         topics: dict[str, Alteration] = {}
         others: dict[Key, Alteration] = {}
         known_loggers = logger_levels() if loggers else {}
@@ -155,7 +155,7 @@ class AlterConfigsHandlers:
         times_named = Counter(map(_key, request.resources))
         for key, alteration in {_key(r): alteration_of(r) for r in request.resources}.items():
             # Fixes the position of each resource, so that the answers keep the order.
-            outcomes[key] = Outcome()
+            outcomes[key] = ResourceOutcome()
             try:
                 if times_named[key] > 1:
                     raise Refusal(
@@ -203,7 +203,7 @@ class AlterConfigsHandlers:
             )
         return node_id
 
-    async def _alter_one(self, key: Key, alteration: Alteration, intent: Intent) -> Outcome:
+    async def _alter_one(self, key: Key, alteration: Alteration, intent: Intent) -> ResourceOutcome:
         """Alters the properties of a broker or a group."""
         make = self._group_change if key[0] == ConfigResourceType.GROUP else self._broker_change
 
@@ -218,8 +218,8 @@ class AlterConfigsHandlers:
         except Refusal as refusal:
             return _refused(refusal)
         except StorageError as error:
-            return Outcome(error_code=error.kafka_code, message=str(error))
-        return Outcome()
+            return ResourceOutcome(error_code=error.kafka_code, message=str(error))
+        return ResourceOutcome()
 
     def _broker_change(
         self, image: MetadataImage, key: Key, alteration: Alteration
@@ -249,7 +249,7 @@ class AlterConfigsHandlers:
 
     async def _alter_topics(
         self, wanted: Mapping[str, Alteration], intent: Intent
-    ) -> dict[str, Outcome]:
+    ) -> dict[str, ResourceOutcome]:
         if not wanted:
             return {}
         try:
@@ -259,10 +259,10 @@ class AlterConfigsHandlers:
                 )
             )
         except StorageError as error:
-            failed = Outcome(error_code=error.kafka_code, message=str(error))
+            failed = ResourceOutcome(error_code=error.kafka_code, message=str(error))
             return dict.fromkeys(wanted, failed)
         return {
-            result.name: Outcome(error_code=result.error_code, message=result.error_message)
+            result.name: ResourceOutcome(error_code=result.error_code, message=result.error_message)
             for result in decision.results
         }
 
@@ -429,7 +429,7 @@ def _topic_of(key: Key) -> str:
     return name
 
 
-def _results(row: type[ResultT], outcomes: Mapping[Key, Outcome]) -> list[ResultT]:
+def _results(row: type[ResultT], outcomes: Mapping[Key, ResourceOutcome]) -> list[ResultT]:
     return [
         row(
             error_code=outcome.error_code,
@@ -441,5 +441,5 @@ def _results(row: type[ResultT], outcomes: Mapping[Key, Outcome]) -> list[Result
     ]
 
 
-def _refused(refusal: Refusal) -> Outcome:
-    return Outcome(error_code=refusal.error_code, message=refusal.message)
+def _refused(refusal: Refusal) -> ResourceOutcome:
+    return ResourceOutcome(error_code=refusal.error_code, message=refusal.message)

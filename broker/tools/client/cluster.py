@@ -64,7 +64,7 @@ class PartitionReplicas:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicView:
+class ClusterTopic:
     """A topic as `topic describe` shows it."""
 
     name: str
@@ -158,7 +158,7 @@ class Cluster:
         """Returns all names, sorted."""
         return sorted(self._listing().topics)
 
-    def topics(self, names: Sequence[str]) -> list[TopicView]:
+    def topics(self, names: Sequence[str]) -> list[ClusterTopic]:
         """Returns the topics in the order of `names`. Raises ToolFailure if one is unknown."""
         from confluent_kafka import TopicCollection
 
@@ -168,7 +168,7 @@ class Cluster:
             TopicCollection(list(names)), request_timeout=REQUEST_SECONDS_MAX
         )
         return [
-            _topic_view(_result(futures[name], f"cannot find topic {name!r}")) for name in names
+            _cluster_topic(_result(futures[name], f"cannot find topic {name!r}")) for name in names
         ]
 
     def partitions(self, wanted: Mapping[str, Collection[int]]) -> list[Key]:
@@ -411,8 +411,8 @@ class Cluster:
             raise _failure(error, "cannot list the topics") from None
 
 
-def _topic_view(found: TopicDescription) -> TopicView:
-    return TopicView(
+def _cluster_topic(found: TopicDescription) -> ClusterTopic:
+    return ClusterTopic(
         name=found.name,
         topic_id=str(found.topic_id),
         is_internal=bool(found.is_internal),

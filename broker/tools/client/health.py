@@ -54,7 +54,7 @@ class MetricSample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class HealthCheck:
     """The result of one check: `trouble` is empty if all is well; `figure` is always set."""
 
     what: str
@@ -100,10 +100,10 @@ class Page:
         return name in self._samples
 
 
-def check_broker(page: Page, unready: str) -> list[Check]:
+def check_broker(page: Page, unready: str) -> list[HealthCheck]:
     """Runs all checks; `unready` is why clients cannot be served, empty if they can."""
     return [
-        Check(what="serves clients", figure="no" if unready else "yes", trouble=unready),
+        HealthCheck(what="serves clients", figure="no" if unready else "yes", trouble=unready),
         _partitions(page),
         *_folders(page),
         *_compaction(page),
@@ -147,30 +147,30 @@ def store_requests(page: Page) -> dict[str, int]:
 # --- single checks ---------------------------------------------------------------------------
 
 
-def _partitions(page: Page) -> Check:
+def _partitions(page: Page) -> HealthCheck:
     count = int(page.value("kafka_server_replicamanager_partitioncount"))
     offline = int(page.value("kafka_controller_kafkacontroller_offlinepartitionscount"))
     trouble = f"{counted(offline, 'partition')} offline: a log folder failed" if offline else ""
-    return Check(what="partitions", figure=f"{count:,}", trouble=trouble)
+    return HealthCheck(what="partitions", figure=f"{count:,}", trouble=trouble)
 
 
-def _folders(page: Page) -> Iterator[Check]:
+def _folders(page: Page) -> Iterator[HealthCheck]:
     for sample in page.all("strandline_log_directory_free_bytes"):
         trouble = "" if sample.value >= FREE_BYTES_MIN else "the disk is nearly full"
         folder = sample.labels.get("directory", "")
         figure = f"{sample.value / 1024**3:,.1f} GiB free"
-        yield Check(what=f"disk of {folder}", figure=figure, trouble=trouble)
+        yield HealthCheck(what=f"disk of {folder}", figure=figure, trouble=trouble)
 
 
-def _compaction(page: Page) -> Iterator[Check]:
+def _compaction(page: Page) -> Iterator[HealthCheck]:
     name = "kafka_log_logcleanermanager_uncleanable_partitions_count"
     if page.has(name):
         count = int(page.value(name))
         trouble = f"{counted(count, 'log')} cannot be compacted; the log says why" if count else ""
-        yield Check(what="compaction", figure="stuck" if count else "works", trouble=trouble)
+        yield HealthCheck(what="compaction", figure="stuck" if count else "works", trouble=trouble)
 
 
-def _transactions(page: Page) -> Iterator[Check]:
+def _transactions(page: Page) -> Iterator[HealthCheck]:
     name = "kafka_server_replicamanager_partitionswithlatetransactionscount"
     if page.has(name):
         late = int(page.value(name))
@@ -182,15 +182,15 @@ def _transactions(page: Page) -> Iterator[Check]:
             )
         )
         trouble = f"one hangs in {counted(late, 'partition')}; the log says which" if late else ""
-        yield Check(what="transactions", figure=f"{count:,} open", trouble=trouble)
+        yield HealthCheck(what="transactions", figure=f"{count:,} open", trouble=trouble)
 
 
-def _archive(page: Page) -> Iterator[Check]:
+def _archive(page: Page) -> Iterator[HealthCheck]:
     if not page.has("strandline_remote_up"):
-        yield Check(what="archive", figure="there is no remote tier")
+        yield HealthCheck(what="archive", figure="there is no remote tier")
         return
     is_up = page.value("strandline_remote_up") == 1
-    yield Check(
+    yield HealthCheck(
         what="object store",
         figure="answers" if is_up else "away",
         trouble="" if is_up else "it does not answer: nothing is archived, and nothing freed",
@@ -200,7 +200,7 @@ def _archive(page: Page) -> Iterator[Check]:
     is_owned = page.value("strandline_remote_archive_owned", 1.0) == 1
     # Writes prove the ownership: while they fail, that is the trouble.
     is_fine = is_owned or bool(writes.trouble)
-    yield Check(
+    yield HealthCheck(
         what="owns the archive",
         figure="yes" if is_owned else "no",
         trouble="" if is_fine else "another broker does, or it is not known yet; see the log",
@@ -210,14 +210,14 @@ def _archive(page: Page) -> Iterator[Check]:
         ("deleting in the archive", "strandline_remote_delete_failing_seconds"),
     ):
         failing = page.all(name)
-        yield Check(
+        yield HealthCheck(
             what=what,
             figure="fails" if failing else "works",
             trouble=_failing_text(failing) if failing else "",
         )
     yield _stuck(page)
     behind = int(page.value("strandline_metadata_mirror_lag"))
-    yield Check(
+    yield HealthCheck(
         what="metadata in the bucket",
         figure="up to date" if not behind else f"{counted(behind, 'change')} behind",
         trouble="the log says why, if it stays so" if behind else "",
@@ -226,7 +226,7 @@ def _archive(page: Page) -> Iterator[Check]:
     yield _reads(page)
 
 
-def _reads(page: Page) -> Check:
+def _reads(page: Page) -> HealthCheck:
     """Errors of readers since the start; some readers stay stuck until an operator acts."""
     met = [
         f"{UNREADABLE[reason]} {counted(int(sample.value), 'time')}"
@@ -234,14 +234,14 @@ def _reads(page: Page) -> Check:
         if sample.value and (reason := sample.labels.get("reason", "")) in UNREADABLE
     ]
     told = f"since the start: {', '.join(met)}; `archive verify` says what to do"
-    return Check(
+    return HealthCheck(
         what="reads of the archive",
         figure="met damage" if met else "whole",
         trouble=told if met else "",
     )
 
 
-def _deleted(page: Page) -> Check:
+def _deleted(page: Page) -> HealthCheck:
     """Objects written again after a deletion: the deleting client may delete more."""
     found = [
         f"{counted(int(sample.value), 'object')} of {sample.labels.get('object')}"
@@ -250,24 +250,24 @@ def _deleted(page: Page) -> Check:
     ]
     trouble = f"{', '.join(found)} deleted in the bucket since the start" if found else ""
     figure = "deleted, written again" if found else "there"
-    return Check(what="what lies beside topics", figure=figure, trouble=trouble)
+    return HealthCheck(what="what lies beside topics", figure=figure, trouble=trouble)
 
 
-def _writes(page: Page) -> Check:
+def _writes(page: Page) -> HealthCheck:
     """Returns whether the store accepts writes, and whether they are safe beside another broker."""
     refused = page.all("strandline_remote_writes_refused_seconds")
     if refused:
         kind = refused[0].labels.get("error", "")
         why = f"{REFUSED.get(kind, kind)}; what is archived is served, nothing is copied"
         trouble = f"for {refused[0].value:,.0f} s {why}"
-        return Check(what="writes to the archive", figure="refused", trouble=trouble)
+        return HealthCheck(what="writes to the archive", figure="refused", trouble=trouble)
     is_safe = page.value("strandline_remote_conditions_atomic", 1.0) == 1
     # With one broker it is safe: this is shown, and is no alert.
     figure = "taken" if is_safe else "taken, safe with this broker alone; see the log of its start"
-    return Check(what="writes to the archive", figure=figure)
+    return HealthCheck(what="writes to the archive", figure=figure)
 
 
-def _stuck(page: Page) -> Check:
+def _stuck(page: Page) -> HealthCheck:
     """Segments that wait for an operator's action; the others wait for their turn."""
     waiting = page.all("strandline_remote_copy_waiting_segments")
     stuck = [sample for sample in waiting if sample.value and sample.labels.get("reason") in STUCK]
@@ -276,7 +276,9 @@ def _stuck(page: Page) -> Check:
     if stuck:
         worst = max(stuck, key=lambda sample: sample.value)
         trouble = f"{worst.labels.get('topic')}: {STUCK[worst.labels['reason']]}"
-    return Check(what="waiting for the archive", figure=counted(count, "segment"), trouble=trouble)
+    return HealthCheck(
+        what="waiting for the archive", figure=counted(count, "segment"), trouble=trouble
+    )
 
 
 def _failing_text(failing: Sequence[MetricSample]) -> str:
@@ -290,24 +292,24 @@ def _failing_text(failing: Sequence[MetricSample]) -> str:
     )
 
 
-def _descriptors(page: Page) -> Check:
+def _descriptors(page: Page) -> HealthCheck:
     used, most = page.value("process_open_fds"), page.value("process_max_fds", 1.0)
     is_high = used > DESCRIPTORS_SHARE_MAX * most
-    return Check(
+    return HealthCheck(
         what="open files",
         figure=f"{used:,.0f} of {most:,.0f}",
         trouble="nearly all that it may have: ulimit -n" if is_high else "",
     )
 
 
-def _loop(page: Page) -> Check:
+def _loop(page: Page) -> HealthCheck:
     waits = (
         sample.value
         for sample in page.all("kafka_network_requestmetrics_requestqueuetimems")
         if sample.labels.get("quantile") == "0.99" and sample.value == sample.value  # no NaN
     )
     longest_ms = max(waits, default=0.0)
-    return Check(
+    return HealthCheck(
         what="requests wait",
         figure=f"{longest_ms:,.0f} ms (99 of 100 less)",
         trouble="the broker's one core is busy" if longest_ms > QUEUE_MS_MAX else "",

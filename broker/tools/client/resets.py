@@ -13,7 +13,7 @@ from enum import Enum
 from strandline.storage.model import TimestampMs
 
 
-class Target(Enum):
+class ResetTarget(Enum):
     """The target of a reset."""
 
     EARLIEST = "earliest"
@@ -29,7 +29,7 @@ class Target(Enum):
 class Reset:
     """A requested reset: `number` is the offset, the shift (either sign) or the moment in ms."""
 
-    target: Target
+    target: ResetTarget
     number: int = 0
 
 
@@ -65,7 +65,7 @@ class Move:
 
 def moment_of(reset: Reset) -> TimestampMs | None:
     """Returns the moment to look up before `plan`, if one is needed."""
-    return reset.number if reset.target is Target.MOMENT else None
+    return reset.number if reset.target is ResetTarget.MOMENT else None
 
 
 def plan(reset: Reset, partitions: Sequence[PartitionState]) -> list[Move]:
@@ -90,18 +90,18 @@ def _move(reset: Reset, state: PartitionState) -> Move:
 
 def _wanted(reset: Reset, state: PartitionState) -> tuple[int, str]:
     match reset.target:
-        case Target.EARLIEST:
+        case ResetTarget.EARLIEST:
             return state.start_offset, ""
-        case Target.LATEST:
+        case ResetTarget.LATEST:
             return state.end_offset, ""
-        case Target.OFFSET:
+        case ResetTarget.OFFSET:
             return reset.number, ""
-        case Target.MOMENT:
+        case ResetTarget.MOMENT:
             if state.moment_offset is None:
                 return state.end_offset, "no record is that young: the end"
             return state.moment_offset, ""
-        case Target.CURRENT | Target.SHIFT:
+        case ResetTarget.CURRENT | ResetTarget.SHIFT:
             if state.committed is None:
                 # A shift needs a committed offset; Kafka's tool goes to the end as well.
                 return state.end_offset, "the group has no offset here: the end"
-            return state.committed + (reset.number if reset.target is Target.SHIFT else 0), ""
+            return state.committed + (reset.number if reset.target is ResetTarget.SHIFT else 0), ""

@@ -18,7 +18,7 @@ from strandline.broker.tools.client.printing import Json, print_json, print_tabl
 from strandline.broker.tools.client.resets import (
     PartitionState,
     Reset,
-    Target,
+    ResetTarget,
     moment_of,
     plan,
 )
@@ -209,19 +209,19 @@ def _reset(options: argparse.Namespace) -> int:
 
 def _target(options: argparse.Namespace) -> Reset:
     if options.to_earliest:
-        return Reset(target=Target.EARLIEST)
+        return Reset(target=ResetTarget.EARLIEST)
     if options.to_latest:
-        return Reset(target=Target.LATEST)
+        return Reset(target=ResetTarget.LATEST)
     if options.to_current:
-        return Reset(target=Target.CURRENT)
+        return Reset(target=ResetTarget.CURRENT)
     if options.to_offset is not None:
-        return Reset(target=Target.OFFSET, number=options.to_offset)
+        return Reset(target=ResetTarget.OFFSET, number=options.to_offset)
     if options.shift_by is not None:
-        return Reset(target=Target.SHIFT, number=options.shift_by)
+        return Reset(target=ResetTarget.SHIFT, number=options.shift_by)
     if options.to_datetime is not None:
-        return Reset(target=Target.MOMENT, number=moment_ms(options.to_datetime))
+        return Reset(target=ResetTarget.MOMENT, number=moment_ms(options.to_datetime))
     moment = moment_ago_ms(options.by_duration, SystemClock().now_ms())
-    return Reset(target=Target.MOMENT, number=moment)
+    return Reset(target=ResetTarget.MOMENT, number=moment)
 
 
 def _delete(options: argparse.Namespace) -> int:

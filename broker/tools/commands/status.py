@@ -16,7 +16,7 @@ from strandline.broker.tools.client.cluster import BrokerAddress, Cluster
 from strandline.broker.tools.client.connection import ClusterConnection
 from strandline.broker.tools.client.failures import ToolFailure, WrongUse
 from strandline.broker.tools.client.health import (
-    Check,
+    HealthCheck,
     Page,
     TopicTiers,
     check_broker,
@@ -44,7 +44,7 @@ class _Seen:
     name: str
     url: str
     page: Page
-    checks: Sequence[Check]
+    checks: Sequence[HealthCheck]
 
     @property
     def up_s(self) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 
-from strandline.broker.tools.client.cluster import Cluster, TopicView
+from strandline.broker.tools.client.cluster import Cluster, ClusterTopic
 from strandline.broker.tools.client.confirmation import confirm
 from strandline.broker.tools.client.connection import pair
 from strandline.broker.tools.client.failures import ToolFailure, WrongUse
@@ -155,7 +155,7 @@ def _list(options: argparse.Namespace) -> int:
     return 0
 
 
-def _show(topics: Sequence[TopicView]) -> None:
+def _show(topics: Sequence[ClusterTopic]) -> None:
     print_table(
         "",
         ("topic", "partitions", "replicas"),
@@ -285,7 +285,7 @@ def _delete(options: argparse.Namespace) -> int:
     return 0
 
 
-def _replication(topic: TopicView) -> int:
+def _replication(topic: ClusterTopic) -> int:
     return max((len(place.replicas) for place in topic.partitions), default=0)
 
 

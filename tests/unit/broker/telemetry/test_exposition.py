@@ -10,9 +10,9 @@ import pytest
 
 from strandline.broker.telemetry.exposition import (
     Family,
-    Format,
     Kind,
     LabelTexts,
+    PageFormat,
     Sample,
     end_of,
     write_family,
@@ -20,11 +20,11 @@ from strandline.broker.telemetry.exposition import (
 from strandline.broker.telemetry.families import FAMILIES
 
 
-def parsed(text: str, wanted: Format) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
+def parsed(text: str, wanted: PageFormat) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
     """Samples by name and labels, as the reference implementation of each format reads them."""
     parse = (
         prometheus_client.openmetrics.parser.text_string_to_metric_families
-        if wanted is Format.OPENMETRICS
+        if wanted is PageFormat.OPENMETRICS
         else prometheus_client.parser.text_string_to_metric_families
     )
     found: dict[str, dict[tuple[tuple[str, str], ...], float]] = {}
@@ -35,8 +35,8 @@ def parsed(text: str, wanted: Format) -> dict[str, dict[tuple[tuple[str, str], .
     return found
 
 
-@pytest.mark.parametrize("wanted", Format)
-def test_every_kind_is_read_by_the_reference_parser(wanted: Format) -> None:
+@pytest.mark.parametrize("wanted", PageFormat)
+def test_every_kind_is_read_by_the_reference_parser(wanted: PageFormat) -> None:
     rows = [
         (Family(name="a_total", kind=Kind.COUNTER, help='say "a"\\'), [Sample(3)]),
         (
@@ -68,7 +68,7 @@ def test_labels_that_families_share_are_written_as_each_names_them() -> None:
     bytes_in = FAMILIES["kafka_server_brokertopicmetrics_bytesin_total"]
     size = FAMILIES["kafka_log_log_size"]
     for _ in range(2):
-        (line,) = write_family(size, [Sample(1, ("a", "0"))], Format.TEXT, texts)
+        (line,) = write_family(size, [Sample(1, ("a", "0"))], PageFormat.TEXT, texts)
         assert line.endswith('kafka_log_log_size{topic="a",partition="0"} 1\n')
-        (line,) = write_family(bytes_in, [Sample(2, ("a",))], Format.TEXT, texts)
+        (line,) = write_family(bytes_in, [Sample(2, ("a",))], PageFormat.TEXT, texts)
         assert line.endswith('bytesin_total{topic="a"} 2\n')

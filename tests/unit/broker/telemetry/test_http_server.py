@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from strandline.broker.telemetry import http_server
-from strandline.broker.telemetry.exposition import Format
+from strandline.broker.telemetry.exposition import PageFormat
 from strandline.broker.telemetry.http_server import MetricsServer
 
 SILENCE_S = 0.02
@@ -21,7 +21,7 @@ def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "SILENCE_S_MAX", SILENCE_S)
 
 
-def slow_page(_wanted: Format) -> Iterator[str]:
+def slow_page(_wanted: PageFormat) -> Iterator[str]:
     loop = asyncio.get_running_loop()
     end_s = loop.time() + 5 * SILENCE_S
     while loop.time() < end_s:
@@ -29,7 +29,7 @@ def slow_page(_wanted: Format) -> Iterator[str]:
     yield "the end"
 
 
-def endless_page(_wanted: Format) -> Iterator[str]:
+def endless_page(_wanted: PageFormat) -> Iterator[str]:
     while True:
         yield "x" * 65536
 
@@ -77,7 +77,7 @@ def test_a_client_that_sends_or_reads_nothing_is_let_go(sent: bytes) -> None:
     asyncio.run(wait())
 
 
-def broken_page(_wanted: Format) -> Iterator[str]:
+def broken_page(_wanted: PageFormat) -> Iterator[str]:
     yield "half of it"
     raise ValueError("a mistake")
 
@@ -140,7 +140,7 @@ async def turns_of_a_scrape(server: MetricsServer) -> int:
 def test_a_page_of_many_small_pieces_takes_few_turns_of_a_busy_loop() -> None:
     """Ten thousand partitions are 4,000 pieces: with a turn for each of them half a minute."""
 
-    def page(_wanted: Format) -> Iterator[str]:
+    def page(_wanted: PageFormat) -> Iterator[str]:
         for number in range(5000):
             yield "" if number % 2 else "x"
         yield "the end"
@@ -149,7 +149,7 @@ def test_a_page_of_many_small_pieces_takes_few_turns_of_a_busy_loop() -> None:
 
 
 def test_a_page_that_is_much_work_lets_others_run_in_between() -> None:
-    def page(_wanted: Format) -> Iterator[str]:
+    def page(_wanted: PageFormat) -> Iterator[str]:
         loop = asyncio.get_running_loop()
         for _ in range(20):
             end_s = loop.time() + http_server.TURN_S_MAX
@@ -164,7 +164,7 @@ def test_a_page_that_is_much_work_lets_others_run_in_between() -> None:
 def test_a_page_that_is_not_read_is_not_made() -> None:
     made = 0
 
-    def page(_wanted: Format) -> Iterator[str]:
+    def page(_wanted: PageFormat) -> Iterator[str]:
         nonlocal made
         while True:
             made += 1

@@ -11,7 +11,7 @@ from types import FrameType, SimpleNamespace
 import pytest
 
 from strandline.broker.telemetry.collector import SAMPLES_PER_PIECE
-from strandline.broker.telemetry.exposition import Format, LabelTexts, write_family
+from strandline.broker.telemetry.exposition import LabelTexts, PageFormat, write_family
 from strandline.broker.telemetry.families import Step
 from strandline.broker.telemetry.requests import RequestTraffic
 from strandline.broker.telemetry.tier_rows import tier_rows
@@ -109,7 +109,7 @@ def pieces(steps: Iterator[Step]) -> Iterator[int]:
         if row is None:
             yield 0
             continue
-        lines = write_family(*row, Format.TEXT, texts)
+        lines = write_family(*row, PageFormat.TEXT, texts)
         while count := sum(1 for _ in zip(range(SAMPLES_PER_PIECE), lines, strict=False)):
             yield count
 

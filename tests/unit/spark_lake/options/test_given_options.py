@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from strandline.spark_lake.options.given_options import OPTION_NAMES
-from strandline.spark_lake.options.options import LakeOptions, Mode, S3Options
+from strandline.spark_lake.options.options import LakeOptions, ReadMode, S3Options
 from strandline.spark_lake.options.selection_options import Subscribe
 from strandline.spark_lake.query.arrow_scan import make_query
 from strandline.storage.errors import InvalidConfig
@@ -93,7 +93,7 @@ ABOUT_BROKERS = (
 def test_every_option_of_sparks_kafka_source_is_taken_or_refused_with_a_reason() -> None:
     for name, text in TAKEN_BY_BOTH.items():
         selected = {} if name in SELECTIONS else {"subscribe": "t"}
-        mode = Mode.STREAM if "Trigger" in name else Mode.BATCH
+        mode = ReadMode.STREAM if "Trigger" in name else ReadMode.BATCH
         LakeOptions.parse({"path": "s3://b", **selected, name: text}, mode)
     for name in ABOUT_BROKERS:
         assert "no meaning here" in refused({**REQUIRED, name: "3"}), name

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from strandline.spark_lake.options.given_options import OPTION_NAMES
-from strandline.spark_lake.options.options import LakeOptions, Mode
+from strandline.spark_lake.options.options import LakeOptions, ReadMode
 from strandline.spark_lake.values.decoding_plan import plan_values
 from strandline.storage.errors import InvalidConfig
 
@@ -98,7 +98,7 @@ def test_random_options_are_understood_or_refused_in_words() -> None:
     for _ in range(TRIALS):
         given = options.next()
         try:
-            parsed = LakeOptions.parse(given, source.choice(list(Mode)))
+            parsed = LakeOptions.parse(given, source.choice(list(ReadMode)))
             plan_values(parsed.values, parsed.selection)
             understood += 1
         except InvalidConfig as error:

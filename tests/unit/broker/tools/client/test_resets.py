@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strandline.broker.tools.client.resets import PartitionState, Reset, Target, plan
+from strandline.broker.tools.client.resets import PartitionState, Reset, ResetTarget, plan
 
 
 def state(*, committed: int | None = 40, moment_offset: int | None = None) -> PartitionState:
@@ -21,16 +21,16 @@ def state(*, committed: int | None = 40, moment_offset: int | None = None) -> Pa
 @pytest.mark.parametrize(
     ("target", "number", "expected"),
     [
-        (Target.EARLIEST, 0, 10),
-        (Target.LATEST, 0, 100),
-        (Target.CURRENT, 0, 40),
-        (Target.OFFSET, 55, 55),
-        (Target.SHIFT, 5, 45),
-        (Target.SHIFT, -5, 35),
+        (ResetTarget.EARLIEST, 0, 10),
+        (ResetTarget.LATEST, 0, 100),
+        (ResetTarget.CURRENT, 0, 40),
+        (ResetTarget.OFFSET, 55, 55),
+        (ResetTarget.SHIFT, 5, 45),
+        (ResetTarget.SHIFT, -5, 35),
     ],
 )
 def test_a_target_inside_the_log_is_taken_as_it_is(
-    target: Target, number: int, expected: int
+    target: ResetTarget, number: int, expected: int
 ) -> None:
     (move,) = plan(Reset(target=target, number=number), [state()])
     assert (move.old_offset, move.new_offset, move.note) == (40, expected, "")
@@ -39,14 +39,14 @@ def test_a_target_inside_the_log_is_taken_as_it_is(
 @pytest.mark.parametrize(
     ("target", "number", "edge", "word"),
     [
-        (Target.OFFSET, 3, 10, "start"),
-        (Target.OFFSET, 500, 100, "end"),
-        (Target.SHIFT, -70, 10, "start"),
-        (Target.SHIFT, 70, 100, "end"),
+        (ResetTarget.OFFSET, 3, 10, "start"),
+        (ResetTarget.OFFSET, 500, 100, "end"),
+        (ResetTarget.SHIFT, -70, 10, "start"),
+        (ResetTarget.SHIFT, 70, 100, "end"),
     ],
 )
 def test_a_target_outside_the_log_becomes_its_edge_and_says_so(
-    target: Target, number: int, edge: int, word: str
+    target: ResetTarget, number: int, edge: int, word: str
 ) -> None:
     (move,) = plan(Reset(target=target, number=number), [state()])
     assert move.new_offset == edge
@@ -54,19 +54,19 @@ def test_a_target_outside_the_log_becomes_its_edge_and_says_so(
 
 
 def test_an_offset_that_retention_overtook_is_held_at_the_start() -> None:
-    (move,) = plan(Reset(target=Target.CURRENT), [state(committed=2)])
+    (move,) = plan(Reset(target=ResetTarget.CURRENT), [state(committed=2)])
     assert move.new_offset == 10
 
 
-@pytest.mark.parametrize("target", [Target.CURRENT, Target.SHIFT])
-def test_what_has_no_offset_yet_goes_to_the_end(target: Target) -> None:
+@pytest.mark.parametrize("target", [ResetTarget.CURRENT, ResetTarget.SHIFT])
+def test_what_has_no_offset_yet_goes_to_the_end(target: ResetTarget) -> None:
     (move,) = plan(Reset(target=target, number=-3), [state(committed=None)])
     assert (move.old_offset, move.new_offset) == (None, 100)
     assert move.note
 
 
 def test_a_moment_is_its_record_and_after_the_last_record_the_end() -> None:
-    reset = Reset(target=Target.MOMENT, number=1_000)
+    reset = Reset(target=ResetTarget.MOMENT, number=1_000)
     assert [m.new_offset for m in plan(reset, [state(moment_offset=77), state()])] == [77, 100]
 
 
