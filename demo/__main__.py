@@ -25,6 +25,7 @@ from strandline.storage.plurals import counted
 
 if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped]
+    from pyspark.sql import SparkSession
 
 # Marks a folder as the demo's own, to be emptied by the next run.
 MARK = ".strandline-demo"
@@ -90,7 +91,7 @@ def run(screen: Screen, settings: Settings) -> None:
             wait_for_archive(screen, watcher, child)
             read_back(screen, settings, sent, placement, child)
             stop_broker(screen, child)
-        ask_spark(screen, settings, archived(flights, placement, watcher))
+        ask_lake(screen, settings, archived(flights, placement, watcher))
     screen.step("Go on by hand")
     screen.console.print(commands(settings), markup=False, soft_wrap=True)
 
@@ -172,7 +173,7 @@ def archived(flights: pd.DataFrame, placement: Placement, watcher: TierWatcher) 
     return flights[placement.offsets < row_ends]
 
 
-def ask_spark(screen: Screen, settings: Settings, source: pd.DataFrame) -> None:
+def ask_lake(screen: Screen, settings: Settings, source: pd.DataFrame) -> None:
     from demo.lake import ask, describe, reading_of, records_of, spark_session
 
     screen.step(
@@ -202,6 +203,30 @@ def ask_spark(screen: Screen, settings: Settings, source: pd.DataFrame) -> None:
                     expected=True,
                     actual=scan.segments_read < scan.plan.segments_total / 2,
                 )
+        make_table(screen, settings, source, spark)
+
+
+def make_table(
+    screen: Screen, settings: Settings, source: pd.DataFrame, spark: SparkSession
+) -> None:
+    from demo.table import TABLE, ask_duckdb, ask_spark, sync_flights, table_files
+
+    screen.step("Make an Iceberg table of the bucket, for engines that know no Kafka")
+    with screen.bar("synced") as bar:
+        rows = sync_flights(settings, bar)
+    screen.compare("the table has every record of the bucket", expected=len(source), actual=rows)
+    with screen.bar("synced again") as bar:
+        again = sync_flights(settings, bar)
+        bar.update(1, total=1)
+    screen.compare("a second sync finds nothing to add", expected=0, actual=again)
+    files = table_files(settings)
+    screen.note(f"{TABLE} in {settings.tables}: {counted(len(files), 'Parquet file')}")
+    delays = QUESTIONS[0]
+    expected = delays.check(source)
+    answer = ask_duckdb(files)
+    screen.compare("DuckDB answers from it as from the source", expected=expected, actual=answer)
+    answer = ask_spark(spark, files)
+    screen.compare("Spark answers from it as from the source", expected=expected, actual=answer)
 
 
 if __name__ == "__main__":

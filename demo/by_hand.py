@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.request import getproxies
 
 from demo.settings import CREDENTIALS, NO_PROXY, REGION, TOPIC, Settings
+from demo.table import FIELDS, TABLE
 
 
 def commands(settings: Settings) -> str:
@@ -53,6 +54,19 @@ flights = (
     .load()
 )
 flights.where("timestamp < '2013-01-03'").groupBy("partition").count().show()
+PYTHON
+
+# what was archived since then becomes rows of the table
+{strandline} table sync {archive} --topic {TOPIC} --table {TABLE} \\
+    --warehouse {settings.warehouse_url} \\
+    --option valueFormat=json --option valueSchema={shlex.quote(FIELDS)}
+
+# the table by DuckDB
+{python} - <<'PYTHON'
+from pyiceberg.catalog import load_catalog
+catalog = load_catalog("strandline", type="sql", uri="sqlite:///{settings.tables}/catalog.db")
+connection = catalog.load_table("{TABLE}").scan().to_duckdb("flights")
+print(connection.sql("select carrier, avg(dep_delay) from flights group by all order by all"))
 PYTHON
 """
     # Shorter. Spark alone wants to know where its Python really is.

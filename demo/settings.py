@@ -76,6 +76,14 @@ class Settings:
     def broker_data(self) -> Path:
         return self.data / "broker"
 
+    @property
+    def tables(self) -> Path:
+        return self.data / "tables"
+
+    @property
+    def warehouse_url(self) -> str:
+        return self.tables.as_uri()
+
     def partition_folder(self, partition: int) -> Path:
         return self.broker_data / f"{TOPIC}-{partition}"
 

@@ -73,6 +73,10 @@ def test_the_notebook_runs_and_draws(
     assert 0 < sum(names["cancelled"]["cancelled"]) < sum(names["cancelled"]["planned"])
     assert abs(sum(names["cancelled"]["planned"]) - in_storm.sum()) < 20
     assert len(names["late"]) == (flights["carrier"] == "AA").sum()
+    assert names["done"].rows == len(records)
+    assert names["table"].scan().count() == len(records)
+    counts = flights.groupby(["origin", "dest"]).size()
+    assert names["routes"]["flights"].to_list() == counts.nlargest(5).to_list()
     assert drawn(notebook) == 4
 
 
