@@ -25,6 +25,7 @@ from strandline.storage.plurals import counted
 if TYPE_CHECKING:
     from strandline.spark_lake.table.run import TableRun
     from strandline.spark_lake.table.sync import SyncReport
+    from strandline.spark_lake.table.upkeep.maintain import MaintainReport
 
 # A sync writes files anew that are older than a day (`ROUND_AGE_S_MAX`), and clocks differ.
 ORPHAN_AGE_MS_MIN = 2 * 24 * 3_600_000
@@ -370,6 +371,13 @@ def _maintain(options: argparse.Namespace) -> int:
             orphan_age_ms=orphans_ms,
         ),
     )
+    for one in (report, report.rejected):
+        if one is not None:
+            _print_maintained(one)
+    return 0
+
+
+def _print_maintained(report: MaintainReport) -> None:
     say(
         f"{report.table}: {counted(report.dropped_rows, 'row')} dropped,"
         f" {counted(report.rewritten_files, 'small file')} rewritten,"
@@ -377,7 +385,6 @@ def _maintain(options: argparse.Namespace) -> int:
         f" {counted(report.expired_snapshots, 'snapshot')} expired,"
         f" {counted(report.orphans, 'orphan')} of {human_bytes(report.orphan_bytes)} deleted"
     )
-    return 0
 
 
 def _print_report(report: SyncReport) -> None:

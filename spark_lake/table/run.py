@@ -26,8 +26,8 @@ from strandline.spark_lake.table.iceberg.catalogs import (
 from strandline.spark_lake.table.iceberg.layout import TableLayout, sort_columns
 from strandline.spark_lake.table.iceberg.store import IcebergStore
 from strandline.spark_lake.table.iceberg.upkeep import IcebergTable
-from strandline.spark_lake.table.offsets import Mode
-from strandline.spark_lake.table.rejected import SUFFIX
+from strandline.spark_lake.table.offsets import Mode, TableOffsets
+from strandline.spark_lake.table.rejected import SUFFIX, settle
 from strandline.spark_lake.table.store import TableStore
 from strandline.spark_lake.table.sync import (
     FILE_BYTES,
@@ -44,6 +44,7 @@ from strandline.spark_lake.table.upkeep.maintain import (
     MaintainSettings,
     Maintenance,
 )
+from strandline.spark_lake.table.upkeep.maintained import load_made
 from strandline.spark_lake.table.upkeep.plan import TablePlan, plan_sync
 from strandline.spark_lake.table.upkeep.retention import DROPPED_PROPERTY, Kept, Retention
 from strandline.storage.clock import SystemClock
@@ -234,28 +235,57 @@ class TableRun:
     def maintain(
         self, retention: Retention | None = None, settings: MaintainSettings | None = None
     ) -> MaintainReport:
-        """Drops rows, rewrites small files, expires snapshots, deletes orphans.
+        """Drops rows, rewrites small files, expires snapshots, deletes orphans; of both tables.
 
-        `retention` None keeps all rows. Raises TableRefused, TierError, TableUnavailable.
+        Adds rejected rows first that a dead sync left to the second table: nothing else names
+        their files. `retention` None keeps all rows. Raises TableRefused, TierError,
+        TableUnavailable.
         """
         table = self.maintained()
+        offsets = load_made(table)
+        self._refuse_second(offsets)
+        settle(offsets, self.rejected, wait=time.sleep)
+        now_ms = SystemClock().now_ms()
+        kept = None if retention is None else self._kept(retention, now_ms)
+        settings = settings or MaintainSettings(file_bytes=self._request.file_bytes)
+        report = self._maintain(table, kept, settings)
+        second = self.maintained_rejected()
+        if second is not None:
+            report.rejected = self._maintain(second, kept, settings)
+        return report
+
+    def _maintain(
+        self, table: IcebergTable, kept: Kept | None, settings: MaintainSettings
+    ) -> MaintainReport:
+        if kept is not None:
+            kept = kept.joined(self._dropped(table))
         clock = SystemClock()
-        kept = None
-        if retention is not None:
-            kept = self._kept(retention, clock.now_ms()).joined(self._dropped(table))
-        made = Maintenance(
-            table,
-            settings or MaintainSettings(file_bytes=self._request.file_bytes),
-            now_ms=clock.now_ms,
-            wait=time.sleep,
-        )
-        return made.run(kept)
+        return Maintenance(table, settings, now_ms=clock.now_ms, wait=time.sleep).run(kept)
 
     def maintained(self) -> IcebergTable:
         """The table, for maintenance and checks. Raises InvalidConfig for a Delta table."""
         if not isinstance(self.store, IcebergStore):
             raise InvalidConfig("maintenance and checks are for Iceberg tables")
         return IcebergTable(self.store)
+
+    def maintained_rejected(self) -> IcebergTable | None:
+        """The second table, if a sync made one. Raises TableUnavailable."""
+        assert isinstance(self.rejected, IcebergStore), self.rejected
+        try:
+            found = self.rejected.load()
+        except TableRefused:
+            # Somebody else's, of this name.
+            return None
+        return None if found is None else IcebergTable(self.rejected)
+
+    def _refuse_second(self, offsets: TableOffsets) -> None:
+        """The files that its first table names for it would look like orphans."""
+        if self.store.name.endswith(SUFFIX) and not offsets.next_offsets:
+            first = self.store.name.removesuffix(SUFFIX)
+            raise TableRefused(
+                f"{self.store.name} has the rejected rows of another table: maintain {first}, which"
+                " maintains both"
+            )
 
     def _dropped(self, table: IcebergTable) -> Kept:
         """What earlier maintenance left."""

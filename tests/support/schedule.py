@@ -63,6 +63,7 @@ LONGEST = (
     "tests/unit/storage/tiering/test_state_machine.py",
     "tests/system/tiers/archive/test_disable.py",
     "tests/system/groups/test_restart.py",
+    "tests/system/tables/test_crashes.py",
     "tests/system/tiers/archive/test_claim.py",
     "tests/system/tiers/archive/test_topic_deletion.py",
     "tests/system/wire/test_bad_input_fuzz.py",

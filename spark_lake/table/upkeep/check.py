@@ -30,9 +30,8 @@ from strandline.spark_lake.query.query import Query
 from strandline.spark_lake.table.archive import TopicView, check_identity, entries_of, load_view
 from strandline.spark_lake.table.columns import RowLayout
 from strandline.spark_lake.table.conform import conform
-from strandline.spark_lake.table.errors import TableRefused
 from strandline.spark_lake.table.rounds import next_round
-from strandline.spark_lake.table.upkeep.maintained import LiveFile, MaintainedTable
+from strandline.spark_lake.table.upkeep.maintained import LiveFile, MaintainedTable, load_made
 from strandline.spark_lake.table.upkeep.retention import DROPPED_PROPERTY, Kept
 from strandline.storage.model import Offset, TopicPartition
 from strandline.storage.plurals import counted
@@ -101,9 +100,7 @@ class Check:
 
         Raises TableRefused, TierError, TableUnavailable.
         """
-        has = self._table.load()
-        if has is None:
-            raise TableRefused(f"there is no table {self._table.name}: `table sync` makes it")
+        has = load_made(self._table)
         reader = self._query.open()
         view = load_view(self._query, reader)
         check_identity(view, has, new_incarnation=False)

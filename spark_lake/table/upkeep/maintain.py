@@ -23,7 +23,7 @@ import logging
 import random
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from strandline.spark_lake.table.buffers import FileBuffers
 from strandline.spark_lake.table.commit import ATTEMPTS_MAX, WAIT_S_MAX, WAIT_S_MIN
@@ -31,11 +31,10 @@ from strandline.spark_lake.table.errors import (
     CommitConflict,
     CommitUnknown,
     FilesOutdated,
-    TableRefused,
     TableUnavailable,
 )
 from strandline.spark_lake.table.store import WrittenFile
-from strandline.spark_lake.table.upkeep.maintained import LiveFile, MaintainedTable
+from strandline.spark_lake.table.upkeep.maintained import LiveFile, MaintainedTable, load_made
 from strandline.spark_lake.table.upkeep.retention import Kept
 from strandline.storage.crash_points import (
     UPKEEP_AFTER_COMMIT,
@@ -84,7 +83,9 @@ class MaintainReport:
     expired_snapshots: int = 0
     orphans: int = 0
     orphan_bytes: int = 0
-    kept_young: int = field(default=0)
+    kept_young: int = 0
+    # Of the second table, if there is one.
+    rejected: MaintainReport | None = None
 
 
 class Maintenance:
@@ -219,8 +220,7 @@ class Maintenance:
         crash_point(UPKEEP_AFTER_ORPHANS)
 
     def _load(self) -> None:
-        if self._table.load() is None:
-            raise TableRefused(f"there is no table {self._table.name}: `table sync` makes it")
+        load_made(self._table)
 
 
 def _rounds(files: Sequence[LiveFile]) -> Iterator[list[LiveFile]]:

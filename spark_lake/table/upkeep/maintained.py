@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from strandline.spark_lake.table.errors import TableRefused
 from strandline.spark_lake.table.offsets import TableOffsets
 from strandline.spark_lake.table.store import FileWriter, WrittenFile
 
@@ -97,3 +98,11 @@ class MaintainedTable(Protocol):
     def delete(self, paths: Sequence[str]) -> int:
         """Deletes files; the number that could be deleted."""
         ...
+
+
+def load_made(table: MaintainedTable) -> TableOffsets:
+    """What the table has. Raises TableRefused if there is none."""
+    offsets = table.load()
+    if offsets is None:
+        raise TableRefused(f"there is no table {table.name}: `table sync` makes it")
+    return offsets

@@ -27,6 +27,7 @@ from strandline.storage.crash_points import CRASH_POINTS, SimulatedCrash, simula
 from strandline.storage.records.batch.record import Record
 from tests.unit.spark_lake.archive_builder import START_MS, ArchiveBuilder, make_batches
 from tests.unit.spark_lake.table.rig import (
+    NoProgress,
     add_rows,
     data_files,
     every,
@@ -36,6 +37,7 @@ from tests.unit.spark_lake.table.rig import (
     rows_of,
     sync,
 )
+from tests.unit.spark_lake.table.test_rejected import NUMBERED, REJECT, parses, rejected_rows
 
 pytestmark = pytest.mark.slow
 
@@ -232,6 +234,25 @@ def test_files_of_a_running_sync_stay_and_old_ones_without_a_commit_go(
     assert report.kept_young >= len(young) > 0
     assert maintain(orders).orphans >= len(young)
     assert not young & set(data_files(orders))
+
+
+def test_the_second_table_is_maintained_with_the_first_one_and_not_alone(
+    orders: ArchiveBuilder,
+) -> None:
+    with simulated_crash("table.after-commit"), pytest.raises(SimulatedCrash):
+        sync(orders, NUMBERED, **REJECT)
+    # Its first table names files for it that it has not taken yet.
+    with pytest.raises(TableRefused, match=r"maintain lake\.orders, which maintains both"):
+        make_run(orders, NUMBERED, table="lake.orders_rejected").maintain(None, NOW)
+    run = make_run(orders, NUMBERED, **REJECT)
+    run.maintain(None, NOW)
+    run.sync(NoProgress())
+    report = run.maintain(None, NOW)
+    assert report.rejected is not None
+    assert report.rejected.rewritten_files > report.rejected.new_files > 0
+    assert {row["_offset"] for row in rejected_rows(run)} == {
+        one for one in range(80) if not parses(one)
+    }
 
 
 def test_snapshots_of_tags_and_branches_outlive_maintenance(orders: ArchiveBuilder) -> None:
