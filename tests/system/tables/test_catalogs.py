@@ -1,0 +1,166 @@
+"""Syncs over each kind of catalog, in a process of its own: REST, and Glue as moto's server has it.
+
+A proxy stands before the catalog, and breaks answers to commits.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strandline.spark_lake.table.errors import TableUnavailable
+from strandline.spark_lake.table.run import TableRun
+from tests.contract.stores import moto_command
+from tests.support.fault_proxy import Action, FaultProxy, Rule
+from tests.support.ministack import REPOSITORY, ServerProcess
+from tests.support.ports import ReservedPort
+from tests.unit.spark_lake.archive_builder import ArchiveBuilder
+from tests.unit.spark_lake.table.rig import (
+    NoProgress,
+    add_rows,
+    data_files,
+    every,
+    iceberg,
+    make_run,
+    named_files,
+    rows_of,
+)
+from tests.unit.spark_lake.table.test_upkeep import NOW
+
+pytestmark = pytest.mark.slow
+
+REST, GLUE = "rest", "glue"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogUnderTest:
+    """A catalog behind a proxy; `given` is what a sync is told of it."""
+
+    proxy: FaultProxy
+    given: dict[str, Any]
+    # Of the requests of a commit, which one changes the table; counted from 0.
+    commit_number: int
+
+    def run(self, archive: ArchiveBuilder) -> TableRun:
+        return make_run(archive, **self.given)
+
+    def sync(self, archive: ArchiveBuilder) -> Any:
+        return self.run(archive).sync(NoProgress())
+
+    def break_commit(self, action: Action) -> None:
+        """Breaks the next commit of a table."""
+        self.proxy.add(
+            Rule(
+                action=action,
+                method="POST",
+                # Glue's requests all have one path.
+                path="/tables/orders$|^/$",
+                skip=self.commit_number,
+                code="ServiceUnavailable",
+            )
+        )
+
+
+def _rest_command(port: int, folder: Path) -> list[str]:
+    program = REPOSITORY / "tests" / "support" / "run_iceberg_rest.py"
+    return [sys.executable, "-P", str(program), str(port), f"sqlite:///{folder / 'rest.db'}"]
+
+
+@pytest.fixture(params=[REST, GLUE])
+def catalog(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CatalogUnderTest]:
+    is_rest = request.param == REST
+    port = ReservedPort()
+    command = _rest_command(port.number, tmp_path) if is_rest else moto_command(port.number)
+    server = ServerProcess(command, port=port, log_path=tmp_path / "catalog.log", environment={})
+    with server, FaultProxy(port.number) as proxy:
+        if is_rest:
+            given: dict[str, Any] = {"catalog": proxy.endpoint_url}
+        else:
+            properties = {
+                "type": "glue",
+                "glue.endpoint": proxy.endpoint_url,
+                "glue.region": "us-east-1",
+            }
+            given = {"catalog": "analytics", "catalog_properties": properties}
+        yield CatalogUnderTest(proxy=proxy, given=given, commit_number=0 if is_rest else 1)
+
+
+@pytest.fixture
+def orders(tmp_path: Path) -> ArchiveBuilder:
+    made = ArchiveBuilder(tmp_path / "archive")
+    made.add_topic("orders", partitions=2)
+    add_rows(made, base=0)
+    add_rows(made, base=40)
+    return made
+
+
+def test_a_second_sync_adds_what_is_new_and_maintenance_leaves_no_file(
+    orders: ArchiveBuilder, catalog: CatalogUnderTest
+) -> None:
+    assert catalog.sync(orders).rows == 160
+    assert catalog.sync(orders).commits == 0
+    add_rows(orders, base=80)
+    assert catalog.sync(orders).rows == 80
+    run = catalog.run(orders)
+    report = run.maintain(None, NOW)
+    assert report.rewritten_files > report.new_files > 0
+    assert report.expired_snapshots > 0
+    assert run.check(deep=True).findings == []
+    assert rows_of(run) == every(range(120))
+    assert named_files(run) == sorted(data_files(orders))
+    assert len(iceberg(run).snapshots()) == 1
+
+
+@pytest.mark.parametrize("action", [Action.RESET_AFTER, Action.RESET_BEFORE, Action.STATUS])
+def test_a_commit_whose_answer_is_lost_is_in_the_table_once(
+    orders: ArchiveBuilder,
+    catalog: CatalogUnderTest,
+    action: Action,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = catalog.run(orders)
+    commit = run.store.commit
+
+    def answer_is_lost(*given: Any) -> None:
+        monkeypatch.setattr(run.store, "commit", commit)
+        catalog.break_commit(action)
+        commit(*given)
+
+    monkeypatch.setattr(run.store, "commit", answer_is_lost)
+    assert run.sync(NoProgress()).rows == 160
+    assert any(one.action is action for one in catalog.proxy.seen)
+    assert rows_of(run) == every(range(80))
+    assert named_files(run) == sorted(data_files(orders))
+
+
+def test_of_two_syncs_that_wrote_the_same_rows_one_drops_its_files(
+    orders: ArchiveBuilder, catalog: CatalogUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = catalog.run(orders)
+    commit = first.store.commit
+
+    def second_is_first(*given: Any) -> None:
+        monkeypatch.setattr(first.store, "commit", commit)
+        catalog.sync(orders)
+        commit(*given)
+
+    monkeypatch.setattr(first.store, "commit", second_is_first)
+    assert first.sync(NoProgress()).lost_rounds == 1
+    assert rows_of(first) == every(range(80))
+    assert named_files(first) == sorted(data_files(orders))
+
+
+def test_a_catalog_that_is_away_is_named_and_a_later_sync_goes_on(
+    orders: ArchiveBuilder, catalog: CatalogUnderTest
+) -> None:
+    run = catalog.run(orders)
+    catalog.proxy.go_away()
+    with pytest.raises(TableUnavailable, match=r"table lake\.orders"):
+        run.sync(NoProgress())
+    catalog.proxy.come_back()
+    assert catalog.sync(orders).rows == 160
