@@ -222,7 +222,9 @@ class OpenSegmentSteps:
             return ()
         if self._checked is not segment:
             # Once after a start: the disk may have diverged from the bucket.
-            if not await self._owner.run(partial(is_prefix_of, tail, self._owner.log.local)):
+            if not await self._owner.threads.run(
+                partial(is_prefix_of, tail, self._owner.log.local)
+            ):
                 return ()
             self._checked = segment
         return tail

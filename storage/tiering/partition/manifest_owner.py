@@ -19,7 +19,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
 
 from strandline.storage.crash_points import (
     DELETE_AFTER_LOG_START,
@@ -53,8 +52,6 @@ from strandline.storage.tiering.policy.store_health import StoreHealth
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
 
 class ManifestOwner:
     """Loads and commits one partition's manifest. Used on the event loop, under its lock."""
@@ -80,7 +77,7 @@ class ManifestOwner:
         self.topic = topic
         self.leader_epoch = leader_epoch
         self.clock = unified_log.local.clock
-        self._threads = threads
+        self.threads = threads
         self._health = health
         self._changes = changes
         self._past_generation = past_generation
@@ -123,10 +120,6 @@ class ManifestOwner:
         """Whether a commit is permitted and the store is reachable."""
         return self.life.may_commit and self._health.is_up
 
-    async def run(self, call: Callable[[], T]) -> T:
-        """Runs `call` in the threads for manifests and other small objects."""
-        return await self._threads.run(call)
-
     # --- loading -----------------------------------------------------------------------------
 
     async def load_if_needed(self) -> None:
@@ -153,7 +146,7 @@ class ManifestOwner:
             self.log.adopt_remote_log_start()
         self._end_load()
         if self._is_marked:
-            await self.run(partial(missing_folder_mark.forget, self.log.local.directory))
+            await self.threads.run(partial(missing_folder_mark.forget, self.log.local.directory))
             self._is_marked = False
 
     async def adopt_newest(self) -> None:
@@ -162,7 +155,7 @@ class ManifestOwner:
         key = manifest_key(self.remote.partition)
         # After a failed restart behind the archive, the same manifest is loaded again.
         if held is not None and self.life.may_append:
-            in_bucket = await self.run(partial(self._threads.store.head, key))
+            in_bucket = await self.threads.run(partial(self.threads.store.head, key))
             if in_bucket.etag == held.etag:
                 return
         self._doubt()
@@ -171,8 +164,8 @@ class ManifestOwner:
     async def _read(self) -> StoredManifest | None:
         stored = self._take_unclaimed()
         if stored is None:
-            stored = await self.run(
-                partial(self._loader(), self._threads.store, self.remote.partition)
+            stored = await self.threads.run(
+                partial(self._loader(), self.threads.store, self.remote.partition)
             )
         self.remote.refuse_regress(stored)
         return stored
@@ -185,7 +178,7 @@ class ManifestOwner:
         if stored is None or not self._is_behind(stored.manifest):
             return
         try:
-            await self.run(partial(compare_folder, self._threads.store, stored.manifest))
+            await self.threads.run(partial(compare_folder, self.threads.store, stored.manifest))
         except CorruptFile:
             self.life.move(ArchiveState.BLOCKED)
             raise
@@ -214,7 +207,7 @@ class ManifestOwner:
         if self._is_set_aside or (manifest is not None and self._has_own_past(manifest)):
             self._is_set_aside = True
             self.life.move(ArchiveState.SETTING_ASIDE)
-            await take_away_own(self.log, manifest, threads=self._threads, life=self.life)
+            await take_away_own(self.log, manifest, threads=self.threads, life=self.life)
 
     async def _claim(self, stored: StoredManifest | None) -> StoredManifest | None:
         """Claims the manifest under this broker's epoch if it must; returns the current one."""
@@ -222,8 +215,8 @@ class ManifestOwner:
             return stored
         claimed = stored.manifest.with_leader_epoch(self.leader_epoch)
         try:
-            return await self.run(
-                partial(manifest_store.commit, self._threads.store, stored, claimed)
+            return await self.threads.run(
+                partial(manifest_store.commit, self.threads.store, stored, claimed)
             )
         except (AccessDenied, StoreFull):
             # Without permission to write, the archive can still be read.
@@ -313,10 +306,10 @@ class ManifestOwner:
         """
         new = new.with_leader_epoch(self.leader_epoch)
         self.life.move(ArchiveState.IN_DOUBT)
-        stored = await self.run(
+        stored = await self.threads.run(
             partial(
                 manifest_store.commit,
-                self._threads.store,
+                self.threads.store,
                 self.remote.stored,
                 new,
                 now_ms=self.clock.now_ms(),
@@ -375,11 +368,11 @@ class ManifestOwner:
         # After a failure the next step retries, and until then the log takes no appends.
         self.life.move(ArchiveState.RESTARTING)
         if manifest is not None:
-            await restart_behind(self.log, self.remote, manifest, threads=self._threads)
+            await restart_behind(self.log, self.remote, manifest, threads=self.threads)
         if self._is_set_aside and not self.life.is_detached():
             self.life.move(ArchiveState.RE_APPENDING)
             crash_point(GIVE_BACK_AFTER_RESTART)
-            await re_append(self.log, self.leader_epoch, threads=self._threads, life=self.life)
+            await re_append(self.log, self.leader_epoch, threads=self.threads, life=self.life)
             self._is_set_aside = False
         if self.remote.is_followed and manifest is not None and not manifest.is_empty:
             self.log.drop_archived(manifest.end_offset)

@@ -512,7 +512,7 @@ class CompactionSteps:
             return False
         start_offset = manifest.log_start_offset
         entries = await self._owner.remote.all_from(start_offset)
-        borders = await self._owner.run(partial(borders_of, manifest, entries))
+        borders = await self._owner.threads.run(partial(borders_of, manifest, entries))
         if self._owner.life.is_detached() or self._compactor.is_busy or not entries:
             return False
         mark, now_ms = manifest.compaction, self._compactor.believed_ms()
@@ -596,7 +596,7 @@ class CompactionSteps:
             marked_ms=self._owner.clock.now_ms(),
         )
         try:
-            new = await self._owner.run(replaced)
+            new = await self._owner.threads.run(replaced)
         except ValueError:
             return False
         if self._owner.life.is_detached():
