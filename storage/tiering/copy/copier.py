@@ -51,6 +51,7 @@ from strandline.storage.errors import (
 )
 from strandline.storage.local.formats.producer_state import iter_snapshot
 from strandline.storage.local.formats.txn_index import decode_entries
+from strandline.storage.local.log.log import LocalLog
 from strandline.storage.local.segment.segment import LogSegment
 from strandline.storage.model import (
     AbortedTransaction,
@@ -190,13 +191,9 @@ class SegmentCopier:
             useless=threading.Event(),
             recompression_level=local.config.remote_recompression_level,
         )
-
-        def work() -> SegmentEntry:
-            self._check_wanted(source)
-            local.flush()  # 1
-            return self._copy(source)
-
-        outcome = asyncio.get_running_loop().run_in_executor(self._executor, work)
+        outcome = asyncio.get_running_loop().run_in_executor(
+            self._executor, self._copy, source, local
+        )
         self._under_way_count += 1
         outcome.add_done_callback(self._end)
         return Copying(source=source, outcome=outcome)
@@ -233,8 +230,10 @@ class SegmentCopier:
         with suppress(RuntimeError, OutOfResources):
             self._executor.submit(self._delete, entry.log_key, entry.meta_key)
 
-    def _copy(self, source: CopySource) -> SegmentEntry:
-        """Runs steps 2 to 5; blocks."""
+    def _copy(self, source: CopySource, local: LocalLog) -> SegmentEntry:
+        """Runs steps 1 to 5; blocks."""
+        self._check_wanted(source)
+        local.flush()  # 1
         if source.recompression_level is None:
             return self._copy_inspected(source, self._inspect(source), source.segment.log_path)
         with nameless_file(source.segment.log_path.parent) as path:
