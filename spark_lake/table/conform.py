@@ -24,6 +24,34 @@ def conform(rows: Any, schema: Any) -> Any:
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
+def shared_schema(schema: Any, other: Any) -> Any:
+    """The fields that both `pyarrow.Schema`s have, at any depth, in the types of the first."""
+    return pa.schema(
+        [
+            pa.field(one.name, _shared(one.type, other.field(one.name).type))
+            for one in schema
+            if one.name in other.names
+        ]
+    )
+
+
+def _shared(kind: Any, other: Any) -> Any:
+    if pa.types.is_struct(kind) and pa.types.is_struct(other):
+        known = {one.name: one.type for one in other}
+        return pa.struct(
+            [
+                pa.field(one.name, _shared(one.type, known[one.name]))
+                for one in kind
+                if one.name in known
+            ]
+        )
+    if _is_list(kind) and _is_list(other):
+        return pa.large_list(_shared(kind.value_type, other.value_type))
+    if pa.types.is_map(kind) and pa.types.is_map(other):
+        return pa.map_(kind.key_type, _shared(kind.item_type, other.item_type))
+    return kind
+
+
 def _array(array: Any, kind: Any) -> Any:
     if array.type.equals(kind, check_metadata=True):
         return array
@@ -36,8 +64,8 @@ def _array(array: Any, kind: Any) -> Any:
             for one in kind
         ]
         return pa.StructArray.from_arrays(parts, fields=list(kind), mask=array.is_null())
-    if pa.types.is_list(kind):
-        return _same_places(array, kind, _array(array.values, kind.value_type))
+    if _is_list(kind) and _is_list(array.type):
+        return _list(array, kind)
     if pa.types.is_map(kind):
         items = pa.StructArray.from_arrays(
             [_array(array.keys, kind.key_type), _array(array.items, kind.item_type)],
@@ -45,6 +73,21 @@ def _array(array: Any, kind: Any) -> Any:
         )
         return _same_places(array, kind, items)
     return array.cast(kind)
+
+
+def _is_list(kind: Any) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+
+
+def _list(array: Any, kind: Any) -> Any:
+    """A list of other values; tables have large lists, whose offsets are wider."""
+    values = _array(array.values, kind.value_type)
+    is_large = pa.types.is_large_list(kind)
+    if is_large == pa.types.is_large_list(array.type):
+        return _same_places(array, kind, values)
+    offsets = array.offsets.cast(pa.int64() if is_large else pa.int32())
+    lists = pa.LargeListArray if is_large else pa.ListArray
+    return lists.from_arrays(offsets, values, type=kind, mask=array.is_null())
 
 
 def _same_places(array: Any, kind: Any, children: Any) -> Any:

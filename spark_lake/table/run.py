@@ -110,18 +110,12 @@ class TableRun:
     def __init__(self, request: TableRequest, spark: SparkSession | None = None) -> None:
         """With `spark`, its tasks read and write. Raises InvalidConfig, TableUnavailable."""
         self._request = request
+        if request.file_bytes < 1 or (request.round_bytes or 1) < 1:
+            raise InvalidConfig("--file-bytes must be 1 at least")
         self._mode = Mode(request.mode)
         self._sort_columns = sort_columns(request.sort_by)
         self.names = column_names(request.columns)
-        parts = [part for part in self.names if part not in ("topic_id", "value")]
-        self.query: Query = make_query(
-            request.remote,
-            request.topic,
-            columns=[*parts, "value"],
-            options=self._options(),
-        )
-        if self.query.options.values.errors is ValueErrors.CORRUPT:
-            self.query.columns += (CORRUPT_COLUMN, REASON_COLUMN)
+        self.query = self._make_query(OnError(request.on_error))
         refuse_jvm(self.query, "table sync")
         self._engine: Engine = LocalEngine()
         if spark is not None:
@@ -135,6 +129,18 @@ class TableRun:
         self.store, self.rejected = open_stores(
             warehouse, [(identifier, self._partition_by()), (second, ())]
         )
+
+    def _make_query(self, on_error: OnError) -> Query:
+        parts = [part for part in self.names if part not in ("topic_id", "value")]
+        query = make_query(
+            self._request.remote,
+            self._request.topic,
+            columns=[*parts, "value"],
+            options=self._options(on_error),
+        )
+        if query.options.values.errors is ValueErrors.CORRUPT:
+            query.columns += (CORRUPT_COLUMN, REASON_COLUMN)
+        return query
 
     def _iceberg_stores(self, warehouse: str, wanted: Sequence[_Wanted]) -> list[TableStore]:
         request = self._request
@@ -230,7 +236,12 @@ class TableRun:
             filters=filters,
             options=dict(self._request.options),
         )
-        return Check(table, self.query, self.names).run(deep=deep, count_query=counting)
+        rejected, query = None, self.query
+        if offsets is not None and offsets.rejected.number:
+            rejected = self.maintained_rejected()
+            query = self._make_query(OnError.REJECT)
+        check = Check(table, query, self.names, rejected)
+        return check.run(deep=deep, count_query=counting)
 
     def maintain(
         self, retention: Retention | None = None, settings: MaintainSettings | None = None
@@ -266,7 +277,7 @@ class TableRun:
         """The table, for maintenance and checks. Raises InvalidConfig for a Delta table."""
         if not isinstance(self.store, IcebergStore):
             raise InvalidConfig("maintenance and checks are for Iceberg tables")
-        return IcebergTable(self.store)
+        return self._table_of(self.store)
 
     def maintained_rejected(self) -> IcebergTable | None:
         """The second table, if a sync made one. Raises TableUnavailable."""
@@ -276,7 +287,11 @@ class TableRun:
         except TableRefused:
             # Somebody else's, of this name.
             return None
-        return None if found is None else IcebergTable(self.rejected)
+        return None if found is None else self._table_of(self.rejected)
+
+    def _table_of(self, store: IcebergStore) -> IcebergTable:
+        order = [(self.names[part], "ascending") for part in ("partition", "offset")]
+        return IcebergTable(store, order)
 
     def _refuse_second(self, offsets: TableOffsets) -> None:
         """The files that its first table names for it would look like orphans."""
@@ -318,7 +333,7 @@ class TableRun:
             partition_by = [] if timestamp is None else [f"day({timestamp})"]
         return partition_by
 
-    def _options(self) -> dict[str, str]:
+    def _options(self, on_error: OnError) -> dict[str, str]:
         """Of the lake. Raises InvalidConfig."""
         options = dict(self._request.options)
         given = [name for name in options if name.lower() == "valueerrors"]
@@ -329,7 +344,7 @@ class TableRun:
                 f"--mode {self._mode.value} and option valueErrors exclude each other: a value that"
                 " does not parse would delete its key; --on-error reject keeps it apart"
             )
-        if OnError(self._request.on_error) is OnError.FAIL:
+        if on_error is OnError.FAIL:
             return options
         if given:
             raise InvalidConfig("--on-error reject and option valueErrors exclude each other")

@@ -50,11 +50,14 @@ from strandline.storage.errors import InvalidConfig, StrandlineError
 
 APP_ID = "strandline"
 FOLDER = "_strandline"
+# Of the table's configuration: what Delta has no words for, and a later sync keeps.
+ORDER_PROPERTY = "strandline.order"
+CODEC_PROPERTY = "strandline.codec"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaLayout:
-    """How a table's files are laid out; an existing table keeps its partitions."""
+    """How a table's files are laid out; an existing one keeps its own, but for a given order."""
 
     # Columns, or `day(column)`.
     partition_by: Sequence[str] = ()
@@ -117,6 +120,13 @@ class DeltaStore:
         if added:
             with self._naming("widen"):
                 self._loaded.alter.add_columns([Field.from_arrow(one) for one in added])
+        wanted = self._layout.sort_columns
+        if wanted and self._order != tuple(wanted):
+            check_order(wanted, self._schema)
+            with self._naming("order"):
+                self._loaded.alter.set_table_properties(
+                    {ORDER_PROPERTY: json.dumps(wanted)}, raise_if_not_exists=False
+                )
 
     def writer(self, attempt: str) -> FileWriter:
         return DeltaWriter(
@@ -124,9 +134,9 @@ class DeltaStore:
             url=self._url,
             schema=self._schema,
             partition_by=self._loaded.metadata().partition_columns,
-            codec=self._layout.codec,
+            codec=self._loaded.metadata().configuration.get(CODEC_PROPERTY, self._layout.codec),
             attempt=uuid.UUID(attempt),
-            sort_columns=self._layout.sort_columns,
+            sort_columns=self._order,
         )
 
     def files_by(self, column: str) -> Mapping[int, Sequence[WrittenFile]]:
@@ -188,6 +198,13 @@ class DeltaStore:
         return self._table
 
     @property
+    def _order(self) -> tuple[tuple[str, str], ...]:
+        """The order of the table's files; columns that somebody has dropped are left out."""
+        text = self._loaded.metadata().configuration.get(ORDER_PROPERTY, "[]")
+        names = self._schema.names
+        return tuple((column, way) for column, way in json.loads(text) if column in names)
+
+    @property
     def _schema(self) -> Any:
         return pa.schema(self._loaded.schema().to_arrow())
 
@@ -222,6 +239,7 @@ class DeltaStore:
             if one not in schema.names:
                 names = ", ".join(schema.names)
                 raise InvalidConfig(f"--partition-by: there is no column {one}; there are {names}")
+        check_order(self._layout.sort_columns, schema)
         for day in self._layout.days:
             schema = schema.append(pa.field(day, pa.date32()))
         with self._naming("create"):
@@ -233,6 +251,11 @@ class DeltaStore:
                     partition_by=self._layout.columns or None,
                     storage_options=self._storage_options,
                     commit_properties=_once(number),
+                    configuration={
+                        ORDER_PROPERTY: json.dumps(self._layout.sort_columns),
+                        CODEC_PROPERTY: self._layout.codec,
+                    },
+                    raise_if_key_not_exists=False,
                 )
                 return
             except Exception:
@@ -282,6 +305,16 @@ def new_fields(existing: Any, wanted: Any, *, table: str) -> list[Any]:
             " read them as the table has them (--option valueSchema), or make another table"
         )
     return added
+
+
+def check_order(columns: Sequence[tuple[str, str]], schema: Any) -> None:
+    """Raises InvalidConfig for a column that rows cannot be sorted by."""
+    for column, _ in columns:
+        if column not in schema.names:
+            names = ", ".join(schema.names)
+            raise InvalidConfig(f"--sort-by: there is no column {column}; there are {names}")
+        if pa.types.is_nested(schema.field(column).type):
+            raise InvalidConfig(f"--sort-by {column}: rows are sorted by columns of one value each")
 
 
 def _fits(kind: Any, known: Any) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pyiceberg.exceptions import ValidationError
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrder
 from pyiceberg.transforms import (
     BucketTransform,
@@ -41,7 +42,7 @@ _FIRST_PARTITION_FIELD = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableLayout:
-    """The layout that a new table gets; an existing one keeps its own."""
+    """The layout that a new table gets; an existing one keeps its own, but for a given order."""
 
     partition_by: tuple[str, ...] = ()
     # (column, "ascending" or "descending")
@@ -63,7 +64,7 @@ class TableLayout:
         return SortOrder(
             *(
                 SortField(
-                    source_id=_source(column, schema, "--sort-by"),
+                    source_id=_sortable(column, schema),
                     transform=IdentityTransform(),
                     direction=SortDirection.DESC if way == "descending" else SortDirection.ASC,
                     null_order=NullOrder.NULLS_LAST,
@@ -71,6 +72,30 @@ class TableLayout:
                 for column, way in self.sort_columns
             )
         )
+
+
+def sorted_by(metadata: TableMetadata) -> tuple[tuple[str, str], ...]:
+    """The order of a table's files by columns, as `sort_columns`.
+
+    Empty if it has none, or one by transforms or parts of structs, which other engines write.
+    """
+    schema = metadata.schema()
+    known = {one.field_id: one.name for one in schema.fields}
+    order = next(
+        one for one in metadata.sort_orders if one.order_id == metadata.default_sort_order_id
+    )
+    if any(
+        one.source_id not in known or not isinstance(one.transform, IdentityTransform)
+        for one in order.fields
+    ):
+        return ()
+    return tuple(
+        (
+            known[one.source_id],
+            "descending" if one.direction is SortDirection.DESC else "ascending",
+        )
+        for one in order.fields
+    )
 
 
 def sort_columns(given: Sequence[str]) -> tuple[tuple[str, str], ...]:
@@ -112,6 +137,13 @@ def _transform(text: str, name: str, number: int | None) -> Transform[int, int]:
     if name in ("", "identity") and number is None:
         return IdentityTransform()
     raise InvalidConfig(f"--partition-by {text!r} must be one of {_EXAMPLES}")
+
+
+def _sortable(column: str, schema: Schema) -> int:
+    field = schema.find_field(_source(column, schema, "--sort-by"))
+    if not field.field_type.is_primitive or column not in {one.name for one in schema.fields}:
+        raise InvalidConfig(f"--sort-by {column}: rows are sorted by columns of one value each")
+    return field.field_id
 
 
 def _source(column: str, schema: Schema, option: str) -> int:

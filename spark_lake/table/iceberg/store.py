@@ -21,6 +21,7 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.io import load_file_io
 from pyiceberg.table import CommitTableResponse, Table, TableProperties, Transaction
+from pyiceberg.table.sorting import NullOrder
 from pyiceberg.table.update.snapshot import ExpireSnapshots
 from pyiceberg.transforms import IdentityTransform
 
@@ -31,7 +32,7 @@ from strandline.spark_lake.table.errors import (
     TableRefused,
     TableUnavailable,
 )
-from strandline.spark_lake.table.iceberg.layout import TableLayout
+from strandline.spark_lake.table.iceberg.layout import TableLayout, sorted_by
 from strandline.spark_lake.table.iceberg.places import stranger
 from strandline.spark_lake.table.iceberg.schema import check_schema, iceberg_schema
 from strandline.spark_lake.table.iceberg.writer import (
@@ -41,7 +42,7 @@ from strandline.spark_lake.table.iceberg.writer import (
     written_file,
 )
 from strandline.spark_lake.table.offsets import OFFSETS_PROPERTY, TableOffsets
-from strandline.spark_lake.table.store import FileRole, FileWriter, WrittenFile
+from strandline.spark_lake.table.store import FileRole, WrittenFile
 from strandline.storage.errors import StrandlineError
 
 COMMIT_SUMMARY = "strandline.commit"
@@ -121,8 +122,10 @@ class IcebergStore:
         if check_schema(table.schema(), wanted, table=self.name):
             with self.naming("widen"), table.update_schema() as update:
                 update.union_by_name(wanted)
+        if self._layout.sort_columns:
+            self._reorder()
 
-    def writer(self, attempt: str) -> FileWriter:
+    def writer(self, attempt: str) -> IcebergWriter:
         table = self.loaded
         # A task of Spark gets a copy, and needs no history.
         lean: dict[str, object] = {
@@ -135,7 +138,7 @@ class IcebergStore:
             io=table.io,
             metadata=table.metadata.model_copy(update=lean),
             attempt=uuid.UUID(attempt),
-            sort_columns=self._layout.sort_columns,
+            sort_columns=sorted_by(table.metadata),
         )
 
     def files_by(self, column: str) -> Mapping[int, Sequence[WrittenFile]]:
@@ -217,6 +220,18 @@ class IcebergStore:
         """The table of pyiceberg, of the last `load`."""
         assert self._table is not None, self._identifier
         return self._table
+
+    def _reorder(self) -> None:
+        """Gives the table the order of the layout, which later writers keep."""
+        table = self.loaded
+        # Before anything is written.
+        self._layout.order(table.schema())
+        if sorted_by(table.metadata) == self._layout.sort_columns:
+            return
+        with self.naming("order"), table.update_sort_order() as update:
+            for column, way in self._layout.sort_columns:
+                add = update.desc if way == "descending" else update.asc
+                add(column, IdentityTransform(), NullOrder.NULLS_LAST)
 
     def _create(self, schema: Any, offsets: TableOffsets) -> None:
         made = iceberg_schema(schema)

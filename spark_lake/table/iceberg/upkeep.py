@@ -7,6 +7,7 @@ matched by field id, so that a column that somebody renamed is found.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -40,8 +41,10 @@ _FIELD_ID = b"PARQUET:field_id"
 class IcebergTable:
     """The table of a store, for maintenance and checks."""
 
-    def __init__(self, store: IcebergStore) -> None:
+    def __init__(self, store: IcebergStore, order: Sequence[tuple[str, str]] = ()) -> None:
+        """`order` is that of rewritten files, if the table has none."""
         self._store = store
+        self._order = order
 
     @property
     def name(self) -> str:
@@ -58,7 +61,8 @@ class IcebergTable:
         return self._table.properties.get(name)
 
     def writer(self, attempt: str) -> FileWriter:
-        return self._store.writer(attempt)
+        writer = self._store.writer(attempt)
+        return replace(writer, sort_columns=writer.sort_columns or self._order)
 
     def discard(self, files: Sequence[WrittenFile]) -> None:
         self._store.discard(files)

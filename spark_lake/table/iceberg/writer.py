@@ -126,7 +126,7 @@ class IcebergWriter:
             file_format=FileFormat.PARQUET,
             partition=partition.partition if spec.fields else Record(),
             file_size_in_bytes=size_bytes,
-            sort_order_id=None,
+            sort_order_id=self.metadata.default_sort_order_id or None,
             spec_id=spec.spec_id,
             equality_ids=None,
             key_metadata=None,

@@ -2,7 +2,8 @@
 also every value.
 
     the table's property    next offset of each partition          -> rows before it must be there
-    its files               topic id, partition and offset of each row, read in windows
+    its files               topic id, partition and offset of each row, of all partitions at once
+    those of the second     rows whose values do not parse: each offset is in one table of the two
     the archive             record counts of manifests and statistics, for the same offsets
     deep                    the rows of both, in rounds of DEEP_BYTES, compared column by column
 
@@ -29,13 +30,14 @@ from strandline.spark_lake.query.counting import count_plan
 from strandline.spark_lake.query.query import Query
 from strandline.spark_lake.table.archive import TopicView, check_identity, entries_of, load_view
 from strandline.spark_lake.table.columns import RowLayout
-from strandline.spark_lake.table.conform import conform
+from strandline.spark_lake.table.conform import conform, shared_schema
 from strandline.spark_lake.table.rounds import next_round
 from strandline.spark_lake.table.upkeep.maintained import LiveFile, MaintainedTable, load_made
 from strandline.spark_lake.table.upkeep.retention import DROPPED_PROPERTY, Kept
 from strandline.storage.model import Offset, TopicPartition
 from strandline.storage.plurals import counted
 
+OFFSET_MAX = 2**63 - 1
 # Offsets that are looked at in one pass over the files: a byte each.
 WINDOW_OFFSETS = 64 * 1024 * 1024
 # Archived bytes that are in memory at once, as rows of the archive and of the table.
@@ -53,6 +55,9 @@ class PartitionCheck:
     # None if the table has none.
     first_offset: Offset | None = None
     last_offset: Offset | None = None
+    # Of the second table: values that do not parse.
+    rejected_rows: int = 0
+    # Also a row of the one table that the other has, too.
     rows_twice: int = 0
     # Of the offsets that both must have.
     compared_rows: int = 0
@@ -85,12 +90,47 @@ class CheckReport:
             self.unnamed_findings += 1
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Source:
+    """A table whose rows are counted: the first, or the second one with those that do not parse."""
+
+    table: MaintainedTable
+    files: Sequence[LiveFile]
+    kept: Kept
+    is_rejected: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Window:
+    """Offsets of one partition that one pass looks at; the last window of a partition is open."""
+
+    check: PartitionCheck
+    start: Offset
+    end: Offset | None
+    # One byte for each offset before the partition's next one.
+    seen: Any
+
+    def has(self, offsets: Any) -> Any:
+        """Which of the offsets are in the window."""
+        return (offsets >= self.start) & (self.end is None or offsets < self.end)
+
+
 class Check:
     """One check of one table."""
 
-    def __init__(self, table: MaintainedTable, query: Query, names: Mapping[str, str]) -> None:
-        """`query` has the columns of a sync, `names` those of the table by part."""
+    def __init__(
+        self,
+        table: MaintainedTable,
+        query: Query,
+        names: Mapping[str, str],
+        rejected: MaintainedTable | None = None,
+    ) -> None:
+        """`query` has the columns of a sync, `names` those of the table by part.
+
+        With `rejected`, a loaded second table, `query` must not fail at values that do not parse.
+        """
         self._table = table
+        self._rejected = rejected
         self._query = query
         self._names = names
         self._report = CheckReport(table=table.name)
@@ -104,27 +144,38 @@ class Check:
         reader = self._query.open()
         view = load_view(self._query, reader)
         check_identity(view, has, new_incarnation=False)
-        kept = Kept.decode(
-            self._table.property_of(DROPPED_PROPERTY), self._names, source=self._table.name
-        )
-        files = self._table.live_files()
-        ranges = {}
+        sources = self._sources()
+        kept = sources[0].kept
+        checks = self._report.partitions
         for partition, next_offset in sorted(has.of(view.topic_id).items()):
-            one = self._partition(view, partition, next_offset, kept)
-            self._count_table(one, view.topic_id, files, kept)
-            both = OffsetRange(
-                start_offset=min(one.archive_start, next_offset), end_offset=next_offset
+            checks.append(self._partition(view, partition, next_offset, kept))
+        self._count_rows(view.topic_id, sources)
+        ranges = {}
+        for one in checks:
+            place = TopicPartition(view.topic, one.partition)
+            ranges[place] = OffsetRange(
+                start_offset=min(one.archive_start, one.next_offset), end_offset=one.next_offset
             )
-            ranges[TopicPartition(view.topic, partition)] = both
-            plan = count_query.plan_ranges(
-                reader, view.partitions, {TopicPartition(view.topic, partition): both}
-            )
+            plan = count_query.plan_ranges(reader, view.partitions, {place: ranges[place]})
             one.archive_rows = count_plan(count_query, plan, reader)
             self._compare(one)
-            self._report.partitions.append(one)
         if deep:
-            self._compare_values(view, files, ranges, kept, reader)
+            self._compare_values(view, sources, ranges, reader)
         return self._report
+
+    def _sources(self) -> list[_Source]:
+        return [
+            _Source(
+                table=table,
+                files=table.live_files(),
+                kept=Kept.decode(
+                    table.property_of(DROPPED_PROPERTY), self._names, source=table.name
+                ),
+                is_rejected=table is not self._table,
+            )
+            for table in (self._table, self._rejected)
+            if table is not None
+        ]
 
     def _partition(
         self, view: TopicView, partition: int, next_offset: Offset, kept: Kept
@@ -139,43 +190,89 @@ class Check:
             archive_end=archived.end_offset,
         )
 
-    def _count_table(
-        self, one: PartitionCheck, topic_id: UUID, files: Sequence[LiveFile], kept: Kept
-    ) -> None:
-        for start in range(0, max(one.next_offset, 1), WINDOW_OFFSETS):
-            window = OffsetRange(start_offset=start, end_offset=start + WINDOW_OFFSETS)
-            seen = np.zeros(min(WINDOW_OFFSETS, one.next_offset - start), dtype=np.uint8)
-            for offsets in self._offsets(files, topic_id, one.partition, window, kept):
-                self._count_offsets(one, offsets, seen, start)
+    def _count_rows(self, topic_id: UUID, sources: Sequence[_Source]) -> None:
+        """Reads the columns of a row's identity, each file once for WINDOW_OFFSETS offsets."""
+        files = [file for source in sources for file in source.files]
+        for windows in _passes(self._windows(files)):
+            by_partition = {one.check.partition: one for one in windows}
+            for source in sources:
+                for numbers, offsets in self._identities(source, topic_id, by_partition):
+                    for number in np.unique(numbers):
+                        window = by_partition.get(int(number))
+                        if window is not None:
+                            found = offsets[numbers == number]
+                            self._count_offsets(
+                                window, found[window.has(found)], source.is_rejected
+                            )
 
-    def _count_offsets(self, one: PartitionCheck, offsets: Any, seen: Any, start: Offset) -> None:
+    def _windows(self, files: Sequence[LiveFile]) -> Iterator[_Window]:
+        for one in self._report.partitions:
+            least = [self._bounds(f)[0] for f in self._of(files, one.partition)]
+            start, last = min([*least, one.next_offset]), one.next_offset
+            while True:
+                end = start + WINDOW_OFFSETS
+                is_last = end >= last
+                yield _Window(
+                    check=one,
+                    start=start,
+                    end=None if is_last else end,
+                    seen=np.zeros(min(end, last) - start, dtype=np.uint8),
+                )
+                if is_last:
+                    break
+                start = end
+
+    def _identities(
+        self, source: _Source, topic_id: UUID, windows: Mapping[int, _Window]
+    ) -> Iterator[tuple[Any, Any]]:
+        """Partitions and offsets of the rows of files with one of these windows, by batch."""
+        columns = [self._names[part] for part in ("topic_id", "partition", "offset")]
+        if source.kept.before_ms:
+            columns.append(self._names["timestamp"])
+        for file in source.files:
+            if not any(self._overlaps(file, one) for one in windows.values()):
+                continue
+            for batch in source.table.read(file, columns):
+                rows = source.kept.rows(batch)
+                rows = rows.filter(pc.equal(rows.column(columns[0]), str(topic_id)))
+                yield tuple(
+                    rows.column(name).to_numpy(zero_copy_only=False) for name in columns[1:3]
+                )
+
+    def _overlaps(self, file: LiveFile, window: _Window) -> bool:
+        least, most = file.bounds.get(self._names["partition"], (None, None))
+        if least is not None and not least <= window.check.partition <= most:
+            return False
+        first, last = self._bounds(file)
+        return bool(last >= window.start and (window.end is None or first < window.end))
+
+    def _of(self, files: Sequence[LiveFile], partition: int) -> Iterator[LiveFile]:
+        """The files that may have rows of a partition."""
+        for file in files:
+            least, most = file.bounds.get(self._names["partition"], (partition, partition))
+            if least <= partition <= most:
+                yield file
+
+    def _bounds(self, file: LiveFile) -> tuple[Offset, Offset]:
+        found: tuple[Offset, Offset] = file.bounds.get(self._names["offset"], (0, OFFSET_MAX))
+        return found
+
+    def _count_offsets(self, window: _Window, offsets: Any, is_rejected: bool) -> None:
         if not len(offsets):
             return
-        one.table_rows += len(offsets)
+        one = window.check
+        if is_rejected:
+            one.rejected_rows += len(offsets)
+        else:
+            one.table_rows += len(offsets)
         first, last = int(offsets.min()), int(offsets.max())
         one.first_offset = first if one.first_offset is None else min(first, one.first_offset)
         one.last_offset = last if one.last_offset is None else max(last, one.last_offset)
         inside = offsets[offsets < one.next_offset]
-        distinct = np.unique(inside - start)
-        one.rows_twice += len(inside) - len(distinct) + int(seen[distinct].sum())
-        seen[distinct] = 1
+        distinct = np.unique(inside - window.start)
+        one.rows_twice += len(inside) - len(distinct) + int(window.seen[distinct].sum())
+        window.seen[distinct] = 1
         one.compared_rows += int((inside >= one.archive_start).sum())
-
-    def _offsets(
-        self,
-        files: Sequence[LiveFile],
-        topic_id: UUID,
-        partition: int,
-        window: OffsetRange,
-        kept: Kept,
-    ) -> Iterator[Any]:
-        columns = [self._names[part] for part in ("topic_id", "partition", "offset")]
-        if kept.before_ms:
-            columns.append(self._names["timestamp"])
-        for file in self._overlapping(files, partition, window):
-            for batch in self._table.read(file, columns):
-                rows = self._of_window(kept.rows(batch), topic_id, partition, window)
-                yield rows.column(self._names["offset"]).to_numpy(zero_copy_only=False)
 
     def _of_window(self, rows: Any, topic_id: UUID, partition: int, window: OffsetRange) -> Any:
         offsets = rows.column(self._names["offset"])
@@ -194,14 +291,9 @@ class Check:
     def _overlapping(
         self, files: Sequence[LiveFile], partition: int, window: OffsetRange
     ) -> Iterator[LiveFile]:
-        for file in files:
-            first, last = file.bounds.get(self._names["offset"], (0, window.end_offset))
-            least, most = file.bounds.get(self._names["partition"], (partition, partition))
-            if (
-                first < window.end_offset
-                and window.start_offset <= last
-                and least <= partition <= most
-            ):
+        for file in self._of(files, partition):
+            first, last = self._bounds(file)
+            if first < window.end_offset and window.start_offset <= last:
                 yield file
 
     def _compare(self, one: PartitionCheck) -> None:
@@ -229,11 +321,11 @@ class Check:
     def _compare_values(
         self,
         view: TopicView,
-        files: Sequence[LiveFile],
+        sources: Sequence[_Source],
         ranges: Mapping[TopicPartition, OffsetRange],
-        kept: Kept,
         reader: ObjectReader,
     ) -> None:
+        first, kept = sources[0], sources[0].kept
         layout = RowLayout(
             topic_id=view.topic_id,
             names=self._names,
@@ -250,8 +342,14 @@ class Check:
             taken = next_round(left, entries, bytes_max=DEEP_BYTES)
             for partition, found in taken.ranges.items():
                 wanted = self._archived(view, layout, {partition: found}, kept, reader)
-                there = self._rows_of(view, files, partition.partition, found, kept)
-                self._compare_rows(partition.partition, there, wanted)
+                number = partition.partition
+                for other in sources[1:]:
+                    # What was rejected stays so, also if the options could read it now.
+                    wanted = self._without(wanted, self._rows_of(view, other, number, found))
+                there = self._rows_of(view, first, number, found)
+                # Fields that the options do not know any more are not the archive's to compare.
+                schema = shared_schema(first.table.schema, wanted.schema)
+                self._compare_rows(number, conform(there, schema), conform(wanted, schema))
             left = {
                 one: OffsetRange(start_offset=end, end_offset=found.end_offset)
                 for one, found in left.items()
@@ -272,22 +370,22 @@ class Check:
             kept.rows(layout.rows(batch, schema))
             for batch in read_in_order(self._query, plan, reader, threads=default_threads())
         ]
-        return conform(pa.Table.from_batches(batches, schema), self._table.schema)
+        return pa.Table.from_batches(batches, schema)
 
     def _rows_of(
-        self,
-        view: TopicView,
-        files: Sequence[LiveFile],
-        partition: int,
-        window: OffsetRange,
-        kept: Kept,
+        self, view: TopicView, source: _Source, partition: int, window: OffsetRange
     ) -> Any:
         found = [
-            self._of_window(kept.rows(batch), view.topic_id, partition, window)
-            for file in self._overlapping(files, partition, window)
-            for batch in self._table.read(file)
+            self._of_window(source.kept.rows(batch), view.topic_id, partition, window)
+            for file in self._overlapping(source.files, partition, window)
+            for batch in source.table.read(file)
         ]
-        return pa.Table.from_batches(found, self._table.schema)
+        return pa.Table.from_batches(found, source.table.schema)
+
+    def _without(self, rows: Any, others: Any) -> Any:
+        offset = self._names["offset"]
+        known = others.column(offset).combine_chunks()
+        return rows.filter(pc.invert(pc.is_in(rows.column(offset), value_set=known)))
 
     def _compare_rows(self, partition: int, there: Any, wanted: Any) -> None:
         by_offset = [(self._names["offset"], "ascending")]
@@ -308,6 +406,18 @@ class Check:
                         f"partition {partition} offset {offset}: column {name} is another value"
                         " than in the archive"
                     )
+
+
+def _passes(windows: Iterator[_Window]) -> Iterator[list[_Window]]:
+    """Windows of WINDOW_OFFSETS offsets together, one of each partition at most."""
+    taken: list[_Window] = []
+    for one in windows:
+        if taken and sum(len(each.seen) for each in taken) + len(one.seen) > WINDOW_OFFSETS:
+            yield taken
+            taken = []
+        taken.append(one)
+    if taken:
+        yield taken
 
 
 def _count(one: OffsetRange) -> int:

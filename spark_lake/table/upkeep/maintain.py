@@ -1,6 +1,7 @@
 """Maintenance of a table, while syncs go on.
 
-    1 retention         files without a row that stays are dropped, others rewritten
+    1 retention         files without a row that stays are dropped; those with some that go and
+                        some that stay are rewritten, in the table's order
     2 small files       rewritten into larger ones, by partition of the table
     3 snapshots         older than `expire_age_ms` are expired
     4 orphans           files that no snapshot names, older than `orphan_age_ms`, are deleted
@@ -24,6 +25,8 @@ import random
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+
+import pyarrow.compute as pc
 
 from strandline.spark_lake.table.buffers import FileBuffers
 from strandline.spark_lake.table.commit import ATTEMPTS_MAX, WAIT_S_MAX, WAIT_S_MIN
@@ -109,13 +112,22 @@ class Maintenance:
         """`kept` None keeps every row. Raises TableRefused, TableUnavailable."""
         self._load()
         if kept is not None:
-            for files in _rounds([f for f in self._table.live_files() if kept.drops_of(f)]):
+            for files in _rounds([f for f in self._table.live_files() if self._drops_of(f, kept)]):
                 self._replace(files, kept)
         for files in self._small():
             self._replace(files, None)
         self._expire()
         self._delete_orphans()
         return self._report
+
+    def _drops_of(self, file: LiveFile, kept: Kept) -> bool:
+        """Whether the file has a row that goes. Bounds of several partitions do not tell."""
+        if not kept.may_drop_of(file):
+            return False
+        if kept.drops_all_of(file):
+            return True
+        batches = self._table.read(file, kept.columns)
+        return any(not pc.all(kept.mask(one)).as_py() for one in batches)
 
     def _small(self) -> Iterator[list[LiveFile]]:
         groups: dict[object, list[LiveFile]] = {}

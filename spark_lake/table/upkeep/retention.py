@@ -93,15 +93,33 @@ class Kept:
                 " its value in an earlier metadata file of the table"
             ) from error
 
-    def drops_of(self, file: LiveFile) -> bool:
-        """Whether the file may have a row that goes; files with deletes of others are left."""
+    @property
+    def columns(self) -> list[str]:
+        """What `mask` looks at."""
+        parts = ["topic_id", "partition", "offset"] + ["timestamp"] * bool(self.before_ms)
+        return [self.names[part] for part in parts]
+
+    def may_drop_of(self, file: LiveFile) -> bool:
+        """Whether the file may have a row that goes, as far as its bounds tell.
+
+        Files with deletes of others are left.
+        """
         if file.has_deletes:
             return False
         first_ms = _milliseconds(self._bound(file, "timestamp", 0))
         if self.before_ms and (first_ms is None or first_ms < self.before_ms):
             return True
         first = self._bound(file, "offset", 0)
-        last_start = max((at for one in self.starts.values() for at in one.values()), default=0)
+        least, most = (self._bound(file, "partition", side) for side in (0, 1))
+        last_start = max(
+            (
+                at
+                for one in self.starts.values()
+                for partition, at in one.items()
+                if least is None or most is None or least <= partition <= most
+            ),
+            default=0,
+        )
         return last_start > 0 and (first is None or first < last_start)
 
     def drops_all_of(self, file: LiveFile) -> bool:
@@ -120,7 +138,7 @@ class Kept:
 
     def mask(self, batch: Any) -> Any:
         """Which rows stay."""
-        kept = pa.array([True] * batch.num_rows)
+        kept = pa.array([True] * batch.num_rows, pa.bool_())
         if self.before_ms:
             moment = dt.datetime.fromtimestamp(self.before_ms / 1000, dt.UTC)
             column = batch.column(self.names["timestamp"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -51,9 +52,8 @@ def make_run(
     return TableRun(
         TableRequest(
             remote=archive.url,
-            topic="orders",
             options=options,
-            **{"table": "lake.orders", "round_bytes": 1, **more},
+            **{"topic": "orders", "table": "lake.orders", "round_bytes": 1, **more},
         )
     )
 
@@ -78,6 +78,13 @@ def every(offsets: Sequence[int] | range) -> list[tuple[int, int]]:
 def data_files(archive: ArchiveBuilder) -> list[str]:
     folder = archive.path.with_name("archive-tables")
     return [str(path) for path in folder.rglob("*.parquet")]
+
+
+def recreate_topic(archive: ArchiveBuilder, *, partitions: int = 2) -> None:
+    """Deletes topic `orders` with its archive, and makes it anew without records."""
+    old = archive.object_path(archive.topics["orders"].info.key)
+    shutil.rmtree(old.parent)
+    archive.add_topic("orders", partitions=partitions)
 
 
 def iceberg(run: TableRun) -> Any:

@@ -20,6 +20,7 @@ from tests.unit.spark_lake.table.rig import (
     iceberg,
     make_run,
     named_files,
+    recreate_topic,
     rows_of,
     sync,
     value_of,
@@ -124,13 +125,7 @@ def test_what_the_table_has_outlives_the_expiry_of_its_snapshots(orders: Archive
 
 def test_a_topic_made_anew_is_refused_unless_it_is_asked_for(orders: ArchiveBuilder) -> None:
     sync(orders)
-    old = orders.topics["orders"].info
-    orders.object_path(old.key).unlink()
-    folder = orders.object_path(old.key).parent
-    for path in sorted(folder.rglob("*"), reverse=True):
-        path.rmdir() if path.is_dir() else path.unlink()
-    folder.rmdir()
-    orders.add_topic("orders", partitions=2)
+    recreate_topic(orders)
     add_rows(orders, base=0)
     with pytest.raises(TableRefused, match="made anew"):
         sync(orders)

@@ -14,8 +14,10 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from strandline.spark_lake.table.errors import TableRefused
 from strandline.spark_lake.table.iceberg import store as store_module
+from strandline.spark_lake.table.iceberg.upkeep import IcebergTable
 from strandline.spark_lake.table.run import TableRun
 from strandline.spark_lake.table.store import WrittenFile
+from strandline.spark_lake.table.upkeep import check as check_module
 from strandline.spark_lake.table.upkeep.maintain import (
     DAY_MS,
     ORPHAN_AGE_MS,
@@ -288,6 +290,66 @@ def test_a_table_keeps_follows_or_ages(orders: ArchiveBuilder) -> None:
     assert rows_of(run) == [(1, 80)]
     check_is_clean(run)
     assert sync(orders).commits == 0
+
+
+def test_retention_rewrites_no_file_that_keeps_all_its_rows(orders: ArchiveBuilder) -> None:
+    """Also one with rows of two partitions, of which one begins later than the other."""
+    sync(orders, round_bytes=1 << 30, partition_by=[])
+    orders.move_log_start("orders", 40, partition=0)
+    assert maintain(orders, Retention()).dropped_rows == 40
+    before = named_files(make_run(orders))
+    assert len(before) == 1
+    report = maintain(orders, Retention())
+    assert (report.dropped_files, report.new_files) == (0, 0)
+    assert named_files(make_run(orders)) == before
+    orders.move_log_start("orders", 41, partition=1)
+    assert maintain(orders, Retention()).dropped_rows == 41
+    check_is_clean(make_run(orders))
+
+
+def test_a_check_counts_rejected_rows_and_finds_one_that_is_in_both_tables(
+    orders: ArchiveBuilder,
+) -> None:
+    sync(orders, NUMBERED, **REJECT)
+    # A check needs no --on-error: the table knows that it has a second one.
+    report = make_run(orders, NUMBERED).check(deep=True)
+    bad = sum(not parses(one) for one in range(80))
+    assert report.findings == []
+    assert {(one.table_rows, one.rejected_rows) for one in report.partitions} == {(80 - bad, bad)}
+    assert report.deep_rows == 160 - 2 * bad
+    run = make_run(orders, NUMBERED)
+    table = iceberg(run)
+    table.append(table.scan(row_filter="_partition = 1 and _offset = 6").to_arrow())
+    assert run.rejected.load() is not None
+    second = run.rejected.loaded  # type: ignore[attr-defined]
+    second.delete("_partition = 0 and _offset = 1")
+    assert make_run(orders, NUMBERED).check().findings == [
+        "partition 0: of the offsets 0 to 80, the table lacks 1 row",
+        "partition 1: 1 row more than once",
+    ]
+
+
+def test_a_check_reads_each_file_once_however_many_partitions_it_has(
+    orders: ArchiveBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync(orders, round_bytes=1 << 30, partition_by=[])
+    run = make_run(orders)
+    opened = 0
+    read = IcebergTable.read
+
+    def counted(table: IcebergTable, *given: Any) -> Any:
+        nonlocal opened
+        opened += 1
+        return read(table, *given)
+
+    monkeypatch.setattr(IcebergTable, "read", counted)
+    assert run.check().findings == []
+    assert opened == len(named_files(run)) == 1
+    # Windows of a few offsets: their rows are counted once, too.
+    monkeypatch.setattr(check_module, "WINDOW_OFFSETS", 7)
+    report = run.check(deep=True)
+    assert report.findings == []
+    assert [one.table_rows for one in report.partitions] == [80, 80]
 
 
 def test_a_table_of_another_catalog_at_the_same_place_is_not_taken_for_orphans(

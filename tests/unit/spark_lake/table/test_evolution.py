@@ -1,0 +1,148 @@
+"""Schemas change from sync to sync: what a table can take it takes, the rest is refused by name."""
+
+from __future__ import annotations
+
+import decimal
+import json
+from typing import Any
+
+import polars as pl
+import pytest
+from deltalake import DeltaTable
+
+from strandline.spark_lake.table.errors import TableRefused
+from strandline.storage.records.batch.record import Record
+from tests.unit.spark_lake.archive_builder import START_MS, ArchiveBuilder, make_batches
+from tests.unit.spark_lake.table.rig import data_files, iceberg, make_run, sync
+from tests.unit.spark_lake.table.test_delta import DELTA
+
+pytestmark = pytest.mark.slow
+
+FIRST = (
+    "id INT, price FLOAT, cost DECIMAL(6, 2), gone STRING, nested STRUCT<a: INT>,"
+    " lines ARRAY<STRUCT<n: INT>>"
+)
+SECOND = (
+    "id BIGINT, price DOUBLE, cost DECIMAL(12, 2), nested STRUCT<a: BIGINT, b: STRING>,"
+    " lines ARRAY<STRUCT<n: BIGINT, sku: STRING>>, extra ARRAY<STRING>"
+)
+OLD = {
+    "id": 1,
+    "price": 1.5,
+    "cost": "12.50",
+    "gone": "g",
+    "nested": {"a": 1},
+    "lines": [{"n": 1}, None],
+}
+NEW = {
+    "id": 1 << 40,
+    "price": 1e300,
+    "cost": "1234567890.25",
+    "nested": {"a": 1 << 40, "b": "b"},
+    "lines": [{"n": 1 << 40, "sku": "s"}],
+    "extra": ["e"],
+}
+
+
+@pytest.fixture
+def archive(orders: ArchiveBuilder) -> ArchiveBuilder:
+    """Nothing but what a test adds."""
+    orders.add_topic("changing")
+    return orders
+
+
+def add(archive: ArchiveBuilder, offset: int, value: dict[str, Any]) -> None:
+    record = Record(
+        offset=offset, timestamp_ms=START_MS, key=b"k", value=json.dumps(value).encode(), headers=()
+    )
+    archive.add_segment("changing", make_batches([record]))
+
+
+def run_of(archive: ArchiveBuilder, schema: str, **more: Any) -> Any:
+    return make_run(archive, schema, topic="changing", table="lake.changing", **more)
+
+
+def sync_of(archive: ArchiveBuilder, schema: str, **more: Any) -> Any:
+    return sync(archive, schema, topic="changing", table="lake.changing", **more)
+
+
+def rows(archive: ArchiveBuilder) -> list[dict[str, Any]]:
+    table = run_of(archive, SECOND).maintained()
+    assert table.load() is not None
+    found = [row for file in table.live_files() for b in table.read(file) for row in b.to_pylist()]
+    return sorted(found, key=lambda row: int(row["_offset"]))
+
+
+def test_new_fields_wider_types_and_fields_that_are_gone_at_any_depth(
+    archive: ArchiveBuilder,
+) -> None:
+    add(archive, 0, OLD)
+    sync_of(archive, FIRST)
+    add(archive, 1, NEW)
+    sync_of(archive, SECOND)
+    # An older program goes on with what it knows.
+    add(archive, 2, OLD)
+    sync_of(archive, FIRST)
+    first, second, third = rows(archive)
+    assert (first["id"], first["price"], first["gone"], first["extra"]) == (1, 1.5, "g", None)
+    assert first["nested"] == {"a": 1, "b": None}
+    assert first["lines"] == [{"n": 1, "sku": None}, None]
+    assert {key: value for key, value in third.items() if key != "_offset"} == {
+        key: value for key, value in first.items() if key != "_offset"
+    }
+    assert second["cost"] == decimal.Decimal("1234567890.25")
+    assert (second["id"], second["price"], second["gone"]) == (1 << 40, 1e300, None)
+    assert second["nested"] == {"a": 1 << 40, "b": "b"}
+    assert second["lines"] == [{"n": 1 << 40, "sku": "s"}]
+    assert second["extra"] == ["e"]
+    # What a program does not know it does not miss.
+    for schema in (SECOND, "id BIGINT, nested STRUCT<b: STRING>, lines ARRAY<STRUCT<sku: STRING>>"):
+        assert run_of(archive, schema).check(deep=True).findings == []
+
+
+def test_every_field_that_a_table_can_never_take_is_named_and_nothing_is_written(
+    archive: ArchiveBuilder,
+) -> None:
+    add(archive, 0, OLD)
+    sync_of(archive, FIRST)
+    add(archive, 1, NEW)
+    before = data_files(archive), iceberg(run_of(archive, FIRST)).metadata_location
+    other = (
+        "id STRING, price DECIMAL(6, 2), cost DECIMAL(6, 3), GONE STRING,"
+        " nested STRUCT<a: STRING>, lines ARRAY<STRING>, new STRING"
+    )
+    with pytest.raises(TableRefused) as refused:
+        sync_of(archive, other)
+    for said in (
+        "id is int in the table, string here",
+        "price is float in the table, decimal(6, 2) here",
+        "cost is decimal(6, 2) in the table, decimal(6, 3) here",
+        "GONE beside gone, which differs in case alone",
+        "nested.a is int in the table, string here",
+        "lines.element is a struct in the table, string here",
+    ):
+        assert said in str(refused.value)
+    assert "new" not in str(refused.value).replace("new table", "")
+    assert before == (data_files(archive), iceberg(run_of(archive, FIRST)).metadata_location)
+
+
+def test_a_delta_table_takes_new_columns_and_names_what_it_cannot_take(
+    archive: ArchiveBuilder,
+) -> None:
+    add(archive, 0, OLD)
+    sync_of(archive, FIRST, **DELTA)
+    add(archive, 1, OLD | {"extra": ["e"]})
+    place = f"{archive.url}-tables/lake/changing"
+    before = data_files(archive), DeltaTable(place).version()
+    with pytest.raises(TableRefused) as refused:
+        sync_of(archive, SECOND, **DELTA)
+    for name in ("id", "price", "cost", "nested", "lines"):
+        assert f"{name} is " in str(refused.value)
+    assert "gone" not in str(refused.value)
+    assert before == (data_files(archive), DeltaTable(place).version())
+    narrower = "id SMALLINT, price FLOAT, nested STRUCT<a: SMALLINT>, extra ARRAY<STRING>"
+    sync_of(archive, narrower, **DELTA)
+    found = pl.read_delta(place.removeprefix("file://")).sort("_offset").to_dicts()
+    assert [row["extra"] for row in found] == [None, ["e"]]
+    assert [row["gone"] for row in found] == ["g", None]
+    assert [row["nested"] for row in found] == [{"a": 1}, {"a": 1}]
