@@ -134,6 +134,10 @@ exactly-once-jvm: $(DEV) $(MINISTACK) jar $(FRAMEWORKS:%=bench-data/jvm/%/.insta
 	@$(PY) -m tests.compat.jvm.exactly_once bench-data/jvm $(FRAMEWORKS) \
 		--minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
+.PHONY: table-histories
+table-histories: $(DEV) ## random histories of tables: kills, two writers, lost answers, for minutes (MINUTES=5 SEED=7)
+	@$(PY) -m tests.unit.spark_lake.table.random_history --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+
 .PHONY: soak
 soak: $(DEV) $(MINISTACK) jar ## kills, faults of S3, lost disks and real clients for minutes (MINUTES=30 SEED=7)
 	@$(PY) -m tests.system.soak.run --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))

@@ -1,0 +1,21 @@
+"""Random histories: whatever happens, a table has the archive's rows once, and no file too many."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.spark_lake.table.random_history import TableHistory
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_table_has_the_archives_rows_whatever_happens(tmp_path: Path, seed: int) -> None:
+    """`make table-histories` goes on for minutes."""
+    history = TableHistory(tmp_path, seed)
+    try:
+        history.run()
+    finally:
+        print(f"seed {seed}: {history.steps}")
