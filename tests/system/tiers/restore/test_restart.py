@@ -194,7 +194,7 @@ def test_an_archive_that_was_emptied_is_told_and_not_begun_anew(
         assert client.offset_at(EARLIEST) == 0
         assert client.read(border, end_of(AFTER)) == local + AFTER
         assert archive.segments(TOPIC) == ()
-        # What operations.md says about it: the records are given up.
+        # What the runbook of `copying has stopped` says about a gap: the records are given up.
         client.delete_records(border)
         broker.wait_until_archived(client)
         assert archive.segments(TOPIC)[0].base_offset == border
