@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 SITE = ROOT / "build" / "site"
@@ -77,6 +79,22 @@ def test_every_link_of_the_site_leads_somewhere(site: dict[Path, Page]) -> None:
             if not linked.exists() or unquote(place.fragment) not in {*anchors, "", "__skip"}:
                 broken.append(f"{path.relative_to(SITE)} -> {link}")
     assert broken == []
+
+
+def test_every_alert_can_have_a_link_to_its_runbook_on_the_site(
+    site: dict[Path, Page], tmp_path: Path
+) -> None:
+    """By the command of the page on monitoring."""
+    page = (ROOT / "docs" / "how-to" / "monitor.md").read_text()
+    (command,) = re.findall(r"^sed -E .*\\\n.*$", page, re.MULTILINE)
+    target = tmp_path / "alerts.yml"
+    subprocess.run(command.replace("> alerts.yml", f"> {target}"), shell=True, cwd=ROOT, check=True)
+    groups = yaml.safe_load(target.read_text())["groups"]
+    urls = [rule["annotations"]["runbook_url"] for group in groups for rule in group["rules"]]
+    assert urls
+    for url in urls:
+        place = urlsplit(url)
+        assert place.fragment in site[SITE / place.path.lstrip("/")].anchors, url
 
 
 def test_the_site_loads_nothing_from_the_network(site: dict[Path, Page]) -> None:

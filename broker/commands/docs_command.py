@@ -1,7 +1,8 @@
 """`strandline docs`: the pages of docs/, which the wheel brings, on a terminal.
 
-Messages name a page by its path in a checkout. This command takes that path, a part of it, or
-words of a heading, so that a reader with the wheel alone has the page too.
+Messages and alerts name a page by its path in a checkout. This command takes that path, a part of
+it, or words, so that a reader with the wheel alone has the page too. Words are looked for in the
+headings first. If no heading has them all, the sections whose text has them all are listed.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
@@ -19,11 +21,15 @@ _EXAMPLES = """
 examples:
   strandline docs                       # all pages
   strandline docs runbooks/disk         # one page: its name, or its path in a message
+  strandline docs how-to/restore#losing-every-disk   # one section: the anchor of its heading
   strandline docs "disk full"           # the sections with these words in their heading
+  strandline docs too few descriptors   # or the list of those with them in their text
 """
 
 _FENCE = re.compile(r"^ *```")
 _HEADING = re.compile(r"^(#+) (.*)$")
+# What a reader who searches wants first; pages that are generated or explain our choices come last.
+_FOLDERS = ("tutorials", "how-to", "runbooks", "explanation", "reference", "contributing")
 
 
 def add_docs(commands: Commands) -> None:
@@ -32,11 +38,11 @@ def add_docs(commands: Commands) -> None:
         commands,
         "docs",
         "read the documentation",
-        "Prints a page of the documentation, or the sections whose heading has the given words.",
+        "Prints a page of the documentation, or the sections that have the given words.",
         _EXAMPLES,
         _docs,
     )
-    command.add_argument("words", nargs="*", metavar="WORD", help="a page, or words of a heading")
+    command.add_argument("words", nargs="*", metavar="WORD", help="a page, or words")
 
 
 def _docs(options: argparse.Namespace) -> int:
@@ -61,12 +67,31 @@ def find(texts: Mapping[str, str], asked: str) -> str:
     """Returns the list of pages, a page, or sections. Raises InvalidConfig if nothing fits."""
     if not asked:
         return _listed(texts)
-    path = "/" + asked.strip().removeprefix("docs/").removesuffix(".md") + ".md"
-    found = [text for name, text in texts.items() if f"/{name}".endswith(path)]
-    found = found or list(_sections(texts, asked))
-    if not found:
-        raise InvalidConfig(f"no page and no heading has {asked!r}; `strandline docs` lists pages")
-    return "\n".join(text.rstrip("\n") + "\n" for text in found)
+    found = list(_pages_named(texts, asked))
+    found = found or [section.whole for section in _sections(texts) if section.is_headed(asked)]
+    if found:
+        return "\n".join(text.rstrip("\n") + "\n" for text in found)
+    having = [section for section in _sections(texts) if section.has(asked)]
+    if not having:
+        raise InvalidConfig(f"no page has {asked!r}; `strandline docs` lists pages")
+    if len(having) == 1:
+        return having[0].whole
+    lines = sorted((_place(section.name), section.line) for section in having)
+    return "".join(line for _, line in lines)
+
+
+def _pages_named(texts: Mapping[str, str], asked: str) -> Iterator[str]:
+    page, _, anchor = asked.strip().removeprefix("docs/").partition("#")
+    path = f"/{page.removesuffix('.md')}.md"
+    named = {name: text for name, text in texts.items() if f"/{name}".endswith(path)}
+    if not anchor:
+        yield from named.values()
+    yield from (one.whole for one in _sections(named) if one.anchor == anchor)
+
+
+def _place(name: str) -> tuple[int, str]:
+    folder = name.partition("/")[0]
+    return (_FOLDERS.index(folder) if folder in _FOLDERS else len(_FOLDERS), name)
 
 
 def _listed(texts: Mapping[str, str]) -> str:
@@ -75,15 +100,48 @@ def _listed(texts: Mapping[str, str]) -> str:
     return "".join(lines)
 
 
-def _sections(texts: Mapping[str, str], asked: str) -> Iterator[str]:
-    words = asked.lower().split()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Section:
+    """A heading of a page; `own` is its text up to the next heading, `text` with those below it."""
+
+    name: str
+    title: str
+    own: str
+    text: str
+
+    @property
+    def anchor(self) -> str:
+        """The anchor that a code host and the site give to the heading."""
+        return re.sub(r"[^\w\- ]", "", self.title).strip().lower().replace(" ", "-")
+
+    @property
+    def whole(self) -> str:
+        return f"docs/{self.name}\n\n{self.text}\n"
+
+    @property
+    def line(self) -> str:
+        return f"{self.name}#{self.anchor}\n"
+
+    def is_headed(self, asked: str) -> bool:
+        return all(word in self.title.lower() for word in asked.lower().split())
+
+    def has(self, asked: str) -> bool:
+        return all(word in self.own.lower() for word in asked.lower().split())
+
+
+def _sections(texts: Mapping[str, str]) -> Iterator[_Section]:
     for name, text in texts.items():
         lines, headings = text.splitlines(), _headings(text)
         for place, (start, level, title) in enumerate(headings):
-            if all(word in title.lower() for word in words):
-                ends = (line for line, other, _ in headings[place + 1 :] if other <= level)
-                section = "\n".join(lines[start : next(ends, len(lines))])
-                yield f"docs/{name}\n\n{section}\n"
+            after = headings[place + 1 :]
+            end = next((line for line, other, _ in after if other <= level), len(lines))
+            own_end = after[0][0] if after else len(lines)
+            yield _Section(
+                name=name,
+                title=title,
+                own="\n".join(lines[start:own_end]),
+                text="\n".join(lines[start:end]),
+            )
 
 
 def _headings(text: str) -> list[tuple[int, int, str]]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 
 import yaml
 
-from scripts.docs.log_docs import runbooks
+from scripts.docs.log_docs import Runbook, runbooks
 from scripts.docs.log_messages import ROOT
 
 RULES = ROOT / "deploy" / "prometheus" / "alerts.yml"
@@ -66,9 +65,7 @@ def alert_rules() -> Iterator[AlertRule]:
 def render() -> str:
     """The whole page."""
     rules = list(alert_rules())
-    links = {
-        f"docs/runbooks/{runbook.page}#{runbook.anchor}": runbook.heading for runbook in runbooks()
-    }
+    links = {runbook_command(runbook): runbook for runbook in runbooks()}
     parts = [_INTRODUCTION]
     for group, title in _TITLES.items():
         lines = [_line(rule, links) for rule in rules if rule.group == group]
@@ -76,11 +73,16 @@ def render() -> str:
     return "".join(parts)
 
 
-def _line(rule: AlertRule, links: Mapping[str, str]) -> str:
+def runbook_command(runbook: Runbook) -> str:
+    """The command that prints a runbook: the annotation `runbook` of its alerts."""
+    return f"strandline docs runbooks/{runbook.page.removesuffix('.md')}#{runbook.anchor}"
+
+
+def _line(rule: AlertRule, links: Mapping[str, Runbook]) -> str:
     said = rule.annotations
-    target = said["runbook_url"]
-    heading = links[target].replace("`", "").replace("|", r"\|")
-    path = PurePosixPath("..") / target.removeprefix("docs/")
+    runbook = links[said["runbook"]]
+    heading = runbook.heading.replace("`", "").replace("|", r"\|")
+    path = f"../runbooks/{runbook.page}#{runbook.anchor}"
     expression = rule.expression.replace("|", r"\|")
     return (
         f"| {rule.name} ({rule.severity}) | `{expression}` | {rule.hold or 0} |"

@@ -1,4 +1,4 @@
-"""`strandline docs` finds pages by name, by the path of a message, and by words of a heading."""
+"""`strandline docs` finds pages by name or path, sections by words of their heading or text."""
 
 from __future__ import annotations
 
@@ -45,6 +45,24 @@ def test_words_find_the_sections_that_have_them_in_their_heading() -> None:
     assert found.startswith("docs/runbooks/disk.md\n\n## Disk full\n")
     assert found.endswith("### How much\n\nMuch.\n")
     assert "Disk slow" not in found
+
+
+def test_an_anchor_names_one_section_of_a_page() -> None:
+    assert (
+        find(TEXTS, "runbooks/disk#disk-slow") == "docs/runbooks/disk.md\n\n## Disk slow\n\nWait.\n"
+    )
+    assert find(TEXTS, "docs/runbooks/disk.md#how-much").endswith("### How much\n\nMuch.\n")
+
+
+def test_words_that_no_heading_has_find_the_sections_whose_text_has_them() -> None:
+    assert find(TEXTS, "free some").startswith("docs/runbooks/disk.md\n\n## Disk full\n")
+    texts = {
+        **TEXTS,
+        "decisions/0001-disks.md": "# Why\n\nWait.\n",
+        "reference/x.md": "# X\nwait\n",
+    }
+    listed = ["runbooks/disk.md#disk-slow", "reference/x.md#x", "decisions/0001-disks.md#why"]
+    assert find(texts, "wait").splitlines() == listed
 
 
 def test_without_words_every_page_is_listed_with_its_title() -> None:
