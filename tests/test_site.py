@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 import yaml
+
+from tests.support.reader_questions import QUESTIONS
 
 ROOT = Path(__file__).resolve().parent.parent
 SITE = ROOT / "build" / "site"
@@ -65,6 +68,23 @@ def test_the_site_has_every_page_and_a_search(site: dict[Path, Page]) -> None:
     names = {path.with_name(path.name.replace("README", "index")) for path in sources}
     assert {SITE / name.with_suffix(".html") for name in names} - set(site) == set()
     assert "copy lag" in (SITE / "search.json").read_text().lower()
+
+
+def test_the_search_of_the_site_has_the_words_of_each_question_where_its_answer_is(
+    site: dict[Path, Page],
+) -> None:
+    """The browser looks for the words in these sections, so each has to have them all."""
+    sections: dict[str, list[str]] = {}
+    for item in json.loads((SITE / "search.json").read_text())["items"]:
+        said = re.sub(r"<[^>]+>", "", " ".join([*item["path"], item["title"], item["text"]]))
+        sections.setdefault(item["location"].partition("#")[0], []).append(said.lower())
+    unanswered = []
+    for question in QUESTIONS:
+        page = question.place.partition("#")[0].removesuffix(".md")
+        words = question.words.lower().split()
+        if not any(all(word in said for word in words) for said in sections[f"docs/{page}.html"]):
+            unanswered.append(question.asked)
+    assert unanswered == []
 
 
 def test_every_link_of_the_site_leads_somewhere(site: dict[Path, Page]) -> None:

@@ -2,7 +2,7 @@
 
 Messages and alerts name a page by its path in a checkout. This command takes that path, a part of
 it, or words, so that a reader with the wheel alone has the page too. Words are looked for in the
-headings first. If no heading has them all, the sections whose text has them all are listed.
+headings, and if no heading has them all, in the text. One section is printed, several are listed.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ examples:
   strandline docs                       # all pages
   strandline docs runbooks/disk         # one page: its name, or its path in a message
   strandline docs how-to/restore#losing-every-disk   # one section: the anchor of its heading
-  strandline docs "disk full"           # the sections with these words in their heading
-  strandline docs too few descriptors   # or the list of those with them in their text
+  strandline docs disk full             # the section with these words in its heading
+  strandline docs too few descriptors   # or in its text; of several sections the list
 """
 
 _FENCE = re.compile(r"^ *```")
@@ -67,17 +67,17 @@ def find(texts: Mapping[str, str], asked: str) -> str:
     """Returns the list of pages, a page, or sections. Raises InvalidConfig if nothing fits."""
     if not asked:
         return _listed(texts)
-    found = list(_pages_named(texts, asked))
-    found = found or [section.whole for section in _sections(texts) if section.is_headed(asked)]
-    if found:
-        return "\n".join(text.rstrip("\n") + "\n" for text in found)
-    having = [section for section in _sections(texts) if section.has(asked)]
-    if not having:
+    named = list(_pages_named(texts, asked))
+    if named:
+        return "\n".join(text.rstrip("\n") + "\n" for text in named)
+    sections = sorted(_sections(texts), key=lambda section: _place(section.name))
+    found = [section for section in sections if section.is_headed(asked)]
+    found = found or [section for section in sections if section.has(asked)]
+    if not found:
         raise InvalidConfig(f"no page has {asked!r}; `strandline docs` lists pages")
-    if len(having) == 1:
-        return having[0].whole
-    lines = sorted((_place(section.name), section.line) for section in having)
-    return "".join(line for _, line in lines)
+    # A page or section that is found has those below its heading.
+    outer = [one for one in found if not any(one.is_within(other) for other in found)]
+    return outer[0].whole if len(outer) == 1 else "".join(section.line for section in outer)
 
 
 def _pages_named(texts: Mapping[str, str], asked: str) -> Iterator[str]:
@@ -105,6 +105,8 @@ class _Section:
     """A heading of a page; `own` is its text up to the next heading, `text` with those below it."""
 
     name: str
+    start: int
+    end: int
     title: str
     own: str
     text: str
@@ -116,7 +118,7 @@ class _Section:
 
     @property
     def whole(self) -> str:
-        return f"docs/{self.name}\n\n{self.text}\n"
+        return f"docs/{self.name}\n\n{self.text.rstrip()}\n"
 
     @property
     def line(self) -> str:
@@ -124,6 +126,9 @@ class _Section:
 
     def is_headed(self, asked: str) -> bool:
         return all(word in self.title.lower() for word in asked.lower().split())
+
+    def is_within(self, other: _Section) -> bool:
+        return self.name == other.name and other.start < self.start < other.end
 
     def has(self, asked: str) -> bool:
         return all(word in self.own.lower() for word in asked.lower().split())
@@ -138,6 +143,8 @@ def _sections(texts: Mapping[str, str]) -> Iterator[_Section]:
             own_end = after[0][0] if after else len(lines)
             yield _Section(
                 name=name,
+                start=start,
+                end=end,
                 title=title,
                 own="\n".join(lines[start:own_end]),
                 text="\n".join(lines[start:end]),

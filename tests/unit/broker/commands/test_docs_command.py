@@ -54,6 +54,14 @@ def test_an_anchor_names_one_section_of_a_page() -> None:
     assert find(TEXTS, "docs/runbooks/disk.md#how-much").endswith("### How much\n\nMuch.\n")
 
 
+def test_of_several_sections_the_list_is_shown_without_those_within_another() -> None:
+    texts = {**TEXTS, "how-to/full.md": "# Full disk\n\n## Disk full of logs\n"}
+    assert find(texts, "disk full").splitlines() == [
+        "how-to/full.md#full-disk",
+        "runbooks/disk.md#disk-full",
+    ]
+
+
 def test_words_that_no_heading_has_find_the_sections_whose_text_has_them() -> None:
     assert find(TEXTS, "free some").startswith("docs/runbooks/disk.md\n\n## Disk full\n")
     texts = {

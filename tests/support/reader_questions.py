@@ -1,0 +1,208 @@
+"""What readers of the pages want to know: an operator at night, an analyst, a new contributor.
+
+Each question has the words that its reader searches, the section with the answer, and a piece of
+the answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """`place` is a page below docs/ with the anchor of a heading."""
+
+    asked: str
+    words: str
+    place: str
+    answer: str
+
+
+OPERATOR = (
+    Question(
+        "The machine is gone: what do I do, and how long am I down?",
+        "fail over",
+        "how-to/restore.md#fail-over-to-another-machine",
+        "The downtime for producers is",
+    ),
+    Question(
+        "Copying fails with AccessDenied.",
+        "AccessDenied",
+        "runbooks/store.md#accessdenied--credentials-or-policy",
+        "name the missing right",
+    ),
+    Question(
+        "The alert on waiting copies has the reason gap.",
+        "gap overlap fenced",
+        "runbooks/copying.md#copying-has-stopped--gap-overlap-or-fenced",
+        "run DeleteRecords up to the local log start",
+    ),
+    Question(
+        "The disk is 99 % full.",
+        "disk full",
+        "runbooks/disk.md#log-folder-full--disk-full",
+        "Make a few MiB of room",
+    ),
+    Question(
+        "What is this line of the log?",
+        "log folder full: appends are refused until there is room",
+        "runbooks/disk.md#log-folder-full--disk-full",
+        "Appends to this disk's partitions",
+    ),
+    Question(
+        "How do I run it as a service?",
+        "run systemd",
+        "how-to/systemd.md#run-a-broker-under-systemd",
+        "systemctl enable --now strandline",
+    ),
+    Question(
+        "Which IAM policy does the broker need?",
+        "IAM policy broker",
+        "how-to/bucket.md#iam-policy-for-the-broker",
+        '"s3:AbortMultipartUpload"',
+    ),
+    Question(
+        "There is no TLS: what can I do instead?",
+        "without TLS encrypt",
+        "how-to/secure.md#without-tls-encrypt-the-network",
+        "ssl_certificate ",
+    ),
+    Question(
+        "How much memory, CPU and disk?",
+        "sizing memory",
+        "explanation/sizing.md#sizing-disk-memory-and-cpu",
+        "Give this broker 2 GB",
+    ),
+    Question(
+        "How do I upgrade, and roll back?",
+        "roll back",
+        "how-to/upgrade.md#upgrade-and-downgrade",
+        "Stop the broker (SIGTERM), install the other release",
+    ),
+)
+ANALYST = (
+    Question(
+        "Which Spark, Python and Java?",
+        "Spark Python Java",
+        "reference/requirements.md#requirements-linux-python-java-and-spark",
+        "17, 21 or 25",
+    ),
+    Question(
+        "How do I install it on a cluster?",
+        "cluster EMR Kubernetes",
+        "how-to/spark-cluster.md#on-a-cluster",
+        "--py-files",
+    ),
+    Question(
+        "How do I query a topic with Spark?",
+        "query Spark",
+        "how-to/query-with-spark.md#query-the-archive-with-spark",
+        'spark.read.format("strandline")',
+    ),
+    Question(
+        "And with DuckDB?",
+        "query DuckDB",
+        "how-to/query-without-spark.md#query-the-archive-with-duckdb-polars-or-pandas",
+        "duckdb.connect()",
+    ),
+    Question(
+        "How do JSON and Avro values become columns?",
+        "decode values",
+        "how-to/decode-values.md#decode-values-into-columns",
+        "valueSchema",
+    ),
+    Question(
+        "What does a query over one day of five years read?",
+        "pruning query read",
+        "explanation/pruning.md#pruning-what-a-query-does-not-read",
+        "segments by the manifest",
+    ),
+    Question(
+        "How do I export to Parquet?",
+        "export Parquet",
+        "how-to/query-without-spark.md#export-to-parquet",
+        "format parquet",
+    ),
+    Question(
+        "How do I get the latest value of each key?",
+        "latest value key",
+        "explanation/pruning.md#the-latest-value-of-each-key",
+        "max_by(value, offset)",
+    ),
+    Question(
+        "Is it faster than Parquet?",
+        "fast Parquet",
+        "explanation/comparison.md#is-a-query-as-fast-as-over-parquet",
+        "times Parquet's rate",
+    ),
+    Question(
+        "What does a stream guarantee, and what does retention do to it?",
+        "stream exactly once",
+        "how-to/stream.md#what-a-stream-guarantees",
+        "Every record arrives exactly once",
+    ),
+)
+CONTRIBUTOR = (
+    Question(
+        "What must I install?",
+        "what must I install",
+        "contributing/recipes.md#what-must-i-install",
+        "`make`, `bash`, `python3`",
+    ),
+    Question(
+        "How long does the quick check take?",
+        "how long targets",
+        "contributing/recipes.md#how-long-do-the-targets-take",
+        "`make check`",
+    ),
+    Question(
+        "How do I run one test?",
+        "run one test",
+        "contributing/recipes.md#run-one-test",
+        "-m pytest tests/",
+    ),
+    Question(
+        "Where is the code of Fetch?",
+        "where Fetch",
+        "contributing/recipes.md#where-is-the-code-of-fetch",
+        "broker/handlers/fetch/",
+    ),
+    Question(
+        "Which files does a new property need?",
+        "new property",
+        "contributing/recipes.md#a-new-property",
+        "broker/config/sections.py",
+    ),
+    Question(
+        "Which imports may I use?",
+        "floors rooms",
+        "explanation/architecture.md#floors-and-rooms",
+        "A part imports only parts below it",
+    ),
+    Question(
+        "How do I profile a broker?",
+        "profile broker",
+        "contributing/recipes.md#profile-a-broker",
+        "py-spy record",
+    ),
+    Question(
+        "Is there a first task for me?",
+        "first task",
+        "contributing/recipes.md#find-a-first-task",
+        "Issues stand beside the code",
+    ),
+    Question(
+        "How do I report a vulnerability?",
+        "vulnerability",
+        "contributing/recipes.md#report-a-vulnerability",
+        "SECURITY.md",
+    ),
+    Question(
+        "How do I change a stored format?",
+        "change stored format",
+        "contributing/recipes.md#a-change-of-a-stored-format",
+        "tests/system/restart/formats",
+    ),
+)
+QUESTIONS = (*OPERATOR, *ANALYST, *CONTRIBUTOR)
