@@ -144,11 +144,9 @@ class ColdReader:
         return ColdReaderStatistics(
             **asdict(downloads.counters),
             live_bytes_now=downloads.cache.live_bytes,
-            cached_chunks_now=downloads.cache.chunk_count,
             running_downloads_now=downloads.running_count,
             waiting_reads_now=downloads.waiting_count,
             unreadable={one: self._unreadable[one] + corrupt[one] for one in Unreadable},
-            evicted_chunks=downloads.cache.evicted_count,
             indexes_now=len(indexes),
             index_bytes_now=indexes.bytes_now,
             evicted_indexes=indexes.evicted_count,

@@ -27,12 +27,10 @@ class ColdReaderStatistics(DownloadCounters):
     """The counters, and the state; fields that end in `_now` are current values."""
 
     live_bytes_now: int
-    cached_chunks_now: int
     running_downloads_now: int
     waiting_reads_now: int
     # Corrupt downloads and failed reads, by reason.
     unreadable: Mapping[Unreadable, int]
-    evicted_chunks: int
     indexes_now: int
     index_bytes_now: int
     evicted_indexes: int
