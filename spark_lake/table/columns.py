@@ -1,7 +1,7 @@
 """Columns of a table: those of the record, under names that can be chosen, and the value's.
 
-    _topic_id  _partition  _offset  _timestamp  _key  _headers  | origin  dest  dep_time ...
-    the record                                                    fields of the decoded value
+    _topic_id  _topic_partition  _offset  _timestamp  _key  _headers  | origin  dest  dep_time ...
+    the record                                                           fields of the decoded value
 
 The second table, for values that do not parse, has the record, `_value` and `_reason`.
 A value that is no struct (valueFormat raw or string) is one column. A null value has nulls in all
@@ -30,7 +30,7 @@ VALUE = "value"
 # The parts of a record and the columns of the lake that they come from, with their names.
 DEFAULT_NAMES: Mapping[str, str] = {
     TOPIC_ID: "_topic_id",
-    "partition": "_partition",
+    "partition": "_topic_partition",
     "offset": "_offset",
     "timestamp": "_timestamp",
     "key": "_key",

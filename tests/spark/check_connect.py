@@ -135,7 +135,7 @@ def test_a_table_is_synced_by_tasks_of_the_server(
     uri = f"sqlite:///{archive.path}-tables/catalog.db"
     table = load_catalog("strandline", type="sql", uri=uri).load_table("lake.t")
     rows = table.scan().to_arrow().to_pylist()
-    names = ("_partition", "_offset", "_key", "value")
+    names = ("_topic_partition", "_offset", "_key", "value")
     assert sorted(tuple(row[name] for name in names) for row in rows) == expected(archive)
 
 

@@ -57,7 +57,7 @@ def rows(archive: ArchiveBuilder, table: str) -> list[dict[str, Any]]:
 
     uri = f"sqlite:///{archive.path.with_name('archive-tables')}/catalog.db"
     found = load_catalog("strandline", type="sql", uri=uri).load_table(table).scan().to_arrow()
-    return sorted(found.to_pylist(), key=lambda row: (row["_partition"], row["_offset"]))
+    return sorted(found.to_pylist(), key=lambda row: (row["_topic_partition"], row["_offset"]))
 
 
 def data_files(archive: ArchiveBuilder) -> list[Path]:
@@ -95,7 +95,9 @@ def test_tasks_of_spark_upsert_a_partition_each(
         sync(spark, archive.url, "orders", "lake.newest", **how)
         add_rows(archive, base=base)
     sync(spark, archive.url, "orders", "lake.newest", **how)
-    found = [(row["_partition"], row["_key"], row["id"]) for row in rows(archive, "lake.newest")]
+    found = [
+        (row["_topic_partition"], row["_key"], row["id"]) for row in rows(archive, "lake.newest")
+    ]
     assert found == [(0, b"k", 599), (1, b"k", 599)]
 
 
@@ -103,5 +105,5 @@ def test_tasks_of_spark_write_a_delta_table(spark: SparkSession, archive: Archiv
     done = sync(spark, archive.url, "orders", "lake.delta", options=VALUES, format="delta")
     assert done.rows == 400
     found = pl.read_delta(f"{archive.path}-tables/lake/delta")
-    offsets = sorted(found.select("_partition", "_offset").iter_rows())
+    offsets = sorted(found.select("_topic_partition", "_offset").iter_rows())
     assert offsets == [(partition, offset) for partition in (0, 1) for offset in range(200)]

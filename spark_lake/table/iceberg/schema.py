@@ -30,9 +30,31 @@ from pyiceberg.types import (
 
 from strandline.spark_lake.table.errors import TableRefused
 
+# Columns that engines make of a table's metadata. Java's library reads no table that has its own.
+RESERVED_NAMES = frozenset(
+    [
+        "_deleted",
+        "_file",
+        "_last_updated_sequence_number",
+        "_partition",
+        "_pos",
+        "_row_id",
+        "_spec_id",
+    ]
+)
+
 
 def iceberg_schema(schema: Any) -> Schema:
-    """The Iceberg schema of a `pyarrow.Schema`. Raises TableRefused for types that it lacks."""
+    """The Iceberg schema of a `pyarrow.Schema`.
+
+    Raises TableRefused for types that Iceberg lacks, and for names that it keeps for itself.
+    """
+    if reserved := RESERVED_NAMES.intersection(schema.names):
+        raise TableRefused(
+            f"Iceberg keeps the name {', '.join(sorted(reserved))} for itself, and Spark and Trino"
+            " read no table with such a column: give a column of the record another name"
+            " (--column PART=NAME), or leave the field out of valueSchema"
+        )
     numbers = itertools.count(1)
     try:
         return pyarrow_to_schema(pa.schema([_numbered(one, numbers) for one in schema]))

@@ -193,7 +193,7 @@ class LakeTable:
         """Partition and offset of each row."""
         assert self._run.store.load() is not None
         table = self._run.store.loaded.scan().to_arrow()
-        columns = [table.column(name).to_pylist() for name in ("_partition", "_offset")]
+        columns = [table.column(name).to_pylist() for name in ("_topic_partition", "_offset")]
         return list(zip(*columns, strict=True))
 
 

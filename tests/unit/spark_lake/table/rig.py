@@ -66,7 +66,9 @@ def rows_of(run: TableRun) -> list[tuple[int, int]]:
     table = iceberg(run).scan().to_arrow()
     return sorted(
         zip(
-            table.column("_partition").to_pylist(), table.column("_offset").to_pylist(), strict=True
+            table.column("_topic_partition").to_pylist(),
+            table.column("_offset").to_pylist(),
+            strict=True,
         )
     )
 

@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from strandline.spark_lake import scan
+from strandline.spark_lake.table.columns import DEFAULT_NAMES
 from strandline.spark_lake.table.upkeep.maintain import DAY_MS, MaintainSettings
 from tests.unit.spark_lake.archive_builder import ArchiveBuilder
 from tests.unit.spark_lake.table.rig import SCHEMA, add_rows, make_run, sync
@@ -69,7 +70,7 @@ class TablesToRead:
     def expected(self, name: str) -> Rows:
         rows = [_row(one) for one in _scanned(self.archive)]
         if name == "newest":
-            newest = {(row["_partition"], row["_key"]): row for row in rows}
+            newest = {(row["_topic_partition"], row["_key"]): row for row in rows}
             return [row for row in newest.values() if not row.pop("deleted")]
         for row in rows:
             del row["deleted"]
@@ -113,7 +114,8 @@ def _scanned(archive: ArchiveBuilder) -> Rows:
 def _row(record: dict[str, Any]) -> dict[str, Any]:
     value = record.pop("value")
     fields = value or dict.fromkeys(("id", "city", "nested", "tags"))
-    return {**{f"_{name}": part for name, part in record.items()}, **fields, "deleted": not value}
+    named = {DEFAULT_NAMES[name]: part for name, part in record.items()}
+    return {**named, **fields, "deleted": not value}
 
 
 def rows_of(table: pa.Table, expected: Iterable[dict[str, Any]]) -> Rows:
@@ -123,4 +125,4 @@ def rows_of(table: pa.Table, expected: Iterable[dict[str, Any]]) -> Rows:
 
 
 def in_order(rows: Rows) -> Rows:
-    return sorted(rows, key=lambda row: (row["_partition"], row["_offset"]))
+    return sorted(rows, key=lambda row: (row["_topic_partition"], row["_offset"]))

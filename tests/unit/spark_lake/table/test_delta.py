@@ -39,7 +39,7 @@ def table_of(archive: ArchiveBuilder, name: str = "orders") -> DeltaTable:
 
 def rows_of(archive: ArchiveBuilder, name: str = "orders") -> list[tuple[int, int]]:
     rows = pl.read_delta(f"{archive.path}-tables/lake/{name}")
-    return sorted(rows.select("_partition", "_offset").iter_rows())
+    return sorted(rows.select("_topic_partition", "_offset").iter_rows())
 
 
 def test_a_table_has_every_record_once_and_its_values(orders: ArchiveBuilder) -> None:
@@ -49,7 +49,7 @@ def test_a_table_has_every_record_once_and_its_values(orders: ArchiveBuilder) ->
     report = sync(orders, **DELTA)
     assert (report.rows, report.next_offsets) == (80, {0: 120, 1: 120})
     assert rows_of(orders) == every(range(120))
-    found = pl.read_delta(f"{orders.path}-tables/lake/orders").sort("_partition", "_offset")
+    found = pl.read_delta(f"{orders.path}-tables/lake/orders").sort("_topic_partition", "_offset")
     for row in found.head(120).iter_rows(named=True):
         offset = row["_offset"]
         is_null = value_of(offset) is None
@@ -152,6 +152,7 @@ def test_an_upsert_has_the_newest_record_of_each_key(tmp_path: Path) -> None:
         sync(changing.archive, UPSERT_SCHEMA, **DELTA, mode="upsert")
         rows = pl.read_delta(f"{changing.archive.path}-tables/lake/orders")
         found = {
-            (row["_partition"], row["_key"]): row["_offset"] for row in rows.iter_rows(named=True)
+            (row["_topic_partition"], row["_key"]): row["_offset"]
+            for row in rows.iter_rows(named=True)
         }
         assert (len(found), found) == (rows.height, changing.state)

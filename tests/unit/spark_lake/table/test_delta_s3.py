@@ -18,8 +18,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.s3]
 
 def rows_of(url: str, options: dict[str, str]) -> list[tuple[int, int]]:
     table = DeltaTable(url, storage_options=options).to_pyarrow_table()
-    rows = pa.table(table).select(["_partition", "_offset"]).to_pylist()
-    return sorted((row["_partition"], row["_offset"]) for row in rows)
+    rows = pa.table(table).select(["_topic_partition", "_offset"]).to_pylist()
+    return sorted((row["_topic_partition"], row["_offset"]) for row in rows)
 
 
 def test_of_two_syncs_into_a_bucket_each_row_is_there_once(

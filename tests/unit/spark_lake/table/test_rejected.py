@@ -36,13 +36,13 @@ def parses(offset: int) -> bool:
 def rejected_rows(run: TableRun) -> list[dict[str, Any]]:
     assert run.rejected.load() is not None
     rows: list[dict[str, Any]] = run.rejected.loaded.scan().to_arrow().to_pylist()
-    return sorted(rows, key=lambda row: (row["_partition"], row["_offset"]))
+    return sorted(rows, key=lambda row: (row["_topic_partition"], row["_offset"]))
 
 
 def assert_each_value_is_in_one_table(archive: ArchiveBuilder, offsets: Sequence[int]) -> None:
     run = make_run(archive, NUMBERED, **REJECT)
     assert rows_of(run) == every([offset for offset in offsets if parses(offset)])
-    found = [(row["_partition"], row["_offset"]) for row in rejected_rows(run)]
+    found = [(row["_topic_partition"], row["_offset"]) for row in rejected_rows(run)]
     assert found == every([offset for offset in offsets if not parses(offset)])
 
 

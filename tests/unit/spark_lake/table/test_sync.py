@@ -49,7 +49,7 @@ def test_duckdb_and_polars_read_the_values_nulls_and_headers_of_the_files(
     files = data_files(orders)
     query = (
         "select _offset, id, nested.a, tags, _headers from read_parquet($files)"
-        " where _partition = 0 order by _offset"
+        " where _topic_partition = 0 order by _offset"
     )
     with duckdb.connect() as connection:
         found = connection.execute(query, {"files": files}).fetchall()
@@ -131,6 +131,13 @@ def test_a_topic_made_anew_is_refused_unless_it_is_asked_for(orders: ArchiveBuil
         sync(orders)
     assert sync(orders, new_incarnation=True).rows == 80
     assert sync(orders).commits == 0
+
+
+def test_names_that_iceberg_keeps_for_itself_are_refused(orders: ArchiveBuilder) -> None:
+    for given in ({"schema": "_file STRING"}, {"columns": ["key=_partition"]}):
+        with pytest.raises(TableRefused, match=r"Iceberg keeps the name _(file|partition) for"):
+            sync(orders, **given)
+    assert make_run(orders).store.load() is None
 
 
 def test_new_and_wider_fields_are_added_and_others_refused_by_name(orders: ArchiveBuilder) -> None:

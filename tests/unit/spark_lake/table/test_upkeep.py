@@ -96,10 +96,12 @@ def test_a_check_finds_rows_that_are_lost_twice_or_changed(orders: ArchiveBuilde
     sync(orders)
     run = make_run(orders)
     table = iceberg(run)
-    rows = table.scan(row_filter="_partition = 0 and _offset >= 10 and _offset < 12").to_arrow()
+    rows = table.scan(
+        row_filter="_topic_partition = 0 and _offset >= 10 and _offset < 12"
+    ).to_arrow()
     table.append(rows)
     assert run.check().findings == ["partition 0: 2 rows more than once"]
-    iceberg(run).delete("_partition = 1 and _offset = 5")
+    iceberg(run).delete("_topic_partition = 1 and _offset = 5")
     assert run.check().findings[1:] == [
         "partition 1: of the offsets 0 to 80, the table lacks 1 row"
     ]
@@ -111,8 +113,8 @@ def test_a_deep_check_names_the_offset_and_column_of_a_changed_value(
     sync(orders)
     run = make_run(orders)
     table = iceberg(run)
-    rows = table.scan(row_filter="_partition = 0 and _offset = 10").to_arrow()
-    table.delete("_partition = 0 and _offset = 10")
+    rows = table.scan(row_filter="_topic_partition = 0 and _offset = 10").to_arrow()
+    table.delete("_topic_partition = 0 and _offset = 10")
     position = rows.column_names.index("id")
     changed = rows.set_column(position, rows.schema.field(position), [[11]])
     table.append(changed)

@@ -66,7 +66,7 @@ class ChangingArchive:
 
 def state_of(run: TableRun) -> State:
     rows = iceberg(run).scan().to_arrow().to_pylist()
-    found = {(row["_partition"], row["_key"]): row["_offset"] for row in rows}
+    found = {(row["_topic_partition"], row["_key"]): row["_offset"] for row in rows}
     assert len(found) == len(rows)
     assert all(row["id"] == row["_offset"] for row in rows)
     return found
@@ -168,7 +168,7 @@ def test_what_cannot_be_upserted_is_refused(tmp_path: Path) -> None:
         sync(changing.archive, SCHEMA)
     with pytest.raises(InvalidConfig, match="exclude each other"):
         make_run(changing.archive, SCHEMA, {"valueErrors": "null"}, **UPSERT)
-    with pytest.raises(InvalidConfig, match="--partition-by _partition"):
+    with pytest.raises(InvalidConfig, match="--partition-by _topic_partition"):
         make_run(changing.archive, SCHEMA, **UPSERT, partition_by=["day(_timestamp)"])
     keyless = [Record(offset=20, timestamp_ms=START_MS, key=None, value=changing.value(20))]
     changing.archive.add_segment("orders", make_batches(keyless))
