@@ -57,7 +57,7 @@ help: ## show this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' Makefile
 
 .PHONY: demo
-demo: $(DEMO) $(MINISTACK) java ## the main job on real data: produce, archive to S3, read back, ask Spark
+demo: $(DEMO) $(MINISTACK) java ## the main job on real data: produce, archive to S3, read back, ask Spark, make a table
 	@$(MAKE) $(JAR)
 	@$(PY) -m demo $(DEMO_ARGS)
 
@@ -208,6 +208,19 @@ $(CONNECT): requirements/connect.txt $(DEV)
 .PHONY: check-connect
 check-connect: $(DEV) jar $(CONNECT) ## the lake over Spark Connect: a server process, and a client of it
 	PYTHONPATH=$(abspath bench-data/connect) $(PYTEST) tests/spark/check_connect.py --durations=5
+
+# Spark and DuckDB as others read tables: older ones, for which there are jars and extensions.
+TABLE_READERS := bench-data/table-readers/.installed
+
+$(TABLE_READERS): requirements/table-readers.txt tests/spark/table-readers.xml $(DEV)
+	@$(PY) -m pip --disable-pip-version-check install --quiet --no-deps --upgrade --target $(@D)/python -r $<
+	@scripts/java-libraries tests/spark/table-readers.xml $(@D)/jars
+	@touch $@
+
+.PHONY: check-table-readers
+check-table-readers: $(DEV) java $(TABLE_READERS) ## tables read by Spark with Iceberg's and Delta's jars, and by DuckDB's extension (0.6 GB)
+	PYTHONPATH=$(abspath $(dir $(TABLE_READERS)))/python SPARK_HOME=$(abspath $(dir $(TABLE_READERS)))/python/pyspark \
+		STRANDLINE_TABLE_READERS=$(abspath $(dir $(TABLE_READERS)))/jars $(PYTEST) tests/spark/check_table_readers.py --durations=5
 
 .PHONY: check-installs
 check-installs: $(DEV) ## pip, pipx and uvx install a checkout and the wheel, with each Python of this machine
