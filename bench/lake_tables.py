@@ -39,7 +39,7 @@ from bench.lake_archive import (
     readable,
     value_schema,
 )
-from bench.lake_rates import Figure, spark_session
+from bench.lake_rates import CREDENTIALS, Figure, spark_session
 from bench.run import create_topic, null_s3, s3_client
 from strandline.storage.records.batch.record import Record, encode_batch
 from tests.support.broker import BrokerProcess
@@ -227,6 +227,8 @@ def run_freshness(folder: Path, seconds: int) -> Iterator[Figure]:
             "strandline.remote.url": "s3://bench-fresh/archive",
             "strandline.remote.s3.endpoint.url": endpoint,
             "remote.log.manager.task.interval.ms": "500",
+            # Else records wait for the end of their segment, here 20 s.
+            "strandline.remote.active.segment.upload.ms": "5000",
         }
         with BrokerProcess(folder / "fresh", settings=settings) as broker:
             create_topic(broker, "t", **{"remote.storage.enable": "true"})
@@ -270,9 +272,7 @@ def _sync_at_intervals(endpoint: str, out: Path) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "strandline", "table", "sync"]
     command += ["--remote", "s3://bench-fresh/archive", "--endpoint-url", endpoint]
     command += ["--topic", "t", "--table", "lake.t", "--warehouse", f"file://{out}"]
-    return subprocess.Popen(
-        [*command, "--option", "includeOpenSegment=true", "--interval", INTERVAL]
-    )
+    return subprocess.Popen([*command, "--interval", INTERVAL], env={**os.environ, **CREDENTIALS})
 
 
 def _ages(out: Path, seconds: int) -> Iterator[Figure]:

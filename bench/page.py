@@ -29,7 +29,7 @@ INTRODUCTION = """\
 # Performance, side by side with Apache Kafka
 
 Both brokers in the same run, on the same machine, under the same clients, turn by turn. Written by
-`{command}`; nothing here is edited by hand, and no row is left out. A ratio is
+`{command}`; nothing here is edited by hand but the rows of tables. A ratio is
 strandline : Kafka of the medians; a goal is a bound on it. Figures are medians of {runs}
 runs, with the least and the most of them in brackets.
 
@@ -37,6 +37,9 @@ runs, with the least and the most of them in brackets.
 
 **{met} of {total} goals are met.** {unmet}
 """
+
+# Of `make bench-lake`, which prints its rows; this page keeps them.
+TABLES = "## Tables of a topic\n"
 
 METHOD = """\
 ## How it is measured
@@ -189,9 +192,18 @@ def write_page(docs: Path, results: Results, *, size: float, warm_s: float) -> N
     for section, group in groupby(lines, key=lambda line: line.row.section):
         parts.append(f"## {section}\n\n{_markdown_table(list(group))}")
         parts += [f"![{alt}](performance/{name})\n" for name, alt in plots.get(section, ())]
+    parts += _kept_tables(docs / "performance.md")
     parts.append(METHOD.format(librdkafka=confluent_kafka.libversion()[0], warm_s=warm_s))
     parts.append(_configurations())
     (docs / "performance.md").write_text("\n".join(parts))
+
+
+def _kept_tables(page: Path) -> Iterator[str]:
+    """The section TABLES of the page as it is now, if there is one."""
+    _, heading, rest = page.read_text().partition(TABLES) if page.exists() else ("", "", "")
+    text, _, _ = rest.partition("\n## ")
+    if heading:
+        yield heading + text
 
 
 def _unmet(lines: Sequence[Line]) -> str:
