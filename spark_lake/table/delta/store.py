@@ -10,6 +10,8 @@ the log keeps it. The commit's number names the file that has the offsets:
     2 commit files and number            fails if the table is not at the version that was loaded
     3 delete an old file of offsets      of the commit before the last one
 
+The next sync deletes the file of a commit that died between 1 and 2, once it is old.
+
 VACUUM leaves folders alone whose names begin with an underscore.
 """
 
@@ -25,6 +27,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.fs as pf
 from deltalake import CommitProperties, DeltaTable, Field, Transaction
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
@@ -43,6 +46,7 @@ from strandline.spark_lake.table.errors import (
     TableRefused,
     TableUnavailable,
 )
+from strandline.spark_lake.table.iceberg.places import place_of
 from strandline.spark_lake.table.offsets import TableOffsets
 from strandline.spark_lake.table.store import FileRole, FileWriter, WrittenFile
 from strandline.storage.clock import SystemClock
@@ -50,6 +54,8 @@ from strandline.storage.errors import InvalidConfig, StrandlineError
 
 APP_ID = "strandline"
 FOLDER = "_strandline"
+# A round lasts a day at most (`sync.ROUND_AGE_S_MAX`), and its commit a few minutes more.
+OFFSETS_AGE_MS = 3 * 24 * 3_600_000
 # Of the table's configuration: what Delta has no words for, and a later sync keeps.
 ORDER_PROPERTY = "strandline.order"
 CODEC_PROPERTY = "strandline.codec"
@@ -116,6 +122,7 @@ class DeltaStore:
         if self.load() is None:
             self._create(schema, first)
             return
+        self._delete_old_offsets()
         added = new_fields(self._schema, schema, table=self.name)
         if added:
             with self._naming("widen"):
@@ -269,6 +276,17 @@ class DeltaStore:
         with self._io.new_output(self._offsets_path(number)).create(overwrite=True) as out:
             out.write(offsets.encode().encode())
         return number
+
+    def _delete_old_offsets(self) -> None:
+        """Deletes those that no commit has named for days; what cannot be deleted is left."""
+        number = self._loaded.transaction_version(APP_ID)
+        before_ms = SystemClock().now_ms() - OFFSETS_AGE_MS
+        with suppress(OSError):
+            system, path, _ = place_of(self._io, f"{self._url}/{FOLDER}")
+            for one in system.get_file_info(pf.FileSelector(path, allow_not_found=True)):
+                is_old = (one.mtime_ns or 0) // 1_000_000 < before_ms
+                if is_old and one.type is pf.FileType.File and one.base_name != f"{number}.json":
+                    system.delete_file(one.path)
 
     def _offsets_path(self, number: int) -> str:
         return f"{self._url}/{FOLDER}/{number}.json"

@@ -74,6 +74,17 @@ class TableLayout:
         )
 
 
+def sort_order_id(metadata: TableMetadata) -> int | None:
+    """What a data file in the order of `sorted_by` says of it; None if it is not quite the table's.
+
+    Rows without a value come last in our files; Spark's default puts them first.
+    """
+    fields = _order(metadata).fields
+    if not sorted_by(metadata) or any(one.null_order is not NullOrder.NULLS_LAST for one in fields):
+        return None
+    return metadata.default_sort_order_id
+
+
 def sorted_by(metadata: TableMetadata) -> tuple[tuple[str, str], ...]:
     """The order of a table's files by columns, as `sort_columns`.
 
@@ -81,9 +92,7 @@ def sorted_by(metadata: TableMetadata) -> tuple[tuple[str, str], ...]:
     """
     schema = metadata.schema()
     known = {one.field_id: one.name for one in schema.fields}
-    order = next(
-        one for one in metadata.sort_orders if one.order_id == metadata.default_sort_order_id
-    )
+    order = _order(metadata)
     if any(
         one.source_id not in known or not isinstance(one.transform, IdentityTransform)
         for one in order.fields
@@ -95,6 +104,12 @@ def sorted_by(metadata: TableMetadata) -> tuple[tuple[str, str], ...]:
             "descending" if one.direction is SortDirection.DESC else "ascending",
         )
         for one in order.fields
+    )
+
+
+def _order(metadata: TableMetadata) -> SortOrder:
+    return next(
+        one for one in metadata.sort_orders if one.order_id == metadata.default_sort_order_id
     )
 
 

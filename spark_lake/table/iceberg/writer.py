@@ -24,6 +24,7 @@ from pyiceberg.typedef import Record
 
 from strandline.spark_lake.table.conform import conform
 from strandline.spark_lake.table.errors import TableUnavailable
+from strandline.spark_lake.table.iceberg.layout import sort_order_id
 from strandline.spark_lake.table.store import FileRole, PartitionRows, WrittenFile
 
 _FIELD_ID = b"PARQUET:field_id"
@@ -126,7 +127,7 @@ class IcebergWriter:
             file_format=FileFormat.PARQUET,
             partition=partition.partition if spec.fields else Record(),
             file_size_in_bytes=size_bytes,
-            sort_order_id=self.metadata.default_sort_order_id or None,
+            sort_order_id=sort_order_id(self.metadata),
             spec_id=spec.spec_id,
             equality_ids=None,
             key_metadata=None,

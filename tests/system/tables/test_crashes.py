@@ -82,6 +82,18 @@ def test_syncs_that_are_killed_again_and_again_leave_each_row_once_and_no_file(
     assert_each_value_is_in_one_table(table, 120)
 
 
+def test_two_processes_that_sync_at_once_leave_each_row_once_and_no_file(
+    table: BucketTable,
+) -> None:
+    table.add(0, 40, 80)
+    both = [table.start("sync") for _ in range(2)]
+    assert [one.wait(WAIT_S) for one in both] == [0, 0]
+    assert_each_value_is_in_one_table(table, 120)
+    table.maintain()
+    assert table.stored() == table.named()
+    assert_each_value_is_in_one_table(table, 120)
+
+
 def test_rejected_rows_that_a_dead_sync_left_are_no_orphans(table: BucketTable) -> None:
     table.add(0, 40)
     process = table.start("sync", crash_at="table.after-commit")

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from strandline.spark_lake.table.delta import store as store_module
 from strandline.spark_lake.table.errors import TableRefused
 from strandline.storage.crash_points import CRASH_POINTS, SimulatedCrash, simulated_crash
 from strandline.storage.errors import InvalidConfig
@@ -128,6 +129,29 @@ def test_what_the_table_has_outlives_the_cleanup_of_its_log(orders: ArchiveBuild
     assert sync(orders, **DELTA).commits == 0
     add_rows(orders, base=80)
     assert sync(orders, **DELTA).rows == 80
+    assert rows_of(orders) == every(range(120))
+
+
+def test_offsets_of_commits_that_died_go_once_they_are_old(
+    orders: ArchiveBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*_: Any, **__: Any) -> None:
+        raise SimulatedCrash("between offsets and commit")
+
+    sync(orders, **DELTA, round_bytes=1 << 30)
+    add_rows(orders, base=80)
+    with monkeypatch.context() as patch:
+        patch.setattr(DeltaTable, "create_write_transaction", die)
+        with pytest.raises(SimulatedCrash):
+            sync(orders, **DELTA, round_bytes=1 << 30)
+    folder = Path(f"{orders.path}-tables/lake/orders/_strandline")
+    left = set(folder.iterdir())
+    assert len(left) == 3
+    sync(orders, **DELTA, round_bytes=1 << 30)
+    assert left <= set(folder.iterdir())
+    monkeypatch.setattr(store_module, "OFFSETS_AGE_MS", -3_600_000)
+    assert sync(orders, **DELTA).commits == 0
+    assert len(list(folder.iterdir())) == 1
     assert rows_of(orders) == every(range(120))
 
 

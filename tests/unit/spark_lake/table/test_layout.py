@@ -9,6 +9,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.expressions import EqualTo, GreaterThanOrEqual
+from pyiceberg.table.sorting import NullOrder
+from pyiceberg.transforms import BucketTransform, IdentityTransform
 
 from strandline.spark_lake.table.run import TableRequest, TableRun
 from strandline.storage.errors import InvalidConfig
@@ -121,6 +123,25 @@ def test_maintenance_keeps_the_order_of_a_table(orders: ArchiveBuilder) -> None:
     table = iceberg(make_run(orders))
     orders_of = {one.file.sort_order_id for one in table.scan().plan_files()}
     assert orders_of == {table.metadata.default_sort_order_id}
+
+
+def test_an_order_that_another_engine_gave_the_table_is_kept(orders: ArchiveBuilder) -> None:
+    sync(orders)
+    first = data_files(orders)
+    with iceberg(make_run(orders)).update_sort_order() as update:
+        update.desc("_offset", IdentityTransform(), NullOrder.NULLS_FIRST)
+    add_rows(orders, base=80)
+    sync(orders)
+    second = sorted(set(data_files(orders)) - set(first))
+    assert_sorted(second, ["_offset"], is_descending=True)
+    with iceberg(make_run(orders)).update_sort_order() as update:
+        update.asc("_key", BucketTransform(4), NullOrder.NULLS_LAST)
+    add_rows(orders, base=120)
+    sync(orders)
+    make_run(orders).maintain(None, NOW)
+    files = list(iceberg(make_run(orders)).scan().plan_files())
+    # An order that our files do not have is not told of them.
+    assert {one.file.sort_order_id for one in files} == {None}
 
 
 def test_maintenance_orders_rows_by_partition_and_offset_as_a_sync_does(

@@ -294,6 +294,18 @@ def test_a_table_keeps_follows_or_ages(orders: ArchiveBuilder) -> None:
     assert sync(orders).commits == 0
 
 
+def test_retention_drops_rejected_rows_too(orders: ArchiveBuilder) -> None:
+    sync(orders, NUMBERED, **REJECT)
+    orders.move_log_start("orders", 40, partition=0)
+    run = make_run(orders, NUMBERED, **REJECT)
+    report = run.maintain(Retention(), NOW)
+    assert report.rejected is not None
+    assert report.dropped_rows + report.rejected.dropped_rows == 40
+    left = [(row["_partition"], row["_offset"]) for row in rejected_rows(run)]
+    assert left == [one for one in every(range(80)) if not parses(one[1]) and one >= (0, 40)]
+    assert run.check(deep=True).findings == []
+
+
 def test_retention_rewrites_no_file_that_keeps_all_its_rows(orders: ArchiveBuilder) -> None:
     """Also one with rows of two partitions, of which one begins later than the other."""
     sync(orders, round_bytes=1 << 30, partition_by=[])
