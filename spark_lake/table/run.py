@@ -13,7 +13,7 @@ from strandline.spark_lake.options.value_options import ValueErrors, ValueFormat
 from strandline.spark_lake.query.arrow_scan import make_query, refuse_jvm
 from strandline.spark_lake.query.query import Query
 from strandline.spark_lake.table.archive import load_view
-from strandline.spark_lake.table.columns import column_names
+from strandline.spark_lake.table.columns import NEEDED_PARTS, column_names
 from strandline.spark_lake.table.engines.local_engine import LocalEngine
 from strandline.spark_lake.table.engines.spark_engine import SparkEngine
 from strandline.spark_lake.table.errors import TableRefused
@@ -221,12 +221,13 @@ class TableRun:
     def check(self, *, deep: bool = False) -> CheckReport:
         """Compares the table with the archive. Raises TableRefused, TierError, TableUnavailable."""
         table = self.maintained()
-        offsets = table.load()
-        if offsets is not None and offsets.mode is not Mode.APPEND:
+        offsets = load_made(table)
+        if offsets.mode is not Mode.APPEND:
             raise TableRefused(
                 f"table {table.name} has the newest record of each key: a check compares tables"
                 " that have each record (--mode append)"
             )
+        self._check_names(table)
         kept = self._dropped(table)
         filters = [("timestamp", ">=", kept.before_ms)] if kept.before_ms else []
         counting = make_query(
@@ -237,7 +238,7 @@ class TableRun:
             options=dict(self._request.options),
         )
         rejected, query = None, self.query
-        if offsets is not None and offsets.rejected.number:
+        if offsets.rejected.number:
             rejected = self.maintained_rejected()
             query = self._make_query(OnError.REJECT)
         check = Check(table, query, self.names, rejected)
@@ -257,7 +258,10 @@ class TableRun:
         self._refuse_second(offsets)
         settle(offsets, self.rejected, wait=time.sleep)
         now_ms = SystemClock().now_ms()
-        kept = None if retention is None else self._kept(retention, now_ms)
+        kept = None
+        if retention is not None:
+            self._check_names(table)
+            kept = self._kept(retention, now_ms)
         settings = settings or MaintainSettings(file_bytes=self._request.file_bytes)
         report = self._maintain(table, kept, settings)
         second = self.maintained_rejected()
@@ -292,6 +296,16 @@ class TableRun:
     def _table_of(self, store: IcebergStore) -> IcebergTable:
         order = [(self.names[part], "ascending") for part in ("partition", "offset")]
         return IcebergTable(store, order)
+
+    def _check_names(self, table: IcebergTable) -> None:
+        """Raises InvalidConfig if the loaded table has other names for what makes a row's place."""
+        names = table.schema.names
+        missing = [self.names[part] for part in NEEDED_PARTS if self.names[part] not in names]
+        if missing:
+            raise InvalidConfig(
+                f"table {table.name} has no column {', '.join(missing)}: give the --column options"
+                " of its sync"
+            )
 
     def _refuse_second(self, offsets: TableOffsets) -> None:
         """The files that its first table names for it would look like orphans."""

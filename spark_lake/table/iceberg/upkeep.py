@@ -62,7 +62,10 @@ class IcebergTable:
 
     def writer(self, attempt: str) -> FileWriter:
         writer = self._store.writer(attempt)
-        return replace(writer, sort_columns=writer.sort_columns or self._order)
+        # A table whose columns have other names keeps no order that nobody has given it.
+        has_order = all(column in writer.schema.names for column, _ in self._order)
+        order = self._order if has_order else ()
+        return replace(writer, sort_columns=writer.sort_columns or order)
 
     def discard(self, files: Sequence[WrittenFile]) -> None:
         self._store.discard(files)

@@ -5,7 +5,7 @@ also every value.
     its files               topic id, partition and offset of each row, of all partitions at once
     those of the second     rows whose values do not parse: each offset is in one table of the two
     the archive             record counts of manifests and statistics, for the same offsets
-    deep                    the rows of both, in rounds of DEEP_BYTES, compared column by column
+    deep                    the rows of all, in rounds of DEEP_BYTES, compared column by column
 
 Rows that retention took out of the archive are the table's alone: they are counted, not compared.
 Rows that the table's own retention dropped are not missed (`retention.DROPPED_PROPERTY`).
@@ -13,7 +13,7 @@ Rows that the table's own retention dropped are not missed (`retention.DROPPED_P
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -44,6 +44,8 @@ WINDOW_OFFSETS = 64 * 1024 * 1024
 DEEP_BYTES = 32 * 1024 * 1024
 # Differences that are named; the others are counted.
 NAMED_MAX = 20
+
+Ranges = Mapping[TopicPartition, OffsetRange]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -206,9 +208,10 @@ class Check:
                             )
 
     def _windows(self, files: Sequence[LiveFile]) -> Iterator[_Window]:
+        starts = self._first_offsets(files)
         for one in self._report.partitions:
-            least = [self._bounds(f)[0] for f in self._of(files, one.partition)]
-            start, last = min([*least, one.next_offset]), one.next_offset
+            last = one.next_offset
+            start = min(starts.get(one.partition, last), starts.get(None, last), last)
             while True:
                 end = start + WINDOW_OFFSETS
                 is_last = end >= last
@@ -222,6 +225,15 @@ class Check:
                     break
                 start = end
 
+    def _first_offsets(self, files: Sequence[LiveFile]) -> dict[int | None, Offset]:
+        """The least offset of files by partition; None stands for files with several."""
+        found: dict[int | None, Offset] = {}
+        for file in files:
+            least, most = file.bounds.get(self._names["partition"], (None, None))
+            key = least if least == most else None
+            found[key] = min(self._bounds(file)[0], found.get(key, OFFSET_MAX))
+        return found
+
     def _identities(
         self, source: _Source, topic_id: UUID, windows: Mapping[int, _Window]
     ) -> Iterator[tuple[Any, Any]]:
@@ -230,7 +242,7 @@ class Check:
         if source.kept.before_ms:
             columns.append(self._names["timestamp"])
         for file in source.files:
-            if not any(self._overlaps(file, one) for one in windows.values()):
+            if not any(self._overlaps(file, one) for one in self._of(file, windows)):
                 continue
             for batch in source.table.read(file, columns):
                 rows = source.kept.rows(batch)
@@ -246,12 +258,12 @@ class Check:
         first, last = self._bounds(file)
         return bool(last >= window.start and (window.end is None or first < window.end))
 
-    def _of(self, files: Sequence[LiveFile], partition: int) -> Iterator[LiveFile]:
-        """The files that may have rows of a partition."""
-        for file in files:
-            least, most = file.bounds.get(self._names["partition"], (partition, partition))
-            if least <= partition <= most:
-                yield file
+    def _of(self, file: LiveFile, windows: Mapping[int, _Window]) -> Collection[_Window]:
+        """The windows of partitions that the file may have rows of."""
+        least, most = file.bounds.get(self._names["partition"], (None, None))
+        if least is None or least != most:
+            return windows.values()
+        return [windows[least]] if least in windows else []
 
     def _bounds(self, file: LiveFile) -> tuple[Offset, Offset]:
         found: tuple[Offset, Offset] = file.bounds.get(self._names["offset"], (0, OFFSET_MAX))
@@ -274,27 +286,30 @@ class Check:
         window.seen[distinct] = 1
         one.compared_rows += int((inside >= one.archive_start).sum())
 
-    def _of_window(self, rows: Any, topic_id: UUID, partition: int, window: OffsetRange) -> Any:
-        offsets = rows.column(self._names["offset"])
-        wanted = pc.and_(
-            pc.and_(
-                pc.equal(rows.column(self._names["topic_id"]), str(topic_id)),
-                pc.equal(rows.column(self._names["partition"]), partition),
-            ),
-            pc.and_(
-                pc.greater_equal(offsets, window.start_offset),
-                pc.less(offsets, window.end_offset),
-            ),
+    def _of_ranges(self, rows: Any, topic_id: UUID, ranges: Ranges) -> Any:
+        """The rows of one topic id in these offsets."""
+        names = self._names
+        numbers, offsets = rows.column(names["partition"]), rows.column(names["offset"])
+        known = pa.array([one.partition for one in ranges], numbers.type)
+        # Null for another partition, which compares as null and is dropped.
+        places = pc.index_in(numbers, value_set=known)
+        starts = pa.array([one.start_offset for one in ranges.values()], pa.int64())
+        ends = pa.array([one.end_offset for one in ranges.values()], pa.int64())
+        inside = pc.and_(
+            pc.greater_equal(offsets, starts.take(places)), pc.less(offsets, ends.take(places))
         )
-        return rows.filter(wanted)
+        return rows.filter(pc.and_(inside, pc.equal(rows.column(names["topic_id"]), str(topic_id))))
 
-    def _overlapping(
-        self, files: Sequence[LiveFile], partition: int, window: OffsetRange
-    ) -> Iterator[LiveFile]:
-        for file in self._of(files, partition):
-            first, last = self._bounds(file)
-            if first < window.end_offset and window.start_offset <= last:
-                yield file
+    def _has_some(self, file: LiveFile, ranges: Ranges) -> bool:
+        """Whether the file may have rows in these offsets."""
+        least, most = file.bounds.get(self._names["partition"], (0, OFFSET_MAX))
+        first, last = self._bounds(file)
+        return any(
+            least <= partition.partition <= most
+            and first < one.end_offset
+            and one.start_offset <= last
+            for partition, one in ranges.items()
+        )
 
     def _compare(self, one: PartitionCheck) -> None:
         where = f"partition {one.partition}"
@@ -322,7 +337,7 @@ class Check:
         self,
         view: TopicView,
         sources: Sequence[_Source],
-        ranges: Mapping[TopicPartition, OffsetRange],
+        ranges: Ranges,
         reader: ObjectReader,
     ) -> None:
         first, kept = sources[0], sources[0].kept
@@ -340,16 +355,14 @@ class Check:
                 if one.topic_partition in left
             }
             taken = next_round(left, entries, bytes_max=DEEP_BYTES)
-            for partition, found in taken.ranges.items():
-                wanted = self._archived(view, layout, {partition: found}, kept, reader)
-                number = partition.partition
-                for other in sources[1:]:
-                    # What was rejected stays so, also if the options could read it now.
-                    wanted = self._without(wanted, self._rows_of(view, other, number, found))
-                there = self._rows_of(view, first, number, found)
-                # Fields that the options do not know any more are not the archive's to compare.
-                schema = shared_schema(first.table.schema, wanted.schema)
-                self._compare_rows(number, conform(there, schema), conform(wanted, schema))
+            wanted = self._archived(view, layout, taken.ranges, kept, reader)
+            for other in sources[1:]:
+                # What was rejected stays so, also if the options could read it now.
+                wanted = self._without(wanted, self._rows_of(view, other, taken.ranges))
+            there = self._rows_of(view, first, taken.ranges)
+            # Fields that the options do not know any more are not the archive's to compare.
+            schema = shared_schema(first.table.schema, wanted.schema)
+            self._compare_rows(conform(there, schema), conform(wanted, schema))
             left = {
                 one: OffsetRange(start_offset=end, end_offset=found.end_offset)
                 for one, found in left.items()
@@ -360,7 +373,7 @@ class Check:
         self,
         view: TopicView,
         layout: RowLayout,
-        ranges: Mapping[TopicPartition, OffsetRange],
+        ranges: Ranges,
         kept: Kept,
         reader: ObjectReader,
     ) -> Any:
@@ -372,28 +385,33 @@ class Check:
         ]
         return pa.Table.from_batches(batches, schema)
 
-    def _rows_of(
-        self, view: TopicView, source: _Source, partition: int, window: OffsetRange
-    ) -> Any:
+    def _rows_of(self, view: TopicView, source: _Source, ranges: Ranges) -> Any:
         found = [
-            self._of_window(source.kept.rows(batch), view.topic_id, partition, window)
-            for file in self._overlapping(source.files, partition, window)
+            self._of_ranges(source.kept.rows(batch), view.topic_id, ranges)
+            for file in source.files
+            if self._has_some(file, ranges)
             for batch in source.table.read(file)
         ]
         return pa.Table.from_batches(found, source.table.schema)
 
     def _without(self, rows: Any, others: Any) -> Any:
-        offset = self._names["offset"]
-        known = others.column(offset).combine_chunks()
-        return rows.filter(pc.invert(pc.is_in(rows.column(offset), value_set=known)))
+        """The rows that are not among the others, of which there are few."""
+        partition, offset = self._names["partition"], self._names["offset"]
+        kept = pa.array([True] * rows.num_rows, pa.bool_())
+        for number in pc.unique(others.column(partition)).to_pylist():
+            known = others.filter(pc.equal(others.column(partition), number)).column(offset)
+            found = pc.is_in(rows.column(offset), value_set=known.combine_chunks())
+            kept = pc.and_not(kept, pc.and_(found, pc.equal(rows.column(partition), number)))
+        return rows.filter(kept)
 
-    def _compare_rows(self, partition: int, there: Any, wanted: Any) -> None:
-        by_offset = [(self._names["offset"], "ascending")]
-        there, wanted = (one.sort_by(by_offset).combine_chunks() for one in (there, wanted))
+    def _compare_rows(self, there: Any, wanted: Any) -> None:
+        partition, offset = self._names["partition"], self._names["offset"]
+        order = [(partition, "ascending"), (offset, "ascending")]
         self._report.deep_rows += wanted.num_rows
-        if there.num_rows != wanted.num_rows:
-            # `_compare` has said so: rows cannot be put side by side.
-            return
+        there, wanted = (
+            one.sort_by(order).combine_chunks()
+            for one in _with_equal_counts(there, wanted, partition)
+        )
         for name in wanted.column_names:
             if there.column(name).equals(wanted.column(name)):
                 continue
@@ -401,11 +419,27 @@ class Check:
                 mine, theirs = (one.column(name)[row].as_py() for one in (there, wanted))
                 # A NaN is not equal to itself.
                 if repr(mine) != repr(theirs):
-                    offset = wanted.column(self._names["offset"])[row].as_py()
+                    place = [wanted.column(one)[row].as_py() for one in (partition, offset)]
                     self._report.find(
-                        f"partition {partition} offset {offset}: column {name} is another value"
+                        f"partition {place[0]} offset {place[1]}: column {name} is another value"
                         " than in the archive"
                     )
+
+
+def _with_equal_counts(there: Any, wanted: Any, partition: str) -> tuple[Any, Any]:
+    """Rows of the partitions that can be put side by side; of others a count has told already."""
+    counts = []
+    for one in (there, wanted):
+        numbers, count = np.unique(one.column(partition).to_numpy(), return_counts=True)
+        counts.append(dict(zip(numbers.tolist(), count.tolist(), strict=True)))
+    equal = [number for number, count in counts[1].items() if counts[0].get(number) == count]
+    if len(equal) == len(counts[0]) == len(counts[1]):
+        return there, wanted
+    known = pa.array(equal, wanted.schema.field(partition).type)
+    return (
+        there.filter(pc.is_in(there.column(partition), value_set=known)),
+        wanted.filter(pc.is_in(wanted.column(partition), value_set=known)),
+    )
 
 
 def _passes(windows: Iterator[_Window]) -> Iterator[list[_Window]]:

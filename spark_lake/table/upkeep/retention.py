@@ -144,13 +144,14 @@ class Kept:
             column = batch.column(self.names["timestamp"])
             kept = pc.fill_null(pc.greater_equal(column, pa.scalar(moment, column.type)), True)
         for topic_id, starts in self.starts.items():
-            same = pc.equal(batch.column(self.names["topic_id"]), str(topic_id))
-            for partition, start in starts.items():
-                goes = pc.and_(
-                    pc.and_(same, pc.equal(batch.column(self.names["partition"]), partition)),
-                    pc.less(batch.column(self.names["offset"]), start),
-                )
-                kept = pc.and_not(kept, goes)
+            numbers = batch.column(self.names["partition"])
+            places = pc.index_in(numbers, value_set=pa.array(list(starts), numbers.type))
+            start = pc.fill_null(pa.array(list(starts.values()), pa.int64()).take(places), 0)
+            goes = pc.and_(
+                pc.equal(batch.column(self.names["topic_id"]), str(topic_id)),
+                pc.less(batch.column(self.names["offset"]), start),
+            )
+            kept = pc.and_not(kept, goes)
         return kept
 
     def rows(self, batch: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -13,6 +14,7 @@ from pyiceberg.table.sorting import NullOrder
 from pyiceberg.transforms import BucketTransform, IdentityTransform
 
 from strandline.spark_lake.table.run import TableRequest, TableRun
+from strandline.spark_lake.table.upkeep.retention import Retention
 from strandline.storage.errors import InvalidConfig
 from tests.unit.spark_lake.archive_builder import START_MS, ArchiveBuilder
 from tests.unit.spark_lake.table.rig import (
@@ -65,6 +67,10 @@ def test_columns_have_the_names_that_were_chosen(
         assert make_run(orders, columns=columns).check(deep=True).findings == []
         assert make_run(orders, columns=columns).maintain(None, NOW).rewritten_files
         assert make_run(orders, columns=columns).check(deep=True).findings == []
+        make_run(orders).maintain(None, NOW)
+        for refused in (TableRun.check, partial(TableRun.maintain, retention=Retention())):
+            with pytest.raises(InvalidConfig, match="no column _offset: give the --column options"):
+                refused(make_run(orders))
 
 
 def test_a_value_that_is_no_struct_has_one_column(orders: ArchiveBuilder) -> None:
