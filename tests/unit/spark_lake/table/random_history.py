@@ -6,6 +6,7 @@
                   commit's answer is lost
     maintenance   that ends, that dies, that meets a sync; with and without retention
     others        expire snapshots and rewrite the table, by pyiceberg
+    of Delta      the same, without our maintenance; others compact, write checkpoints and vacuum
 
     python -m tests.unit.spark_lake.table.random_history --minutes 5 --seed 7
 
@@ -22,10 +23,14 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
+
+import polars as pl
+from deltalake import DeltaTable
 
 from strandline.spark_lake import scan
 from strandline.spark_lake.table.errors import TableUnavailable
@@ -57,6 +62,13 @@ SCHEMAS = (
     "id BIGINT, city STRING, nested STRUCT<a: INT, b: STRING>, tags ARRAY<STRING>",
     "id BIGINT, nested STRUCT<a: BIGINT, b: STRING>, tags ARRAY<STRING>, price DOUBLE",
 )
+# A Delta table gets new columns, and nothing else.
+DELTA_SCHEMAS = (
+    "id BIGINT, city STRING",
+    "id BIGINT, city STRING, nested STRUCT<a: INT, b: STRING>",
+    "id BIGINT, city STRING, nested STRUCT<a: INT, b: STRING>, tags ARRAY<STRING>",
+    "id BIGINT, nested STRUCT<a: INT, b: STRING>, tags ARRAY<STRING>, price DOUBLE",
+)
 # A field that later programs do not know: it stays in the table, and a scan does not find it.
 FORGOTTEN = "city"
 # Everything is small, and everything is old.
@@ -71,14 +83,20 @@ Rows = dict[Place, tuple[bytes | None, str]]
 class TableHistory:
     """One history; `steps` has what was done, for the message of a test that fails."""
 
+    schemas = SCHEMAS
+    more: Mapping[str, str] = MappingProxyType({})
+    partitionings: Sequence[list[str]] = (
+        ["day(_timestamp)"],
+        ["bucket(2, _key)", "_partition"],
+        [],
+    )
+
     def __init__(self, folder: Path, seed: int) -> None:
         self.random = random.Random(seed)
         self.steps: list[str] = []
         self.archive = ArchiveBuilder(folder / "archive")
         self.archive.add_topic("orders", partitions=PARTITIONS)
-        self._partition_by = self.random.choice(
-            [["day(_timestamp)"], ["bucket(2, _key)", "_partition"], []]
-        )
+        self._partition_by = self.random.choice(self.partitionings)
         self._schema_number = 0
         self._ends = [0] * PARTITIONS
         # pyiceberg's writer makes empty lists of null ones, and structs of null ones.
@@ -91,15 +109,20 @@ class TableHistory:
             self._sync_dies: 4,
             self._two_writers: 4,
             self._answer_is_lost: 2,
-            self._maintain: 1,
-            self._maintenance_dies: 2,
-            self._maintenance_meets_another: 2,
             self._expire: 1,
             self._rewrite: 1,
             self._evolve: 2,
             self._retain: 1,
-            self._follow: 1,
             self._recreate: 1,
+            **self._maintaining(),
+        }
+
+    def _maintaining(self) -> dict[Callable[[], None], int]:
+        return {
+            self._maintain: 1,
+            self._maintenance_dies: 2,
+            self._maintenance_meets_another: 2,
+            self._follow: 1,
         }
 
     def run(self, steps: int = STEPS) -> None:
@@ -108,8 +131,11 @@ class TableHistory:
             (step,) = self.random.choices(list(self._weights), list(self._weights.values()))
             self._do(step)
         self._do(self._sync)
+        self._end()
+
+    def _end(self) -> None:
+        """Nothing lies there but the table."""
         self._do(self._maintain)
-        self._verify()
         run = self._new_run()
         findings = run.check(deep=not self._is_rewritten).findings
         assert findings == [], findings
@@ -165,8 +191,8 @@ class TableHistory:
             "tags": self.random.choice([None, [], ["t"]]),
             "price": self.random.choice([None, 1.5]),
         }
-        known = {name: value[name] for name in value if name in SCHEMAS[self._schema_number]}
-        if "b:" not in SCHEMAS[self._schema_number] and known.get("nested"):
+        known = {name: value[name] for name in value if name in self._schema}
+        if "b:" not in self._schema and known.get("nested"):
             known["nested"] = {"a": 2}
         is_null = self.random.random() < 0.1
         return Record(
@@ -178,7 +204,7 @@ class TableHistory:
         )
 
     def _evolve(self) -> None:
-        self._schema_number = min(self._schema_number + 1, len(SCHEMAS) - 1)
+        self._schema_number = min(self._schema_number + 1, len(self.schemas) - 1)
 
     def _retain(self) -> None:
         """Moves the log start up, to what the table has at most."""
@@ -201,11 +227,12 @@ class TableHistory:
     def _new_run(self) -> TableRun:
         return make_run(
             self.archive,
-            SCHEMAS[self._schema_number],
+            self._schema,
             round_bytes=self.random.choice([1, 1, 500, 1 << 30]),
             file_bytes=self.random.choice([1, 1 << 20]),
             partition_by=self._partition_by,
             new_incarnation=True,
+            **self.more,
         )
 
     def _sync(self) -> None:
@@ -325,6 +352,10 @@ class TableHistory:
     # --- the model ---------------------------------------------------------------------------
 
     @property
+    def _schema(self) -> str:
+        return self.schemas[self._schema_number]
+
+    @property
     def _topic_id(self) -> str:
         return str(self.archive.topics["orders"].info.topic_id)
 
@@ -340,7 +371,7 @@ class TableHistory:
 
     def _remember(self) -> None:
         """Adds the archive's own rows; those that it has lost stay known."""
-        options = {"valueFormat": "json", "valueSchema": SCHEMAS[self._schema_number]}
+        options = {"valueFormat": "json", "valueSchema": self._schema}
         rows = scan(self.archive.url, "orders", options=options).read_all().to_pylist()
         for row in rows:
             place = self._topic_id, row["partition"], row["offset"]
@@ -357,16 +388,77 @@ class TableHistory:
             if place[2] < ends.get(place[0], {}).get(place[1], 0)
         }
         found: list[tuple[Place, tuple[bytes | None, str]]] = []
+        for row in self._rows():
+            record = {name: row.pop(name) for name in list(row) if name[0] == "_"}
+            place = record["_topic_id"], record["_partition"], record["_offset"]
+            found.append((place, (record["_key"], _shown(row))))
+        assert len(found) == len(dict(found)), "rows are twice"
+        assert dict(found) == wanted
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
         table = self._new_run().maintained()
         assert table.load() is not None
         for file in table.live_files():
             for batch in table.read(file):
-                for row in batch.to_pylist():
-                    record = {name: row.pop(name) for name in list(row) if name[0] == "_"}
-                    place = record["_topic_id"], record["_partition"], record["_offset"]
-                    found.append((place, (record["_key"], _shown(row))))
-        assert len(found) == len(dict(found)), "rows are twice"
-        assert dict(found) == wanted
+                yield from batch.to_pylist()
+
+
+class DeltaHistory(TableHistory):
+    """Of a Delta table."""
+
+    schemas = DELTA_SCHEMAS
+    more = MappingProxyType({"format": "delta"})
+    partitionings = (["day(_timestamp)"], ["_partition"], [])
+
+    def _maintaining(self) -> dict[Callable[[], None], int]:
+        return {}
+
+    def _end(self) -> None:
+        self._expire()
+        self._verify()
+        named = {path.removeprefix("file://") for path in self._table.file_uris()}
+        stored = {path for path in data_files(self.archive) if "/_delta_log/" not in path}
+        assert named == stored, stored - named
+
+    def _answer_is_lost(self) -> None:
+        commit, lands = DeltaTable.create_write_transaction, self.random.random() < 0.5
+
+        def lose(table: DeltaTable, *given: Any, **how: Any) -> None:
+            DeltaTable.create_write_transaction = commit  # type: ignore[method-assign]
+            if lands:
+                commit(table, *given, **how)
+            raise TimeoutError("no answer")
+
+        DeltaTable.create_write_transaction = lose  # type: ignore[assignment,method-assign]
+        try:
+            self._new_run().sync(NoProgress())
+        finally:
+            DeltaTable.create_write_transaction = commit  # type: ignore[method-assign]
+        self._verify()
+
+    def _expire(self) -> None:
+        if self._exists:
+            table = self._table
+            table.create_checkpoint()
+            table.cleanup_metadata()
+            table.vacuum(
+                retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True
+            )
+
+    def _rewrite(self) -> None:
+        if self._exists:
+            self._table.optimize.compact()
+
+    def _maintain_young(self) -> None:
+        self._rewrite()
+
+    @property
+    def _table(self) -> DeltaTable:
+        return DeltaTable(f"{self.archive.url}-tables/lake/orders")
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        place = f"{self.archive.path}-tables/lake/orders"
+        yield from pl.read_delta(place).to_dicts()
 
 
 def _shown(value: dict[str, Any]) -> str:
@@ -397,7 +489,7 @@ def main() -> None:
     seed = given.seed
     while time.monotonic() < ends_s:
         folder = Path(tempfile.mkdtemp(prefix="table-history-"))
-        history = TableHistory(folder, seed)
+        history = (DeltaHistory if seed % 4 == 3 else TableHistory)(folder, seed)
         try:
             history.run()
         except Exception:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.spark_lake.table.random_history import TableHistory
+from tests.unit.spark_lake.table.random_history import DeltaHistory, TableHistory
 
 pytestmark = pytest.mark.slow
 
@@ -14,7 +14,15 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10))
 def test_a_table_has_the_archives_rows_whatever_happens(tmp_path: Path, seed: int) -> None:
     """`make table-histories` goes on for minutes."""
-    history = TableHistory(tmp_path, seed)
+    run(TableHistory(tmp_path, seed), seed)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_delta_table_has_the_archives_rows_whatever_happens(tmp_path: Path, seed: int) -> None:
+    run(DeltaHistory(tmp_path, seed), seed)
+
+
+def run(history: TableHistory, seed: int) -> None:
     try:
         history.run()
     finally:
