@@ -28,7 +28,7 @@ def table(s3_bucket: S3Bucket, tmp_path: Path) -> BucketTable:
 def assert_each_value_is_in_one_table(table: BucketTable, end: int) -> None:
     run = table.run()
     assert rows_of(run) == every([one for one in range(end) if parses(one)])
-    found = [(row["_partition"], row["_offset"]) for row in rejected_rows(run)]
+    found = [(row["_topic_partition"], row["_offset"]) for row in rejected_rows(run)]
     assert found == every([one for one in range(end) if not parses(one)])
 
 

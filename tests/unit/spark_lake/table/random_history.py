@@ -87,7 +87,7 @@ class TableHistory:
     more: Mapping[str, str] = MappingProxyType({})
     partitionings: Sequence[list[str]] = (
         ["day(_timestamp)"],
-        ["bucket(2, _key)", "_partition"],
+        ["bucket(2, _key)", "_topic_partition"],
         [],
     )
 
@@ -390,7 +390,7 @@ class TableHistory:
         found: list[tuple[Place, tuple[bytes | None, str]]] = []
         for row in self._rows():
             record = {name: row.pop(name) for name in list(row) if name[0] == "_"}
-            place = record["_topic_id"], record["_partition"], record["_offset"]
+            place = record["_topic_id"], record["_topic_partition"], record["_offset"]
             found.append((place, (record["_key"], _shown(row))))
         assert len(found) == len(dict(found)), "rows are twice"
         assert dict(found) == wanted
@@ -408,7 +408,7 @@ class DeltaHistory(TableHistory):
 
     schemas = DELTA_SCHEMAS
     more = MappingProxyType({"format": "delta"})
-    partitionings = (["day(_timestamp)"], ["_partition"], [])
+    partitionings = (["day(_timestamp)"], ["_topic_partition"], [])
 
     def _maintaining(self) -> dict[Callable[[], None], int]:
         return {}

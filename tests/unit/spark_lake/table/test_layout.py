@@ -61,7 +61,7 @@ def test_columns_have_the_names_that_were_chosen(
     assert sync(orders, columns=columns, **table_format).rows == 80
     (file, *_) = data_files(orders)
     names = pq.ParquetFile(file).schema_arrow.names
-    record = ["_topic_id", "_partition", "position", "_timestamp", "source", "kind"]
+    record = ["_topic_id", "_topic_partition", "position", "_timestamp", "source", "kind"]
     assert names == [*record, "id", "city", "nested", "tags"]
     if not table_format:
         assert make_run(orders, columns=columns).check(deep=True).findings == []
@@ -82,7 +82,7 @@ def test_a_value_that_is_no_struct_has_one_column(orders: ArchiveBuilder) -> Non
         columns=["value=body"],
     )
     TableRun(request).sync(NoProgress())
-    rows = iceberg(make_run(orders)).scan(row_filter="_partition = 0").to_arrow().to_pylist()
+    rows = iceberg(make_run(orders)).scan(row_filter="_topic_partition = 0").to_arrow().to_pylist()
     found = {row["_offset"]: row["body"] for row in rows}
     assert found == {
         one: None if (value := value_of(one)) is None else value.decode() for one in range(80)
@@ -159,7 +159,7 @@ def test_maintenance_orders_rows_by_partition_and_offset_as_a_sync_does(
     sync(orders)
     assert make_run(orders).maintain(None, NOW).rewritten_files
     files = named_files(make_run(orders))
-    assert_sorted(files, ["_partition", "_offset"], is_descending=False)
+    assert_sorted(files, ["_topic_partition", "_offset"], is_descending=False)
 
 
 @pytest.mark.parametrize("table_format", FORMATS)
@@ -188,7 +188,7 @@ def test_files_have_the_tables_codec_also_later(
         (["truncate(10, id)"], 9),
         (["truncate(city, 1)"], 2),
         (["id"], 70),
-        (["day(_timestamp)", "_partition"], 10),
+        (["day(_timestamp)", "_topic_partition"], 10),
         ([], 1),
     ],
 )

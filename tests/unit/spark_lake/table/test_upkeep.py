@@ -301,7 +301,7 @@ def test_retention_drops_rejected_rows_too(orders: ArchiveBuilder) -> None:
     report = run.maintain(Retention(), NOW)
     assert report.rejected is not None
     assert report.dropped_rows + report.rejected.dropped_rows == 40
-    left = [(row["_partition"], row["_offset"]) for row in rejected_rows(run)]
+    left = [(row["_topic_partition"], row["_offset"]) for row in rejected_rows(run)]
     assert left == [one for one in every(range(80)) if not parses(one[1]) and one >= (0, 40)]
     assert run.check(deep=True).findings == []
 
@@ -333,10 +333,10 @@ def test_a_check_counts_rejected_rows_and_finds_one_that_is_in_both_tables(
     assert report.deep_rows == 160 - 2 * bad
     run = make_run(orders, NUMBERED)
     table = iceberg(run)
-    table.append(table.scan(row_filter="_partition = 1 and _offset = 6").to_arrow())
+    table.append(table.scan(row_filter="_topic_partition = 1 and _offset = 6").to_arrow())
     assert run.rejected.load() is not None
     second = run.rejected.loaded  # type: ignore[attr-defined]
-    second.delete("_partition = 0 and _offset = 1")
+    second.delete("_topic_partition = 0 and _offset = 1")
     assert make_run(orders, NUMBERED).check().findings == [
         "partition 0: of the offsets 0 to 80, the table lacks 1 row",
         "partition 1: 1 row more than once",
