@@ -182,10 +182,10 @@ def init_producer(
             timeout_ms=timeout_ms,
             updated_ms=now_ms,
         )
-    if expected is not None and not _may_continue(current, expected):
-        return _refused(ErrorCode.PRODUCER_FENCED)
     if current.state.is_ending:
         return _refused(ErrorCode.CONCURRENT_TRANSACTIONS)
+    if expected is not None and not _may_continue(current, expected):
+        return _refused(ErrorCode.PRODUCER_FENCED)
     if current.state is TransactionState.ONGOING:
         fenced = fence_and_abort(
             current, fresh_id=fresh_id, server_version=server_version, now_ms=now_ms
@@ -247,6 +247,9 @@ def add_partitions(
     now_ms: int,
 ) -> Transition:
     """Partitions join the transaction, which begins with the first of them."""
+    if current is not None and current.state.is_ending:
+        # Before all else: the producer may have the next identity already, and its id.
+        return _refused(ErrorCode.CONCURRENT_TRANSACTIONS)
     code = check_producer(current, producer)
     if code is not ErrorCode.NONE:
         return _refused(code)
@@ -308,6 +311,8 @@ def end_transaction(
         return _refused(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     if current.epoch != producer.epoch:
         return _refused(ErrorCode.PRODUCER_FENCED)
+    if current.state.is_ending:
+        return _refused(ErrorCode.CONCURRENT_TRANSACTIONS)
     if current.state is TransactionState.ONGOING:
         return _ending(
             current,
@@ -329,12 +334,16 @@ def _end_with_bump(
 ) -> Transition:
     """Version 2. A repeat is known by its epoch, which is one below the present one.
 
+    While a transaction ends, its producer has the next identity already and waits in any case.
+
                       abort               commit
                       repeat   present    repeat   present
     EMPTY             fenced   aborts     fenced   invalid
     COMPLETE_ABORT    done     aborts     invalid  invalid
     COMPLETE_COMMIT   invalid  aborts     done     invalid
     """
+    if current.state.is_ending:
+        return _refused(ErrorCode.CONCURRENT_TRANSACTIONS)
     is_next_id = (
         current.previous_producer_id == producer.producer_id
         and producer.epoch == PRODUCER_EPOCH_MAX - 1
@@ -344,9 +353,7 @@ def _end_with_bump(
     if current.producer_id != producer.producer_id and not is_next_id:
         return _refused(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     is_present = current.epoch == producer.epoch
-    if current.state.is_ending:
-        is_valid = current.epoch == producer.epoch + 1
-    elif current.state in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT):
+    if current.state in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT):
         is_valid = is_repeat or is_present
     else:
         is_valid = is_present
@@ -370,17 +377,9 @@ def _end_with_bump(
 
 
 def _code_of_repeat(state: TransactionState, *, is_commit: bool) -> ErrorCode:
-    """What the end of a transaction is answered that has ended, or ends, already."""
-    decided, done = (
-        (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)
-        if is_commit
-        else (TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT)
-    )
-    if state is done:
-        return ErrorCode.NONE
-    if state is decided:
-        return ErrorCode.CONCURRENT_TRANSACTIONS
-    return ErrorCode.INVALID_TXN_STATE
+    """What the end of a transaction is answered that has ended already."""
+    done = TransactionState.COMPLETE_COMMIT if is_commit else TransactionState.COMPLETE_ABORT
+    return ErrorCode.NONE if state is done else ErrorCode.INVALID_TXN_STATE
 
 
 def fence_and_abort(

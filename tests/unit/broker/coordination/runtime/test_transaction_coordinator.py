@@ -15,6 +15,7 @@ from strandline.broker.coordination.records.offset_records import TransactionEnd
 from strandline.broker.coordination.runtime import transaction_coordinator
 from strandline.broker.coordination.runtime.markers import EndMarker, MarkerAnswer
 from strandline.broker.coordination.runtime.transaction_coordinator import (
+    EXPIRED_PER_TURN_MAX,
     Confirmation,
     TransactionCoordinator,
 )
@@ -33,7 +34,7 @@ from strandline.storage.crash_points import (
     SimulatedCrash,
     simulated_crash,
 )
-from strandline.storage.errors import DiskError
+from strandline.storage.errors import DiskError, RecordListTooLarge
 from strandline.storage.model import TopicPartition
 from tests.unit.broker.coordination.coordinator_world import MemoryPartition, World
 
@@ -120,6 +121,10 @@ async def begun(
     code = coordinator.add_partitions(name, producer, set(partitions), V2)
     assert code is ErrorCode.NONE
     return producer
+
+
+async def begin_again(coordinator: TransactionCoordinator, *, name: str = "tx") -> ProducerIdentity:
+    return await coordinator.init_producer(name, timeout_ms=TIMEOUT_MS, expected=None)
 
 
 def state_of(coordinator: TransactionCoordinator, name: str = "tx") -> TransactionState:
@@ -217,14 +222,28 @@ def test_a_transaction_of_more_partitions_than_one_turn_takes_ends_all_the_same(
     play(scenario)
 
 
-def test_a_record_that_cannot_be_written_changes_nothing() -> None:
+@pytest.mark.parametrize(
+    ("failure", "code"),
+    [
+        (DiskError("full"), ErrorCode.NOT_COORDINATOR),
+        (RecordListTooLarge("too large"), ErrorCode.UNKNOWN_SERVER_ERROR),
+    ],
+)
+def test_a_record_that_cannot_be_written_changes_nothing(
+    failure: Exception, code: ErrorCode
+) -> None:
     async def scenario(world: TransactionWorld) -> None:
         coordinator = world.transactions()
         producer = await begun(coordinator, A)
-        world.fail(DiskError("full"))
-        code = await code_of(coordinator.end("tx", producer, COMMIT, V2))
-        assert code is ErrorCode.NOT_COORDINATOR
-        assert state_of(coordinator) is TransactionState.ONGOING
+        world.fail(failure)
+        assert await code_of(coordinator.end("tx", producer, COMMIT, V2)) is code
+        assert await code_of(begin_again(coordinator)) is code
+        assert coordinator.add_partitions("tx", producer, {B}, V2) is code
+        # Not even the epoch, however often a producer tries to fence the one before it.
+        assert await code_of(begin_again(coordinator)) is code
+        found = coordinator.find("tx")
+        assert found is not None
+        assert (found.state, found.identity) == (TransactionState.ONGOING, producer)
         assert world.markers.written == []
         world.fail(None)
         assert await code_of(coordinator.end("tx", producer, COMMIT, V2)) is ErrorCode.NONE
@@ -263,6 +282,64 @@ def test_an_idle_id_is_forgotten_and_one_with_a_transaction_is_not() -> None:
         # The tombstone is in the log: the next start does not know the id either.
         world.task.cancel()
         assert (await world.restarted()).find("idle") is None
+
+    play(scenario)
+
+
+def test_an_id_whose_end_cannot_be_written_is_forgotten_later() -> None:
+    async def scenario(world: TransactionWorld) -> None:
+        coordinator = await world.restarted()
+        await coordinator.init_producer("idle", timeout_ms=TIMEOUT_MS, expected=None)
+        world.fail(DiskError("full"))
+        world.clock.advance_ms(CONFIG.expiration_ms + CONFIG.expiration_check_interval_ms)
+        await asyncio.sleep(0.05)
+        assert state_of(coordinator, "idle") is TransactionState.EMPTY
+        world.fail(None)
+        world.clock.advance_ms(CONFIG.expiration_check_interval_ms + 1)
+        while coordinator.find("idle") is not None:
+            await asyncio.sleep(0.002)
+
+    play(scenario)
+
+
+def test_more_idle_ids_than_one_turn_forgets_go_all_the_same() -> None:
+    async def scenario(world: TransactionWorld) -> None:
+        coordinator = await world.restarted()
+        for name in map(str, range(EXPIRED_PER_TURN_MAX + 10)):
+            await coordinator.init_producer(name, timeout_ms=TIMEOUT_MS, expected=None)
+        world.clock.advance_ms(CONFIG.expiration_ms + CONFIG.expiration_check_interval_ms)
+        while list(coordinator.transactions()):
+            await asyncio.sleep(0.002)
+
+    play(scenario)
+
+
+def test_no_id_is_served_before_its_log_is_read() -> None:
+    async def scenario(world: TransactionWorld) -> None:
+        producer = await begun(world.transactions(), A)
+        loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        restarted = world.transactions()
+        assert await code_of(begin_again(restarted)) is loading
+        assert await code_of(restarted.end("tx", producer, COMMIT, V2)) is loading
+        assert restarted.add_partitions("tx", producer, {A}, V2) is loading
+        assert restarted.verify_partitions("tx", producer, {A}) == {A: loading}
+        for ask in (lambda: restarted.find("tx"), restarted.transactions):
+            with pytest.raises(CoordinatorFault) as refused:
+                ask()
+            assert refused.value.error_code is loading
+
+    play(scenario)
+
+
+def test_an_empty_id_is_no_id() -> None:
+    async def scenario(world: TransactionWorld) -> None:
+        coordinator = world.transactions()
+        producer = await begun(coordinator, A)
+        invalid = ErrorCode.INVALID_REQUEST
+        assert await code_of(begin_again(coordinator, name="")) is invalid
+        assert await code_of(coordinator.end("", producer, COMMIT, V2)) is invalid
+        assert coordinator.add_partitions("", producer, {A}, V2) is invalid
+        assert coordinator.verify_partitions("", producer, {A}) == {A: invalid}
 
     play(scenario)
 

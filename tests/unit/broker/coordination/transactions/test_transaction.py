@@ -227,8 +227,8 @@ INVALID, CONCURRENT = ErrorCode.INVALID_TXN_STATE, ErrorCode.CONCURRENT_TRANSACT
 VERSION_1 = {
     TransactionState.EMPTY: (INVALID, INVALID),
     TransactionState.ONGOING: (None, None),
-    TransactionState.PREPARE_COMMIT: (CONCURRENT, INVALID),
-    TransactionState.PREPARE_ABORT: (INVALID, CONCURRENT),
+    TransactionState.PREPARE_COMMIT: (CONCURRENT, CONCURRENT),
+    TransactionState.PREPARE_ABORT: (CONCURRENT, CONCURRENT),
     TransactionState.COMPLETE_COMMIT: (DONE, INVALID),
     TransactionState.COMPLETE_ABORT: (INVALID, DONE),
 }
@@ -236,8 +236,8 @@ VERSION_1 = {
 VERSION_2 = {
     TransactionState.EMPTY: (INVALID, None, FENCED, FENCED),
     TransactionState.ONGOING: (None, None, FENCED, FENCED),
-    TransactionState.PREPARE_COMMIT: (FENCED, FENCED, CONCURRENT, INVALID),
-    TransactionState.PREPARE_ABORT: (FENCED, FENCED, INVALID, CONCURRENT),
+    TransactionState.PREPARE_COMMIT: (CONCURRENT, CONCURRENT, CONCURRENT, CONCURRENT),
+    TransactionState.PREPARE_ABORT: (CONCURRENT, CONCURRENT, CONCURRENT, CONCURRENT),
     TransactionState.COMPLETE_COMMIT: (INVALID, None, DONE, INVALID),
     TransactionState.COMPLETE_ABORT: (INVALID, None, INVALID, DONE),
 }
@@ -284,6 +284,46 @@ def test_a_transaction_that_ends_with_the_last_epoch_goes_on_under_a_new_id() ->
     assert completed.identity == ProducerIdentity(NEXT_PID, 0)
     repeat = end(completed, current.identity, is_commit=True)
     assert repeat == Transition(identity=ProducerIdentity(NEXT_PID, 0))
+
+
+@pytest.mark.parametrize("epoch", [5, LAST_EPOCH])
+@pytest.mark.parametrize("is_commit", [True, False])
+def test_a_producer_with_the_next_identity_waits_for_the_markers_of_the_last_transaction(
+    epoch: int, is_commit: bool
+) -> None:
+    """The end is answered before its markers are written, with an epoch or an id of the next."""
+    current = known(TransactionState.ONGOING, epoch=epoch)
+    decision = end(current, current.identity, is_commit=is_commit)
+    ending, me = written(decision), decision.identity
+    waits = Transition(error_code=ErrorCode.CONCURRENT_TRANSACTIONS)
+    assert add(ending, me) == waits
+    assert end(ending, me, is_commit=False) == waits
+    assert init(ending, me) == waits
+    completed = complete(ending, now_ms=NOW_MS)
+    assert written(add(completed, me)).state is TransactionState.ONGOING
+    assert written(end(completed, me, is_commit=False)).state is TransactionState.PREPARE_ABORT
+    recovered = init(completed, me).identity
+    assert recovered == ProducerIdentity(me.producer_id, me.epoch + 1)
+
+
+def test_a_fence_with_the_last_epoch_replaces_the_id_and_the_producer_may_recover() -> None:
+    """As in shouldHandleTimeoutAtEpochOverflowBoundaryCorrectlyTV2 and its variants."""
+    current = known(TransactionState.ONGOING, epoch=LAST_EPOCH)
+    next_one = ProducerIdentity(NEXT_PID, 0)
+    fenced = fence_and_abort(current, fresh_id=NEXT_PID, server_version=V2, now_ms=NOW_MS)
+    assert written(fenced).identity == ProducerIdentity(PID, PRODUCER_EPOCH_MAX)
+    completed = complete(written(fenced), now_ms=NOW_MS)
+    assert completed.identity == next_one
+    # Its late abort, and its recovery, are answered as repeats; its commit did not happen.
+    assert end(completed, current.identity, is_commit=False) == Transition(identity=next_one)
+    commit = end(completed, current.identity, is_commit=True)
+    assert commit.error_code is ErrorCode.INVALID_TXN_STATE
+    assert init(completed, current.identity).identity == next_one
+    # Version 1 cannot replace the id while it aborts; the next producer of the id gets another.
+    old = fence_and_abort(current, fresh_id=None, server_version=V1, now_ms=NOW_MS)
+    completed = complete(written(old), now_ms=NOW_MS)
+    assert completed.identity == ProducerIdentity(PID, PRODUCER_EPOCH_MAX)
+    assert init(completed).identity == next_one
 
 
 def test_a_stranger_ends_nothing() -> None:

@@ -281,6 +281,8 @@ def test_a_marker_fences_older_epochs_and_is_fenced_itself(tmp_path: Path) -> No
         send(log, 5, transactional=True)
     with pytest.raises(InvalidProducerEpoch):
         append_marker(log, MarkerType.ABORT, producer_id=1)
+    with pytest.raises(OutOfOrderSequence):
+        send(log, 5, epoch=2, transactional=True)
     assert send(log, 0, epoch=2, transactional=True).base_offset == 6
 
 
