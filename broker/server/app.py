@@ -449,6 +449,7 @@ class Broker:
             groups=self._groups,
             transactions=self._transactions,
             late_transactions=lambda: self._late_transactions.partition_count,
+            open_transaction_s=self._late_transactions.open_s,
             sessions=self._sessions,
             parked_fetches=lambda: self._fetch.parked_count,
             log_dirs=self._log_dirs,

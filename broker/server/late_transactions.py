@@ -39,6 +39,11 @@ class LateTransactions:
         # Partitions whose oldest open transaction is late, as of the last look.
         self.partition_count = 0
 
+    def open_s(self, partition: TopicPartition, first_offset: Offset) -> float:
+        """Returns for how long this transaction has been seen open; 0 before the first look."""
+        now_s = self._clock.monotonic_s()
+        return now_s - self._seen_s.get((partition, first_offset), now_s)
+
     async def watch_forever(self) -> None:
         """Warns of late transactions, each time that it looks."""
         while True:
@@ -47,18 +52,18 @@ class LateTransactions:
 
     async def _look(self) -> None:
         now_s, limit_s = self._clock.monotonic_s(), (self._timeout_ms_max() + LATE_AFTER_MS) / 1000
-        before, self._seen_s = self._seen_s, {}
+        seen_s = {}
         late_count = 0
         for partition in self._replicas.partitions():
             oldest = partition.log.local.producers.oldest_open()
             if oldest is not None:
                 key = partition.topic_partition, oldest.transaction_first_offset
-                since_s = self._seen_s[key] = before.get(key, now_s)
+                since_s = seen_s[key] = self._seen_s.get(key, now_s)
                 if now_s - since_s > limit_s:
                     late_count += 1
                     _warn(partition, oldest)
             await asyncio.sleep(0)
-        self.partition_count = late_count
+        self._seen_s, self.partition_count = seen_s, late_count
 
 
 def _warn(partition: Partition, producer: ProducerEntry) -> None:

@@ -18,6 +18,7 @@ from strandline.storage.concurrency.resizable_pool import ResizablePool
 from strandline.storage.local.cleaner.metrics import CleanerFigures
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
 from strandline.storage.metrics import MetricRegistry
+from strandline.storage.model import Offset, TopicPartition
 
 if TYPE_CHECKING:
     from strandline.storage.remote.object_store.conditional_writes import Conditions
@@ -50,6 +51,8 @@ class Sources:
     groups: GroupCoordinator
     transactions: TransactionCoordinator
     late_transactions: Callable[[], int]
+    # By partition and first offset, for how long a transaction has been open.
+    open_transaction_s: Callable[[TopicPartition, Offset], float]
     sessions: SessionFigures
     parked_fetches: Callable[[], int]
     log_dirs: LogDirs

@@ -22,7 +22,7 @@ from strandline.broker.telemetry.families import (
 from strandline.broker.telemetry.sources import Sources
 from strandline.storage.concurrency.resizable_pool import ResizablePool
 from strandline.storage.model import TopicPartition
-from strandline.storage.tiering.log.statistics import PartitionStatistics
+from strandline.storage.tiering.log.statistics import HoldingTransaction, PartitionStatistics
 from strandline.storage.tiering.policy.lifecycle import SegmentState
 from strandline.storage.tiering.policy.retry import FailureInfo
 
@@ -82,6 +82,17 @@ def tier_rows(
                 for where, failure in failing[: sources.partitions_max]
             ],
         )
+    left_out["open transactions"] = max(0, len(sums.held) - sources.partitions_max)
+    yield row_of(
+        "strandline_remote_copy_held_seconds",
+        [
+            Sample(
+                round(sources.open_transaction_s(where, held.start_offset), 3),
+                (where.topic, str(where.partition), str(held.producer_id), str(held.start_offset)),
+            )
+            for where, held in sums.held[: sources.partitions_max]
+        ],
+    )
     yield single("strandline_remote_up", int(sources.tiering.health.is_up))
     refusal = sources.tiering.health.write_refusal
     refused = [] if refusal is None else [(now_s - refusal.since_s, refusal.kind)]
@@ -120,6 +131,7 @@ class _Sums:
         # By gauge, then by topic.
         self._gauges: dict[str, Counter[str]] = {name: Counter() for name in _TIER_GAUGES}
         self._waiting: Counter[tuple[str, str]] = Counter()
+        self.held: list[tuple[TopicPartition, HoldingTransaction]] = []
         self.failing_copies: list[tuple[TopicPartition, FailureInfo]] = []
         self.failing_deletes: list[tuple[TopicPartition, FailureInfo]] = []
 
@@ -130,6 +142,8 @@ class _Sums:
         for segment in found.pending:
             if segment.state is not SegmentState.ACTIVE:
                 self._waiting[where.topic, segment.state.name.lower()] += 1
+        if found.holding is not None:
+            self.held.append((where, found.holding))
         if found.copy_failure is not None:
             self.failing_copies.append((where, found.copy_failure))
         if found.delete_failure is not None:

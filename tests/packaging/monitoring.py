@@ -26,6 +26,7 @@ WHILE_FAILING = {
     "strandline_remote_delete_failing_seconds",
     "strandline_remote_writes_refused_seconds",
     "strandline_remote_copy_waiting_segments",
+    "strandline_remote_copy_held_seconds",
 }
 
 _METRIC = re.compile(r"\b(?:(?:kafka|strandline|process)_[a-z0-9_]+|up|ALERTS)\b")

@@ -276,8 +276,21 @@ def _stuck(page: Page) -> HealthCheck:
     if stuck:
         worst = max(stuck, key=lambda sample: sample.value)
         trouble = f"{worst.labels.get('topic')}: {STUCK[worst.labels['reason']]}"
-    return HealthCheck(
-        what="waiting for the archive", figure=counted(count, "segment"), trouble=trouble
+    figure = counted(count, "segment")
+    held = page.all("strandline_remote_copy_held_seconds")
+    if held:
+        figure = f"{figure}; {_held_text(held)}"
+    return HealthCheck(what="waiting for the archive", figure=figure, trouble=trouble)
+
+
+def _held_text(held: Sequence[MetricSample]) -> str:
+    """The transaction that has kept segments from the archive for longest."""
+    longest = max(held, key=lambda sample: sample.value)
+    labels = longest.labels
+    return (
+        f"{labels.get('topic')}-{labels.get('partition')}: producer {labels.get('producer_id')} has"
+        f" had a transaction open since offset {labels.get('start_offset')}, for"
+        f" {longest.value:,.0f} s; it ends at its timeout, or with kafka-transactions.sh abort"
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from strandline.storage.metrics import MetricRegistry
@@ -33,6 +33,22 @@ class PendingSegment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HoldingTransaction:
+    """The oldest open transaction of a partition, while closed segments wait for its end."""
+
+    producer_id: int
+    epoch: int
+    start_offset: Offset
+
+    def __str__(self) -> str:
+        return (
+            f"producer {self.producer_id} of epoch {self.epoch} has had a transaction open since"
+            f" offset {self.start_offset}; it ends at its timeout, or with kafka-transactions.sh"
+            " abort"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionStatistics:
     """Extents of both tiers, and work that is pending or failing.
 
@@ -59,6 +75,7 @@ class PartitionStatistics:
     # End of the records that survive a loss of this machine, the open segment included.
     restorable_end_offset: Offset | None = None
     merge_failure: FailureInfo | None = None
+    holding: HoldingTransaction | None = None
 
 
 def statistics_of(
@@ -71,7 +88,8 @@ def statistics_of(
 ) -> PartitionStatistics:
     """Returns everything about this partition, as of now."""
     verdict, manifest = unified_log.judge(), remote.manifest
-    pending = tuple(_pending(segment, copy_failure, unified_log) for segment in verdict.pending)
+    holding = _holding(unified_log, verdict.pending)
+    pending = tuple(_pending(segment, copy_failure, holding) for segment in verdict.pending)
     deleting = () if manifest is None else tuple(_deleting(manifest))
     lagging = [s for s in verdict.pending if s.state not in _NOT_TO_BE_COPIED]
     return PartitionStatistics(
@@ -94,6 +112,22 @@ def statistics_of(
         delete_failure=delete_failure,
         restorable_end_offset=None if manifest is None else manifest.tail_end_offset,
         merge_failure=merge_failure,
+        holding=holding,
+    )
+
+
+def _holding(
+    unified_log: UnifiedLog, pending: Iterable[SegmentVerdict]
+) -> HoldingTransaction | None:
+    if all(segment.state is not SegmentState.UNSTABLE for segment in pending):
+        return None
+    oldest = unified_log.local.producers.oldest_open()
+    if oldest is None:
+        return None
+    return HoldingTransaction(
+        producer_id=oldest.producer_id,
+        epoch=oldest.epoch,
+        start_offset=oldest.transaction_first_offset,
     )
 
 
@@ -110,16 +144,11 @@ def _deleting(manifest: Manifest) -> Iterator[tuple[int, int]]:
 
 
 def _pending(
-    segment: SegmentVerdict, failure: FailureInfo | None, unified_log: UnifiedLog
+    segment: SegmentVerdict, failure: FailureInfo | None, holding: HoldingTransaction | None
 ) -> PendingSegment:
     reason = segment.state.value
-    oldest = unified_log.local.producers.oldest_open()
-    if segment.state is SegmentState.UNSTABLE and oldest is not None:
-        reason = (
-            f"{reason}: producer {oldest.producer_id} of epoch {oldest.epoch} has had a transaction"
-            f" open since offset {oldest.transaction_first_offset}; it ends at its timeout, or with"
-            " kafka-transactions.sh abort"
-        )
+    if segment.state is SegmentState.UNSTABLE and holding is not None:
+        reason = f"{reason}: {holding}"
     if segment.state is SegmentState.NEXT and failure is not None:
         reason = f"attempt {failure.attempts} failed: {failure.reason}"
     return PendingSegment(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from strandline.broker.cli import main
 from strandline.broker.protocol.schema.errors import ErrorCode
 from tests.support.broker import eventually
-from tests.support.metrics import METRICS_ON, metric
+from tests.support.metrics import METRICS_ON, metric, metrics_port
 from tests.support.wire import WireClient
 from tests.system.calls import create_topic, fetch
 from tests.system.tiers.conftest import MakeBroker, archive, make_broker
@@ -20,6 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.s3]
 
 TOPIC = "t"
 WAITING = "strandline_remote_copy_waiting_segments"
+HELD = "strandline_remote_copy_held_seconds"
 # A segment has two of them.
 VALUE_BYTES = 400_000
 TRANSACTIONS = 12
@@ -44,7 +46,10 @@ def write_some(producer: WireProducer, first: int) -> list[bytes]:
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_committed_records_are_read_from_both_tiers(
-    make_broker: MakeBroker, archive: Archive, version: int
+    make_broker: MakeBroker,
+    archive: Archive,
+    version: int,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     broker = make_broker(settings=METRICS_ON)
     broker.start()
@@ -67,6 +72,11 @@ def test_committed_records_are_read_from_both_tiers(
         assert archive.end_offset(TOPIC) <= stable_offset
         held = {"topic": TOPIC, "reason": "unstable"}
         eventually(lambda: metric(broker, WAITING, **held) > 0, timeout_s=WAIT_S)
+        whose = {"producer_id": str(patient.producer_id), "start_offset": str(stable_offset)}
+        assert metric(broker, HELD, topic=TOPIC, partition="0", **whose) >= 0
+        main(["status", "--metrics", f"http://127.0.0.1:{metrics_port(broker)}"])
+        told = f"{TOPIC}-0: producer {patient.producer_id} has had a transaction open since offset"
+        assert f"{told} {stable_offset}" in capsys.readouterr().out
         assert patient.commit() is ErrorCode.NONE
         broker.wait_until_archived(log)
         broker.wait_until_freed(log)

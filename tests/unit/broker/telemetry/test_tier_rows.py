@@ -18,12 +18,17 @@ from strandline.broker.telemetry.tier_rows import tier_rows
 from strandline.storage.clock import ManualClock
 from strandline.storage.metrics import MetricRegistry
 from strandline.storage.model import TopicPartition
-from strandline.storage.tiering.log.statistics import PartitionStatistics, PendingSegment
+from strandline.storage.tiering.log.statistics import (
+    HoldingTransaction,
+    PartitionStatistics,
+    PendingSegment,
+)
 from strandline.storage.tiering.policy.lifecycle import SegmentState
 from strandline.storage.tiering.policy.retry import FailureInfo
 
 TOPICS = [f"t{number:03d}" for number in range(100)]
 PARTITIONS_PER_TOPIC = 40
+HELD = HoldingTransaction(producer_id=77, epoch=1, start_offset=12)
 # Of Python's or C's functions, in one step: some hundred microseconds.
 CALLS_PER_STEP_MAX = 2000
 
@@ -59,6 +64,7 @@ def statistics_of(where: TopicPartition) -> PartitionStatistics:
         manifest_known=True,
         copy_failure=failure if where.partition == 3 else None,
         delete_failure=None,
+        holding=HELD if where.partition == 5 else None,
     )
 
 
@@ -82,6 +88,7 @@ def steps() -> Callable[[], Iterator[Step]]:
         tiering_counters=counters,
         clock=clock,
         partitions_max=10,
+        open_transaction_s=lambda _partition, _first_offset: 45.0,
         mirror_lag=lambda: 0,
         deleted_counts=dict,
         conditions=lambda: None,
@@ -156,3 +163,9 @@ def test_sums_are_those_of_every_partition(steps: Callable[[], Iterator[Step]]) 
     assert waiting == {(topic, "next"): PARTITIONS_PER_TOPIC for topic in TOPICS}
     failing = [labels for name, labels in found if name == "strandline_remote_copy_failing_seconds"]
     assert failing == [(topic, "3", "TierUnavailable") for topic in TOPICS[:10]]
+    held = {
+        labels: value
+        for (name, labels), value in found.items()
+        if name == "strandline_remote_copy_held_seconds"
+    }
+    assert held == {(topic, "5", "77", "12"): 45.0 for topic in TOPICS[:10]}

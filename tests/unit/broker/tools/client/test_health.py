@@ -105,6 +105,21 @@ def test_the_partition_that_fails_for_longest_is_named_with_its_error() -> None:
     )
 
 
+def test_the_transaction_that_keeps_segments_from_the_archive_is_named_and_is_no_trouble() -> None:
+    name = "strandline_remote_copy_held_seconds"
+    text = (
+        WELL
+        + f'{name}{{topic="a",partition="0",producer_id="5",start_offset="3"}} 4.2\n'
+        + f'{name}{{topic="b",partition="7",producer_id="6",start_offset="1200"}} 45.4\n'
+    )
+    assert troubles(text) == []
+    (check,) = [c for c in check_broker(Page(text), "") if c.what == "waiting for the archive"]
+    assert check.figure == (
+        "40 segments; b-7: producer 6 has had a transaction open since offset 1200, for 45 s; it"
+        " ends at its timeout, or with kafka-transactions.sh abort"
+    )
+
+
 def test_a_store_that_takes_no_writes_is_said_to_be_one_and_no_second_owner_is_suspected() -> None:
     name = "strandline_remote_writes_refused_seconds"
     text = f'{WELL}{name}{{error="AccessDenied"}} 65.4\n'
