@@ -70,6 +70,9 @@ _IGNORED_BY_REASON = {
     "the loader chooses its buffer": """
         offsets.load.buffer.size transaction.state.log.load.buffer.size
     """,
+    "the coordinator of transactions is in the same process, and answers at once": """
+        add.partitions.to.txn.retry.backoff.ms add.partitions.to.txn.retry.backoff.max.ms
+    """,
     "Kafka 4.3 has no stable version of two-phase commit": "transaction.two.phase.commit.enable",
     "groups have no such setting here": "group.consumer.",
     "one event loop serves all groups": "group.coordinator.",

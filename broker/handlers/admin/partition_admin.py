@@ -128,6 +128,13 @@ class PartitionAdminHandlers:
         )
 
     def _producers(self, topic: str, index: int) -> DescribeProducersPartition:
+        fault = topic_name_fault(topic)
+        if fault is not None:
+            return DescribeProducersPartition(
+                partition_index=index,
+                error_code=ErrorCode.INVALID_TOPIC_EXCEPTION,
+                error_message=clipped(fault),
+            )
         served = self._replicas.partition(topic, index)
         if served is None or served.is_offline:
             code, message = ErrorCode.KAFKA_STORAGE_ERROR, "its log folder is offline"

@@ -2,7 +2,8 @@
 
 InitProducerId      0-5  2 flexible, 3 the producer's current id and epoch (KIP-360),
                          4 PRODUCER_FENCED, 5 TRANSACTION_ABORTABLE
-AddPartitionsToTxn  0-5  2 PRODUCER_FENCED, 4 from brokers: several transactions, verification
+AddPartitionsToTxn  0-5  2 PRODUCER_FENCED, 4 from brokers: several transactions, verification;
+                         before, a client's: none of the broker's own topics
 AddOffsetsToTxn     0-4  2 PRODUCER_FENCED
 EndTxn              0-5  2 PRODUCER_FENCED, 5 a new epoch at each end (KIP-890)
 WriteTxnMarkers     0-2  2 the transaction's version (KIP-1228)
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 
+from strandline.broker.cluster.metadata.topic_names import INTERNAL_TOPICS
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault
 from strandline.broker.coordination.records.offset_records import TransactionEnd
 from strandline.broker.coordination.runtime.group_coordinator import GroupCoordinator
@@ -64,7 +66,6 @@ from strandline.storage.model import TopicPartition
 FIRST_INIT_WITH_PRODUCER_FENCED = 4
 FIRST_WITH_PRODUCER_FENCED = 2
 FIRST_BATCHED_ADD = 4
-FIRST_ADD_OF_VERSION_2 = 5
 FIRST_END_OF_VERSION_2 = 5
 
 
@@ -141,24 +142,25 @@ class TransactionHandlers:
     def _add(
         self, wanted: AddPartitionsToTxnTransaction, version: int
     ) -> list[AddPartitionsToTxnTopicResult]:
-        """Adds all partitions of one transaction, or none if one does not exist."""
+        """Adds all partitions of one transaction, or none if one cannot be added."""
         image = self._metadata.image
         partitions = {
             TopicPartition(topic.name, index)
             for topic in wanted.topics
             for index in topic.partitions
         }
-        missing = {one for one in partitions if image.partition(one) is None}
-        if missing:
-            return _add_results(
-                wanted.topics,
-                {
-                    one: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                    if one in missing
-                    else ErrorCode.OPERATION_NOT_ATTEMPTED
-                    for one in partitions
-                },
-            )
+        # Clients write no records to the broker's own topics; brokers add the offsets' partitions.
+        kept_back = INTERNAL_TOPICS if version < FIRST_BATCHED_ADD else frozenset()
+        refused = {
+            one: ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            if one.topic in kept_back
+            else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            for one in partitions
+            if one.topic in kept_back or image.partition(one) is None
+        }
+        if refused:
+            others = dict.fromkeys(partitions, ErrorCode.OPERATION_NOT_ATTEMPTED)
+            return _add_results(wanted.topics, others | refused)
         return _add_results(wanted.topics, self._ask(wanted, partitions, version))
 
     def _ask(
@@ -173,7 +175,7 @@ class TransactionHandlers:
             wanted.transactional_id,
             producer,
             partitions,
-            TransactionVersion.V2 if version >= FIRST_ADD_OF_VERSION_2 else TransactionVersion.V0,
+            TransactionVersion.V2 if version >= FIRST_BATCHED_ADD else TransactionVersion.V0,
         )
         return dict.fromkeys(partitions, _known_to(version < FIRST_WITH_PRODUCER_FENCED, code))
 

@@ -45,6 +45,7 @@ from strandline.broker.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsResponse,
     ListPartitionReassignmentsTopic,
 )
+from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.broker.protocol.schema.schema import Request
 from tests.support.broker import BrokerProcess
 from tests.support.wire import WireClient
@@ -267,6 +268,15 @@ def test_idempotent_producers_are_described_until_their_last_batch(
     assert (producer.producer_id, producer.producer_epoch) == (producer_id, 0)
     assert (producer.last_sequence, producer.last_timestamp) == (5, FIRST_TIMESTAMP_MS + 2)
     assert (producer.coordinator_epoch, producer.current_txn_start_offset) == (-1, -1)
+
+
+def test_producers_of_a_name_that_no_topic_can_have_are_refused_as_such(client: WireClient) -> None:
+    request = DescribeProducersRequest(
+        topics=[DescribeProducersTopic(name="a/b", partition_indexes=[0])]
+    )
+    (answer,) = client.ask(request, DescribeProducersResponse, 0).topics
+    assert answer.partitions[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert "a/b" in (answer.partitions[0].error_message or "")
 
 
 # --- ElectLeaders ----------------------------------------------------------------------------

@@ -147,6 +147,28 @@ def test_a_waiting_fetch_of_committed_records_wakes_when_the_transaction_ends(
     assert aborted == ([] if is_commit else [0])
 
 
+def test_a_fetch_session_names_aborted_transactions_once_they_are_decided(
+    client: WireClient, topic: str
+) -> None:
+    producer = a_producer(client, topic, 2)
+    producer.send(topic, b"lost")
+    begin = fetch_request(
+        fetch_topic(topic, {0: 0}), isolation_level=READ_COMMITTED, session_epoch=0
+    )
+    answer = client.ask(begin, FetchResponse, 12)
+    (undecided,) = answer.topics[0].partitions
+    assert undecided.last_stable_offset == 0
+    assert list(undecided.aborted_transactions or ()) == []
+    assert producer.abort() is NONE
+    # Only what has changed is in the answer, and no partition is asked for by name.
+    further = fetch_request(
+        isolation_level=READ_COMMITTED, session_id=answer.session_id, session_epoch=1
+    )
+    (decided,) = client.ask(further, FetchResponse, 12).topics[0].partitions
+    assert decided.last_stable_offset == decided.high_watermark == 2
+    assert [one.first_offset for one in decided.aborted_transactions or ()] == [0]
+
+
 @BOTH_VERSIONS
 def test_a_new_producer_fences_the_one_before_it_and_aborts_what_that_left_open(
     client: WireClient, topic: str, version: int
@@ -207,6 +229,23 @@ def test_a_batch_of_version_1_needs_its_partition_in_the_transaction(
     assert producer.write(topic, b"v", version=11) is ErrorCode.TRANSACTION_ABORTABLE
 
 
+def test_a_first_batch_of_version_2_must_begin_with_sequence_zero(
+    client: WireClient, topic: str
+) -> None:
+    """A log that does not know the producer cannot have lost its earlier batches (KIP-890)."""
+    producer = a_producer(client, topic, 2)
+    assert producer.write(topic, b"v", skipped=3) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert producer.write(topic, b"v") is NONE
+    assert producer.commit() is NONE
+    old = WireProducer(client, f"old of {topic}", version=1)
+    old.begin()
+    assert old.add(topic, 0) is NONE
+    # Version 1 may have been forgotten by the log while its transactional id lived on.
+    assert old.write(topic, b"w", skipped=3) is NONE
+    assert old.commit() is NONE
+    assert committed_values(client, topic) == [b"v", b"w"]
+
+
 def test_partitions_that_do_not_exist_are_not_added_and_no_others_with_them(
     client: WireClient, topic: str
 ) -> None:
@@ -214,6 +253,18 @@ def test_partitions_that_do_not_exist_are_not_added_and_no_others_with_them(
     assert producer.add(topic, 5) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert producer.add(topic, 0, 5) is ErrorCode.OPERATION_NOT_ATTEMPTED
     assert producer.write(topic, b"v") is ErrorCode.TRANSACTION_ABORTABLE
+
+
+def test_a_client_adds_none_of_the_brokers_own_topics_to_its_transaction(
+    client: WireClient, topic: str, group_id: str
+) -> None:
+    producer = a_producer(client, topic, 1)
+    # Now both topics exist.
+    assert producer.send_offset(group_id, topic, 7) is NONE
+    for internal in ("__consumer_offsets", "__transaction_state"):
+        assert producer.add(internal, 0) is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    assert producer.commit() is NONE
+    assert offset_of(client, group_id, topic, is_stable_only=True).committed_offset == 7
 
 
 def test_only_the_producer_of_a_transactional_id_works_on_its_transaction(

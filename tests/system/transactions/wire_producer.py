@@ -97,9 +97,13 @@ class WireProducer:
         version: int | None = None,
         key: bytes | None = None,
         codec: Codec = Codec.NONE,
+        skipped: int = 0,
     ) -> ErrorCode:
-        """Produces one batch, whose partition must be in the transaction in version 1."""
-        sequence = self._sequences[topic, partition]
+        """Produces one batch, whose partition must be in the transaction in version 1.
+
+        `skipped` is by how much its sequence is too high.
+        """
+        sequence = self._sequences[topic, partition] + skipped
         encoded = encode_batch(
             [
                 Record(offset=at, timestamp_ms=FIRST_TIMESTAMP_MS, key=key, value=value)
