@@ -78,7 +78,7 @@ from strandline.broker.coordination.runtime.journal import (
 from strandline.broker.coordination.runtime.offset_expiry import OffsetExpiry
 from strandline.broker.coordination.runtime.parked_requests import ParkedRequests
 from strandline.broker.coordination.runtime.shard import GroupEffects, GroupShard, GroupSlot
-from strandline.broker.coordination.runtime.slots import Slots, coordinating_partition
+from strandline.broker.coordination.runtime.slots import Slots, former_partition
 from strandline.broker.coordination.transactions.transaction import ProducerIdentity
 from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
 from strandline.broker.protocol.schema.errors import ErrorCode
@@ -155,6 +155,7 @@ class GroupCoordinator:
             clock=clock,
             reads=reads,
             on_found=self._wake.set,
+            formerly=former_partition,
         )
         # The id of the topic that the slots belong to.
         self._topic_id: TopicId | None = None
@@ -310,16 +311,12 @@ class GroupCoordinator:
             await settle(slot)
         return decision.error_codes
 
-    def offsets_partition_of(self, group_id: str) -> TopicPartition | None:
-        """Returns the partition that holds the group's offsets; None without the topic."""
-        topic = self._slots.topic()
-        if topic is None:
-            return None
-        return TopicPartition(topic.name, coordinating_partition(group_id, topic.partition_count))
+    async def offsets_partition_of(self, group_id: str) -> TopicPartition:
+        """Returns the partition that holds the group's offsets; creates the topic if necessary.
 
-    async def ensure_topic(self) -> None:
-        """Creates the topic of the offsets if necessary. Raises CoordinatorFault."""
-        await self._slots.ensure_topic()
+        Raises CoordinatorFault.
+        """
+        return (await self._slot_for_writing(group_id)).partition.topic_partition
 
     async def commit_in_transaction(
         self,

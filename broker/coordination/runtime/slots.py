@@ -4,8 +4,10 @@
     a slot, loading   COORDINATOR_LOAD_IN_PROGRESS until `load` has replayed its log
     a slot, loaded    served
 
-`partition_of` gives the slot of an id: of a group, or of a transactional id. An empty log counts
-as loaded, so a new topic is served at once.
+A group, or a transactional id, lies where Kafka puts it (`coordinating_partition`). States before
+the first release put groups with a negative hash elsewhere (`former_partition`); such a group is
+served from there for as long as its records lie there. An empty log counts as loaded, so a new
+topic is served at once.
 
 The topics (`__consumer_offsets`, `__transaction_state`) are compacted: they keep the latest record
 of each key, so loading reads little more than the live state.
@@ -39,16 +41,16 @@ log = logging.getLogger(__name__)
 LOAD_RETRY_S = 30.0
 
 
-def coordinating_partition(group_id: str, partition_count: int) -> int:
-    """Returns the partition of a group: Java's String.hashCode of its id, without its sign bit."""
-    return (java_hash(group_id) & 0x7FFFFFFF) % partition_count
-
-
-def kafka_partition(transactional_id: str, partition_count: int) -> int:
-    """Returns the partition that holds the record of this transactional id, as in Kafka."""
-    hashed = java_hash(transactional_id)
+def coordinating_partition(name: str, partition_count: int) -> int:
+    """Returns the partition of a group or of a transactional id (Kafka's `partitionFor`)."""
+    hashed = java_hash(name)
     # The absolute value of a signed number, and 0 for the lowest, which has none.
     return min(hashed, 0x100000000 - hashed) % 0x80000000 % partition_count
+
+
+def former_partition(group_id: str, partition_count: int) -> int:
+    """Returns the partition of a group in states before the first release."""
+    return (java_hash(group_id) & 0x7FFFFFFF) % partition_count
 
 
 def java_hash(text: str) -> int:
@@ -65,6 +67,9 @@ class Shard(Protocol):
 
     def take(self, record: Any, now: Instant) -> None:
         """Applies one record of the log, of the kind that the topic has."""
+
+    def has(self, name: str) -> bool:
+        """Whether it holds anything of this group or transactional id."""
 
     def counts(self) -> Mapping[str, int]:
         """Returns what it holds, for the log."""
@@ -120,18 +125,18 @@ class Slots(Generic[S]):
         clock: Clock,
         reads: Executor,
         on_found: Callable[[], None],
-        partition_of: Callable[[str, int], int] = coordinating_partition,
+        formerly: Callable[[str, int], int] = coordinating_partition,
         content: str = "groups",
     ) -> None:
         """`reads` runs the blocking part of loading; `on_found` is called when there is any.
 
-        `partition_of` gives the partition of an id by the partition count; `content` names the
-        state in log messages.
+        `formerly` gives the partition where older states put an id; `content` names the state in
+        log messages.
         """
         self._topic = topic
         self._new_shard = new_shard
         self._read_chunk = read_chunk
-        self._partition_of = partition_of
+        self._formerly = formerly
         self._content = content
         self._metadata = metadata
         self._replicas = replicas
@@ -167,7 +172,17 @@ class Slots(Generic[S]):
         topic = self.topic()
         if topic is None:
             return None
-        slot = self._slot(self._partition_of(name, topic.partition_count))
+        former = self._formerly(name, topic.partition_count)
+        index = coordinating_partition(name, topic.partition_count)
+        if former != index:
+            slot = self._loaded(former)
+            if slot.shard.has(name):
+                return slot
+        return self._loaded(index)
+
+    def _loaded(self, index: int) -> Slot[S]:
+        """Returns the loaded slot of a partition. Raises CoordinatorFault."""
+        slot = self._slot(index)
         if slot is None:
             raise CoordinatorFault(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if not slot.is_loaded:

@@ -49,7 +49,7 @@ from strandline.broker.coordination.records.offset_records import TransactionEnd
 from strandline.broker.coordination.runtime.journal import settle
 from strandline.broker.coordination.runtime.markers import EndMarker, LocalMarkers
 from strandline.broker.coordination.runtime.producer_ids import ProducerIds
-from strandline.broker.coordination.runtime.slots import Slot, Slots, kafka_partition
+from strandline.broker.coordination.runtime.slots import Slot, Slots
 from strandline.broker.coordination.transactions import transaction as rules
 from strandline.broker.coordination.transactions.config import TransactionConfig
 from strandline.broker.coordination.transactions.lost_ends import (
@@ -192,7 +192,6 @@ class TransactionCoordinator:
             clock=clock,
             reads=reads,
             on_found=self._wake.set,
-            partition_of=kafka_partition,
             content="transactions",
         )
         # The id of the topic that the slots belong to.

@@ -183,12 +183,9 @@ class TransactionHandlers:
         self, request: AddOffsetsToTxnRequest, context: RequestContext
     ) -> AddOffsetsToTxnResponse:
         try:
-            await self._groups.ensure_topic()
+            partition = await self._groups.offsets_partition_of(request.group_id)
         except CoordinatorFault as fault:
             return AddOffsetsToTxnResponse(error_code=fault.error_code)
-        partition = self._groups.offsets_partition_of(request.group_id)
-        if partition is None:
-            return AddOffsetsToTxnResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
         # Clients of version 2 add the offsets with TxnOffsetCommit.
         code = self._coordinator.add_partitions(
             request.transactional_id,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -114,7 +114,7 @@ class World:
 
     def coordinator(self) -> GroupCoordinator:
         return GroupCoordinator(
-            CONFIG,
+            replace(CONFIG, offsets_partition_count=len(self.partitions)),
             self,  # type: ignore[arg-type]  # a fake of what is used of it
             self,  # type: ignore[arg-type]  # likewise
             node_id=1,
