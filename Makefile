@@ -86,7 +86,7 @@ test-localstack: $(DEV) ## the object store's contract over LocalStack (no docke
 	STRANDLINE_TEST_S3_ENDPOINT=http://127.0.0.1:$${PORT:-4566} $(PYTEST) tests/contract -k endpoint
 
 .PHONY: test-machines
-test-machines: ## demo and test in bare roots of Debian 12, 13 and testing, as root (MACHINES=debian-13 COMMANDS=demo)
+test-machines: ## demo and test in bare roots of Debian and Ubuntu, as root (MACHINES=debian-13 COMMANDS=demo)
 	@MACHINES="$(MACHINES)" COMMANDS="$(COMMANDS)" scripts/test-machines
 
 # What stands for "these versions of the S3 servers are built".
