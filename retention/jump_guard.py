@@ -64,7 +64,7 @@ class JumpGuard:
         elif self._holds(asked_s, wall_ms, jump_ms=wall_ms - expected_ms):
             self._believed_ms = expected_ms
         else:
-            log.warning("clock jump is believed now", extra={"fields": {"now": _text(wall_ms)}})
+            log.warning("clock jump accepted", extra={"fields": {"now": _text(wall_ms)}})
             self._jumped_s = None
             self._believed_ms = wall_ms
         return self._believed_ms
@@ -74,7 +74,7 @@ class JumpGuard:
         if self._jumped_s is None or abs(stands_ms - self._jumped_to_ms) > JUMP_MS_MIN:
             self._jumped_s, self._jumped_to_ms = asked_s, stands_ms
             log.warning(
-                "clock jumped forward, age limits go on with the old time",
+                "clock jumped forward, age limits continue with the old time",
                 extra={
                     "fields": {
                         "jump_ms": jump_ms,

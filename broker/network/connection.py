@@ -367,7 +367,7 @@ class Connection:
             # The head of the answer may be sent: as in Kafka, the connection is closed.
             _quiet_log.say(
                 logging.WARNING,
-                "answer broken off",
+                "response aborted",
                 str(error),
                 {"peer": self.peer, "error": str(error)},
             )

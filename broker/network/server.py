@@ -232,7 +232,7 @@ class Server:
         """Logs why a client was disconnected, which the wire cannot tell; at a limited rate."""
         self._refusals.say(
             logging.WARNING,
-            "client cut off for what it sent",
+            "client disconnected for an invalid request",
             self,
             {"peer": peer, "reason": reason},
         )

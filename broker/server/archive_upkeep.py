@@ -499,7 +499,7 @@ class ArchiveUpkeep:
 def _note_untold(error: Exception) -> None:
     """Logs an incomplete stop: replicas and restores lag behind until the next start."""
     log.warning(
-        "the archive was not told everything before the stop",
+        "not all metadata was uploaded before the stop",
         extra={"fields": {"error": str(error) or "no answer in time"}},
     )
 

@@ -70,7 +70,7 @@ async def keep_running(name: str, begin: Callable[[], Awaitable[None]]) -> None:
             if isinstance(error, StrandlineError):
                 wait_s = RESTARTS.wait_s(failures)
                 log.warning(
-                    "background task failed, will be begun again",
+                    "background task failed, will be restarted",
                     extra={"fields": {"task": name, "wait_s": wait_s, "error": str(error)}},
                 )
             else:

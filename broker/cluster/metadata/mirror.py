@@ -165,7 +165,7 @@ class MetadataMirror:
             with contextlib.suppress(ObjectNotFound):
                 self._is_same(key, self._store.get(key))
         log.warning(
-            "metadata in the bucket are not whole, they are written again",
+            "metadata in the bucket are incomplete, they are written again",
             extra={"fields": {"mirror": self._mirror.url, "reason": str(error)}},
         )
 

@@ -237,7 +237,7 @@ class ReplicaManager:
             "partitions": [p.partition for p in missing],
             "folders": [str(path) for path in self._log_dirs.failures],
         }
-        event = "partitions offline: they may lie in a log folder that is"
+        event = "partitions offline: they may be in an offline log folder"
         log.error(event, extra={"fields": fields})
 
     def replace_logs(self, revived: Iterable[RevivedLog]) -> None:

@@ -157,7 +157,7 @@ class ReplicaMoves:
                 except DiskError as error:
                     self._quiet_log.say(
                         logging.ERROR,
-                        "move not noted",
+                        "move not recorded",
                         folder,
                         {"reason": str(error)},
                     )
@@ -250,7 +250,7 @@ class ReplicaMoves:
                 self._current = None
             return
         log.error(
-            "move between log folders given up: the log is changed faster than copied",
+            "move between log folders abandoned: the log changes faster than it is copied",
             extra={"fields": fields},
         )
 

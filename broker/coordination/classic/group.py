@@ -312,7 +312,7 @@ class Group:
         room = self._rules.room
         room.quiet_log.say(
             logging.WARNING,
-            "no room for what a group member brings, it is refused",
+            "no room for the metadata of a group member, it is refused",
             lack,
             {
                 "group": self.group_id,

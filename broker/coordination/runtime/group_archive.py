@@ -343,7 +343,7 @@ class GroupArchive:
             except _GroupsFenced as error:
                 self._is_fenced = True
                 log.error(
-                    "another broker writes the groups of this archive, this one stops to",
+                    "another broker writes the groups of this archive, this one stops writing them",
                     extra={"fields": {"key": error.key}},
                 )
             except (StorageError, RecordsRejected) as error:

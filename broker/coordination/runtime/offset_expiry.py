@@ -98,7 +98,8 @@ def _write_tombstones(slot: GroupSlot, records: Sequence[CoordinatorRecord], now
             write_offsets(slot, batch, now)
     except CoordinatorFault as fault:
         log.warning(
-            "offsets not forgotten", extra={"fields": _fields(slot, error=fault.error_code.name)}
+            "expired offsets not deleted",
+            extra={"fields": _fields(slot, error=fault.error_code.name)},
         )
 
 

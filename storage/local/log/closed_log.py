@@ -202,7 +202,7 @@ def read_rows(directory: Path) -> dict[str, ClosedLog]:
                 rows[row.folder] = row._replace(marks=row.marks[-3:])
     except (CorruptFile, UnsupportedFormat, ValueError, TypeError) as error:
         log.warning(
-            "logs are looked at one by one",
+            "logs are checked one by one",
             extra={"fields": {"folder": str(directory), "reason": f"{FILE_NAME}: {error}"}},
         )
         return {}

@@ -209,7 +209,7 @@ def _wanted_moves(directory: LogDir) -> dict[tuple[TopicPartition, Path], TopicI
         noted = checkpoint.read_moves(directory.path / checkpoint.MOVES)
     except (CorruptFile, UnsupportedFormat) as error:
         # The move of a partition that stays where it is can be requested again.
-        log.warning("moves between log folders forgotten", extra={"fields": {"reason": str(error)}})
+        log.warning("moves between log folders dropped", extra={"fields": {"reason": str(error)}})
         return {}
     return {(key, directory.path): topic_id for key, topic_id in noted.items()}
 

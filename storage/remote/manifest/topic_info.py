@@ -144,7 +144,7 @@ def change_topic_info(
             known = _decode_of(wanted.topic, wanted.topic_id, stored.body)
         except CorruptFile as error:
             log.warning(
-                "damaged topic.json is written anew",
+                "damaged topic.json is written again",
                 extra={"fields": {"topic": wanted.topic, "reason": str(error)}},
             )
     changed = change(known)

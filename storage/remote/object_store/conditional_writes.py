@@ -110,8 +110,8 @@ def _race_both(store: ObjectStore, key: str) -> Conditions:  # 5
     if len(etags) < 2:
         return Conditions.AT_ONCE
     log.warning(
-        "the server keeps conditions on writes only one request at a time: the archive is safe with"
-        " this broker alone, and not if a second one is ever started on it",
+        "the server honours conditional writes only one request at a time: the archive is safe"
+        " with this broker alone, and not if a second one is ever started on it",
         extra={"fields": {"url": store.url, "done": len(etags), "tried": RACERS}},
     )
     return Conditions.ONE_AT_A_TIME

@@ -144,7 +144,7 @@ def delete_safe_orphans(store: ObjectStore, *, clock: Clock, grace_ms: int) -> i
     others = [orphan.key for orphan in found if orphan.reason is OrphanReason.OTHER_RECORDS]
     if others:
         log.warning(
-            "objects with other records than the archive stay until somebody says otherwise",
+            "objects with other records than the archive stay until an operator deletes them",
             extra={"fields": {"objects": len(others), "first_key": others[0]}},
         )
     return len(safe)
@@ -260,7 +260,7 @@ class _Comparison:
             info = load_topic_info(self._store, folder.topic, folder.topic_id)
         except (CorruptFile, UnsupportedFormat) as error:
             log.warning(
-                "topic.json is unreadable, its topic is taken for a live one",
+                "topic.json is unreadable, its topic counts as live",
                 extra={"fields": {"topic": folder.topic, "reason": str(error)}},
             )
             return _TopicVerdict.LIVE

@@ -317,7 +317,7 @@ class TieringManager:
                     await self._load_all(list(self._partitions.values()))
         except TimeoutError:
             log.warning(
-                "remote tier is slow, going on without it",
+                "remote tier is slow, the start continues without it",
                 extra={"fields": {"timeout_ms": self._config.start_timeout_ms}},
             )
 

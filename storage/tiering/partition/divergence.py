@@ -116,7 +116,7 @@ async def take_away_own(
 
 def _warn_of_own(unified_log: UnifiedLog, note: SetAside, manifest: Manifest | None) -> None:
     log.warning(
-        "the archive is ahead of this disk, what it took since its start is given new offsets",
+        "the archive is ahead of this disk, records accepted since the start get new offsets",
         extra={
             "fields": {
                 "partition": str(unified_log.topic_partition),
@@ -170,7 +170,7 @@ async def re_append(
     crash_point(GIVE_BACK_AFTER_APPEND)
     await threads.run(partial(diverged_records.remove, local))  # 7
     log.warning(
-        "records that were taken while the archive was ahead have their new offsets",
+        "records accepted while the archive was ahead have their new offsets",
         extra={
             "fields": {
                 "partition": str(unified_log.topic_partition),

@@ -130,7 +130,7 @@ class ExpirationSteps:
         now_ms = self._owner.clock.now_ms()
         await self._owner.commit(manifest.without_first_page(page, marked_ms=now_ms))
         log.warning(
-            "lost manifest page is let go, what it named is collected as orphans",
+            "lost manifest page dropped, its segments will be deleted as orphans",
             extra={
                 "fields": {
                     "partition": str(self._owner.log.topic_partition),

@@ -69,7 +69,7 @@ async def _begin_anew(
     log.log(
         # A replica's log always ends below the archive: this is how it grows.
         logging.DEBUG if remote.is_followed else logging.WARNING,
-        "local log ends below the archive, it is begun anew behind it",
+        "local log ends before the archive, it restarts after the archive's end",
         extra={
             "fields": {
                 "partition": str(unified_log.topic_partition),
@@ -136,7 +136,7 @@ def _has_head_of(local: LocalLog, part: TailPart, content: bytearray) -> bool:
 
 def _warn_of_another_past(unified_log: UnifiedLog, end_offset: Offset) -> None:
     log.warning(
-        "the open segment in the bucket is of another past, it is replaced by this disk's",
+        "the open segment in the bucket has another history, this disk's replaces it",
         extra={
             "fields": {
                 "partition": str(unified_log.topic_partition),

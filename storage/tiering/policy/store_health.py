@@ -63,7 +63,7 @@ class StoreHealth:
         if self._outage is None:
             self._note_outage(error)
             log.warning(
-                "remote tier is away: copying and deleting wait, nothing local is freed",
+                "remote tier is unreachable: copying and deleting wait, nothing local is freed",
                 extra={"fields": {"url": self._store.url, "reason": str(error)}},
             )
 
@@ -84,7 +84,7 @@ class StoreHealth:
             # Another reason may be a missing bucket in place of a dead server.
             if type(error).__name__ != outage.kind:
                 log.warning(
-                    "remote tier is still away, for another reason",
+                    "remote tier is still unreachable, for another reason",
                     extra={"fields": {"url": self._store.url, "reason": str(error)}},
                 )
             return False

@@ -172,7 +172,7 @@ def test_the_broker_goes_on_while_the_store_is_away_and_archives_by_itself_after
         # Nothing that is not archived was freed.
         assert int(broker.segment_files(TOPIC)[0].stem) == local_start
         assert client.read(local_start, END) == hot
-        check_says_why_once(broker, FAILS, "remote tier is away", "cold read failed")
+        check_says_why_once(broker, FAILS, "remote tier is unreachable", "cold read failed")
 
         outage.end()
         broker.wait_until_archived(client)

@@ -94,7 +94,7 @@ def test_a_stop_tells_the_bucket_all_of_its_run_and_may_die_at_each_step(
     rule = fault_proxy.add(Rule(action=Action.HANG, method="PUT", times=-1))
     assert broker.stop() == 0
     assert (rule.hit_count > 0, mark.exists()) == (True, True)
-    assert broker.warnings("the archive was not told everything before the stop")
+    assert broker.warnings("not all metadata was uploaded before the stop")
     assert (told_offsets(archive), is_told(archive)) == ([2], False)
     fault_proxy.clear()
     broker.start()

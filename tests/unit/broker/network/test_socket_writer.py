@@ -163,5 +163,5 @@ def test_a_segment_that_the_disk_cannot_read_is_told_when_its_answer_breaks_off(
                 assert connection.closed
 
     asyncio.run(main())
-    (line,) = [record for record in caplog.records if record.message == "answer broken off"]
+    (line,) = [record for record in caplog.records if record.message == "response aborted"]
     assert f"cannot read {broken.file.path}: Input/output error" in str(line.__dict__["fields"])

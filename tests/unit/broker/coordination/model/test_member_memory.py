@@ -69,7 +69,7 @@ def test_all_groups_together_have_a_bound_and_who_meets_it_may_try_again(
         join b      b: COORDINATOR_NOT_AVAILABLE
     """)
     assert [record.message for record in caplog.records] == [
-        "no room for what a group member brings, it is refused"
+        "no room for the metadata of a group member, it is refused"
     ]
 
 
