@@ -93,7 +93,7 @@ def add_topic(commands: Commands) -> None:
 
     delete = action("delete", "delete topics and all that is in them, in the archive too", _delete)
     delete.add_argument("topics", nargs="+", metavar="NAME", help="one topic or several")
-    delete.add_argument("--if-exists", action="store_true", help="pass over those that are gone")
+    delete.add_argument("--if-exists", action="store_true", help="skip topics that do not exist")
     add_yes(delete)
 
 
