@@ -81,10 +81,12 @@ def catalog(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CatalogU
         if is_rest:
             given: dict[str, Any] = {"catalog": proxy.endpoint_url}
         else:
-            properties = {
+            properties: dict[str, Any] = {
                 "type": "glue",
                 "glue.endpoint": proxy.endpoint_url,
                 "glue.region": "us-east-1",
+                # Ten attempts, pyiceberg's default, take more than a minute.
+                "glue.max-retries": 2,
             }
             given = {"catalog": "analytics", "catalog_properties": properties}
         yield CatalogUnderTest(proxy=proxy, given=given, commit_number=0 if is_rest else 1)
