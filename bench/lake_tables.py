@@ -41,8 +41,10 @@ from bench.lake_archive import (
 )
 from bench.lake_rates import CREDENTIALS, Figure, spark_session
 from bench.run import create_topic, null_s3, s3_client
+from strandline.spark_lake import count
+from strandline.storage.errors import StrandlineError
 from strandline.storage.records.batch.record import Record, encode_batch
-from tests.support.broker import BrokerProcess
+from tests.support.broker import BrokerProcess, eventually
 from tests.unit.spark_lake.archive_builder import START_MS, ArchiveBuilder
 
 TABLE_TOPICS = "json-zstd,flight-zstd,avro-zstd"
@@ -219,6 +221,7 @@ def _json_segments(archive: ArchiveBuilder, size_mb: int) -> int:
 
 def run_freshness(folder: Path, seconds: int) -> Iterator[Figure]:
     """The ages that a reader sees once a second, from the first commit on."""
+    os.environ |= CREDENTIALS
     with null_s3() as endpoint:
         client: Any = s3_client(endpoint)
         client.create_bucket(Bucket="bench-fresh")
@@ -235,6 +238,7 @@ def run_freshness(folder: Path, seconds: int) -> Iterator[Figure]:
             stop = threading.Event()
             sender = threading.Thread(target=_send, args=(broker.bootstrap, stop))
             sender.start()
+            eventually(lambda: _is_archived(endpoint))
             syncing = _sync_at_intervals(endpoint, folder / "fresh-tables")
             try:
                 yield from _ages(folder / "fresh-tables", seconds)
@@ -272,7 +276,15 @@ def _sync_at_intervals(endpoint: str, out: Path) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "strandline", "table", "sync"]
     command += ["--remote", "s3://bench-fresh/archive", "--endpoint-url", endpoint]
     command += ["--topic", "t", "--table", "lake.t", "--warehouse", f"file://{out}"]
-    return subprocess.Popen([*command, "--interval", INTERVAL], env={**os.environ, **CREDENTIALS})
+    return subprocess.Popen([*command, "--interval", INTERVAL])
+
+
+def _is_archived(endpoint: str) -> bool:
+    """A sync needs a topic that the archive has."""
+    try:
+        return bool(count("s3://bench-fresh/archive", "t", options={"s3.endpoint.url": endpoint}))
+    except StrandlineError:
+        return False
 
 
 def _ages(out: Path, seconds: int) -> Iterator[Figure]:
