@@ -134,8 +134,8 @@ def _decoded(topic: str) -> Any:
 
 def _by_day(frame: Any, out: Path) -> None:
     """As the table is partitioned and packed."""
-    rows = frame.selectExpr("*", "date(timestamp) day")
-    rows.write.partitionBy("day").option("compression", "zstd").parquet(str(out / "parquet"))
+    rows = frame.selectExpr("*", "date(timestamp) table_day")
+    rows.write.partitionBy("table_day").option("compression", "zstd").parquet(str(out / "parquet"))
 
 
 def _sync(spark: Any, found: Archived, out: Path) -> None:
