@@ -82,12 +82,6 @@ class RowLayout:
     value_type: Any
     mode: Mode = Mode.APPEND
 
-    @property
-    def lake_columns(self) -> tuple[str, ...]:
-        """What the lake must read."""
-        parts = [part for part in self.names if part not in (TOPIC_ID, VALUE)]
-        return (*parts, "value")
-
     def schema(self, lake_schema: Any) -> Any:
         """The `pyarrow.Schema` of the rows. Raises TableRefused for two columns of one name."""
         return _checked([*self._record_fields(lake_schema), *self._value_fields()])

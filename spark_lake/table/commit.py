@@ -14,7 +14,6 @@ them; else `table maintain` deletes them, which looks at what the table names.
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import Callable, Sequence
 from enum import Enum
 
@@ -27,13 +26,13 @@ from strandline.spark_lake.table.errors import (
 )
 from strandline.spark_lake.table.offsets import TableOffsets
 from strandline.spark_lake.table.store import TableStore, WrittenFile
+from strandline.storage.backoff import Backoff
 
 log = logging.getLogger(__name__)
 
 # Of one round. Others that rewrite files or expire snapshots conflict now and then, not always.
 ATTEMPTS_MAX = 20
-WAIT_S_MIN = 0.05
-WAIT_S_MAX = 5.0
+BACKOFF = Backoff(first_s=0.05, max_s=5.0, jitter=0.3)
 
 
 class Outcome(Enum):
@@ -70,7 +69,7 @@ def commit_files(
             return Outcome.LOST
         else:
             return Outcome.LANDED
-        wait(random.uniform(0.5, 1) * min(WAIT_S_MAX, WAIT_S_MIN * 2**attempt))
+        wait(BACKOFF.wait_s(attempt + 1))
         now = load_existing(store)
         if claimed.commits[0] in now.commits:
             return Outcome.LANDED

@@ -6,9 +6,11 @@ empty one. Pure.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 
 def conform(rows: Any, schema: Any) -> Any:
@@ -100,3 +102,14 @@ def _same_places(array: Any, kind: Any, children: Any) -> Any:
         offset=array.offset,
         children=[children],
     )
+
+
+def has_key(keys: Any, key: Sequence[Any]) -> Any:
+    """A mask of the rows whose columns `keys` have these values, nulls too."""
+    wanted: Any = None
+    for number, value in enumerate(key):
+        column = keys.column(number)
+        one = column.is_null() if value is None else pc.equal(column, pa.scalar(value, column.type))
+        one = pc.fill_null(one, fill_value=False)
+        wanted = one if wanted is None else pc.and_(wanted, one)
+    return wanted.combine_chunks()

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyiceberg.io import FileIO
 
-from strandline.spark_lake.table.conform import conform
+from strandline.spark_lake.table.conform import conform, has_key
 from strandline.spark_lake.table.errors import TableUnavailable
 from strandline.spark_lake.table.store import FileRole, PartitionRows, WrittenFile
 
@@ -58,7 +58,7 @@ class DeltaWriter:
         keys = pa.table([self._values(rows, one) for one in self.partition_by], self.partition_by)
         for found in keys.group_by(list(self.partition_by)).aggregate([]).to_pylist():
             key = tuple(found[name] for name in self.partition_by)
-            yield PartitionRows(key=key, rows=rows.filter(_matches(keys, key)))
+            yield PartitionRows(key=key, rows=rows.filter(has_key(keys, key)))
 
     def write(self, key: Any, batches: Sequence[Any]) -> WrittenFile:
         rows = pa.Table.from_batches(batches)
@@ -144,17 +144,6 @@ def _folder(partition: Mapping[str, str | None]) -> str:
 def _text(value: object) -> str | None:
     """A partition's value as Delta's log has it."""
     return None if value is None else str(value)
-
-
-def _matches(keys: Any, key: Sequence[Any]) -> Any:
-    """Which rows have this key."""
-    wanted: Any = None
-    for number, value in enumerate(key):
-        column = keys.column(number)
-        one = column.is_null() if value is None else pc.equal(column, pa.scalar(value, column.type))
-        one = pc.fill_null(one, fill_value=False)
-        wanted = one if wanted is None else pc.and_(wanted, one)
-    return wanted.combine_chunks()
 
 
 def _statistics(rows: Any) -> str:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import ParquetFormatWriter, parquet_file_to_data_file, schema_to_pyarrow
@@ -22,7 +21,7 @@ from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.typedef import Record
 
-from strandline.spark_lake.table.conform import conform
+from strandline.spark_lake.table.conform import conform, has_key
 from strandline.spark_lake.table.errors import TableUnavailable
 from strandline.spark_lake.table.iceberg.layout import sort_order_id
 from strandline.spark_lake.table.store import FileRole, PartitionRows, WrittenFile
@@ -92,7 +91,7 @@ class IcebergWriter:
             if len(found) == 1:
                 yield PartitionRows(key=key, rows=rows)
                 return
-            yield PartitionRows(key=key, rows=rows.filter(_matches(keys, key)))
+            yield PartitionRows(key=key, rows=rows.filter(has_key(keys, key)))
 
     def write(self, key: Any, batches: Sequence[Any]) -> WrittenFile:
         spec, schema = self.metadata.spec(), self.metadata.schema()
@@ -167,14 +166,3 @@ def delete_files(io: FileIO, files: Sequence[WrittenFile]) -> None:
             io.delete(one.path)
         except Exception:
             continue
-
-
-def _matches(keys: Any, key: Sequence[Any]) -> Any:
-    """Which rows have this key."""
-    wanted: Any = None
-    for number, value in enumerate(key):
-        column = keys.column(number)
-        one = column.is_null() if value is None else pc.equal(column, pa.scalar(value, column.type))
-        one = pc.fill_null(one, fill_value=False)
-        wanted = one if wanted is None else pc.and_(wanted, one)
-    return wanted.combine_chunks()

@@ -21,7 +21,6 @@ After a death at any step the next maintenance goes on; new files without a comm
 from __future__ import annotations
 
 import logging
-import random
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ from dataclasses import dataclass
 import pyarrow.compute as pc
 
 from strandline.spark_lake.table.buffers import FileBuffers
-from strandline.spark_lake.table.commit import ATTEMPTS_MAX, WAIT_S_MAX, WAIT_S_MIN
+from strandline.spark_lake.table.commit import ATTEMPTS_MAX, BACKOFF
 from strandline.spark_lake.table.errors import (
     CommitConflict,
     CommitUnknown,
@@ -190,7 +189,7 @@ class Maintenance:
                 return True
             except (CommitConflict, CommitUnknown, FilesOutdated) as error:
                 log.info("table replacement is not confirmed", extra={"reason": str(error)})
-            self._wait(random.uniform(0.5, 1) * min(WAIT_S_MAX, WAIT_S_MIN * 2**attempt))
+            self._wait(BACKOFF.wait_s(attempt + 1))
             self._load()
             named = {one.path for one in self._table.live_files()}
             if not named & old_paths and new_paths <= named:
@@ -212,7 +211,7 @@ class Maintenance:
                 crash_point(UPKEEP_AFTER_EXPIRE)
                 return
             except (CommitConflict, CommitUnknown):
-                self._wait(random.uniform(0.5, 1) * min(WAIT_S_MAX, WAIT_S_MIN * 2**attempt))
+                self._wait(BACKOFF.wait_s(attempt + 1))
                 self._load()
         raise TableUnavailable(
             f"table {self._table.name}: other commits came first {ATTEMPTS_MAX} times, its"

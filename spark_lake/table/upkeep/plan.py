@@ -14,8 +14,6 @@ from strandline.storage.model import TopicPartition
 
 # Manifest, list of manifests, metadata file.
 PUTS_OF_COMMIT = 3
-# USD for 1,000 requests; docs/explanation/cost.md has them too.
-PRICES: Mapping[str, float] = {"GET": 0.0004, "PUT": 0.005}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
