@@ -222,7 +222,7 @@ class Broker:
         )
         self._markers = LocalMarkers(self._replicas, self._groups, clock)
         self._transactions = TransactionCoordinator(
-            config.transactions,
+            lambda: self._running.current.transactions,
             self._metadata,
             self._replicas,
             self._markers,

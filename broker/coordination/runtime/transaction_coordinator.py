@@ -151,7 +151,7 @@ class TransactionCoordinator:
 
     def __init__(
         self,
-        config: TransactionConfig,
+        config: Callable[[], TransactionConfig],
         metadata: Metadata,
         replicas: ReplicaManager,
         markers: LocalMarkers,
@@ -162,7 +162,7 @@ class TransactionCoordinator:
         reads: Executor,
         believed_ms: Callable[[], TimestampMs] | None = None,
     ) -> None:
-        """`reads` runs the blocking part of loading.
+        """`config` gives the keys in force; `reads` runs the blocking part of loading.
 
         `believed_ms` is the time by which ids expire, by default the clock's.
         """
@@ -176,11 +176,11 @@ class TransactionCoordinator:
         self._slots = Slots(
             NewTopic(
                 name=TRANSACTION_TOPIC,
-                partition_count=config.partition_count,
+                partition_count=config().partition_count,
                 properties={
                     "cleanup.policy": "compact",
                     "compression.type": "uncompressed",
-                    "segment.bytes": str(config.segment_bytes),
+                    "segment.bytes": str(config().segment_bytes),
                 },
             ),
             lambda: TransactionShard(lambda place: place.partition in self._left_open),
@@ -202,8 +202,8 @@ class TransactionCoordinator:
         self._ended_total = Counter(dict.fromkeys(Outcome, 0))
         self._refused_partitions_total = 0
         now_ms = self._monotonic_ms()
-        self._next_timeouts_ms = now_ms + config.timeout_check_interval_ms
-        self._next_expiry_ms = now_ms + config.expiration_check_interval_ms
+        self._next_timeouts_ms = now_ms + config().timeout_check_interval_ms
+        self._next_expiry_ms = now_ms + config().expiration_check_interval_ms
         self._quiet_log = QuietLog(log, clock)
 
     def __repr__(self) -> str:
@@ -241,7 +241,7 @@ class TransactionCoordinator:
         """
         if not transactional_id:
             raise CoordinatorFault(ErrorCode.INVALID_REQUEST)
-        if not 0 < timeout_ms <= self._config.timeout_ms_max:
+        if not 0 < timeout_ms <= self._config().timeout_ms_max:
             raise CoordinatorFault(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
         await self._slots.ensure_topic()
         fresh_id = await self._fresh_id_for(transactional_id)
@@ -313,7 +313,7 @@ class TransactionCoordinator:
             code = self.add_partitions(
                 transactional_id, producer, {partition}, TransactionVersion.V2
             )
-        elif self._config.verifies_partitions:
+        elif self._config().verifies_partitions:
             code = self.verify_partitions(transactional_id, producer, {partition})[partition]
         else:
             return ErrorCode.NONE
@@ -635,10 +635,10 @@ class TransactionCoordinator:
     async def _follow_time(self) -> None:
         now_ms = self._monotonic_ms()
         if now_ms >= self._next_timeouts_ms:
-            self._next_timeouts_ms = now_ms + self._config.timeout_check_interval_ms
+            self._next_timeouts_ms = now_ms + self._config().timeout_check_interval_ms
             await self._abort_timed_out()
         if now_ms >= self._next_expiry_ms:
-            self._next_expiry_ms = now_ms + self._config.expiration_check_interval_ms
+            self._next_expiry_ms = now_ms + self._config().expiration_check_interval_ms
             self._forget_expired()
 
     async def _abort_timed_out(self) -> None:
@@ -674,7 +674,7 @@ class TransactionCoordinator:
 
     def _forget_expired(self) -> None:
         due_ms = self._believed_ms()
-        expiration_ms = self._config.expiration_ms
+        expiration_ms = self._config().expiration_ms
         expired = [
             transaction
             for slot in self._slots.present()

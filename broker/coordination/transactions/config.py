@@ -60,4 +60,5 @@ class TransactionConfig:
         True,
         "Whether the broker asks the coordinator if a partition is part of the transaction before"
         " it appends the first batch there.",
+        dynamic=True,
     )

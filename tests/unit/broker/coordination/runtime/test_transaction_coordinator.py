@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -73,10 +73,11 @@ class TransactionWorld(World):
     def __init__(self) -> None:
         super().__init__()
         self.markers = Markers()
+        self.config = CONFIG
 
     def transactions(self) -> TransactionCoordinator:
         return TransactionCoordinator(
-            CONFIG,
+            lambda: self.config,
             self,  # type: ignore[arg-type]  # a fake of what is used of it
             self,  # type: ignore[arg-type]  # likewise
             self.markers,  # type: ignore[arg-type]  # likewise
@@ -397,5 +398,18 @@ def test_a_marker_has_the_epoch_of_its_coordinator() -> None:
         producer = await begun(coordinator, A)
         await coordinator.end("tx", producer, COMMIT, V1)
         assert seen == [MemoryPartition.leader_epoch]
+
+    play(scenario)
+
+
+def test_partitions_are_verified_until_that_is_turned_off_and_again_once_it_is_on() -> None:
+    async def scenario(world: TransactionWorld) -> None:
+        coordinator = await world.restarted()
+        producer = await begun(coordinator, A)
+        assert coordinator.confirm("tx", producer, B, Confirmation.LOOK) is not ErrorCode.NONE
+        world.config = replace(CONFIG, verifies_partitions=False)
+        assert coordinator.confirm("tx", producer, B, Confirmation.LOOK) is ErrorCode.NONE
+        world.config = CONFIG
+        assert coordinator.confirm("tx", producer, B, Confirmation.LOOK) is not ErrorCode.NONE
 
     play(scenario)
