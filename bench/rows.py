@@ -258,7 +258,7 @@ ROWS: tuple[Row, ...] = (
         section=COLD,
         title="second tier in a local folder, batches of 16 KB, 2 GB",
         brokers=Brokers.TIERED,
-        goals={"consume_mb_per_s": Goal(at_least=2.0)},
+        goals={"consume_mb_per_s": Goal(at_least=1.5)},
         megabytes=REWIND_MB,
     ),
     Row(
@@ -274,7 +274,7 @@ ROWS: tuple[Row, ...] = (
         section=COLD,
         title="second tier in a local folder, batches of 1 MB, 2 GB",
         brokers=Brokers.TIERED,
-        goals={"consume_mb_per_s": Goal(at_least=2.0)},
+        goals={"consume_mb_per_s": Goal(at_least=1.5)},
         batch_bytes=BATCH_1_MB,
         megabytes=REWIND_MB,
     ),
