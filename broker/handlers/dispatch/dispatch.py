@@ -24,7 +24,7 @@ from collections.abc import Awaitable, Callable, Generator, Mapping
 from concurrent.futures import Executor
 from functools import partial
 from types import coroutine
-from typing import TypeAlias, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 from strandline.broker.handlers.dispatch.api_versions import (
     api_versions,
@@ -177,8 +177,8 @@ class Dispatcher:
         started_s: float,
         local_s: float,
     ) -> Parts | None:
-        work = _Work(self._now_s)
-        parts = await work.follow(answer)
+        work = _Work(answer, self._now_s)
+        parts = work.result if work.step() else await work.follow()
         self._note_late(traffic, started_s, local_s, parts or (), work.busy_s)
         return parts
 
@@ -241,21 +241,19 @@ class Dispatcher:
         if handler is None:
             raise CloseConnectionError(f"{header.api_key.name} is not served")
         response = handler(request, context)
-        local_s = self._now_s() - started_s
         if isinstance(response, Response):
-            return self._finish(header, response, local_s, 0.0)
-        return self._encode_later(header, response, started_s, local_s)
+            return self._finish(header, response, self._now_s() - started_s, 0.0)
+        work = _Work(response, self._now_s)
+        if work.step():
+            return self._finish(header, work.result, self._now_s() - started_s, 0.0)
+        overhead_s = self._now_s() - started_s - work.busy_s
+        return self._encode_later(header, work, started_s, overhead_s)
 
     async def _encode_later(
-        self,
-        header: RequestHeader,
-        response: Awaitable[Response],
-        started_s: float,
-        local_s: float,
+        self, header: RequestHeader, work: _Work[Response], started_s: float, overhead_s: float
     ) -> Parts:
-        work = _Work(self._now_s)
-        found = await work.follow(response)
-        local_s += work.busy_s
+        found = await work.follow()
+        local_s = overhead_s + work.busy_s
         return self._finish(header, found, local_s, self._now_s() - started_s - local_s)
 
     def _finish(
@@ -285,33 +283,44 @@ class Dispatcher:
         return parts
 
 
-class _Work:
-    """Measures the loop time of a coroutine: its steps, without its waits."""
+class _Work(Generic[_T]):
+    """Drives a coroutine, and measures its loop time: its steps, without its waits.
 
-    __slots__ = ("_now_s", "busy_s")
+    Most handlers wait for nothing. So the first step runs before there is a task, which costs a
+    turn of the loop and its own time; a handler that needs one there gets a RuntimeError.
+    """
 
-    def __init__(self, now_s: Callable[[], float]) -> None:
+    __slots__ = ("_now_s", "_steps", "_waits_for", "busy_s", "result")
+
+    result: _T
+
+    def __init__(self, awaitable: Awaitable[_T], now_s: Callable[[], float]) -> None:
+        self._steps = awaitable.__await__()
         self._now_s = now_s
+        self._waits_for: object = None
         self.busy_s = 0.0
 
+    def step(self, resume: Callable[[], object] | None = None) -> bool:
+        """Runs until it waits for something; returns whether it ended, with a `result`."""
+        began_s = self._now_s()
+        try:
+            self._waits_for = next(self._steps) if resume is None else resume()
+        except StopIteration as end:
+            self.result = end.value
+            return True
+        finally:
+            self.busy_s += self._now_s() - began_s
+        return False
+
     @coroutine
-    def follow(self, awaitable: Awaitable[_T]) -> Generator[object, object, _T]:
-        """Drives `awaitable` as `await` would, and measures each step."""
-        steps = awaitable.__await__()
-        now_s = self._now_s
-        step: Callable[[], object] = partial(next, steps)
+    def follow(self) -> Generator[object, object, _T]:
+        """Drives it from its first wait to its end, as `await` would."""
         while True:
-            began_s = now_s()
             try:
-                waits_for = step()
-            except StopIteration as end:
-                self.busy_s += now_s() - began_s
-                result: _T = end.value
-                return result
-            self.busy_s += now_s() - began_s
-            try:
-                sent = yield waits_for
+                sent = yield self._waits_for
             except BaseException as error:
-                step = partial(steps.throw, error)
+                resume = partial(self._steps.throw, error)
             else:
-                step = partial(steps.send, sent)
+                resume = partial(self._steps.send, sent)
+            if self.step(resume):
+                return self.result
