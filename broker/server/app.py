@@ -235,6 +235,7 @@ class Broker:
         self._late_transactions = LateTransactions(
             self._replicas,
             timeout_ms_max=lambda: self._running.current.transactions.timeout_ms_max,
+            coordinated=self._transactions.not_ended,
             clock=clock,
         )
         enforcer = RetentionEnforcer(

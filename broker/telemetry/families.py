@@ -143,8 +143,8 @@ SECTIONS: Mapping[str, tuple[Family, ...]] = {
         `unstable` for the end of an open transaction; `gap`, `overlap` and `fenced` need an
         operator.
     strandline_remote_copy_held_seconds{topic, partition, producer_id, start_offset}
-        Seconds for which the broker has seen the oldest open transaction of a partition keep closed
-        segments from the archive, within a minute; absent otherwise.
+        Age in seconds of the oldest open transaction of a partition, if it keeps closed segments
+        from the archive; up to a minute late, and absent otherwise.
     strandline_remote_up
         1 if the object store answers, 0 if it is unreachable.
     strandline_remote_writes_refused_seconds{error}

@@ -368,6 +368,16 @@ class TransactionCoordinator:
             raise CoordinatorFault(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return (transaction for slot in slots for transaction in slot.shard)
 
+    def not_ended(self) -> dict[int, Transaction] | None:
+        """Returns the transactions that are open or ending, by producer id.
+
+        None while transactional ids are loaded.
+        """
+        if not all(slot.is_loaded for slot in self._slots.all()):
+            return None
+        ending = filter(None, map(self.find, self._ending))
+        return {one.producer_id: one for one in (*self._open(), *ending)}
+
     # --- writing -----------------------------------------------------------------------------
 
     async def _fresh_id_for(self, transactional_id: str) -> int | None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from strandline.broker.cli import main
 from strandline.broker.protocol.schema.errors import ErrorCode
 from tests.support.broker import eventually
-from tests.support.metrics import METRICS_ON, metric, metrics_port
+from tests.support.metrics import METRICS_ON, metric, metrics_port, samples
 from tests.support.wire import WireClient
 from tests.system.calls import create_topic, fetch
 from tests.system.tiers.conftest import MakeBroker, archive, make_broker
@@ -65,6 +67,7 @@ def test_committed_records_are_read_from_both_tiers(
         patient = WireProducer(client, "patient", version=version)
         patient.begin()
         patient.send(TOPIC, b"patient")
+        begun_s = time.time()
         kept_behind = write_some(producer, 100)
         # Nothing above the last stable offset goes to the bucket, however much there is.
         eventually(lambda: len(broker.segment_files(TOPIC)) > 2, timeout_s=WAIT_S)
@@ -77,6 +80,13 @@ def test_committed_records_are_read_from_both_tiers(
         main(["status", "--metrics", f"http://127.0.0.1:{metrics_port(broker)}"])
         told = f"{TOPIC}-0: producer {patient.producer_id} has had a transaction open since offset"
         assert f"{told} {stable_offset}" in capsys.readouterr().out
+        # A restart knows since when, too.
+        age_s = time.time() - begun_s
+        broker.kill()
+        broker.start()
+    with WireClient(broker.port) as client, broker.client(TOPIC) as log:
+        patient.client = client
+        eventually(lambda: sum(samples(broker, HELD).values()) >= age_s, timeout_s=WAIT_S)
         assert patient.commit() is ErrorCode.NONE
         broker.wait_until_archived(log)
         broker.wait_until_freed(log)
