@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter, defaultdict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -91,7 +91,8 @@ log = logging.getLogger(__name__)
 
 # Pause between two attempts to write a marker, and between two looks at the metadata.
 POLL_S = 1.0
-# Markers that one turn of the loop writes, of 20 us each; a transaction may have thousands.
+# Markers that one turn of the loop tries to write, of 20 us each: a transaction may have thousands,
+# and thousands of transactions may wait for a disk. `run` takes all of them in turn.
 MARKERS_PER_TURN_MAX = 500
 # Tombstones of expired ids that one turn writes.
 EXPIRED_PER_TURN_MAX = 500
@@ -135,14 +136,15 @@ class TransactionStatistics:
 class _EndingTransaction:
     """A transaction after step 1: the partitions that lack a marker, and where the others are.
 
-    `prepared_end` is the end of the coordinator's log with step 1 in it.
+    `prepared_end` is the end of the coordinator's log with step 1 in it. `lacking` begins with
+    those that were not asked for longest.
     """
 
     __slots__ = ("lacking", "places", "prepared_end")
 
     def __init__(self, transaction: Transaction, prepared_end: Offset) -> None:
         self.prepared_end = prepared_end
-        self.lacking = set(transaction.partitions)
+        self.lacking = dict.fromkeys(transaction.partitions)
         self.places: list[MarkerPlace] = []
 
 
@@ -196,7 +198,8 @@ class TransactionCoordinator:
         )
         # The id of the topic that the slots belong to.
         self._topic_id: TopicId | None = None
-        self._ending: dict[str, _EndingTransaction] = {}
+        # By transactional id; the first are those that `run` tries next.
+        self._ending: OrderedDict[str, _EndingTransaction] = OrderedDict()
         # What an unclean stop left open in partitions, until step 5 is done with it.
         self._left_open = self._find_left_open()
         self._ended_total = Counter(dict.fromkeys(Outcome, 0))
@@ -397,7 +400,10 @@ class TransactionCoordinator:
             # Also of a refusal: it may have aborted the transaction of another producer.
             if decision.written is not None:
                 await settle(slot)
-                self._finish_named(decision.written.transactional_id)
+                whose = decision.written.transactional_id
+                if self._finish_named(whose) and whose in self._ending:
+                    # It has more partitions than one turn takes, and `run` goes on with it.
+                    self._wake.set()
 
     def _carry_out(
         self, slot: _Slot, decision: Transition, outcome: Outcome = Outcome.ABORTED
@@ -461,7 +467,9 @@ class TransactionCoordinator:
         prepared_end = slot.partition.high_watermark
         self._ending[transaction.transactional_id] = _EndingTransaction(transaction, prepared_end)
 
-    def _finish(self, slot: _Slot, transaction: Transaction) -> None:
+    def _finish(
+        self, slot: _Slot, transaction: Transaction, markers_max: int = MARKERS_PER_TURN_MAX
+    ) -> None:
         """Takes steps 2 and 3 as far as possible; `run` takes the rest."""
         ending = self._ending[transaction.transactional_id]
         if not slot.partition.may_rely_on(ending.prepared_end):
@@ -477,12 +485,14 @@ class TransactionCoordinator:
             coordinator_epoch=slot.partition.leader_epoch,
             version=transaction.client_version,
         )
-        for partition in tuple(islice(lacking, MARKERS_PER_TURN_MAX)):
+        for partition in tuple(islice(lacking, markers_max)):
             answer = self._markers.write(marker, partition)
-            if self._is_done(transaction, partition, answer.code):
+            del lacking[partition]
+            if not self._is_done(transaction, partition, answer.code):
+                lacking[partition] = None
+            else:
                 if answer.place is not None:
                     ending.places.append(answer.place)
-                lacking.discard(partition)
                 crash_point(TRANSACTION_AFTER_MARKER)  # 2
         if lacking:
             return
@@ -513,7 +523,8 @@ class TransactionCoordinator:
 
     def _log_missing_marker(self, whose: str, partition: TopicPartition, code: ErrorCode) -> None:
         fields = {"transactional_id": whose, "partition": str(partition), "error": code.name}
-        self._quiet_log.say(logging.WARNING, "transaction marker not written", partition, fields)
+        # One line for all partitions of a folder that fails: the metrics count them.
+        self._quiet_log.say(logging.WARNING, "transaction marker not written", code, fields)
 
     async def _finish_all(self) -> None:
         for slot in self._slots.present():
@@ -522,26 +533,38 @@ class TransactionCoordinator:
             except CoordinatorFault:
                 # Its folder is offline; what is ending there waits.
                 continue
-        for transactional_id in tuple(self._ending):
-            self._finish_named(transactional_id)
+        tries_left = MARKERS_PER_TURN_MAX
+        is_onward = False
+        for transactional_id in tuple(islice(self._ending, MARKERS_PER_TURN_MAX)):
+            if not tries_left:
+                break
+            tries = min(max(1, len(self._ending[transactional_id].lacking)), tries_left)
+            tries_left -= tries
+            is_onward |= self._finish_named(transactional_id, tries)
+        if is_onward and self._ending:
+            self._wake.set()
 
-    def _finish_named(self, transactional_id: str) -> None:
+    def _finish_named(self, transactional_id: str, markers_max: int = MARKERS_PER_TURN_MAX) -> bool:
+        """Returns whether it went onward; such a transaction goes before those that cannot."""
         ending = self._ending.get(transactional_id)
         if ending is None:
-            return
+            return False
+        self._ending.move_to_end(transactional_id)
         try:
             slot = self._slots.of(transactional_id)
         except CoordinatorFault:
-            return
+            return False
         current = None if slot is None else slot.shard.get(transactional_id)
         if slot is None or current is None or not current.state.is_ending:
             del self._ending[transactional_id]
-            return
+            return True
         lacking_before = len(ending.lacking)
-        self._finish(slot, current)
-        if ending.lacking and len(ending.lacking) < lacking_before:
-            # It has more partitions than one turn takes.
-            self._wake.set()
+        self._finish(slot, current, markers_max)
+        if transactional_id not in self._ending:
+            return True
+        is_onward = len(ending.lacking) < lacking_before
+        self._ending.move_to_end(transactional_id, last=not is_onward)
+        return is_onward
 
     def _loaded(self, slot: _Slot) -> None:
         for transaction in slot.shard:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,6 +17,7 @@ from strandline.broker.coordination.runtime import transaction_coordinator
 from strandline.broker.coordination.runtime.markers import EndMarker, MarkerAnswer
 from strandline.broker.coordination.runtime.transaction_coordinator import (
     EXPIRED_PER_TURN_MAX,
+    MARKERS_PER_TURN_MAX,
     Confirmation,
     TransactionCoordinator,
 )
@@ -55,8 +57,10 @@ class Markers:
     )
 
     left_open: list[OpenTransaction] = field(default_factory=list)
+    asked: int = 0
 
     def write(self, marker: EndMarker, where: TopicPartition) -> MarkerAnswer:
+        self.asked += 1
         code = self.codes.get(where, ErrorCode.NONE)
         if code is not ErrorCode.NONE:
             return MarkerAnswer(code)
@@ -221,6 +225,51 @@ def test_a_transaction_of_more_partitions_than_one_turn_takes_ends_all_the_same(
         assert sorted(where for where, _, _ in world.markers.written) == many
 
     play(scenario)
+
+
+def test_partitions_that_refuse_a_marker_keep_no_others_waiting() -> None:
+    async def scenario(world: TransactionWorld) -> None:
+        coordinator = await world.restarted()
+        many = [TopicPartition("many", index) for index in range(1200)]
+        refusing, others = many[::2], many[1::2]
+        world.markers.codes |= dict.fromkeys(refusing, ErrorCode.KAFKA_STORAGE_ERROR)
+        producer = await begun(coordinator, *many)
+        await coordinator.end("tx", producer, COMMIT, V2)
+        while len(world.markers.written) < len(others):
+            await asyncio.sleep(0.002)
+        assert sorted(where for where, _, _ in world.markers.written) == others
+        assert state_of(coordinator) is TransactionState.PREPARE_COMMIT
+        world.markers.codes.clear()
+        while state_of(coordinator) is not TransactionState.COMPLETE_COMMIT:
+            await asyncio.sleep(0.002)
+
+    play(scenario)
+
+
+def test_thousands_of_markers_that_are_refused_cost_a_bounded_time_and_one_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario(world: TransactionWorld) -> None:
+        coordinator = await world.restarted()
+        many = [TopicPartition("many", index) for index in range(400)]
+        world.markers.codes |= dict.fromkeys(many, ErrorCode.KAFKA_STORAGE_ERROR)
+        for name in map(str, range(25)):
+            producer = await begun(coordinator, *many, name=name)
+            await coordinator.end(name, producer, COMMIT, V2)
+        # Each has been asked for once; what runs now tries again, some at a time.
+        assert coordinator.statistics().waiting_markers == 10_000
+        world.markers.asked = 0
+        while world.markers.asked < 20_000:
+            asked_before = world.markers.asked
+            await asyncio.sleep(0)
+            assert world.markers.asked - asked_before <= MARKERS_PER_TURN_MAX
+        world.markers.codes.clear()
+        while coordinator.statistics().waiting_markers:
+            await asyncio.sleep(0.002)
+
+    play(scenario)
+    said = [one for one in caplog.records if one.message == "transaction marker not written"]
+    assert len([one for one in said if one.levelno >= logging.WARNING]) == 1
 
 
 @pytest.mark.parametrize(
