@@ -16,14 +16,14 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
 
 from strandline import __version__
 from strandline.broker.commands.error_hints import remedy_for
 from strandline.broker.commands.sigterm import ended_by_sigterm
 from strandline.broker.tools.client.failures import WrongUse
-from strandline.broker.tools.commands.kafka_flags import translate_flags
 from strandline.broker.tools.commands.options import (
+    USAGE_ERROR,
+    CommandParser,
     Commands,
     add_bucket_access,
     add_command,
@@ -33,7 +33,6 @@ from strandline.storage.clock import SystemClock
 from strandline.storage.crash_points import check_environment
 from strandline.storage.errors import InvalidConfig, StrandlineError, UnknownTopic
 
-USAGE_ERROR = 2
 FAILURE = 1
 # A shell's exit code for a process that SIGINT ended.
 INTERRUPTED = 130
@@ -121,43 +120,19 @@ def _tell_interrupted(options: argparse.Namespace) -> None:
     print(f"\nstrandline: interrupted{hint}", file=sys.stderr)
 
 
-class _CommandParser(argparse.ArgumentParser):
-    """A parser whose errors show the usage of the given command, not of the whole program."""
-
-    _given: Sequence[str] = ()
-
-    # typeshed has four overloads, which all pass their arguments on.
-    def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
-        self._given = tuple(args or ())
-        options, left = super().parse_known_args(args, namespace)
-        if left:
-            self.error(f"unrecognized arguments: {' '.join(left)}")
-        return options, left
-
-    def error(self, message: str) -> NoReturn:
-        if self._subparsers is not None and not self._given:
-            # `strandline` or `strandline topic` alone asks for help.
-            self.print_help(sys.stderr)
-            self.exit(USAGE_ERROR)
-        hint = translate_flags(self._given, self._option_string_actions)
-        super().error(
-            f"{message}; `{self.prog} --help` tells more" + (f"\n  {hint}" if hint else "")
-        )
-
-
-def make_parser(command: str) -> argparse.ArgumentParser:
+def make_parser(command: str) -> CommandParser:
     """Makes a parser for `command` alone if it is one of COMMANDS, otherwise for all commands.
 
     To make all parsers takes longer than a broker takes to open its log folders.
     """
-    parser: argparse.ArgumentParser = _CommandParser(
+    parser = CommandParser(
         prog="strandline",
         description="A Kafka-compatible broker with two storage tiers: local disk and S3.",
         epilog=_FIRST_STEPS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"strandline {__version__}")
-    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    commands = parser.add_commands(title="commands", metavar="COMMAND")
     if command in COMMANDS:
         COMMANDS[command](commands)
         return parser
@@ -207,7 +182,7 @@ def _add_restore(commands: Commands) -> None:
     _add_configuration(restore, log_level="WARNING")
 
 
-def _add_configuration(command: argparse.ArgumentParser, *, log_level: str) -> None:
+def _add_configuration(command: CommandParser, *, log_level: str) -> None:
     command.add_argument("--config", type=Path, metavar="FILE", help="a Kafka properties file")
     add_repeated(
         command,

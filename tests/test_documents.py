@@ -7,7 +7,6 @@ Names of Kafka's clients, of Spark and of others are listed here.
 
 from __future__ import annotations
 
-import argparse
 import ast
 import re
 import shlex
@@ -19,6 +18,7 @@ import pytest
 
 from scripts.docs import doc_pages
 from scripts.docs.alerts_docs import alert_rules
+from scripts.docs.cli_docs import parsers
 from scripts.docs.log_docs import RUNBOOKS, runbooks
 from scripts.docs.log_messages import log_messages
 from strandline.broker.cli import make_parser
@@ -27,6 +27,7 @@ from strandline.broker.config.group_configs import GROUP_CONFIGS
 from strandline.broker.config.table import BROKER_CONFIGS
 from strandline.broker.config.unsupported_keys import IGNORED, REFUSED
 from strandline.broker.telemetry.families import FAMILIES
+from strandline.broker.tools.commands.options import CommandParser
 from strandline.spark_lake.options.given_options import OPTION_NAMES
 from strandline.storage.config.log_config import TOPIC_CONFIGS
 from strandline.storage.crash_points import CRASH_POINTS
@@ -245,15 +246,6 @@ def test_every_runbook_has_the_same_parts_and_commands() -> None:
 # --- commands --------------------------------------------------------------------------------
 
 
-def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    """A parser and those of all commands below it."""
-    yield parser
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for below in action.choices.values():
-                yield from parsers(below)
-
-
 def commands_in(text: str) -> list[str]:
     """What a shell would start as `strandline`: of pipes each part, without remarks."""
     joined = re.sub(r"\\\n\s*", " ", text)
@@ -276,7 +268,7 @@ def is_taken(command: str) -> bool:
 
 
 @pytest.mark.parametrize("parser", [*parsers(make_parser(""))], ids=lambda parser: parser.prog)
-def test_every_command_teaches_with_examples_that_it_takes(parser: argparse.ArgumentParser) -> None:
+def test_every_command_teaches_with_examples_that_it_takes(parser: CommandParser) -> None:
     examples = commands_in(parser.epilog or "")
     assert any(f"{example} ".startswith(f"{parser.prog} ") for example in examples), examples
     assert [example for example in examples if not is_taken(example)] == []
@@ -321,7 +313,7 @@ def test_commands_and_options_in_ticks_exist() -> None:
             continue
         prog = max((prog for prog in by_prog if f"{text} ".startswith(f"{prog} ")), key=len)
         options = [word.partition("=")[0] for word in words if word.startswith("--")]
-        known = {option for action in by_prog[prog]._actions for option in action.option_strings}
+        known = by_prog[prog].option_names
         if prog == "strandline" and words[1] != "--version":
             wrong.append(f"{name(page)}: {text}")
         wrong += [f"{name(page)}: {prog} {option}" for option in options if option not in known]

@@ -21,6 +21,7 @@ from strandline.broker.commands.table_commands import add_table
 from strandline.broker.tools.client.failures import WrongUse
 from strandline.broker.tools.client.timestamps import duration_ms
 from strandline.broker.tools.commands.options import (
+    CommandParser,
     Commands,
     Run,
     add_actions,
@@ -130,7 +131,7 @@ def _add_archive(commands: Commands) -> None:
 
 def _archive_action(
     actions: Commands, name: str, text: str, description: str, run: Run
-) -> argparse.ArgumentParser:
+) -> CommandParser:
     action = add_command(actions, name, text, _wrapped(description), _archive_epilog(name), run)
     action.add_argument(
         "--remote",
@@ -142,7 +143,7 @@ def _archive_action(
     return action
 
 
-def _add_topic(action: argparse.ArgumentParser) -> None:
+def _add_topic(action: CommandParser) -> None:
     action.add_argument("--topic", help="one topic only")
 
 
@@ -167,7 +168,7 @@ def _add_verify(actions: Commands) -> None:
         _archive_verify,
     )
     _add_topic(verify)
-    depth = verify.add_mutually_exclusive_group()
+    depth = verify.add_alternatives()
     depth.add_argument(
         "--quick", action="store_true", help="sizes only, from listings: a request per 1000 objects"
     )

@@ -11,6 +11,7 @@ from strandline.broker.commands.sigterm import TERMINATED, told_by_sigterm
 from strandline.broker.tools.client.printing import human_bytes, say
 from strandline.broker.tools.client.timestamps import duration_ms
 from strandline.broker.tools.commands.options import (
+    CommandParser,
     Commands,
     add_actions,
     add_bucket_access,
@@ -113,7 +114,7 @@ def add_table(commands: Commands) -> None:
         )
 
 
-def _add_table_options(parser: argparse.ArgumentParser) -> None:
+def _add_table_options(parser: CommandParser) -> None:
     """Which topic, which table, and how its rows were made."""
     add = parser.add_argument
     add("--remote", required=True, metavar="URL", help="as in strandline.remote.url")
@@ -151,7 +152,7 @@ def _add_table_options(parser: argparse.ArgumentParser) -> None:
     add_bucket_access(parser)
 
 
-def _add_sync_options(parser: argparse.ArgumentParser) -> None:
+def _add_sync_options(parser: CommandParser) -> None:
     parser.add_argument(
         "--new-incarnation",
         action="store_true",
@@ -162,7 +163,7 @@ def _add_sync_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_running_options(sync: argparse.ArgumentParser) -> None:
+def _add_running_options(sync: CommandParser) -> None:
     sync.add_argument(
         "--partition-by",
         action="append",
@@ -211,7 +212,7 @@ def _add_running_options(sync: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_maintain_options(parser: argparse.ArgumentParser) -> None:
+def _add_maintain_options(parser: CommandParser) -> None:
     parser.add_argument(
         "--retention",
         default="keep",

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from textwrap import dedent
 
 from strandline.broker.cli import make_parser
+from strandline.broker.tools.commands.options import CommandParser
 
 _INTRODUCTION = """\
 # Command line
@@ -30,21 +31,14 @@ def render() -> str:
     return "\n".join([_INTRODUCTION, *(_section(one) for one in parsers(make_parser("")))])
 
 
-def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+def parsers(parser: CommandParser) -> Iterator[CommandParser]:
     """A parser, and those of all commands below it."""
     yield parser
-    for below in _commands_of(parser):
+    for below in parser.commands.values():
         yield from parsers(below)
 
 
-def _commands_of(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    # argparse has no public way to a parser's actions.
-    for action in parser._actions:  # noqa: SLF001
-        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
-            yield from action.choices.values()
-
-
-def _section(parser: argparse.ArgumentParser) -> str:
+def _section(parser: CommandParser) -> str:
     remarks, _, examples = f"\n{parser.epilog or ''}".partition(_EXAMPLES)
     after = ""
     if examples:
@@ -63,20 +57,19 @@ def _section(parser: argparse.ArgumentParser) -> str:
     return "\n".join(part for part in parts if part.strip())
 
 
-def _table(parser: argparse.ArgumentParser) -> str:
-    rows = [_row(parser, action) for action in parser._actions if _is_shown(action)]  # noqa: SLF001
+def _table(parser: CommandParser) -> str:
+    rows = [_row(action) for action in parser.arguments if _is_shown(action)]
     if not rows:
         return ""
     return "".join(["| argument | meaning |\n| --- | --- |\n", *rows])
 
 
 def _is_shown(action: argparse.Action) -> bool:
-    is_group = isinstance(action, argparse._SubParsersAction)  # noqa: SLF001
     hidden = action.help == argparse.SUPPRESS
-    return not (is_group or hidden or _EVERYWHERE & set(action.option_strings))
+    return not (hidden or _EVERYWHERE & set(action.option_strings))
 
 
-def _row(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
+def _row(action: argparse.Action) -> str:
     value = action.metavar or ("|".join(map(str, action.choices)) if action.choices else "")
     if action.nargs == 0:
         value = ""
@@ -84,7 +77,7 @@ def _row(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
         value = action.dest.upper()
     names = ", ".join(action.option_strings) or action.dest
     shown = f"{names} {value}".strip() if action.option_strings else str(value or names)
-    help_text = parser._get_formatter()._expand_help(action) if action.help else ""  # noqa: SLF001
+    help_text = (action.help or "") % {"default": action.default}
     return f"| `{_cell(shown)}` | {_cell(_plain(help_text))} |\n"
 
 

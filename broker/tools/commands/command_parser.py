@@ -13,7 +13,7 @@ from strandline.broker.tools.client.connection import (
 )
 from strandline.broker.tools.client.failures import WrongUse
 from strandline.broker.tools.client.printing import is_utf8, printable
-from strandline.broker.tools.commands.options import Commands, Run, add_command
+from strandline.broker.tools.commands.options import CommandParser, Commands, Run, add_command
 
 # A signed 32-bit number.
 PARTITION_MAX = 2**31 - 1
@@ -29,14 +29,14 @@ Exit codes: 0 done, 1 the cluster refused or cannot be reached, 2 the command li
 
 def command_parser(
     commands: Commands, name: str, text: str, examples: str, run: Run | None = None
-) -> argparse.ArgumentParser:
+) -> CommandParser:
     description = text[0].upper() + text[1:] + "."
     return add_command(commands, name, text, description, examples + _REACHING, run)
 
 
 def action_parser(
     actions: Commands, examples: str, name: str, text: str, run: Run
-) -> argparse.ArgumentParser:
+) -> CommandParser:
     """Adds an action that connects to a cluster; its examples are those that name it."""
     own = "".join(
         line + "\n" for line in _joined(examples) if f" {name} " in line or line.endswith(name)
@@ -51,8 +51,8 @@ def _joined(examples: str) -> list[str]:
     return [part.replace("\0", "\\\n") for part in examples.replace("\\\n", "\0").splitlines()]
 
 
-def add_connection(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("reaching the cluster")
+def add_connection(parser: CommandParser) -> None:
+    group = parser.add_section("reaching the cluster")
     group.add_argument(
         "--bootstrap-server",
         "-b",

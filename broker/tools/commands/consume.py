@@ -62,7 +62,7 @@ examples:
 def add_consume(commands: Commands) -> None:
     parser = command_parser(commands, "consume", "print the records of topics", _EXAMPLES, _consume)
     parser.add_argument("topics", nargs="+", metavar="TOPIC", help="one topic or several")
-    place = parser.add_mutually_exclusive_group()
+    place = parser.add_alternatives()
     place.add_argument(
         "--from",
         dest="start",
@@ -83,7 +83,7 @@ def add_consume(commands: Commands) -> None:
         help="this one alone; may be repeated",
     )
     parser.add_argument("--group", "-g", help="as a member of this group, committing offsets")
-    form = parser.add_mutually_exclusive_group()
+    form = parser.add_alternatives()
     form.add_argument("--json", action="store_true", help="one JSON object per line")
     form.add_argument("--value", action="store_true", help="values alone, byte for byte")
     parser.add_argument("--quiet", "-q", action="store_true", help="no remarks")

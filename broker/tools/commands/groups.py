@@ -81,7 +81,7 @@ def add_group(commands: Commands) -> None:
         "topics",
     )
     reset.add_argument("--all-topics", action="store_true", help="all that the group committed")
-    target = reset.add_mutually_exclusive_group(required=True)
+    target = reset.add_alternatives(required=True)
     target.add_argument("--to-earliest", action="store_true", help="the start of the log")
     target.add_argument("--to-latest", action="store_true", help="the end of the log")
     target.add_argument("--to-current", action="store_true", help="where it is, held in the log")

@@ -65,7 +65,7 @@ def add_produce(commands: Commands) -> None:
     parser = command_parser(commands, "produce", "write lines into a topic", _EXAMPLES, _produce)
     parser.add_argument("topic", metavar="TOPIC", help="where to")
     parser.add_argument("--file", type=Path, metavar="FILE", help="instead of standard input")
-    form = parser.add_mutually_exclusive_group()
+    form = parser.add_alternatives()
     form.add_argument("--whole", action="store_true", help="the whole input is one record")
     form.add_argument("--json", action="store_true", help="lines as `consume --json` writes them")
     form.add_argument("--key-separator", metavar="TEXT", help="stands between key and value")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from strandline.broker.cli import USAGE_ERROR, main
+from strandline.broker.cli import main
+from strandline.broker.tools.commands.options import USAGE_ERROR
 
 
 @pytest.mark.parametrize(
