@@ -87,6 +87,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = make_parser(given[0] if given else "").parse_args(given)
     try:
         code = _run(options, given[0])
+        # Here, and not at the end of the process, where nobody could handle a closed pipe.
+        sys.stdout.flush()
     except (InvalidConfig, WrongUse) as error:
         print(f"strandline: {error}", file=sys.stderr)
         return FAILURE if isinstance(error, UnknownTopic) else USAGE_ERROR
@@ -98,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return getattr(error, "exit_code", INTERRUPTED)
     except BrokenPipeError:
         # The reader has ended: `strandline archive ls | head`.
-        sys.stderr.close()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     return code
 

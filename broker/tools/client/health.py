@@ -1,7 +1,7 @@
 """Health checks on a broker's metrics, with the limits of the alerts in docs/reference/alerts.md.
 
 Pure: takes the texts of `/metrics` and `/readyz`, returns checks. Each check passes or names its
-trouble; docs/runbooks/ has the remedy of each.
+trouble and the runbook for it.
 """
 
 from __future__ import annotations
@@ -39,6 +39,13 @@ REFUSED = {
     "StoreFull": "there is no room",
 }
 
+_REFUSED_RUNBOOKS = {
+    "AccessDenied": "accessdenied--credentials-or-policy",
+    "StoreFull": "remote-tier-has-no-room--the-store-is-full",
+}
+_STORE = "runbooks/store"
+_DELETED = "runbooks/archive-damage#were-deleted-in-the-bucket--metadata-were-deleted"
+
 _SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)(?: \S+)?")
 _LABEL = re.compile(r'([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"')
 _ESCAPED = re.compile(r"\\(.)")
@@ -55,11 +62,15 @@ class MetricSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthCheck:
-    """The result of one check: `trouble` is empty if all is well; `figure` is always set."""
+    """The result of one check: `trouble` is empty if all is well; `figure` is always set.
+
+    `runbook` is what `strandline docs` takes: a page, and the anchor of its section.
+    """
 
     what: str
     figure: str
     trouble: str = ""
+    runbook: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +114,12 @@ class Page:
 def check_broker(page: Page, unready: str) -> list[HealthCheck]:
     """Runs all checks; `unready` is why clients cannot be served, empty if they can."""
     return [
-        HealthCheck(what="serves clients", figure="no" if unready else "yes", trouble=unready),
+        HealthCheck(
+            what="serves clients",
+            figure="no" if unready else "yes",
+            trouble=unready,
+            runbook="runbooks/machine#the-broker-is-down",
+        ),
         _partitions(page),
         *_folders(page),
         *_compaction(page),
@@ -151,7 +167,12 @@ def _partitions(page: Page) -> HealthCheck:
     count = int(page.value("kafka_server_replicamanager_partitioncount"))
     offline = int(page.value("kafka_controller_kafkacontroller_offlinepartitionscount"))
     trouble = f"{counted(offline, 'partition')} offline: a log folder failed" if offline else ""
-    return HealthCheck(what="partitions", figure=f"{count:,}", trouble=trouble)
+    return HealthCheck(
+        what="partitions",
+        figure=f"{count:,}",
+        trouble=trouble,
+        runbook="runbooks/disk#log-folder-offline--a-disk-failed",
+    )
 
 
 def _folders(page: Page) -> Iterator[HealthCheck]:
@@ -159,7 +180,12 @@ def _folders(page: Page) -> Iterator[HealthCheck]:
         trouble = "" if sample.value >= FREE_BYTES_MIN else "the disk is nearly full"
         folder = sample.labels.get("directory", "")
         figure = f"{sample.value / 1024**3:,.1f} GiB free"
-        yield HealthCheck(what=f"disk of {folder}", figure=figure, trouble=trouble)
+        yield HealthCheck(
+            what=f"disk of {folder}",
+            figure=figure,
+            trouble=trouble,
+            runbook="runbooks/disk#log-folder-full--disk-full",
+        )
 
 
 def _compaction(page: Page) -> Iterator[HealthCheck]:
@@ -167,7 +193,12 @@ def _compaction(page: Page) -> Iterator[HealthCheck]:
     if page.has(name):
         count = int(page.value(name))
         trouble = f"{counted(count, 'log')} cannot be compacted; the log says why" if count else ""
-        yield HealthCheck(what="compaction", figure="stuck" if count else "works", trouble=trouble)
+        yield HealthCheck(
+            what="compaction",
+            figure="stuck" if count else "works",
+            trouble=trouble,
+            runbook="runbooks/compaction#log-cannot-be-compacted",
+        )
 
 
 def _transactions(page: Page) -> Iterator[HealthCheck]:
@@ -182,18 +213,24 @@ def _transactions(page: Page) -> Iterator[HealthCheck]:
             )
         )
         trouble = f"one hangs in {counted(late, 'partition')}; the log says which" if late else ""
-        yield HealthCheck(what="transactions", figure=f"{count:,} open", trouble=trouble)
+        yield HealthCheck(
+            what="transactions",
+            figure=f"{count:,} open",
+            trouble=trouble,
+            runbook="runbooks/groups#transaction-hangs",
+        )
 
 
 def _archive(page: Page) -> Iterator[HealthCheck]:
     if not page.has("strandline_remote_up"):
-        yield HealthCheck(what="archive", figure="there is no remote tier")
+        yield HealthCheck(what="archive", figure="there is no remote tier", runbook="")
         return
     is_up = page.value("strandline_remote_up") == 1
     yield HealthCheck(
         what="object store",
-        figure="answers" if is_up else "away",
-        trouble="" if is_up else "it does not answer: nothing is archived, and nothing freed",
+        figure="answers" if is_up else "unreachable",
+        trouble="" if is_up else "nothing is archived, and nothing freed",
+        runbook=f"{_STORE}#remote-tier-is-unreachable--the-object-store-is-unreachable",
     )
     writes = _writes(page)
     yield writes
@@ -204,6 +241,7 @@ def _archive(page: Page) -> Iterator[HealthCheck]:
         what="owns the archive",
         figure="yes" if is_owned else "no",
         trouble="" if is_fine else "another broker does, or it is not known yet; see the log",
+        runbook="runbooks/copying#the-archive-is-another-brokers--two-brokers-with-one-identity",
     )
     for what, name in (
         ("archiving", "strandline_remote_copy_failing_seconds"),
@@ -214,6 +252,7 @@ def _archive(page: Page) -> Iterator[HealthCheck]:
             what=what,
             figure="fails" if failing else "works",
             trouble=_failing_text(failing) if failing else "",
+            runbook=f"{_STORE}#tiering-does-not-succeed--copying-fails-with-an-error",
         )
     yield _stuck(page)
     behind = int(page.value("strandline_metadata_mirror_lag"))
@@ -221,6 +260,7 @@ def _archive(page: Page) -> Iterator[HealthCheck]:
         what="metadata in the bucket",
         figure="up to date" if not behind else f"{counted(behind, 'change')} behind",
         trouble="the log says why, if it stays so" if behind else "",
+        runbook=_DELETED,
     )
     yield _deleted(page)
     yield _reads(page)
@@ -238,6 +278,7 @@ def _reads(page: Page) -> HealthCheck:
         what="reads of the archive",
         figure="met damage" if met else "whole",
         trouble=told if met else "",
+        runbook="runbooks/archive-damage#what-a-manifest-names-cannot-be-read--cold-reads-fail",
     )
 
 
@@ -250,7 +291,9 @@ def _deleted(page: Page) -> HealthCheck:
     ]
     trouble = f"{', '.join(found)} deleted in the bucket since the start" if found else ""
     figure = "deleted, written again" if found else "there"
-    return HealthCheck(what="what lies beside topics", figure=figure, trouble=trouble)
+    return HealthCheck(
+        what="what lies beside topics", figure=figure, trouble=trouble, runbook=_DELETED
+    )
 
 
 def _writes(page: Page) -> HealthCheck:
@@ -260,11 +303,16 @@ def _writes(page: Page) -> HealthCheck:
         kind = refused[0].labels.get("error", "")
         why = f"{REFUSED.get(kind, kind)}; what is archived is served, nothing is copied"
         trouble = f"for {refused[0].value:,.0f} s {why}"
-        return HealthCheck(what="writes to the archive", figure="refused", trouble=trouble)
+        return HealthCheck(
+            what="writes to the archive",
+            figure="refused",
+            trouble=trouble,
+            runbook=f"{_STORE}#{_REFUSED_RUNBOOKS.get(kind, _REFUSED_RUNBOOKS['AccessDenied'])}",
+        )
     is_safe = page.value("strandline_remote_conditions_atomic", 1.0) == 1
     # With one broker it is safe: this is shown, and is no alert.
     figure = "taken" if is_safe else "taken, safe with this broker alone; see the log of its start"
-    return HealthCheck(what="writes to the archive", figure=figure)
+    return HealthCheck(what="writes to the archive", figure=figure, runbook="")
 
 
 def _stuck(page: Page) -> HealthCheck:
@@ -280,7 +328,12 @@ def _stuck(page: Page) -> HealthCheck:
     held = page.all("strandline_remote_copy_held_seconds")
     if held:
         figure = f"{figure}; {_held_text(held)}"
-    return HealthCheck(what="waiting for the archive", figure=figure, trouble=trouble)
+    return HealthCheck(
+        what="waiting for the archive",
+        figure=figure,
+        trouble=trouble,
+        runbook="runbooks/copying#copying-has-stopped--gap-overlap-or-fenced",
+    )
 
 
 def _held_text(held: Sequence[MetricSample]) -> str:
@@ -312,6 +365,7 @@ def _descriptors(page: Page) -> HealthCheck:
         what="open files",
         figure=f"{used:,.0f} of {most:,.0f}",
         trouble="nearly all that it may have: ulimit -n" if is_high else "",
+        runbook="runbooks/machine#accepting-paused--too-many-open-files",
     )
 
 
@@ -326,6 +380,7 @@ def _loop(page: Page) -> HealthCheck:
         what="requests wait",
         figure=f"{longest_ms:,.0f} ms (99 of 100 less)",
         trouble="the broker's one core is busy" if longest_ms > QUEUE_MS_MAX else "",
+        runbook="runbooks/machine#requests-wait--the-brokers-one-core-is-busy",
     )
 
 

@@ -155,7 +155,10 @@ def _print(broker: _Seen) -> None:
         total = sum(requests.values())
         rate = f"; {total / days:,.0f} a day" if days >= 1 else ""
         say(f"requests to the object store since the start: {counts}{rate}")
-    say("all is well" if not any(c.trouble for c in broker.checks) else "see ✗ above")
+    runbooks = dict.fromkeys(check.runbook for check in broker.checks if check.trouble)
+    say("what to do:" if runbooks else "all is well")
+    for runbook in runbooks:
+        say(f"  strandline docs {runbook}")
 
 
 def _cells(topic: TopicTiers) -> tuple[str, ...]:
@@ -185,7 +188,12 @@ def _document(broker: _Seen) -> Json:
         "up_seconds": int(broker.up_s),
         "ok": not any(check.trouble for check in broker.checks),
         "checks": [
-            {"check": check.what, "figure": check.figure, "trouble": check.trouble}
+            {
+                "check": check.what,
+                "figure": check.figure,
+                "trouble": check.trouble,
+                "runbook": check.runbook if check.trouble else "",
+            }
             for check in broker.checks
         ],
         "topics": [asdict(topic) for topic in tiers(broker.page)],

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from strandline.broker.cli import main
@@ -80,6 +84,16 @@ def test_without_words_every_page_is_listed_with_its_title() -> None:
 def test_what_no_page_has_is_an_error_that_says_how_to_go_on() -> None:
     with pytest.raises(InvalidConfig, match="`strandline docs` lists pages"):
         find(TEXTS, "quantum")
+
+
+def test_a_reader_that_has_enough_ends_the_command_without_an_error() -> None:
+    """As `strandline docs | head` does; what is short is written only at the end."""
+    command = [sys.executable, "-m", "strandline", "docs", "runbooks/configuration"]
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_a_checkout_has_the_pages_too(capsys: pytest.CaptureFixture[str]) -> None:

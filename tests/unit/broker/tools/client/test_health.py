@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from strandline.broker.commands import docs_command
 from strandline.broker.tools.client.health import (
+    HealthCheck,
     Page,
     TopicTiers,
     check_broker,
@@ -35,6 +37,11 @@ process_max_fds 20000
 kafka_network_requestmetrics_requestqueuetimems{request="Fetch",quantile="0.99"} 2
 kafka_network_requestmetrics_requestqueuetimems{request="Produce",quantile="0.99"} NaN
 """
+
+
+def runbook_of(check: HealthCheck) -> str:
+    """What `strandline docs` prints for the check."""
+    return docs_command.find(docs_command.pages(), check.runbook)
 
 
 def troubles(text: str, unready: str = "") -> list[str]:
@@ -82,12 +89,14 @@ def test_a_broker_without_a_remote_tier_is_well() -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_named(series: str, value: str, what: str) -> None:
+def test_what_is_wrong_is_named_with_its_runbook(series: str, value: str, what: str) -> None:
     lines = [
         f"{series} {value}" if line.startswith(series + " ") else line for line in WELL.splitlines()
     ]
     assert "\n".join(lines) + "\n" != WELL
-    assert troubles("\n".join(lines)) == [what]
+    (check,) = [one for one in check_broker(Page("\n".join(lines)), "") if one.trouble]
+    assert check.what == what
+    assert runbook_of(check).count("**Symptom.**") == 1
 
 
 def test_the_partition_that_fails_for_longest_is_named_with_its_error() -> None:
@@ -126,6 +135,11 @@ def test_a_store_that_takes_no_writes_is_said_to_be_one_and_no_second_owner_is_s
     (check,) = [one for one in check_broker(Page(text), "") if one.trouble]
     assert check.what == "writes to the archive"
     assert check.trouble.startswith("for 65 s writing is forbidden: ")
+    assert "grant what is missing" in runbook_of(check)
+    (full,) = [
+        c for c in check_broker(Page(text.replace("AccessDenied", "StoreFull")), "") if c.trouble
+    ]
+    assert "Enlarge the volume" in runbook_of(full)
     unclaimed = text.replace("archive_owned 1", "archive_owned 0")
     assert troubles(unclaimed) == ["writes to the archive"]
 
@@ -142,6 +156,7 @@ def test_why_clients_are_not_served_is_said_as_the_broker_says_it() -> None:
         one for one in check_broker(Page(WELL), "every log folder is offline") if one.trouble
     ]
     assert check.trouble == "every log folder is offline"
+    assert "All log folders are offline" in runbook_of(check)
 
 
 def test_what_lies_where_is_summed_over_partitions() -> None:
