@@ -91,7 +91,8 @@ def test_a_reader_that_has_enough_ends_the_command_without_an_error() -> None:
     command = [sys.executable, "-m", "strandline", "docs", "runbooks/configuration"]
     reader, writer = os.pipe()
     os.close(reader)
-    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, check=False)
+    buffered = {**os.environ, "PYTHONUNBUFFERED": ""}
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, env=buffered, check=False)
     os.close(writer)
     assert (done.returncode, done.stderr) == (0, b"")
 
