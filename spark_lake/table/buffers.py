@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
+
 from strandline.spark_lake.table.store import FileWriter, WrittenFile
 
 BUFFERS_BYTES_MAX = 256 * 1024 * 1024
@@ -40,7 +42,7 @@ class FileBuffers:
         """Takes a `pyarrow.RecordBatch`. Raises what the writer raises."""
         for part in self._writer.cut(rows):
             buffer = self._buffers.setdefault(part.key, _Buffer())
-            buffer.batches.append(part.rows)
+            buffer.batches.append(_copied(part.rows))
             buffer.size_bytes += part.rows.nbytes
             self._size_bytes += part.rows.nbytes
             if buffer.size_bytes >= self._file_bytes:
@@ -57,3 +59,8 @@ class FileBuffers:
         buffer = self._buffers.pop(key)
         self._size_bytes -= buffer.size_bytes
         return self._writer.write(key, buffer.batches)
+
+
+def _copied(rows: Any) -> Any:
+    """The same rows in memory of Arrow's pool, as large as they are."""
+    return pa.concat_batches([rows, rows.slice(0, 0)])
