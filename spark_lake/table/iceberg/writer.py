@@ -106,7 +106,7 @@ class IcebergWriter:
             partition_spec=spec,
             schema=schema,
         )
-        rows = conform(rows, schema_to_pyarrow(schema)).combine_chunks()
+        rows = conform(rows, schema_to_pyarrow(schema))
         properties = self.metadata.properties
         places = load_location_provider(self.metadata.location, properties)
         path = places.new_data_location(
