@@ -55,10 +55,11 @@ def former_partition(group_id: str, partition_count: int) -> int:
 
 def java_hash(text: str) -> int:
     """Java's String.hashCode, as an unsigned number: over UTF-16 units, not characters."""
-    units = text.encode("utf-16-be", "surrogatepass")
+    # The first unit of this codec says the order of the bytes, which is the machine's.
+    units = memoryview(text.encode("utf-16", "surrogatepass")).cast("H")[1:]
     result = 0
-    for position in range(0, len(units), 2):
-        result = (31 * result + (units[position] << 8 | units[position + 1])) & 0xFFFFFFFF
+    for unit in units:
+        result = (31 * result + unit) & 0xFFFFFFFF
     return result
 
 
@@ -125,13 +126,13 @@ class Slots(Generic[S]):
         clock: Clock,
         reads: Executor,
         on_found: Callable[[], None],
-        formerly: Callable[[str, int], int] = coordinating_partition,
+        formerly: Callable[[str, int], int] | None = None,
         content: str = "groups",
     ) -> None:
         """`reads` runs the blocking part of loading; `on_found` is called when there is any.
 
-        `formerly` gives the partition where older states put an id; `content` names the state in
-        log messages.
+        `formerly` gives the partition where older states put an id, if that may be another one;
+        `content` names the state in log messages.
         """
         self._topic = topic
         self._new_shard = new_shard
@@ -172,13 +173,11 @@ class Slots(Generic[S]):
         topic = self.topic()
         if topic is None:
             return None
-        former = self._formerly(name, topic.partition_count)
-        index = coordinating_partition(name, topic.partition_count)
-        if former != index:
-            slot = self._loaded(former)
-            if slot.shard.has(name):
-                return slot
-        return self._loaded(index)
+        if self._formerly is not None:
+            former = self._loaded(self._formerly(name, topic.partition_count))
+            if former.shard.has(name):
+                return former
+        return self._loaded(coordinating_partition(name, topic.partition_count))
 
     def _loaded(self, index: int) -> Slot[S]:
         """Returns the loaded slot of a partition. Raises CoordinatorFault."""
