@@ -1,8 +1,9 @@
 """Hot path of Produce: hand-written codec for the usual shape; the rest uses generated code.
 
-The usual request has one batch for one partition, without a transaction and without tags:
+The usual request has one batch for one partition, and no tags:
 
-    v9   00 | acks i16 | timeout i32 | 02 | name length+1 u8 | name
+    v9   transactional id length+1 u8 (00: null) | transactional id | acks i16 | timeout i32
+         | 02 | name length+1 u8 | name
          | 02 | index i32 | records length+1 varint | records | 00 00 00
     v13  the same with a topic id of 16 bytes in place of length and name
     v3   -1 i16 | acks i16 | timeout i32 | 1 i32 | name length i16 | name
@@ -36,8 +37,8 @@ from strandline.broker.protocol.schema.primitives import uuid_of
 _FLEXIBLE_FROM: Final = 9
 _TOPIC_IDS_FROM: Final = 13
 
-_HEAD_BY_NAME: Final = struct.Struct(">BhiBB")
-_HEAD_BY_ID: Final = struct.Struct(">BhiB16s")
+_HEAD_BY_NAME: Final = struct.Struct(">hiBB")
+_HEAD_BY_ID: Final = struct.Struct(">hiB16s")
 _PARTITION: Final = struct.Struct(">BiB")
 _HEAD_OLD: Final = struct.Struct(">hhiih")
 _PARTITION_OLD: Final = struct.Struct(">iii")
@@ -119,20 +120,28 @@ def frame_appended(
 
 def _decode_usual(version: int, body: memoryview) -> ProduceRequest | None:
     """Decodes v9 and later in the usual shape, else None. Raises struct.error, IndexError."""
+    transactional_id = None
     name = ""
     topic_id = None
+    # Behind the length of the transactional id, and then behind the id.
+    start = 1
+    if body[0]:
+        start = body[0]
+        if start > 127:
+            return None
+        transactional_id = str(body[1:start], "utf-8", "replace")
     if version < _TOPIC_IDS_FROM:
-        null_id, acks, timeout_ms, topics, name_length = _unpack_head_by_name(body, 0)
-        end = 8 + name_length
+        acks, timeout_ms, topics, name_length = _unpack_head_by_name(body, start)
+        end = start + 7 + name_length
         if not 1 < name_length < 128:
             return None
-        name = str(body[9:end], "utf-8", "replace")
+        name = str(body[start + 8 : end], "utf-8", "replace")
     else:
-        null_id, acks, timeout_ms, topics, raw_id = _unpack_head_by_id(body, 0)
-        end = 24
+        acks, timeout_ms, topics, raw_id = _unpack_head_by_id(body, start)
+        end = start + 23
         topic_id = uuid_of(raw_id)
     partitions, index, length = _unpack_partition(body, end)
-    if null_id or topics != 2 or partitions != 2:
+    if topics != 2 or partitions != 2:
         return None
     start = end + 6
     if length > 127:
@@ -149,7 +158,7 @@ def _decode_usual(version: int, body: memoryview) -> ProduceRequest | None:
     end = start + length - 1
     if not length or body[end:] != _END:
         return None
-    return _single(acks, timeout_ms, name, topic_id, index, body[start:end])
+    return _single(transactional_id, acks, timeout_ms, name, topic_id, index, body[start:end])
 
 
 def _decode_usual_old(body: memoryview) -> ProduceRequest | None:
@@ -163,10 +172,11 @@ def _decode_usual_old(body: memoryview) -> ProduceRequest | None:
     if partitions != 1 or length < 0 or start + length != len(body):
         return None
     name = str(body[14:end], "utf-8", "replace")
-    return _single(acks, timeout_ms, name, None, index, body[start:])
+    return _single(None, acks, timeout_ms, name, None, index, body[start:])
 
 
 def _single(
+    transactional_id: str | None,
     acks: int,
     timeout_ms: int,
     name: str,
@@ -176,4 +186,6 @@ def _single(
 ) -> ProduceRequest:
     partition = ProducePartition(index=index, records=records)
     topic = ProduceTopic(name=name, topic_id=topic_id, partitions=[partition])
-    return ProduceRequest(acks=acks, timeout_ms=timeout_ms, topics=[topic])
+    return ProduceRequest(
+        transactional_id=transactional_id, acks=acks, timeout_ms=timeout_ms, topics=[topic]
+    )

@@ -138,9 +138,12 @@ def test_the_quick_produce_decoder_reads_what_the_general_one_reads(
 
 
 @pytest.mark.parametrize("version", range(3, 14))
-def test_usual_produce_requests_of_any_size_are_read_without_copying(version: int) -> None:
+@pytest.mark.parametrize("transactional_id", [None, "", "t", "x" * 126, "x" * 127])
+def test_usual_produce_requests_of_any_size_are_read_without_copying(
+    version: int, transactional_id: str | None
+) -> None:
     for size_bytes in (0, 1, 126, 127, 128, 16_382, 16_383, 16_384, 2_097_150, 2_200_000):
-        request = _one_batch(version, memoryview(bytes(size_bytes)))
+        request = _one_batch(version, memoryview(bytes(size_bytes)), transactional_id)
         body = memoryview(bytearray(codec.join(codec.encode(request, version))))
         decoded = decode_produce_request(version, body)
         assert decoded == request
@@ -150,11 +153,13 @@ def test_usual_produce_requests_of_any_size_are_read_without_copying(version: in
         assert records.obj is body.obj
 
 
-def _one_batch(version: int, batch: memoryview) -> ProduceRequest:
+def _one_batch(version: int, batch: memoryview, transactional_id: str | None) -> ProduceRequest:
     partition = ProducePartition(index=3, records=batch)
     topic = (
         ProduceTopic(topic_id=uuid.UUID(int=7), partitions=[partition])
         if version >= 13
         else ProduceTopic(name="flights", partitions=[partition])
     )
-    return ProduceRequest(acks=-1, timeout_ms=30_000, topics=[topic])
+    return ProduceRequest(
+        transactional_id=transactional_id, acks=-1, timeout_ms=30_000, topics=[topic]
+    )
