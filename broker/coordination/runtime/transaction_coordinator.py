@@ -308,13 +308,19 @@ class TransactionCoordinator:
         producer: ProducerIdentity,
         partition: TopicPartition,
         confirmation: Confirmation,
+        together: Set[TopicPartition] = frozenset(),
     ) -> ErrorCode:
-        """Returns whether a batch of the producer's transaction may be written to a partition."""
+        """Returns whether a batch of the producer's transaction may be written to a partition.
+
+        With ADD the partitions that it is `together` with in its request are added as well.
+        """
         if self.is_settling(partition):
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         if confirmation is Confirmation.ADD:
+            if self._left_open:
+                together = {one for one in together if not self.is_settling(one)}
             code = self.add_partitions(
-                transactional_id, producer, {partition}, TransactionVersion.V2
+                transactional_id, producer, together or {partition}, TransactionVersion.V2
             )
         elif self._config().verifies_partitions:
             code = self.verify_partitions(transactional_id, producer, {partition})[partition]

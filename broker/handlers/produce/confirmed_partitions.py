@@ -10,6 +10,8 @@ answer and the append take one turn of the event loop, so no marker can come bet
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 from strandline.broker.cluster.replicas.partition import Partition
 from strandline.broker.coordination.runtime.transaction_coordinator import (
     Confirmation,
@@ -19,6 +21,7 @@ from strandline.broker.coordination.transactions.transaction import ProducerIden
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.errors import OutOfOrderSequence, RecordsRejected
 from strandline.storage.local.log.log import AppendOrigin
+from strandline.storage.model import TopicPartition
 from strandline.storage.records.batch import batch as batch_format
 
 FIRST_VERSION_WITH_ABORTABLE = 11
@@ -49,8 +52,11 @@ def origin_of(
     transactional_id: str | None,
     coordinator: TransactionCoordinator,
     version: int,
+    together: Set[TopicPartition],
 ) -> AppendOrigin:
     """Returns the origin of a client's batch, asking the coordinator if the log cannot know.
+
+    The partitions of its request join a transaction `together`, with one record.
 
     Raises NotConfirmed, OutOfOrderSequence.
     """
@@ -69,6 +75,7 @@ def origin_of(
         ProducerIdentity(producer_id, epoch),
         where,
         confirmation,
+        together,
     )
     if code is not ErrorCode.NONE:
         raise NotConfirmed(_answered(code, confirmation))

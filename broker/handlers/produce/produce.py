@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Set
 from functools import partial
 from typing import NamedTuple
 
@@ -77,6 +77,7 @@ from strandline.storage.errors import (
 )
 from strandline.storage.local.log.log import AppendInfo, AppendOrigin
 from strandline.storage.local.log.preparation import needs_preparation, prepare, prepare_old
+from strandline.storage.model import TopicPartition
 from strandline.storage.quiet_log import QuietLog
 from strandline.storage.records.batch.batch import (
     ATTRIBUTES_FIELD,
@@ -106,6 +107,8 @@ class _Asked(NamedTuple):
     started_s: float
     # Set for new connections: their first batches are validated.
     new_peer: str
+    # The partitions of a request that has several; they join a transaction together.
+    together: Set[TopicPartition] = frozenset()
 
 
 class ProduceHandler:
@@ -235,18 +238,30 @@ class ProduceHandler:
     def _handle_many(self, request: ProduceRequest, asked: _Asked) -> Answer:
         refuse_partition_flood(topic.partitions for topic in request.topics)
         version = asked.header.api_version
-        if any(
-            _must_prepare(self._find(topic, wanted.index, version), wanted, version)
+        found = [
+            [(wanted, self._find(topic, wanted.index, version)) for wanted in topic.partitions]
             for topic in request.topics
-            for wanted in topic.partitions
+        ]
+        if request.transactional_id is not None:
+            asked = asked._replace(
+                together={
+                    partition.topic_partition
+                    for of_topic in found
+                    for _, partition in of_topic
+                    if partition is not None and not partition.is_internal
+                }
+            )
+        if any(
+            _must_prepare(partition, wanted, version)
+            for of_topic in found
+            for wanted, partition in of_topic
         ):
             return self._answer_after_preparation(request, asked)
         topics: list[ProduceResponseTopic] = []
         later: list[Later] = []
-        for topic in request.topics:
+        for topic, partitions in zip(request.topics, found, strict=True):
             answers: list[ProduceResponsePartition] = []
-            for wanted in topic.partitions:
-                partition = self._find(topic, wanted.index, version)
+            for wanted, partition in partitions:
                 outcome = self._append(request, topic, partition, wanted, asked)
                 self._add_answer(outcome, partition, wanted, version, answers, later)
             topics.append(_topic_answer(topic, answers))
@@ -350,6 +365,7 @@ class ProduceHandler:
             request.transactional_id,
             self._transactions,
             asked.header.api_version,
+            asked.together,
         )
 
     # --- through a worker thread -------------------------------------------------------------

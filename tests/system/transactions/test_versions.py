@@ -149,6 +149,23 @@ def test_the_level_decides_on_epochs_and_on_the_format_of_the_log(
         assert committed(client, GROUP, topic) == 1
 
 
+def test_the_partitions_of_one_request_join_with_one_record(own: BrokerProcess) -> None:
+    topic = "several"
+    with WireClient(own.port) as client:
+        create_topic(client, topic, partitions=3)
+        producer = WireProducer(client, "several", version=2)
+        producer.begin()
+        start = end_of_state(client)
+        assert producer.write_together(topic, b"value", partitions=(0, 2)) == [NONE, NONE]
+        assert end_of_state(client) == start + 1
+        assert producer.commit() is NONE
+        assert [committed_values(client, topic, partition=at) for at in range(3)] == [
+            [b"value"],
+            [],
+            [b"value"],
+        ]
+
+
 @pytest.mark.parametrize("level", [0, 1])
 def test_a_transaction_of_version_2_that_is_open_when_the_level_falls_ends_all_the_same(
     own: BrokerProcess, level: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 
 from strandline.broker.protocol.messages.add_offsets_to_txn import (
     AddOffsetsToTxnRequest,
@@ -22,6 +23,7 @@ from strandline.broker.protocol.messages.produce import (
     ProducePartition,
     ProduceRequest,
     ProduceResponse,
+    ProduceResponsePartition,
     ProduceTopic,
 )
 from strandline.broker.protocol.messages.txn_offset_commit import (
@@ -103,7 +105,33 @@ class WireProducer:
 
         `skipped` is by how much its sequence is too high.
         """
-        sequence = self._sequences[topic, partition] + skipped
+        batch = self._batch(topic, *values, partition=partition, key=key, codec=codec, skip=skipped)
+        (written,) = self._produce(topic, [batch], version)
+        code = ErrorCode(written.error_code)
+        if code is ErrorCode.NONE:
+            self.base_offset = written.base_offset
+            self._sequences[topic, partition] += len(values)
+        return code
+
+    def write_together(
+        self, topic: str, value: bytes, *, partitions: Sequence[int]
+    ) -> list[ErrorCode]:
+        """Produces a batch of one record to each partition, in one request."""
+        batches = [self._batch(topic, value, partition=partition) for partition in partitions]
+        answers = self._produce(topic, batches)
+        for answer in answers:
+            self._sequences[topic, answer.index] += answer.error_code == 0
+        return [ErrorCode(answer.error_code) for answer in answers]
+
+    def _batch(
+        self,
+        topic: str,
+        *values: bytes,
+        partition: int,
+        key: bytes | None = None,
+        codec: Codec = Codec.NONE,
+        skip: int = 0,
+    ) -> ProducePartition:
         encoded = encode_batch(
             [
                 Record(offset=at, timestamp_ms=FIRST_TIMESTAMP_MS, key=key, value=value)
@@ -112,28 +140,22 @@ class WireProducer:
             codec=codec,
             producer_id=self.producer_id,
             producer_epoch=self.epoch,
-            base_sequence=sequence,
+            base_sequence=self._sequences[topic, partition] + skip,
             transactional=True,
         )
+        return ProducePartition(index=partition, records=memoryview(encoded))
+
+    def _produce(
+        self, topic: str, batches: Sequence[ProducePartition], version: int | None = None
+    ) -> Sequence[ProduceResponsePartition]:
         request = ProduceRequest(
             transactional_id=self.transactional_id,
             acks=-1,
             timeout_ms=5000,
-            topics=[
-                ProduceTopic(
-                    name=topic,
-                    partitions=[ProducePartition(index=partition, records=memoryview(encoded))],
-                )
-            ],
+            topics=[ProduceTopic(name=topic, partitions=batches)],
         )
         wanted = version or (12 if self.is_of_version_2 else 11)
-        answer = self.client.ask(request, ProduceResponse, wanted)
-        written = answer.topics[0].partitions[0]
-        code = ErrorCode(written.error_code)
-        if code is ErrorCode.NONE:
-            self.base_offset = written.base_offset
-            self._sequences[topic, partition] += len(values)
-        return code
+        return self.client.ask(request, ProduceResponse, wanted).topics[0].partitions
 
     def send(
         self,

@@ -91,6 +91,10 @@ class TransactionWorld(World):
             reads=self.executor,
         )
 
+    def state_record_count(self) -> int:
+        """How many records its log has, in all partitions."""
+        return sum(partition.high_watermark for partition in self.partitions.values())
+
     async def restarted(self) -> TransactionCoordinator:
         """A coordinator that has loaded everything, with its loop running."""
         coordinator = self.transactions()
@@ -429,6 +433,42 @@ def test_a_partition_is_confirmed_as_the_client_understands_it(
         older = ProducerIdentity(producer.producer_id, producer.epoch - 1)
         fenced = coordinator.confirm("tx", older, A, confirmation)
         assert fenced is ErrorCode.INVALID_PRODUCER_EPOCH
+
+    play(scenario)
+
+
+def test_partitions_of_one_request_join_with_one_record() -> None:
+    async def scenario(world: TransactionWorld) -> None:
+        coordinator = world.transactions()
+        producer = await coordinator.init_producer("tx", timeout_ms=TIMEOUT_MS, expected=None)
+        before = world.state_record_count()
+        for partition in (A, B):
+            code = coordinator.confirm("tx", producer, partition, Confirmation.ADD, {A, B})
+            assert code is ErrorCode.NONE
+        assert coordinator.find("tx").partitions == {A, B}  # type: ignore[union-attr]
+        assert world.state_record_count() == before + 1
+
+    play(scenario)
+
+
+def test_a_partition_that_waits_for_a_lost_end_joins_with_no_other() -> None:
+    async def scenario(world: TransactionWorld) -> None:
+        world.markers.left_open = [
+            OpenTransaction(
+                partition=B,
+                producer=ProducerIdentity(0, 0),
+                first_offset=0,
+                leader_epoch=0,
+                coordinator_epoch=0,
+            )
+        ]
+        coordinator = world.transactions()
+        producer = await coordinator.init_producer("tx", timeout_ms=TIMEOUT_MS, expected=None)
+        code = coordinator.confirm("tx", producer, A, Confirmation.ADD, {A, B})
+        assert code is ErrorCode.NONE
+        code = coordinator.confirm("tx", producer, B, Confirmation.ADD, {A, B})
+        assert code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert coordinator.find("tx").partitions == {A}  # type: ignore[union-attr]
 
     play(scenario)
 
