@@ -66,6 +66,9 @@ class LocalMarkers:
         self._replicas = replicas
         self._groups = groups
         self._clock = clock
+        # The last marker: one transaction writes the same to all its partitions.
+        self._marker: EndMarker | None = None
+        self._encoded = b""
 
     def write(self, marker: EndMarker, where: TopicPartition) -> MarkerAnswer:
         """Writes the marker to one partition."""
@@ -107,22 +110,23 @@ class LocalMarkers:
         if marker.version.bumps_epoch:
             producers = partition.log.local.producers
             producers.check_marker_of_new_epoch(producer.producer_id, producer.epoch)
-        batch = encode_end_marker(marker, self._clock.now_ms())
-        info = partition.append(memoryview(batch), origin=AppendOrigin.COORDINATOR)
+        if marker is not self._marker:
+            self._marker, self._encoded = marker, encode_end_marker(marker, self._clock.now_ms())
+        # A copy, for the append stamps it as its topic demands.
+        batch = memoryview(bytearray(self._encoded))
+        info = partition.append(batch, origin=AppendOrigin.COORDINATOR)
         return MarkerPlace(partition.topic_partition, partition.leader_epoch, info.base_offset)
 
 
-def encode_end_marker(marker: EndMarker, now_ms: int) -> bytearray:
+def encode_end_marker(marker: EndMarker, now_ms: int) -> bytes:
     """Encodes the control batch."""
     key, value = encode_marker(
         TransactionMarker(MarkerType(marker.end.value), marker.coordinator_epoch)
     )
-    return bytearray(
-        encode_batch(
-            [Record(offset=0, timestamp_ms=now_ms, key=key, value=value)],
-            producer_id=marker.producer.producer_id,
-            producer_epoch=marker.producer.epoch,
-            transactional=True,
-            control=True,
-        )
+    return encode_batch(
+        [Record(offset=0, timestamp_ms=now_ms, key=key, value=value)],
+        producer_id=marker.producer.producer_id,
+        producer_epoch=marker.producer.epoch,
+        transactional=True,
+        control=True,
     )

@@ -82,7 +82,7 @@ def end_open_transactions(
             version=TransactionVersion.V0,
         )
         local.append(
-            memoryview(encode_end_marker(marker, now_ms)),
+            memoryview(bytearray(encode_end_marker(marker, now_ms))),
             leader_epoch=max(local.leader_epochs.latest_epoch, 0),
             origin=AppendOrigin.COORDINATOR,
         )

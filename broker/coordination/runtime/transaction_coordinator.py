@@ -588,7 +588,8 @@ class TransactionCoordinator:
 
     def is_settling(self, partition: TopicPartition) -> bool:
         """Whether an open transaction of this partition may still get its lost end."""
-        return partition in self._left_open
+        # Asked for each batch of a transaction, and nearly always empty: hashing takes longer.
+        return bool(self._left_open) and partition in self._left_open
 
     def _find_left_open(self) -> dict[TopicPartition, list[OpenTransaction]]:
         found: defaultdict[TopicPartition, list[OpenTransaction]] = defaultdict(list)

@@ -412,38 +412,48 @@ def _ending(
     now_ms: int,
 ) -> Transition:
     """The outcome is decided: from the moment that this is in the log it cannot change."""
+    next_producer_id, epoch, last_epoch = NO_PRODUCER_ID, current.epoch, current.last_epoch
+    if version.bumps_epoch:
+        if current.is_epoch_exhausted:
+            assert fresh_id is not None, current
+            next_producer_id = fresh_id
+        # The last epoch of all stays as it is: better to go on with it than never to end.
+        epoch, last_epoch = min(current.epoch + 1, PRODUCER_EPOCH_MAX), current.epoch
     ending = replace(
         current,
         previous_producer_id=current.producer_id,
-        next_producer_id=NO_PRODUCER_ID,
+        next_producer_id=next_producer_id,
+        epoch=epoch,
+        last_epoch=last_epoch,
         state=TransactionState.PREPARE_COMMIT if is_commit else TransactionState.PREPARE_ABORT,
         started_ms=(current.started_ms if current.state is TransactionState.ONGOING else now_ms),
         updated_ms=now_ms,
         client_version=version,
     )
     if version.bumps_epoch:
-        if current.is_epoch_exhausted:
-            assert fresh_id is not None, current
-            ending = replace(ending, next_producer_id=fresh_id)
-        # The last epoch of all stays as it is: better to go on with it than never to end.
-        epoch = min(current.epoch + 1, PRODUCER_EPOCH_MAX)
-        ending = replace(ending, epoch=epoch, last_epoch=current.epoch)
-        return Transition(written=ending, identity=complete(ending, now_ms=now_ms).identity)
+        return Transition(written=ending, identity=_identity_after(ending))
     return Transition(written=ending)
+
+
+def _identity_after(ending: Transaction) -> ProducerIdentity:
+    """The identity with which the producer goes on."""
+    if ending.client_version.bumps_epoch and ending.next_producer_id != NO_PRODUCER_ID:
+        return ProducerIdentity(ending.next_producer_id, 0)
+    return ending.identity
 
 
 def complete(current: Transaction, *, now_ms: int) -> Transaction:
     """What is written once every partition has its marker."""
     assert current.state.is_ending, current
     is_commit = current.state is TransactionState.PREPARE_COMMIT
-    completed = replace(
+    after = _identity_after(current)
+    return replace(
         current,
+        producer_id=after.producer_id,
         previous_producer_id=current.producer_id,
         next_producer_id=NO_PRODUCER_ID,
+        epoch=after.epoch,
         state=TransactionState.COMPLETE_COMMIT if is_commit else TransactionState.COMPLETE_ABORT,
         partitions=frozenset(),
         updated_ms=now_ms,
     )
-    if current.client_version.bumps_epoch and current.next_producer_id != NO_PRODUCER_ID:
-        return replace(completed, producer_id=current.next_producer_id, epoch=0)
-    return completed
