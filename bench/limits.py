@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.measure import Measured, measuring
+from strandline.broker.network.pacing import SystemChoice
 
 BLOCK_BYTES = 1 << 20
 
@@ -99,6 +100,8 @@ def measure_append(total_bytes: int, path: Path) -> Measured:
 def main() -> None:
     kind, *path = sys.argv[1:]
     with socket.create_server(("127.0.0.1", 0)) as listener:
+        # As the broker: BBR would pace what is sent, at twice the cost.
+        SystemChoice(listener)
         sys.stdout.write(f"{listener.getsockname()[1]}\n")
         sys.stdout.flush()
         if kind == "sink":
