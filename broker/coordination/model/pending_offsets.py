@@ -3,7 +3,8 @@
 add         a commit in a transaction: nobody reads it yet, and its partition is unstable
 overtake    a commit outside of it, or a tombstone: the later record wins, whatever the
             transaction comes to
-end         the marker: the caller applies the records of a committed transaction
+end         the marker: the caller applies the records of a committed transaction, which overtake
+            what other transactions wrote before them: the later record wins, whichever ends first
 """
 
 from __future__ import annotations
@@ -23,12 +24,20 @@ class _Place(NamedTuple):
     partition: int
 
 
+class _Pending(NamedTuple):
+    """The last record of a partition in a transaction; None: a later one elsewhere overtook it."""
+
+    number: int
+    record: OffsetRecord | None
+
+
 class PendingOffsets:
     """The pending offsets of one partition of `__consumer_offsets`, by producer."""
 
     def __init__(self) -> None:
-        # None: a later record outside of the transaction has overtaken the pending one.
-        self._open: dict[int, dict[_Place, OffsetRecord | None]] = {}
+        self._open: dict[int, dict[_Place, _Pending]] = {}
+        # Numbers the records in the order of the log.
+        self._added = 0
         # In how many transactions a partition is, and how many such partitions a group has.
         self._places: Counter[_Place] = Counter()
         self._groups: Counter[str] = Counter()
@@ -55,28 +64,38 @@ class PendingOffsets:
         if place not in offsets:
             self._places[place] += 1
             self._groups[place.group_id] += 1
-        offsets[place] = record
+        self._added += 1
+        offsets[place] = _Pending(self._added, record)
 
     def overtake(self, record: OffsetRecord) -> None:
         """Notes a record that was written outside of any transaction."""
-        place = _place_of(record)
+        self._overtake(_place_of(record), self._added)
+
+    def _overtake(self, place: _Place, last_number: int) -> None:
+        """Drops the pending records of a partition up to this number; it stays unstable."""
         if place in self._places:
             for offsets in self._open.values():
-                if place in offsets:
-                    offsets[place] = None
+                pending = offsets.get(place)
+                if pending is not None and pending.number <= last_number:
+                    offsets[place] = pending._replace(record=None)
 
-    def end(self, producer_id: int) -> list[OffsetRecord]:
-        """Removes the producer's transaction; returns its records that count if it committed."""
+    def end(self, producer_id: int, *, is_commit: bool) -> list[OffsetRecord]:
+        """Removes the producer's transaction; returns its records that count now."""
         offsets = self._open.pop(producer_id, {})
         for place in offsets:
             _discount(self._places, place)
             _discount(self._groups, place.group_id)
-        return [record for record in offsets.values() if record is not None]
+        counting = []
+        for place, pending in offsets.items():
+            if is_commit and pending.record is not None:
+                self._overtake(place, pending.number)
+                counting.append(pending.record)
+        return counting
 
     def tombstones(self, is_gone: Callable[[OffsetRecord], bool]) -> Iterator[OffsetRecord]:
         """Returns tombstones of the pending offsets that are to be forgotten."""
         for offsets in self._open.values():
-            for record in offsets.values():
+            for _, record in offsets.values():
                 if record is not None and is_gone(record):
                     yield OffsetRecord(record.group_id, record.topic, record.partition, None)
 

@@ -31,6 +31,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
+from typing import NamedTuple
 
 from strandline.broker.protocol.formats.offsets_topic import (
     OFFSETS_TOPIC,
@@ -83,13 +86,21 @@ class LiveRecord:
     timestamp_ms: int
 
 
+class PendingRecord(NamedTuple):
+    """The last record of a key in an open transaction; its value is None in a tombstone."""
+
+    value: bytes | None
+    timestamp_ms: int
+    offset: Offset
+
+
 @dataclass(frozen=True, slots=True)
 class PendingRecords:
-    """The records of an open transaction: value, or None for a tombstone, and time by key."""
+    """The records of an open transaction, by key."""
 
     producer_id: int
     epoch: int
-    records: dict[bytes, tuple[bytes | None, int]]
+    records: dict[bytes, PendingRecord]
 
 
 class LiveRecords:
@@ -126,7 +137,8 @@ class LiveRecords:
                 ended = self._open.pop(header.producer_id, None)
                 is_commit = marker is not None and marker.type is MarkerType.COMMIT
                 if ended is not None and is_commit:
-                    for key, (value, timestamp_ms) in ended.records.items():
+                    for key, (value, timestamp_ms, written_at) in ended.records.items():
+                        self._overtake(key, written_at)
                         self._put(key, value, timestamp_ms)
                 continue
             for record in iter_records(buffer, header, batch.position):
@@ -139,13 +151,18 @@ class LiveRecords:
                         header.producer_id,
                         PendingRecords(header.producer_id, header.producer_epoch, {}),
                     )
-                    open_one.records[key] = value, record.timestamp_ms
+                    open_one.records[key] = PendingRecord(value, record.timestamp_ms, record.offset)
                 else:
-                    # The later record wins, whatever the transactions come to.
-                    for overtaken in self._open.values():
-                        overtaken.records.pop(key, None)
+                    self._overtake(key, record.offset)
                     self._put(key, value, record.timestamp_ms)
         return next_offset
+
+    def _overtake(self, key: bytes, offset: Offset) -> None:
+        """A record counts: it wins over earlier ones, whatever their transactions come to."""
+        for open_one in self._open.values():
+            overtaken = open_one.records.get(key)
+            if overtaken is not None and overtaken.offset < offset:
+                del open_one.records[key]
 
     def _put(self, key: bytes, value: bytes | None, timestamp_ms: int) -> None:
         # Removed first, so that the order is that of the last writes.
@@ -159,11 +176,15 @@ def encode_live(records: Iterable[LiveRecord], pending: Iterable[PendingRecords]
     live = [(one.key, one.value, one.timestamp_ms) for one in records]
     batches = list(_batches(live, 0))
     offset = len(live)
-    for open_one in pending:
-        rows = [(key, value, time_ms) for key, (value, time_ms) in open_one.records.items()]
-        batches += _batches(
-            rows, offset, producer_id=open_one.producer_id, producer_epoch=open_one.epoch
-        )
+    undecided = sorted(
+        (record.offset, open_one.producer_id, open_one.epoch, key, record)
+        for open_one in pending
+        for key, record in open_one.records.items()
+    )
+    # In the order of the log, by which the later record wins.
+    for (producer_id, epoch), run in groupby(undecided, key=itemgetter(1, 2)):
+        rows = [(key, one.value, one.timestamp_ms) for _, _, _, key, one in run]
+        batches += _batches(rows, offset, producer_id=producer_id, producer_epoch=epoch)
         offset += len(rows)
     return b"".join(batches)
 
@@ -246,10 +267,12 @@ def clamped_pending(
 ) -> Iterator[PendingRecords]:
     """Yields the records of open transactions likewise."""
     for one in pending:
-        records: dict[bytes, tuple[bytes | None, int]] = {}
-        for key, (value, time_ms) in one.records.items():
-            live = None if value is None else LiveRecord(key=key, value=value, timestamp_ms=time_ms)
-            records[key] = (None if live is None else _clamped(live, end_of).value), time_ms
+        records: dict[bytes, PendingRecord] = {}
+        for key, record in one.records.items():
+            records[key] = record
+            if record.value is not None:
+                live = LiveRecord(key=key, value=record.value, timestamp_ms=record.timestamp_ms)
+                records[key] = record._replace(value=_clamped(live, end_of).value)
         yield replace(one, records=records)
 
 

@@ -137,11 +137,11 @@ class GroupShard:
         if isinstance(record, TransactionalRecord):
             if isinstance(record.record, OffsetRecord):
                 self.pending.add(record.producer_id, record.record)
+                self._ensure_group(record.record.group_id, now)
         elif isinstance(record, LoadedMarker):
-            ended = self.pending.end(record.producer_id)
-            if record.end is TransactionEnd.COMMIT:
-                for kept in ended:
-                    self._replay_offset(kept, now)
+            is_commit = record.end is TransactionEnd.COMMIT
+            for counting in self.pending.end(record.producer_id, is_commit=is_commit):
+                self._replay_offset(counting, now)
         else:
             self.replay(record, now)
 
@@ -178,8 +178,15 @@ class GroupShard:
         if offsets is None:
             offsets = self._offsets[record.group_id] = GroupOffsets()
         offsets.put(record.topic, record.partition, record.committed)
-        if record.group_id not in self._groups and record.group_id not in self.consumers:
-            self._groups[record.group_id] = self._new_group(record.group_id, now)
+        self._ensure_group(record.group_id, now)
+
+    def _ensure_group(self, group_id: str, now: Instant) -> None:
+        """Whoever commits offsets without being a member has a simple group.
+
+        It is there before the transaction ends: administrators delete what is pending with it.
+        """
+        if group_id not in self._groups and group_id not in self.consumers:
+            self._groups[group_id] = self._new_group(group_id, now)
 
     def loaded(self, now: Instant) -> list[GroupEffects]:
         """The log is read to its end: starts the sessions of all members."""

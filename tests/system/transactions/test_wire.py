@@ -14,6 +14,10 @@ from strandline.broker.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
 )
+from strandline.broker.protocol.messages.delete_groups import (
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+)
 from strandline.broker.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from strandline.broker.protocol.messages.fetch import FetchResponse
 from strandline.broker.protocol.messages.find_coordinator import (
@@ -362,6 +366,31 @@ def test_a_later_plain_commit_wins_over_one_in_a_transaction(
     assert commit(client, group_id, {(topic, 0): 9}) == [0]
     assert producer.commit() is NONE
     assert offset_of(client, group_id, topic, is_stable_only=True).committed_offset == 9
+
+
+@BOTH_VERSIONS
+def test_the_later_of_two_commits_in_transactions_wins_whichever_ends_first(
+    client: WireClient, topic: str, group_id: str, version: int
+) -> None:
+    first, second = (a_producer(client, f"{topic}{n}", version) for n in (1, 2))
+    assert first.send_offset(group_id, topic, 5) is NONE
+    assert second.send_offset(group_id, topic, 7) is NONE
+    assert second.commit() is NONE
+    assert first.commit() is NONE
+    assert offset_of(client, group_id, topic, is_stable_only=True).committed_offset == 7
+
+
+@pytest.mark.parametrize("is_commit", [True, False])
+def test_a_group_is_deleted_with_the_offsets_that_are_pending_in_it(
+    client: WireClient, topic: str, group_id: str, is_commit: bool
+) -> None:
+    producer = a_producer(client, topic, 2)
+    assert producer.send_offset(group_id, topic, 5) is NONE
+    request = DeleteGroupsRequest(groups_names=[group_id])
+    (deleted,) = client.ask(request, DeleteGroupsResponse, 2).results
+    assert deleted.error_code == NONE
+    assert producer.end(is_commit=is_commit) is NONE
+    assert offset_of(client, group_id, topic, is_stable_only=True).committed_offset == -1
 
 
 @pytest.mark.parametrize(

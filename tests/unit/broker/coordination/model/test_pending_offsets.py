@@ -20,10 +20,10 @@ def test_the_last_offset_of_a_transaction_counts_when_it_ends() -> None:
     pending.add(PRODUCER, record(2))
     assert pending.has("g", "t", 0)
     assert pending.has_group("g")
-    assert pending.end(PRODUCER) == [record(2)]
+    assert pending.end(PRODUCER, is_commit=True) == [record(2)]
     assert not pending.has("g", "t", 0)
     assert not pending.has_group("g")
-    assert pending.end(PRODUCER) == []
+    assert pending.end(PRODUCER, is_commit=True) == []
 
 
 def test_a_later_commit_outside_wins_and_the_partition_stays_unstable() -> None:
@@ -31,7 +31,7 @@ def test_a_later_commit_outside_wins_and_the_partition_stays_unstable() -> None:
     pending.add(PRODUCER, record(1))
     pending.overtake(record(9))
     assert pending.has("g", "t", 0)
-    assert pending.end(PRODUCER) == []
+    assert pending.end(PRODUCER, is_commit=True) == []
 
 
 def test_a_commit_of_the_transaction_after_one_outside_wins() -> None:
@@ -39,16 +39,16 @@ def test_a_commit_of_the_transaction_after_one_outside_wins() -> None:
     pending.add(PRODUCER, record(1))
     pending.overtake(record(9))
     pending.add(PRODUCER, record(2))
-    assert pending.end(PRODUCER) == [record(2)]
+    assert pending.end(PRODUCER, is_commit=True) == [record(2)]
 
 
 def test_a_partition_is_unstable_until_its_last_transaction_ends() -> None:
     pending = PendingOffsets()
     pending.add(PRODUCER, record(1))
     pending.add(OTHER, record(2))
-    pending.end(PRODUCER)
+    pending.end(PRODUCER, is_commit=True)
     assert pending.has("g", "t", 0)
-    pending.end(OTHER)
+    pending.end(OTHER, is_commit=True)
     assert not pending.has("g", "t", 0)
     assert len(pending) == 0
 
@@ -61,4 +61,21 @@ def test_pending_offsets_of_a_deleted_topic_are_overtaken_by_tombstones() -> Non
     assert tombstones == [record(None)]
     for tombstone in tombstones:
         pending.overtake(tombstone)
-    assert pending.end(PRODUCER) == [record(2, topic="other")]
+    assert pending.end(PRODUCER, is_commit=True) == [record(2, topic="other")]
+
+
+def test_the_later_of_two_transactions_wins_whichever_ends_first() -> None:
+    pending = PendingOffsets()
+    pending.add(PRODUCER, record(5))
+    pending.add(OTHER, record(7))
+    assert pending.end(OTHER, is_commit=True) == [record(7)]
+    assert pending.has("g", "t", 0)
+    assert pending.end(PRODUCER, is_commit=True) == []
+
+
+def test_a_transaction_that_aborts_overtakes_nothing() -> None:
+    pending = PendingOffsets()
+    pending.add(PRODUCER, record(5))
+    pending.add(OTHER, record(7))
+    assert pending.end(OTHER, is_commit=False) == []
+    assert pending.end(PRODUCER, is_commit=True) == [record(5)]

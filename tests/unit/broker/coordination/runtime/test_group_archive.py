@@ -14,6 +14,7 @@ from strandline.broker.coordination.runtime.group_archive import (
     GroupArchive,
     LiveRecord,
     LiveRecords,
+    PendingRecord,
     PendingRecords,
     clamped,
     clamped_pending,
@@ -125,19 +126,36 @@ def test_records_of_an_open_transaction_are_in_the_object_and_count_with_its_mar
     assert [record.key for record in after] == [a, c]
     (pending,) = after.pending
     # The later record of c, outside of the transaction, has overtaken the tombstone.
-    assert (pending.producer_id, pending.epoch, pending.records) == (5, 0, {b: (b1, 1)})
+    assert (pending.producer_id, pending.epoch, pending.records) == (5, 0, {b: (b1, 1, 2)})
     after.take(marker(end_offset, 5, MarkerType.COMMIT), end_offset)
     assert [record.key for record in after] == [a, c, b]
 
 
+def test_the_later_of_two_records_in_transactions_wins_whichever_ends_first() -> None:
+    (a, a1), (_, a2), (b, b1) = commit("a", 1), commit("a", 2), commit("b", 1)
+    before = LiveRecords()
+    before.take(
+        batch(0, [(b, b1)], producer_id=6)
+        + batch(1, [(a, a1)], producer_id=5)
+        + batch(2, [(a, a2)], producer_id=6),
+        0,
+    )
+    after = LiveRecords()
+    offset = after.take(encode_live(before, before.pending), 0)
+    for live, end_offset in ((before, 3), (after, offset)):
+        live.take(marker(end_offset, 6, MarkerType.COMMIT), end_offset)
+        live.take(marker(end_offset + 1, 5, MarkerType.COMMIT), end_offset + 1)
+        assert {record.key: record.value for record in live} == {a: a2, b: b1}
+
+
 def test_pending_offsets_above_the_restored_end_are_set_back_too() -> None:
     (a, a9), (b, _) = commit("a", 9), commit("b", 9)
-    pending = PendingRecords(5, 0, {a: (a9, 1), b: (None, 1)})
+    pending = PendingRecords(5, 0, {a: PendingRecord(a9, 1, 0), b: PendingRecord(None, 1, 1)})
     (kept,) = clamped_pending([pending], {TopicPartition("t", 0): 5}.get)
-    value, _time_ms = kept.records[a]
+    value = kept.records[a].value
     assert value is not None
     assert decode_offset_commit(value).offset == 5
-    assert kept.records[b] == (None, 1)
+    assert kept.records[b] == (None, 1, 1)
 
 
 def test_offsets_above_the_restored_end_are_set_back_to_it() -> None:
