@@ -138,6 +138,8 @@ class ResizablePool(Executor):
         try:
             _run(future, call)
         finally:
+            # As in `_run`, whose frame references this one.
+            del future, call
             with self._lock:
                 self._running -= 1
         return True
@@ -188,6 +190,9 @@ def _run(future: Future[Any], call: Callable[[], Any]) -> None:
         result = call()
     except BaseException as error:
         future.set_exception(error)
+        # The error's traceback references this frame, and would keep the future that has the error,
+        # and with it the call's arguments, until the next garbage collection.
+        del future, call
     else:
         future.set_result(result)
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import queue
 import threading
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, Future
 
@@ -14,6 +17,7 @@ from strandline.broker.server.workers import LOOKUP_THREADS, RECORD_THREADS, SYN
 from strandline.storage.concurrency import resizable_pool
 from strandline.storage.concurrency.resizable_pool import ResizablePool
 from strandline.storage.errors import OutOfResources
+from tests.support.broker import eventually
 
 WAIT_S = 60.0
 
@@ -292,6 +296,36 @@ def test_a_job_that_fails_tells_who_asked_and_takes_no_room(pool: ResizablePool)
         with pytest.raises(ZeroDivisionError):
             pool.submit(lambda: 1 // 0).result(WAIT_S)
     assert pool.submit(lambda: 7).result(WAIT_S) == 7
+
+
+def test_arguments_of_a_job_that_failed_are_free_without_a_garbage_collection(
+    pool: ResizablePool,
+) -> None:
+    """They may be the memory that other jobs wait for."""
+
+    class Argument:
+        pass
+
+    def fail(given: Argument) -> None:
+        raise ValueError(given)
+
+    async def failed() -> weakref.ref[Argument]:
+        argument = Argument()
+        failing = asyncio.get_running_loop().run_in_executor(pool, fail, argument)
+        await asyncio.wait((failing,))
+        error = failing.exception()
+        assert isinstance(error, ValueError)
+        # What an owner of the error does.
+        error.__traceback__ = None
+        error.args = ()
+        return weakref.ref(argument)
+
+    gc.disable()
+    try:
+        left = asyncio.run(failed())
+        eventually(lambda: left() is None)
+    finally:
+        gc.enable()
 
 
 def test_what_waits_is_cancelled_by_a_shutdown_that_says_so() -> None:

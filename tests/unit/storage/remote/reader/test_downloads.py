@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from strandline.storage.concurrency.resizable_pool import ResizablePool
-from strandline.storage.errors import TierUnavailable
+from strandline.storage.errors import ObjectCorrupt, TierUnavailable
 from strandline.storage.remote.reader.chunk_cache import Chunk
 from strandline.storage.remote.reader.disk_chunk_cache import DiskChunkCache
 from strandline.storage.remote.reader.downloads import ChunkDownloads
@@ -184,3 +184,29 @@ def test_who_was_refused_threads_is_told_and_downloads_again_when_there_are_some
         pool.shutdown()
 
     asyncio.run(main())
+
+
+def test_memory_of_a_failed_download_is_free_without_a_garbage_collection() -> None:
+    """Or readers wait behind a damaged object for memory that nobody has."""
+    store = MemoryStore()
+    store.put(_key(0).log_key, LOG[:-1])
+    store.put(_key(1).log_key, LOG)
+
+    async def main() -> None:
+        pool = ResizablePool(WORKERS, "tried")
+        downloads = ChunkDownloads(
+            store, pool, parallel_max=WORKERS, memory_bytes_max=len(LOG), disk=None
+        )
+        failed = downloads.request(_key(0), base_offset=0)
+        assert isinstance(failed, asyncio.Future)
+        await asyncio.wait((failed,))
+        assert isinstance(failed.exception(), ObjectCorrupt)
+        await _wanted(downloads, 1)
+        downloads.close()
+        pool.shutdown()
+
+    gc.disable()
+    try:
+        asyncio.run(main())
+    finally:
+        gc.enable()
