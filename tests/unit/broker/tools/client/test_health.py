@@ -35,7 +35,9 @@ strandline_cold_failures_total{reason="denied"} 0
 process_open_fds 26
 process_max_fds 20000
 kafka_network_requestmetrics_requestqueuetimems{request="Fetch",quantile="0.99"} 2
+kafka_network_requestmetrics_requestqueuetimems_count{request="Fetch"} 1000
 kafka_network_requestmetrics_requestqueuetimems{request="Produce",quantile="0.99"} NaN
+kafka_network_requestmetrics_requestqueuetimems_count{request="Produce"} 1000
 """
 
 
@@ -97,6 +99,14 @@ def test_what_is_wrong_is_named_with_its_runbook(series: str, value: str, what: 
     (check,) = [one for one in check_broker(Page("\n".join(lines)), "") if one.trouble]
     assert check.what == what
     assert runbook_of(check).count("**Symptom.**") == 1
+
+
+def test_a_pause_under_a_few_requests_is_no_busy_broker() -> None:
+    name = "kafka_network_requestmetrics_requestqueuetimems"
+    few = (
+        f'{name}{{request="Metadata",quantile="0.99"}} 509\n{name}_count{{request="Metadata"}} 12\n'
+    )
+    assert troubles(WELL + few) == []
 
 
 def test_the_partition_that_fails_for_longest_is_named_with_its_error() -> None:
