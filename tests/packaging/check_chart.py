@@ -44,6 +44,7 @@ EVERYTHING = {
     },
     "storage": {"size": "200Gi", "className": "fast"},
     "terminationGracePeriodSeconds": 300,
+    "podDisruptionBudget": {"enabled": True},
     "resources": {"limits": {"memory": "4Gi"}},
     "podAnnotations": {"prometheus.io/scrape": "true"},
     "nodeSelector": {"disk": "local"},
@@ -114,8 +115,9 @@ def test_helm_has_no_remark_and_kubernetes_takes_every_object(
     assert linted.returncode == 0, linted.stdout + linted.stderr
     done = conform(rendered(values, tmp_path), schemas)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "5 resources found" in done.stdout
-    assert "Valid: 5" in done.stdout
+    count = 6 if values else 5
+    assert f"{count} resources found" in done.stdout
+    assert f"Valid: {count}" in done.stdout
 
 
 def test_the_check_of_objects_finds_a_field_that_kubernetes_does_not_know(
@@ -149,9 +151,9 @@ def test_there_is_one_broker_without_rights_that_stops_cleanly(
 
 @pytest.mark.parametrize("values", VALUES, ids=["defaults", "everything"])
 def test_the_broker_takes_the_properties(values: Mapping[str, object], tmp_path: Path) -> None:
-    (one,) = objects(values, tmp_path)["ConfigMap"]
+    (one,) = objects(values, tmp_path)["Secret"]
     file = tmp_path / "server.properties"
-    file.write_text(one["data"]["server.properties"])
+    file.write_text(one["stringData"]["server.properties"])
     config = load_config(file, [])
     assert [str(folder) for folder in config.logs.dirs] == ["/var/lib/strandline/data"]
     assert "log.segment.bytes=1073741824" in file.read_text() or not values
@@ -172,6 +174,15 @@ def test_services_and_probes_lead_to_ports_of_the_container(tmp_path: Path) -> N
         ("/healthz", "metrics"),
         ("/readyz", "metrics"),
     ]
+
+
+def test_a_drain_waits_for_a_person_where_that_is_wanted(tmp_path: Path) -> None:
+    assert "PodDisruptionBudget" not in objects({}, tmp_path)
+    found = objects(EVERYTHING, tmp_path)
+    (one,) = found["PodDisruptionBudget"]
+    assert one["spec"]["maxUnavailable"] == 0
+    labels = found["StatefulSet"][0]["spec"]["template"]["metadata"]["labels"]
+    assert one["spec"]["selector"]["matchLabels"].items() <= labels.items()
 
 
 def test_changed_properties_restart_the_broker(tmp_path: Path) -> None:
