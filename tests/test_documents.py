@@ -243,6 +243,22 @@ def test_every_runbook_has_the_same_parts_and_commands() -> None:
     assert wrong == []
 
 
+# --- versions --------------------------------------------------------------------------------
+
+
+def test_which_python_java_and_spark_stands_on_one_page() -> None:
+    """The README too says which Python it takes; decisions say with what they measured."""
+    version = re.compile(r"\b(?:Python 3\.\d|Java (?:from )?\d|(?:Py)?Spark \d)")
+    folders = ("tutorials", "how-to", "runbooks")
+    said = {
+        name(page): found
+        for folder in folders
+        for page in sorted((ROOT / "docs" / folder).glob("*.md"))
+        if (found := version.findall(page.read_text()))
+    }
+    assert said == {}
+
+
 # --- commands --------------------------------------------------------------------------------
 
 
