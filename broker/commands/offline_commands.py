@@ -47,8 +47,7 @@ _ARCHIVE_EXAMPLES = {
 """,
     "usage": """
   strandline archive usage --remote s3://my-bucket/prefix
-  strandline archive usage --remote s3://my-bucket/prefix \\
-      --price STANDARD=0.023 --price GLACIER_IR=0.004
+  strandline archive usage --remote s3://my-bucket/prefix --price STANDARD=0.023
 """,
     "retention": """
   strandline archive retention --remote s3://my-bucket/prefix --topic orders \\

@@ -80,6 +80,36 @@ OPERATOR = (
         "how-to/upgrade.md#upgrade-and-downgrade",
         "Stop the broker (SIGTERM), install the other release",
     ),
+    Question(
+        "Is it highly available?",
+        "high availability",
+        "explanation/durability.md#high-availability",
+        "strandline has none",
+    ),
+    Question(
+        "How do I change the retention of a topic?",
+        "change retention",
+        "how-to/run.md#change-the-retention-of-a-topic-delete-old-records",
+        "see what a limit would delete",
+    ),
+    Question(
+        "How do I rotate a password or the credentials of S3?",
+        "rotate password",
+        "how-to/secure.md#passwords",
+        "the next login needs it",
+    ),
+    Question(
+        "Which ports does it open, and what do I probe?",
+        "ports health checks",
+        "how-to/run.md#ports-and-health-checks",
+        "it serves clients",
+    ),
+    Question(
+        "I get a new machine, and the old disk is intact.",
+        "move another machine",
+        "how-to/restore.md#move-a-broker-to-another-machine",
+        "take it along",
+    ),
 )
 ANALYST = (
     Question(
@@ -142,6 +172,24 @@ ANALYST = (
         "how-to/stream.md#what-a-stream-guarantees",
         "Every record arrives exactly once",
     ),
+    Question(
+        "How do I find the records of one key?",
+        "one key",
+        "how-to/query-without-spark.md#look-for-one-key",
+        '("key", "==", "AA")',
+    ),
+    Question(
+        "The schema of the values changes over the years: what then?",
+        "schema evolution",
+        "how-to/decode-values.md#values",
+        "Avro gives the field's default",
+    ),
+    Question(
+        "My bucket is in MinIO: where do I say so?",
+        "MinIO endpoints",
+        "how-to/query-without-spark.md#minio-and-other-endpoints",
+        '"s3.endpoint.url"',
+    ),
 )
 CONTRIBUTOR = (
     Question(
@@ -203,6 +251,18 @@ CONTRIBUTOR = (
         "change stored format",
         "contributing/recipes.md#a-change-of-a-stored-format",
         "tests/system/restart/formats",
+    ),
+    Question(
+        "Where are the tests of a module?",
+        "where tests module",
+        "contributing/recipes.md#run-one-test",
+        "`tests/unit/` mirrors",
+    ),
+    Question(
+        "How do I add a dependency?",
+        "new dependency",
+        "contributing/recipes.md#a-new-dependency",
+        "run `make lock`",
     ),
 )
 QUESTIONS = (*OPERATOR, *ANALYST, *CONTRIBUTOR)
