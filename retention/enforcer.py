@@ -27,6 +27,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from strandline.retention.jump_guard import JumpGuard
 from strandline.retention.policy import RetentionLimits, RetentionUnit, RetentionVerdict, judge
@@ -35,9 +36,11 @@ from strandline.storage.config.log_config import UNLIMITED
 from strandline.storage.errors import StorageError
 from strandline.storage.local.segment.segment import LogSegment
 from strandline.storage.model import Offset, TimestampMs, TopicPartition
-from strandline.storage.remote.manifest.entries import PageRef
 from strandline.storage.tiering.log.segment_views import newest_ms
 from strandline.storage.tiering.log.unified_log import UnifiedLog
+
+if TYPE_CHECKING:
+    from strandline.storage.remote.manifest.entries import PageRef
 
 log = logging.getLogger(__name__)
 

@@ -25,11 +25,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from strandline.storage.config.log_config import UNLIMITED, LogConfig
 from strandline.storage.model import Offset, TimestampMs
-from strandline.storage.remote.manifest.entries import SegmentEntry
+
+if TYPE_CHECKING:
+    from strandline.storage.remote.manifest.entries import SegmentEntry
 
 
 class DropReason(Enum):

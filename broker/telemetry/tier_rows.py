@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from strandline.broker.cluster.replicas.partition import Partition
 from strandline.broker.telemetry.exposition import Sample
@@ -22,9 +23,11 @@ from strandline.broker.telemetry.families import (
 from strandline.broker.telemetry.sources import Sources
 from strandline.storage.concurrency.resizable_pool import ResizablePool
 from strandline.storage.model import TopicPartition
-from strandline.storage.tiering.log.statistics import HoldingTransaction, PartitionStatistics
 from strandline.storage.tiering.policy.lifecycle import SegmentState
 from strandline.storage.tiering.policy.retry import FailureInfo
+
+if TYPE_CHECKING:
+    from strandline.storage.tiering.log.statistics import HoldingTransaction, PartitionStatistics
 
 # Counters of tiering, by their names in Kafka.
 _TIERING_COUNTERS = {

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from strandline.storage.errors import ObjectNotFound, OffsetOutOfRange, StorageError
 from strandline.storage.local.log.log import LocalLog
 from strandline.storage.model import AbortedTransaction, Isolation, Offset, TopicPartition
-from strandline.storage.remote.manifest.entries import SegmentEntry
 
 if TYPE_CHECKING:
+    from strandline.storage.remote.manifest.entries import SegmentEntry
     from strandline.storage.remote.reader.cold_reader import ColdRead
     from strandline.storage.tiering.log.remote_log import RemoteLog
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from strandline.storage.model import Offset, TimestampMs, TimestampOffset
-from strandline.storage.remote.manifest.entries import SegmentEntry
 from strandline.storage.tiering.log import cold_read
 from strandline.storage.tiering.log.cold_read import ReadLog
 
 if TYPE_CHECKING:
+    from strandline.storage.remote.manifest.entries import SegmentEntry
     from strandline.storage.tiering.log.remote_log import RemoteLog
 
 

@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.crash_points import DELETE_BEFORE_LOCAL, crash_point
@@ -39,10 +40,13 @@ from strandline.storage.model import (
 )
 from strandline.storage.tiering.log import cold_read, timestamp_lookup
 from strandline.storage.tiering.log.cold_read import RemoteRead
-from strandline.storage.tiering.log.remote_log import RemoteLog
 from strandline.storage.tiering.log.segment_views import segment_views
 from strandline.storage.tiering.policy import lifecycle
 from strandline.storage.tiering.policy.lifecycle import PartitionVerdict, PartitionView
+
+# A broker without a remote tier does not load its manifests (docs/decisions/0010).
+if TYPE_CHECKING:
+    from strandline.storage.tiering.log.remote_log import RemoteLog
 
 # DeleteRecords up to the high watermark.
 TO_HIGH_WATERMARK = -1

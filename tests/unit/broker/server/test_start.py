@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.broker import BrokerProcess
 
-# Loaded where it is needed: for S3, for compaction, for the lake, for people at a terminal.
+# Loaded where it is needed: for a remote tier, compaction, the lake, people at a terminal.
 NEVER_AT_START = (
     "boto3",
     "botocore",
@@ -27,8 +27,11 @@ NEVER_AT_START = (
     "strandline.broker.commands.restore",
     "strandline.broker.tools.commands.arguments",
     "strandline.spark_lake",
+    "strandline.storage.remote.manifest.manifest",
     "strandline.storage.remote.reader.chunk_cache",
     "strandline.storage.remote.reader.cold_reader",
+    "strandline.storage.tiering.log.remote_log",
+    "strandline.storage.tiering.log.statistics",
     "strandline.storage.tiering.manager.manager",
     "urllib3",
 )
