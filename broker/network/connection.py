@@ -108,7 +108,6 @@ class Connection:
         "listener",
         "peer",
         "peer_address",
-        "requests_total",
     )
 
     def __init__(
@@ -159,7 +158,6 @@ class Connection:
         self.listener = listener
         self.peer_address = peer.rpartition(":")[0]
         self.closed = False
-        self.requests_total = 0
         self.last_progress_s = self._received_s = clock.monotonic_s()
         loop.add_reader(connected.fileno(), self._on_readable)
 
@@ -227,7 +225,6 @@ class Connection:
                     break
                 if not turn_ends_s and self._frames.pending_bytes:
                     turn_ends_s = self._clock.monotonic_s() + TURN_S_MAX
-                self.requests_total += 1
                 answer = self._handler.handle(frame, self.peer, self._received_s)
                 if answer is None:
                     continue

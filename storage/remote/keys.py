@@ -113,11 +113,6 @@ def state_key(prefix: str, partition: int) -> str:
     return f"{prefix}{partition}.log"
 
 
-def group_state_key(partition: int) -> str:
-    """Returns the key of the group state of one partition of `__consumer_offsets`."""
-    return state_key(GROUPS_PREFIX, partition)
-
-
 def parse_state_key(prefix: str, key: str) -> int | None:
     """Returns the partition in a state key of this prefix; None for other keys."""
     number = key.removeprefix(prefix).removesuffix(LOG_SUFFIX)

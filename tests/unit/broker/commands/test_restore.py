@@ -34,7 +34,6 @@ from strandline.storage.remote.keys import (
     CLUSTER_KEY,
     GROUPS_PREFIX,
     TRANSACTIONS_PREFIX,
-    group_state_key,
     manifest_key,
     metadata_log_key,
     state_key,
@@ -66,7 +65,7 @@ from tests.unit.storage.tiering.harness import (
 
 CLUSTER = "cluster-of-the-tests00"
 CLOCK = ManualClock(1_700_000_000_000)
-GROUPS = group_state_key(0)
+GROUPS = state_key(GROUPS_PREFIX, 0)
 DESCRIPTION = topic_key(TOPIC, TOPIC_ID)
 # Of the metadata: the cluster, two topics, and producer ids twice.
 ENTRIES = 4

@@ -41,7 +41,7 @@ from strandline.storage.local.formats.producer_state import (
 from strandline.storage.local.log.log import AppendOrigin, LocalLog
 from strandline.storage.model import TopicPartition
 from strandline.storage.records.batch.record import Record, encode_batch
-from strandline.storage.remote.keys import group_state_key
+from strandline.storage.remote.keys import GROUPS_PREFIX, state_key
 from strandline.storage.remote.object_store.interface import IfMatches, ObjectInfo
 from strandline.storage.tiering.log.unified_log import UnifiedLog
 from tests.support.memory_store import Fault, MemoryStore, Timing
@@ -176,7 +176,7 @@ def test_what_is_restored_is_what_was_written(tmp_path: Path) -> None:
         for n in range(5000)
     ]
     store = MemoryStore()
-    store.put(group_state_key(0), encode_live(records))
+    store.put(state_key(GROUPS_PREFIX, 0), encode_live(records))
     found = read_group_state(store, 0)
     assert found is not None
     assert list(found) == records
@@ -191,7 +191,7 @@ def test_a_damaged_object_is_refused() -> None:
     content = encode_live([LiveRecord(key=key, value=value, timestamp_ms=1)])
     store = MemoryStore()
     for damaged in (content[:-1], content[:-2] + b"xx"):
-        store.put(group_state_key(0), damaged)
+        store.put(state_key(GROUPS_PREFIX, 0), damaged)
         with pytest.raises(CorruptRecords):
             read_group_state(store, 0)
 
@@ -218,7 +218,7 @@ def test_the_bucket_follows_the_log_and_an_unknown_outcome_is_looked_at(tmp_path
                 assert found is not None
                 assert [decode_offset_commit(record.value).offset for record in found] == [offset]
             # Somebody else writes there: this broker is not the only one, and stops.
-            store.put(group_state_key(0), b"")
+            store.put(state_key(GROUPS_PREFIX, 0), b"")
             clock.advance_ms(60_000)
             local.append(
                 memoryview(bytearray(batch(0, [commit("a", 3)]))),
@@ -226,7 +226,7 @@ def test_the_bucket_follows_the_log_and_an_unknown_outcome_is_looked_at(tmp_path
                 origin=AppendOrigin.COORDINATOR,
             )
             assert await archive.run_once() == 0
-            assert store.get(group_state_key(0)) == b""
+            assert store.get(state_key(GROUPS_PREFIX, 0)) == b""
 
     asyncio.run(run())
 
@@ -270,7 +270,7 @@ def test_groups_whose_tombstones_were_compacted_away_unread_are_gone(tmp_path: P
 def test_a_late_write_of_a_dead_broker_does_not_stop_its_successor(tmp_path: Path) -> None:
     async def run() -> None:
         store, local, clock = LatePuts(), open_log(tmp_path), ManualClock()
-        store.put(group_state_key(0), batch(0, [commit("a", 1)]))
+        store.put(state_key(GROUPS_PREFIX, 0), batch(0, [commit("a", 1)]))
         with ThreadPoolExecutor(1) as executor:
             archive = GroupArchive(
                 store, lambda: [UnifiedLog(local)], executor=executor, clock=clock
@@ -310,7 +310,7 @@ def test_no_state_of_the_groups_comes_back_as_it_was(tmp_path: Path) -> None:
                     origin=AppendOrigin.COORDINATOR,
                 )
                 assert await archive.run_once() == 1
-                etags.append(store.head(group_state_key(0)).etag)
+                etags.append(store.head(state_key(GROUPS_PREFIX, 0)).etag)
                 found = read_group_state(store, 0)
                 assert found is not None
                 assert [record.key for record in found] == [k for k, v in records if v is not None]
@@ -334,7 +334,7 @@ def test_what_was_deleted_of_the_groups_is_written_again(tmp_path: Path, then: s
             assert await archive.run_once() == 1
             await archive.look()
             assert archive.deleted_count == 0
-            store.delete([group_state_key(0)])
+            store.delete([state_key(GROUPS_PREFIX, 0)])
             if then == "a commit":
                 groups.append(commit("b", 2))
                 append(local, groups[1:])

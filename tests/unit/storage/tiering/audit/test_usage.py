@@ -8,11 +8,12 @@ import pytest
 
 from strandline.storage.model import TopicIdPartition
 from strandline.storage.remote.keys import (
-    group_state_key,
+    GROUPS_PREFIX,
     manifest_key,
     manifest_page_key,
     metadata_log_key,
     segment_keys,
+    state_key,
     tail_key,
     topic_key,
 )
@@ -50,7 +51,7 @@ def version(
         ("cluster.json", "metadata", ""),
         ("changes.json", "metadata", ""),
         (metadata_log_key(4), "metadata", ""),
-        (group_state_key(7), "metadata", ""),
+        (state_key(GROUPS_PREFIX, 7), "metadata", ""),
         ("somebody/elses", "other", ""),
     ],
 )
