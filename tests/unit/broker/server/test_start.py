@@ -15,6 +15,7 @@ NEVER_AT_START = (
     "boto3",
     "botocore",
     "confluent_kafka",
+    "encodings.idna",
     "multiprocessing.connection",
     "numba",
     "numpy",
