@@ -159,13 +159,14 @@ def _sync(spark: Any, found: Archived, out: Path) -> None:
 
 # --- memory -----------------------------------------------------------------------------------
 
+# The command, and then what its process had at most.
 _SYNC = """
 import sys
-from strandline.spark_lake.table import sync
-done = sync(None, sys.argv[1], "t", "lake.t", options={"valueFormat": "json", "valueSchema": sys.argv[2]})
+from strandline.broker.cli import main
+assert main() == 0
 lines = open("/proc/self/status").read().splitlines()
-print(done.rows, next(int(line.split()[1]) // 1024 for line in lines if line.startswith("VmHWM")))
-"""  # noqa: E501
+print(next(int(line.split()[1]) // 1024 for line in lines if line.startswith("VmHWM")))
+"""
 
 
 def run_table_memory(folder: Path, size_mb: int) -> Iterator[Figure]:
@@ -175,14 +176,13 @@ def run_table_memory(folder: Path, size_mb: int) -> Iterator[Figure]:
         archive = ArchiveBuilder(folder / f"table-memory-{factor}")
         archive.add_topic("t")
         made = _json_segments(archive, size_mb * factor)
+        command = ["table", "sync", "--remote", archive.url, "--topic", "t", "--table", "lake.t"]
+        command += ["--option", "valueFormat=json", "--option", f"valueSchema={FIELDS}"]
         done = subprocess.run(
-            [sys.executable, "-c", _SYNC, archive.url, FIELDS],
-            capture_output=True,
-            text=True,
-            check=True,
+            [sys.executable, "-c", _SYNC, *command], capture_output=True, text=True, check=True
         )
-        rows, peak_mib = map(int, done.stdout.split())
-        assert rows == made
+        assert f"lake.t: {made:,} rows" in done.stdout, done.stdout
+        peak_mib = int(done.stdout.split()[-1])
         name = f"peak of table sync, archive of {size_mb * factor} MB"
         yield Figure(part="table memory", name=name, value=peak_mib, unit="MiB")
         peaks.append(peak_mib)

@@ -22,6 +22,7 @@ from strandline.storage.crash_points import check_environment
 from strandline.storage.errors import InvalidConfig, StorageError
 from strandline.storage.extras import how_to_install
 from strandline.storage.plurals import counted
+from strandline.storage.system.heaps import limit_heaps
 
 if TYPE_CHECKING:
     from strandline.spark_lake.table.run import TableRun
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 # A sync writes files anew that are older than a day (`ROUND_AGE_S_MAX`), and clocks differ.
 ORPHAN_AGE_MS_MIN = 2 * 24 * 3_600_000
+# Of the C library, for all threads of a command: they hold windows of 8 MiB.
+_HEAPS = 2
 _EXAMPLES = """
 Reads the archive, never a broker; no row twice, and none missing, also after a kill: run
 it again. What the table has is in the table. Needs strandline[table].
@@ -242,6 +245,7 @@ def _run_of(options: argparse.Namespace) -> TableRun:
         raise InvalidConfig(f"{error}; {how_to_install('table')}") from error
 
     check_environment()
+    limit_heaps(_HEAPS)
     if getattr(options, "master", None) is not None and options.engine != "spark":
         raise InvalidConfig("--master goes with --engine spark")
     # A command that has no such option takes the request's default.
