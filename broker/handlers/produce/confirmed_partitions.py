@@ -2,7 +2,7 @@
 
     Produce   0-10  the partition must be part of the transaction: INVALID_TXN_STATE
              11     the same: TRANSACTION_ABORTABLE
-             12 on  the partition becomes part of the transaction
+             12 on  the partition becomes part of the transaction, and with it those of its request
 
 Later batches need no coordinator: the log knows that the transaction is open. The question, its
 answer and the append take one turn of the event loop, so no marker can come between them.
