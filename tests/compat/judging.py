@@ -109,7 +109,7 @@ def _section(suite: str, mine: Sequence[Outcome]) -> list[str]:
     why, unrun = reasons(suite), left_out(suite)
     lines = ["", f"## {suite}", "", "| test | result | reason |", "| --- | --- | --- |"]
     lines += [
-        f"| {_cell(o.test)} | {o.result} | {_cell(why.get(o.test, o.detail or 'says nothing'))} |"
+        f"| {_cell(o.test)} | {o.result} | {_cell(why.get(o.test, o.detail or 'none given'))} |"
         for o in mine
         if o.result != "passed"
     ]
