@@ -70,11 +70,13 @@ def runbooks() -> Iterator[Runbook]:
 
 
 def render() -> str:
-    """The whole page."""
+    """The whole page. Raises SystemExit if a message has no runbook."""
     of_message = {text: runbook for runbook in runbooks() for text in runbook.messages}
-    return _INTRODUCTION + "".join(
-        _line(message, of_message[message.text]) for message in log_messages()
-    )
+    messages = list(log_messages())
+    missing = [message.text for message in messages if message.text not in of_message]
+    if missing:
+        raise SystemExit(f"a page of docs/runbooks needs the line: * Log: `{missing[0]}`")
+    return _INTRODUCTION + "".join(_line(message, of_message[message.text]) for message in messages)
 
 
 def _line(message: LogMessage, runbook: Runbook) -> str:
