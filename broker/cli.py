@@ -118,7 +118,7 @@ def _tell_interrupted(options: argparse.Namespace) -> None:
     if options.run is _restore:
         hint = "; run the same command again before a broker starts on these folders"
     elif state is not None and state.exists():
-        hint = f"; what was done is in {state}: the same command goes on from there"
+        hint = f"; what was done is in {state}: the same command continues from there"
     print(f"\nstrandline: interrupted{hint}", file=sys.stderr)
 
 
@@ -167,8 +167,8 @@ def _add_restore(commands: Commands) -> None:
     restore = add_command(
         commands,
         "restore",
-        "make a broker again from its bucket, after every local disk was lost",
-        "Fills empty log folders from the bucket. Then `strandline serve` goes on.",
+        "rebuild a broker's log folders from its bucket",
+        "Rebuilds empty log folders from the bucket. Then start `strandline serve`.",
         _RESTORE_EXAMPLES,
         _restore,
     )

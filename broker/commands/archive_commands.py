@@ -392,7 +392,7 @@ class _State:
                 done = set(fields.texts_by_name("done"))
             except (CorruptFile, UnsupportedFormat) as error:
                 raise InvalidConfig(
-                    f"{error}: remove the file, and everything is looked at anew"
+                    f"{error}: remove the file to check everything again"
                 ) from error
             if about != self._about:
                 raise InvalidConfig(f"{self._path} is the state of another run: {about}")

@@ -80,7 +80,7 @@ def orphans(
     with Working("deleting"):
         delete_orphans(store, chosen)
     print(
-        f"older than {grace_hours:g} h and nobody's: {len(found.orphans):,} of"
+        f"orphans older than {grace_hours:g} h: {len(found.orphans):,} of"
         f" {counted(found.object_count, 'object')} ({_total(found.orphans)}),"
         f" {len(chosen):,} deleted"
     )

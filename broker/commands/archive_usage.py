@@ -208,8 +208,8 @@ def _remarks(looked: _Looked) -> Iterator[str]:
         orphans = looked.comparison.orphans
         size_bytes = sum(orphan.size_bytes for orphan in orphans)
         yield (
-            f"older than a day and nobody's: {counted(len(orphans), 'object')}"
-            f" ({human_bytes(size_bytes)}): `archive orphans` tells more"
+            f"orphans older than a day: {counted(len(orphans), 'object')}"
+            f" ({human_bytes(size_bytes)}): see `archive orphans`"
         )
     for name, reason in looked.unknown.items():
         yield f"not known: {name} ({reason})"

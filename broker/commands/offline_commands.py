@@ -57,7 +57,7 @@ _ARCHIVE_EXAMPLES = {
   strandline archive verify --remote s3://my-bucket/prefix           # checksums
   strandline archive verify --remote s3://my-bucket/prefix --quick   # sizes alone
   strandline archive verify --remote s3://my-bucket/prefix --deep \\
-      --state verify.json               # every byte; goes on where it was
+      --state verify.json               # every byte; continues where it stopped
 """,
     "orphans": """
   strandline archive orphans --remote s3://my-bucket/prefix          # prints them
@@ -71,11 +71,11 @@ _ARCHIVE_EXAMPLES = {
 }
 
 _ARCHIVE_NOTES = """
-Works on the bucket alone: no broker has to run, and one that runs is not
-disturbed. Nothing is changed there but by verify --repair and --drop-pieces,
-orphans --delete and --delete-all, and lifecycle --apply. What cannot be undone
-is shown first and asked for, or wants --yes. Credentials come from the usual AWS
-chain.
+These commands need the bucket alone. A broker may run, and notices nothing.
+Only verify --repair and --drop-pieces, orphans --delete and --delete-all, and
+lifecycle --apply change the bucket. Before a step that cannot be undone, a
+command shows it and asks; without a terminal it needs --yes. Credentials come
+from the usual AWS chain.
 """
 
 _VERIFY_EXAMPLES = """
@@ -173,19 +173,19 @@ def _add_verify(actions: Commands) -> None:
     )
     depth.add_argument("--deep", action="store_true", help="read every byte of every segment")
     verify.add_argument(
-        "--repair", action="store_true", help="make damaged .meta objects again from their segments"
+        "--repair", action="store_true", help="rebuild damaged .meta objects from their segments"
     )
     verify.add_argument(
         "--drop-pieces",
         action="store_true",
-        help="give damaged pieces of open segments up, and what came after them",
+        help="remove damaged pieces of open segments, and the pieces after them",
     )
     add_yes(verify)
     verify.add_argument(
         "--state",
         type=Path,
         metavar="FILE",
-        help="note what is done, and go on from there if the file exists",
+        help="store the progress; if the file exists, continue from there",
     )
 
 
@@ -194,8 +194,8 @@ def _add_usage(actions: Commands) -> None:
         actions,
         "usage",
         "what is paid for: objects and bytes by topic, kind and storage class",
-        "Counts what lies under the prefix, whoever wrote it, with older versions, unfinished"
-        " uploads and what is nobody's. Two requests per 1000 objects; no object is opened.",
+        "Counts all objects under the prefix, with older versions, unfinished uploads and orphans."
+        " Makes two requests per 1000 objects, and reads no object.",
         _archive_usage,
     )
     add_repeated(
@@ -228,7 +228,7 @@ def _add_orphans(actions: Commands) -> None:
         actions,
         "orphans",
         "objects that nothing refers to",
-        "Lists what uploads, merges and purges that died have left behind.",
+        "Lists orphans: the rest of uploads, merges and purges that died.",
         _archive_orphans,
     )
     _add_topic(orphans)
@@ -238,8 +238,8 @@ def _add_orphans(actions: Commands) -> None:
     orphans.add_argument(
         "--delete-all",
         action="store_true",
-        help="that, and what a lost or newer manifest, or a lost topic.json, may own: these may be"
-        " the only copies of records; look before you do",
+        help="delete every listed object, also what a lost or newer manifest, or a lost"
+        " topic.json, may own: possibly the only copies of records; cannot be undone",
     )
     add_yes(orphans)
     orphans.add_argument(
@@ -247,7 +247,7 @@ def _add_orphans(actions: Commands) -> None:
         type=float,
         default=24.0,
         metavar="N",
-        help="leave out what is younger: an upload may be under way [24]",
+        help="ignore younger objects: an upload may be under way [24]",
     )
 
 
@@ -267,7 +267,7 @@ def _add_lake(commands: Commands) -> None:
         commands,
         "lake",
         "what a query over the archive would read, and why",
-        "What a query over the archive would read, and why.",
+        "Shows what a query over the archive would read, and why.",
         _LAKE_EXAMPLES,
     )
     actions = add_actions(lake)
@@ -304,8 +304,8 @@ def _add_verify_folders(commands: Commands) -> None:
         "verify",
         "check everything in the log folders of a broker",
         _wrapped(
-            "Reads every batch, index, snapshot and checkpoint, changes nothing, and says what to"
-            " do about what is wrong. A broker may run meanwhile; what it is writing is left out."
+            "Reads every batch, index, snapshot and checkpoint, and prints what to do about each"
+            " finding. Changes nothing. Beside a running broker it ignores what that is writing."
             " Exit code 0: whole; 3: something is damaged."
         ),
         _VERIFY_EXAMPLES,

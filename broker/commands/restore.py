@@ -391,7 +391,7 @@ class Restore:
         if fields.text("cluster_id") != cluster_id:
             raise RestoreRefused(
                 f"{folder}: an interrupted restore of cluster {fields.text('cluster_id')} lies"
-                f" here, not one of {cluster_id}; empty the folder to begin anew"
+                f" here, not one of {cluster_id}; empty the folder to begin again"
             )
         log.warning("restore begins again", extra={"fields": {"folder": str(folder)}})
         for entry in folder.iterdir():

@@ -34,8 +34,8 @@ ORPHAN_AGE_MS_MIN = 2 * 24 * 3_600_000
 # Of the C library, for all threads of a command: they hold windows of 8 MiB.
 _HEAPS = 2
 _EXAMPLES = """
-Reads the archive, never a broker; no row twice, and none missing, also after a kill: run
-it again. What the table has is in the table. Needs strandline[table].
+Reads the archive, never a broker. After a kill run the command again: each record becomes
+one row. The table itself stores how far it is. Needs strandline[table].
 
 examples:
   strandline table sync --remote s3://my-bucket/my-cluster --topic orders --table lake.orders \\
@@ -66,7 +66,7 @@ def add_table(commands: Commands) -> None:
         actions,
         "sync",
         "bring a table up to what the archive has",
-        "Brings a table up to what the archive has of a topic, and ends; or again and again.",
+        "Adds the archived records of a topic that the table lacks, once or at an interval.",
         _EXAMPLES,
         _sync,
     )
@@ -90,7 +90,7 @@ def add_table(commands: Commands) -> None:
         actions,
         "maintain",
         "rewrite small files, expire snapshots, delete orphans, drop old rows",
-        "Maintains a table, while syncs go on.",
+        "Rewrites small files, expires snapshots and deletes orphans. Syncs may run meanwhile.",
         _EXAMPLES,
         _maintain,
     )
@@ -159,7 +159,7 @@ def _add_sync_options(parser: CommandParser) -> None:
     parser.add_argument(
         "--new-incarnation",
         action="store_true",
-        help="add rows of a topic that was deleted and made anew beside those of the old one",
+        help="add rows of a topic that was created again to those of the deleted one",
     )
     parser.add_argument(
         "--until", type=int, metavar="MS", help="only records before the first at this time"
@@ -179,7 +179,7 @@ def _add_running_options(sync: CommandParser) -> None:
     sync.add_argument(
         "--interval",
         metavar="DURATION",
-        help="go on, with a sync every 10s, 5m ...; SIGTERM ends it after the round that runs",
+        help="sync again after each wait of 10s, 5m ...; SIGTERM ends it after the running round",
     )
     sync.add_argument(
         "--engine",
@@ -220,20 +220,20 @@ def _add_maintain_options(parser: CommandParser) -> None:
         "--retention",
         default="keep",
         metavar="keep|follow|DURATION",
-        help="follow: drop rows that the topic's retention took out of the archive; 30d: drop"
-        " older rows [keep]",
+        help="follow: drop rows whose records the topic's retention deleted; 30d: drop older rows"
+        " [keep]",
     )
     parser.add_argument(
         "--expire-after",
         default="5d",
         metavar="DURATION",
-        help="snapshots that are older go; tags and branches keep theirs [5d]",
+        help="delete older snapshots, except those of tags and branches [5d]",
     )
     parser.add_argument(
         "--orphans-after",
         default="3d",
         metavar="DURATION",
-        help="files that no snapshot names and that are older go, two days at least [3d]",
+        help="delete older files that no snapshot names; two days at least [3d]",
     )
 
 
@@ -273,7 +273,7 @@ def _run_of(options: argparse.Namespace) -> TableRun:
 def _sync(options: argparse.Namespace) -> int:
     interval_ms = None if options.interval is None else duration_ms(options.interval)
     if interval_ms is not None and options.until is not None:
-        raise InvalidConfig("--until ends a sync, --interval goes on: give one of the two")
+        raise InvalidConfig("--until ends a sync, --interval repeats it: give one of the two")
     run = _run_of(options)
     from strandline.broker.commands.progress import BarProgress
     from strandline.spark_lake.table.continuous import sync_at_intervals

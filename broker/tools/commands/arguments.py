@@ -20,10 +20,10 @@ from strandline.broker.tools.commands.produce import add_produce
 from strandline.broker.tools.commands.topics import add_topic
 
 _STATUS_EXAMPLES = """
-Asks each broker where its metrics are (strandline.metrics.listener), reads them
-and says what is wrong, in the words of docs/runbooks; what lies in which
-tier, what waits to be copied, and the requests to the object store. Exit code
-3: something is not as it should be.
+Asks each broker for the address of its metrics (strandline.metrics.listener) and
+reads them. Prints each problem and its runbook, the bytes in each tier, the
+backlog of copies, and the requests to the object store. Exit code 3: there is a
+problem.
 
 examples:
   strandline status
@@ -33,7 +33,7 @@ examples:
 
 
 def _add_status(commands: Commands) -> None:
-    text = "is everything all right, and what lies where"
+    text = "check brokers, and show what lies in which tier"
     parser = command_parser(commands, "status", text, _STATUS_EXAMPLES, _status)
     add_connection(parser)
     add_repeated(parser, "--metrics", "URL", "where a broker serves its metrics; may be repeated")

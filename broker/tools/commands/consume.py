@@ -144,7 +144,7 @@ def _consume(options: argparse.Namespace) -> int:
         )
     if options.group is not None and position.start not in (Start.START, Start.END):
         raise WrongUse(
-            "a group goes on where it stopped; --from and --since cannot move it",
+            "a group continues where it stopped; --from and --since cannot move it",
             remedy="strandline group reset-offsets GROUP does",
         )
     cluster = Cluster(connection)

@@ -84,7 +84,11 @@ def add_group(commands: Commands) -> None:
     target = reset.add_alternatives(required=True)
     target.add_argument("--to-earliest", action="store_true", help="the start of the log")
     target.add_argument("--to-latest", action="store_true", help="the end of the log")
-    target.add_argument("--to-current", action="store_true", help="where it is, held in the log")
+    target.add_argument(
+        "--to-current",
+        action="store_true",
+        help="the present offset, moved into the log if it lies outside",
+    )
     target.add_argument(
         "--to-offset", type=int, metavar="OFFSET", help="this one, in each partition"
     )
@@ -93,7 +97,7 @@ def add_group(commands: Commands) -> None:
     target.add_argument("--by-duration", metavar="LENGTH", help="that long ago: 90s 15m 6h 7d")
     reset.add_argument("--execute", action="store_true", help="do it, and not only print the plan")
 
-    delete = action("delete", "forget groups and their offsets", _delete)
+    delete = action("delete", "delete groups and their offsets", _delete)
     delete.add_argument("groups", nargs="+", metavar="GROUP", help="one group or several")
     add_yes(delete)
 

@@ -93,7 +93,7 @@ def test_a_topic_that_is_not_there_ends_every_command_with_one_code(
         (
             ("archive", "verify", "--remote", "file:///a", "--state", "{folder}/done.json"),
             "archive_commands.verify",
-            "done.json: the same command goes on from there",
+            "done.json: the same command continues from there",
         ),
         (
             ("restore", "--remote", "file:///a", "--set", "log.dirs={folder}/new"),
