@@ -11,31 +11,41 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
+
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ClusterMetadata,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    MemberAssignment,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+    TopicDescription,
+)
 
 from strandline.broker.tools.client.connection import (
     REQUEST_SECONDS_MAX,
     ClusterConnection,
     failure_of,
     quiet_logger,
-    require_library,
     settings_checked,
 )
 from strandline.broker.tools.client.failures import ToolFailure, WrongUse
 from strandline.broker.tools.client.resets import Move, PartitionState
 from strandline.storage.model import TimestampMs
 from strandline.storage.plurals import counted
-
-if TYPE_CHECKING:
-    from confluent_kafka import KafkaError, KafkaException, TopicPartition
-    from confluent_kafka.admin import (
-        ClusterMetadata,
-        ConfigEntry,
-        MemberAssignment,
-        OffsetSpec,
-        ResourceType,
-        TopicDescription,
-    )
 
 T = TypeVar("T")
 Key = tuple[str, int]
@@ -120,11 +130,8 @@ class Cluster:
     """A connected admin client."""
 
     def __init__(self, connection: ClusterConnection) -> None:
-        """Raises ToolFailure when the library is missing or no broker answers."""
-        require_library()
+        """Raises ToolFailure when no broker answers."""
         connection.check_reachable()
-        from confluent_kafka.admin import AdminClient
-
         with settings_checked():
             self._admin = AdminClient(connection.client_settings(), logger=quiet_logger())
 
@@ -140,14 +147,10 @@ class Cluster:
 
     def broker_config(self, node_id: int, name: str) -> str | None:
         """Returns one property; None if it is unset or unknown to the broker."""
-        from confluent_kafka.admin import ResourceType
-
         entries = self._config(ResourceType.BROKER, str(node_id), f"broker {node_id}")
         return entries[name].value if name in entries else None
 
     def _config(self, kind: ResourceType, name: str, what: str) -> dict[str, ConfigEntry]:
-        from confluent_kafka.admin import ConfigResource
-
         resource = ConfigResource(kind, name)
         futures = self._admin.describe_configs([resource], request_timeout=REQUEST_SECONDS_MAX)
         return _result(futures[resource], f"cannot read the configuration of {what}")
@@ -160,8 +163,6 @@ class Cluster:
 
     def topics(self, names: Sequence[str]) -> list[ClusterTopic]:
         """Returns the topics in the order of `names`. Raises ToolFailure if one is unknown."""
-        from confluent_kafka import TopicCollection
-
         if not names:
             return []
         futures = self._admin.describe_topics(
@@ -195,8 +196,6 @@ class Cluster:
         validate_only: bool,
     ) -> None:
         """Creates a topic; counts of -1 are the broker's defaults."""
-        from confluent_kafka.admin import NewTopic
-
         topic = NewTopic(
             name,
             num_partitions=partition_count,
@@ -215,8 +214,6 @@ class Cluster:
 
     def add_partitions(self, name: str, partition_count: int) -> None:
         """Raises the number of partitions to `partition_count`."""
-        from confluent_kafka.admin import NewPartitions
-
         futures = self._admin.create_partitions(
             [NewPartitions(name, partition_count)], request_timeout=REQUEST_SECONDS_MAX
         )
@@ -226,8 +223,6 @@ class Cluster:
 
     def topic_config(self, name: str) -> list[ConfigValue]:
         """Returns every property, sorted by name."""
-        from confluent_kafka.admin import ConfigSource, ResourceType
-
         entries = self._config(ResourceType.TOPIC, name, f"topic {name!r}")
         return [
             ConfigValue(
@@ -244,13 +239,6 @@ class Cluster:
         self, name: str, *, changed: Mapping[str, str], removed: Iterable[str]
     ) -> None:
         """Sets and removes properties of a topic; others stay. Raises ToolFailure."""
-        from confluent_kafka.admin import (
-            AlterConfigOpType,
-            ConfigEntry,
-            ConfigResource,
-            ResourceType,
-        )
-
         entries = [
             ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
             for key, value in changed.items()
@@ -267,27 +255,19 @@ class Cluster:
     # --- offsets -----------------------------------------------------------------------------
 
     def start_offsets(self, partitions: Sequence[Key]) -> dict[Key, int]:
-        from confluent_kafka.admin import OffsetSpec
-
         return self._offsets(partitions, OffsetSpec.earliest())
 
     def end_offsets(self, partitions: Sequence[Key]) -> dict[Key, int]:
-        from confluent_kafka.admin import OffsetSpec
-
         return self._offsets(partitions, OffsetSpec.latest())
 
     def offsets_at(
         self, partitions: Sequence[Key], timestamp_ms: TimestampMs
     ) -> dict[Key, int | None]:
         """Returns offsets of the first records not older than it; None if all are older."""
-        from confluent_kafka.admin import OffsetSpec
-
         found = self._offsets(partitions, OffsetSpec.for_timestamp(timestamp_ms))
         return {key: None if offset < 0 else offset for key, offset in found.items()}
 
     def _offsets(self, partitions: Sequence[Key], spec: OffsetSpec) -> dict[Key, int]:
-        from confluent_kafka import TopicPartition
-
         if not partitions:
             return {}
         futures = self._admin.list_offsets(
@@ -346,8 +326,6 @@ class Cluster:
 
     def committed(self, group: str) -> dict[Key, int]:
         """Returns all committed offsets of the group."""
-        from confluent_kafka import ConsumerGroupTopicPartitions
-
         futures = self._admin.list_consumer_group_offsets(
             [ConsumerGroupTopicPartitions(group)], request_timeout=REQUEST_SECONDS_MAX
         )
@@ -383,8 +361,6 @@ class Cluster:
 
     def set_offsets(self, group: str, moves: Sequence[Move]) -> None:
         """Sets offsets. Raises ToolFailure if one partition failed; others may have succeeded."""
-        from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
-
         places = [TopicPartition(m.topic, m.partition, m.new_offset) for m in moves]
         futures = self._admin.alter_consumer_group_offsets(
             [ConsumerGroupTopicPartitions(group, places)], request_timeout=REQUEST_SECONDS_MAX
@@ -403,8 +379,6 @@ class Cluster:
             _result(futures[name], f"cannot delete group {name!r}")
 
     def _listing(self) -> ClusterMetadata:
-        from confluent_kafka import KafkaException
-
         try:
             return self._admin.list_topics(timeout=REQUEST_SECONDS_MAX)
         except KafkaException as error:
@@ -438,8 +412,6 @@ def _word(value: Enum | None) -> str:
 
 
 def _result(future: Future[T], what: str) -> T:
-    from confluent_kafka import KafkaException
-
     try:
         return future.result(REQUEST_SECONDS_MAX + _GRACE_SECONDS)
     except KafkaException as error:
@@ -450,8 +422,6 @@ def _result(future: Future[T], what: str) -> T:
 
 def _failure(error: KafkaError | KafkaException, what: str) -> ToolFailure:
     """Converts a KafkaException, or the KafkaError inside."""
-    from confluent_kafka import KafkaError, KafkaException
-
     inside = error.args[0] if isinstance(error, KafkaException) else error
     if isinstance(inside, KafkaError):
         return failure_of(inside, what)

@@ -5,15 +5,20 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from strandline.broker.tools.client.connection import (
     DEFAULT_BOOTSTRAP,
     ClusterConnection,
     connection_of,
+    require_library,
 )
 from strandline.broker.tools.client.failures import WrongUse
 from strandline.broker.tools.client.printing import is_utf8, printable
 from strandline.broker.tools.commands.options import CommandParser, Commands, Run, add_command
+
+if TYPE_CHECKING:
+    from strandline.broker.tools.client.cluster import Cluster
 
 # A signed 32-bit number.
 PARTITION_MAX = 2**31 - 1
@@ -90,3 +95,11 @@ def chosen_connection(options: argparse.Namespace) -> ClusterConnection:
             if isinstance(word, str) and not is_utf8(word):
                 raise WrongUse(f"{printable(word)} is not UTF-8")
     return connection_of(options.bootstrap_server, options.client_settings, options.command_config)
+
+
+def connect(connection: ClusterConnection) -> Cluster:
+    """Connects to the cluster. Raises ToolFailure without the library, or if no broker answers."""
+    require_library()
+    from strandline.broker.tools.client.cluster import Cluster
+
+    return Cluster(connection)

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from strandline.broker.tools.client.cluster import Cluster, Key
 from strandline.broker.tools.client.connection import (
     failure_of,
     quiet_logger,
@@ -28,6 +27,7 @@ from strandline.broker.tools.commands.command_parser import (
     add_connection,
     chosen_connection,
     command_parser,
+    connect,
 )
 from strandline.broker.tools.commands.options import Commands
 from strandline.storage.clock import SystemClock
@@ -36,6 +36,8 @@ from strandline.storage.plurals import counted
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
+
+    from strandline.broker.tools.client.cluster import Cluster, Key
 
 # Also the maximal delay of a printed record.
 POLL_SECONDS = 0.1
@@ -147,7 +149,7 @@ def _consume(options: argparse.Namespace) -> int:
             "a group continues where it stopped; --from and --since cannot move it",
             remedy="strandline group reset-offsets GROUP does",
         )
-    cluster = Cluster(connection)
+    cluster = connect(connection)
     topics = list(dict.fromkeys(options.topics))
     keys = cluster.partitions(dict.fromkeys(topics, options.partition))
     from confluent_kafka import Consumer, TopicPartition

@@ -10,8 +10,8 @@ import argparse
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
+from typing import TYPE_CHECKING
 
-from strandline.broker.tools.client.cluster import Cluster, GroupView, Key, MemberView
 from strandline.broker.tools.client.confirmation import confirm
 from strandline.broker.tools.client.failures import ToolFailure, WrongUse
 from strandline.broker.tools.client.printing import Json, print_json, print_table, remark, say
@@ -27,6 +27,7 @@ from strandline.broker.tools.commands.command_parser import (
     action_parser,
     chosen_connection,
     command_parser,
+    connect,
 )
 from strandline.broker.tools.commands.options import (
     Commands,
@@ -37,6 +38,9 @@ from strandline.broker.tools.commands.options import (
 )
 from strandline.storage.clock import SystemClock
 from strandline.storage.plurals import counted
+
+if TYPE_CHECKING:
+    from strandline.broker.tools.client.cluster import Cluster, GroupView, Key, MemberView
 
 # The state of an unknown group.
 DEAD = "DEAD"
@@ -104,7 +108,7 @@ def add_group(commands: Commands) -> None:
 
 def _list(options: argparse.Namespace) -> int:
     """Prints one line per group."""
-    lines = Cluster(chosen_connection(options)).group_lines()
+    lines = connect(chosen_connection(options)).group_lines()
     if options.json:
         print_json(
             [{"group": line.group, "state": line.state, "type": line.kind} for line in lines]
@@ -122,7 +126,7 @@ def _list(options: argparse.Namespace) -> int:
 
 def _describe(options: argparse.Namespace) -> int:
     """Prints lag and reader per partition."""
-    cluster = Cluster(chosen_connection(options))
+    cluster = connect(chosen_connection(options))
     documents: list[Json] = []
     for name in options.groups:
         group = _known(cluster, name)
@@ -180,7 +184,7 @@ def _reset(options: argparse.Namespace) -> int:
         raise WrongUse(
             "say which offsets: --topic NAME, --topic NAME:0,1, or --all-topics (those committed)"
         )
-    cluster = Cluster(connection)
+    cluster = connect(connection)
     group = cluster.group(name)
     if group.members:
         raise ToolFailure(
@@ -230,7 +234,7 @@ def _target(options: argparse.Namespace) -> Reset:
 
 def _delete(options: argparse.Namespace) -> int:
     """Deletes groups and their offsets."""
-    cluster, names = Cluster(chosen_connection(options)), options.groups
+    cluster, names = connect(chosen_connection(options)), options.groups
     if not options.yes:
         groups = [_known(cluster, name) for name in names]
         print_table(

@@ -10,9 +10,9 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from strandline.broker.tools.client.cluster import BrokerAddress, Cluster
 from strandline.broker.tools.client.connection import ClusterConnection
 from strandline.broker.tools.client.failures import ToolFailure, WrongUse
 from strandline.broker.tools.client.health import (
@@ -24,7 +24,11 @@ from strandline.broker.tools.client.health import (
     tiers,
 )
 from strandline.broker.tools.client.printing import Json, human_bytes, print_json, print_table, say
+from strandline.broker.tools.commands.command_parser import connect
 from strandline.storage.clock import SystemClock
+
+if TYPE_CHECKING:
+    from strandline.broker.tools.client.cluster import BrokerAddress, Cluster
 
 # As in `strandline verify`: the check ran, and found a problem.
 TROUBLE = 3
@@ -54,7 +58,7 @@ class _Seen:
 
 def status(connection: ClusterConnection, urls: Sequence[str], *, as_json: bool) -> int:
     """Returns the exit code: 0 if all is well, 3 if not. Raises ToolFailure, WrongUse."""
-    named = [(url, _checked(url)) for url in urls] or list(_of_cluster(Cluster(connection)))
+    named = [(url, _checked(url)) for url in urls] or list(_of_cluster(connect(connection)))
     seen = [_look(name, url) for name, url in named]
     if as_json:
         print_json([_document(broker) for broker in seen])

@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
+from typing import TYPE_CHECKING
 
-from strandline.broker.tools.client.cluster import Cluster, ClusterTopic
 from strandline.broker.tools.client.confirmation import confirm
 from strandline.broker.tools.client.connection import pair
 from strandline.broker.tools.client.failures import ToolFailure, WrongUse
@@ -16,6 +16,7 @@ from strandline.broker.tools.commands.command_parser import (
     action_parser,
     chosen_connection,
     command_parser,
+    connect,
 )
 from strandline.broker.tools.commands.options import (
     Commands,
@@ -25,6 +26,9 @@ from strandline.broker.tools.commands.options import (
     add_yes,
 )
 from strandline.storage.plurals import counted
+
+if TYPE_CHECKING:
+    from strandline.broker.tools.client.cluster import Cluster, ClusterTopic
 
 _TIERED = "remote.storage.enable"
 _DELETED_ON_DISABLE = "remote.log.delete.on.disable"
@@ -109,7 +113,7 @@ def _create(options: argparse.Namespace) -> int:
     _check_count(options.replication_factor, "replicas", REPLICAS_MAX)
     connection = chosen_connection(options)
     config = dict(map(pair, options.config))
-    cluster = Cluster(connection)
+    cluster = connect(connection)
     there = set(cluster.topic_names()) if options.if_not_exists else set()
     for name in options.topics:
         if name in there:
@@ -129,7 +133,7 @@ def _create(options: argparse.Namespace) -> int:
 
 def _list(options: argparse.Namespace) -> int:
     """Prints one line per topic."""
-    cluster = Cluster(chosen_connection(options))
+    cluster = connect(chosen_connection(options))
     topics = [
         topic
         for topic in cluster.topics(cluster.topic_names())
@@ -165,7 +169,7 @@ def _show(topics: Sequence[ClusterTopic]) -> None:
 
 def _describe(options: argparse.Namespace) -> int:
     """Prints partitions with their offsets, and explicit properties."""
-    cluster = Cluster(chosen_connection(options))
+    cluster = connect(chosen_connection(options))
     documents: list[Json] = []
     for topic in cluster.topics(options.topics):
         keys = [(topic.name, place.partition) for place in topic.partitions]
@@ -233,7 +237,7 @@ def _alter(options: argparse.Namespace) -> int:
     both = sorted(set(changed) & set(removed))
     if both:
         raise WrongUse(f"{both[0]} is to be both set and removed")
-    cluster = Cluster(connection)
+    cluster = connect(connection)
     if not options.yes and _deletes_archive(cluster, name, changed, removed):
         confirm(f"the archive of topic {name} to be deleted, with all records in it", yes=False)
     if changed or removed:
@@ -263,7 +267,7 @@ def _deletes_archive(
 
 def _delete(options: argparse.Namespace) -> int:
     """Deletes the topics with all data, in the archive too."""
-    cluster = Cluster(chosen_connection(options))
+    cluster = connect(chosen_connection(options))
     there = set(cluster.topic_names())
     absent = [name for name in options.topics if name not in there]
     if absent and not options.if_exists:
