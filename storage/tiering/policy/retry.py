@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from strandline.storage.backoff import Backoff
 from strandline.storage.clock import Clock
@@ -26,7 +27,9 @@ from strandline.storage.errors import (
     TierError,
     TierUnavailable,
 )
-from strandline.storage.remote.manifest.entries import SegmentEntry
+
+if TYPE_CHECKING:
+    from strandline.storage.remote.manifest.entries import SegmentEntry
 
 log = logging.getLogger(__name__)
 

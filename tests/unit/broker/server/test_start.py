@@ -28,6 +28,7 @@ NEVER_AT_START = (
     "strandline.broker.commands.restore",
     "strandline.broker.tools.commands.arguments",
     "strandline.spark_lake",
+    "strandline.storage.remote.manifest.entries",
     "strandline.storage.remote.manifest.manifest",
     "strandline.storage.remote.reader.chunk_cache",
     "strandline.storage.remote.reader.cold_reader",
