@@ -105,6 +105,18 @@ class LocalMarkers:
                         coordinator_epoch=max(entry.coordinator_epoch, 0),
                     )
 
+    def is_open(self, opened: OpenTransaction) -> bool:
+        """Whether a transaction that was left open has not ended since.
+
+        A request may have reached its coordinator before all of them were loaded.
+        """
+        where = opened.partition
+        partition = self._replicas.partition(where.topic, where.partition)
+        if partition is None:
+            return True
+        entry = partition.log.local.producers.entries.get(opened.producer.producer_id)
+        return entry is not None and entry.transaction_first_offset == opened.first_offset
+
     def _append(self, marker: EndMarker, partition: Partition) -> MarkerPlace:
         producer = marker.producer
         if marker.version.bumps_epoch:

@@ -625,6 +625,8 @@ class TransactionCoordinator:
         written: Iterable[WrittenEnd],
     ) -> bool:
         """Ends one transaction unless the coordinator does so; returns whether that is done."""
+        if not self._markers.is_open(opened):
+            return True
         ending = end_again(opened, written)
         if ending is None:
             transaction = ids.get(opened.producer.producer_id)

@@ -57,6 +57,7 @@ class Markers:
     )
 
     left_open: list[OpenTransaction] = field(default_factory=list)
+    ended_since: list[OpenTransaction] = field(default_factory=list)
     asked: int = 0
 
     def write(self, marker: EndMarker, where: TopicPartition) -> MarkerAnswer:
@@ -69,6 +70,9 @@ class Markers:
 
     def open_after_crash(self) -> Iterator[OpenTransaction]:
         return iter(self.left_open)
+
+    def is_open(self, opened: OpenTransaction) -> bool:
+        return opened not in self.ended_since
 
 
 class TransactionWorld(World):
@@ -203,6 +207,26 @@ def test_a_marker_that_cannot_be_written_is_tried_until_it_can() -> None:
         while state_of(coordinator) is not TransactionState.COMPLETE_COMMIT:
             await asyncio.sleep(0.002)
         assert len(world.markers.written) == 1
+
+    play(scenario)
+
+
+def test_a_transaction_that_ended_before_all_was_loaded_blocks_no_partition() -> None:
+    async def scenario(world: TransactionWorld) -> None:
+        opened = OpenTransaction(
+            partition=A,
+            producer=ProducerIdentity(7, 0),
+            first_offset=3,
+            leader_epoch=0,
+            coordinator_epoch=0,
+        )
+        await begun(world.transactions(), A)
+        world.markers.left_open.append(opened)
+        # Its producer began again, whose marker had the epoch of the new coordinator.
+        world.markers.ended_since.append(opened)
+        world.markers.codes[A] = ErrorCode.TRANSACTION_COORDINATOR_FENCED
+        coordinator = await world.restarted()
+        assert not coordinator.is_settling(A)
 
     play(scenario)
 
