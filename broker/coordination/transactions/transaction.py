@@ -334,6 +334,9 @@ def _end_with_bump(
 ) -> Transition:
     """Version 2. A repeat is known by its epoch, which is one below the present one.
 
+    Unless the transaction that completed was one of version 1, whose end raised no epoch: then that
+    is a zombie, which Kafka would give the identity of the present producer.
+
     While a transaction ends, its producer has the next identity already and waits in any case.
 
                       abort               commit
@@ -349,7 +352,9 @@ def _end_with_bump(
         and producer.epoch == PRODUCER_EPOCH_MAX - 1
         and current.epoch == 0
     )
-    is_repeat = is_next_id or current.epoch == producer.epoch + 1
+    is_repeat = current.client_version.bumps_epoch and (
+        is_next_id or current.epoch == producer.epoch + 1
+    )
     if current.producer_id != producer.producer_id and not is_next_id:
         return _refused(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     is_present = current.epoch == producer.epoch

@@ -255,10 +255,21 @@ def test_a_transaction_of_version_1_ends_as_kafkas_table_says(state: Transaction
 def test_a_transaction_of_version_2_ends_as_kafkas_table_says(state: TransactionState) -> None:
     cases = [(who, commit) for who in (PRESENT, REPEAT) for commit in (True, False)]
     for (producer, is_commit), code in zip(cases, VERSION_2[state], strict=True):
-        decision = end(known(state), producer, is_commit=is_commit)
+        decision = end(known(state, client_version=NEW), producer, is_commit=is_commit)
         assert (decision.error_code if decision.written is None else None) is code
         if code is DONE:
             assert decision.identity == PRESENT
+
+
+@pytest.mark.parametrize(
+    "state", [TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT]
+)
+def test_a_zombie_repeats_no_end_of_its_successor_of_version_1(state: TransactionState) -> None:
+    """The successor's end raised no epoch: it is one above the zombie's from its begin."""
+    for is_commit in (True, False):
+        assert end(known(state, client_version=OLD), REPEAT, is_commit=is_commit).error_code is (
+            FENCED
+        )
 
 
 @pytest.mark.parametrize("is_commit", [True, False])
