@@ -281,7 +281,7 @@ def _reads(page: Page) -> HealthCheck:
         what="reads of the archive",
         figure="met damage" if met else "whole",
         trouble=told if met else "",
-        runbook="runbooks/archive-damage#what-a-manifest-names-cannot-be-read--cold-reads-fail",
+        runbook="runbooks/archive-damage#archived-object-cannot-be-read--cold-reads-fail",
     )
 
 

@@ -58,5 +58,8 @@ def _read(folder: Path) -> TimestampMs | None:
         body = headed_file.read(folder / FILE_NAME, magic=MAGIC, version=VERSION)
         return None if body is None else int(body)
     except (CorruptFile, UnsupportedFormat, DiskError, ValueError) as error:
-        log.warning("last time unknown", extra={"fields": {"reason": str(error)}})
+        log.warning(
+            "stored time of retention is unreadable, it is ignored",
+            extra={"fields": {"reason": str(error)}},
+        )
         return None

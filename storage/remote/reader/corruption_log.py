@@ -76,7 +76,7 @@ def log_unreadable(reason: Unreadable, error: StorageError) -> None:
     """As `log_corrupt_chunk`, for a failed read."""
     _quiet_log.say(
         logging.WARNING,
-        "what a manifest names cannot be read",
+        "archived object cannot be read",
         error.key if isinstance(error, TierError) else str(error),
         {
             "reason": reason.value,
