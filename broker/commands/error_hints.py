@@ -6,7 +6,7 @@ The operating system's error decides: a full disk, a port in use, a missing perm
 from __future__ import annotations
 
 import errno
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from strandline.storage.errors import CorruptFile
 
@@ -33,13 +33,17 @@ def remedy_for(error: BaseException, *, command: str) -> str:
 
     `command` is the first word of the command line.
     """
-    if isinstance(error, CorruptFile):
+    if any(isinstance(one, CorruptFile) for one in _chain(error)):
         is_of_archive = command in ("archive", "lake")
         runbook = "archive-damage.md" if is_of_archive else "damaged-files.md"
         return f"; what to do is in docs/runbooks/{runbook}"
-    cause = error.__cause__
-    while cause is not None and not isinstance(cause, OSError):
-        cause = cause.__cause__
-    number = None if cause is None else cause.errno
-    remedy = _REMEDIES.get(number or 0)
+    numbers = (one.errno for one in _chain(error) if isinstance(one, OSError))
+    remedy = _REMEDIES.get(next(numbers, None) or 0)
     return f"; {remedy}" if remedy else ""
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """The error, and what caused it."""
+    while error is not None:
+        yield error
+        error = error.__cause__

@@ -88,7 +88,11 @@ class FileDamage(Enum):
         "a stop that was not clean left this behind what was synced: nothing is to be done, the"
         " next start cuts it off"
     )
-    FOLDER = "find out where it comes from, and move away what does not belong there"
+    FOLDER = (
+        "a file that says what the folder belongs to is wrong, or the folder is there twice: write"
+        " the file again, or move the folder away that does not belong there;"
+        " docs/runbooks/damaged-files.md says how"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

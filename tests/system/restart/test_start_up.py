@@ -202,16 +202,17 @@ def test_what_the_machine_refuses_is_said_with_what_to_do_about_it(tmp_path: Pat
     assert finished.stderr.splitlines()[-1].endswith("Raise the limit (ulimit -f)")
 
 
+@pytest.mark.parametrize("name", ["meta.properties", "orders-0/partition.metadata"])
 def test_a_damaged_file_that_nothing_can_replace_is_named_with_where_the_remedy_stands(
-    tmp_path: Path,
+    tmp_path: Path, name: str
 ) -> None:
-    data = tmp_path / "data"
-    data.mkdir()
-    (data / "meta.properties").write_bytes(b"\xff\xfe")
-    message = refusal_of(serve(log_dirs=str(data)), FAILURE)
-    assert str(data / "meta.properties") in message
+    file = tmp_path / "data" / name
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"\xff\xfe")
+    message = refusal_of(serve(log_dirs=str(tmp_path / "data")), FAILURE)
+    assert str(file) in message
     page = REPOSITORY / message.rpartition(" ")[2].strip()
-    assert "\n## `meta.properties`" in page.read_text()
+    assert f"\n## `{file.name}`" in page.read_text()
 
 
 # `strandline serve` in a system that gives so many threads and no more.
