@@ -35,7 +35,7 @@ ATTEMPTS_MAX = 20
 BACKOFF = Backoff(first_s=0.05, max_s=5.0, jitter=0.3)
 
 
-class Outcome(Enum):
+class CommitOutcome(Enum):
     """What became of a commit."""
 
     LANDED = "landed"
@@ -51,7 +51,7 @@ def commit_files(
     claimed: TableOffsets,
     wait: Callable[[float], None],
     discard: Callable[[Sequence[WrittenFile]], None],
-) -> Outcome:
+) -> CommitOutcome:
     """Commits files once. `base` is what the loaded table had, `claimed` what it has afterwards.
 
     `discard` deletes files that were lost, and what belongs to them.
@@ -66,17 +66,17 @@ def commit_files(
         except FilesOutdated as error:
             log.info("table has another layout", extra={"reason": str(error)})
             discard(files)
-            return Outcome.LOST
+            return CommitOutcome.LOST
         else:
-            return Outcome.LANDED
+            return CommitOutcome.LANDED
         wait(BACKOFF.wait_s(attempt + 1))
         now = load_existing(store)
         if claimed.commits[0] in now.commits:
-            return Outcome.LANDED
+            return CommitOutcome.LANDED
         if not now.has_same_rows(base):
             if now.shows_all_since(base):
                 discard(files)
-            return Outcome.LOST
+            return CommitOutcome.LOST
     raise TableUnavailable(
         f"table {store.name}: {ATTEMPTS_MAX} commits in a row were refused or not answered, while"
         " no other writer added rows; what was written stays for `table maintain`, run again later"

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from strandline.spark_lake.table.commit import Outcome, commit_files
+from strandline.spark_lake.table.commit import CommitOutcome, commit_files
 from strandline.spark_lake.table.errors import TableUnavailable
 from strandline.spark_lake.table.offsets import COMMITS_KEPT, RejectedFiles, TableOffsets
 from strandline.spark_lake.table.store import TableStore, WrittenFile
@@ -42,7 +42,7 @@ def settle(first: TableOffsets, second: TableStore, *, wait: Callable[[float], N
     )
     files = second.reopen(first.rejected.paths)
     outcome = commit_files(second, files, base=known, claimed=claimed, wait=wait, discard=_keep)
-    if outcome is Outcome.LOST:
+    if outcome is CommitOutcome.LOST:
         raise TableUnavailable(
             f"table {second.name} changed while rejected rows were added: run again"
         )

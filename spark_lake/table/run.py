@@ -32,9 +32,9 @@ from strandline.spark_lake.table.store import TableStore
 from strandline.spark_lake.table.sync import (
     FILE_BYTES,
     ROUND_BYTES,
-    Engine,
     Progress,
     Sync,
+    SyncEngine,
     SyncReport,
     SyncSettings,
 )
@@ -117,7 +117,7 @@ class TableRun:
         self.names = column_names(request.columns)
         self.query = self._make_query(OnError(request.on_error))
         refuse_jvm(self.query, "table sync")
-        self._engine: Engine = LocalEngine()
+        self._engine: SyncEngine = LocalEngine()
         if spark is not None:
             self._engine = engine = SparkEngine(spark)
             self.query.task_slots = engine.task_slots

@@ -31,7 +31,7 @@ from strandline.spark_lake.table.archive import (
     missing_ranges,
 )
 from strandline.spark_lake.table.columns import RowLayout
-from strandline.spark_lake.table.commit import Outcome, commit_files, load_existing
+from strandline.spark_lake.table.commit import CommitOutcome, commit_files, load_existing
 from strandline.spark_lake.table.errors import TableRefused, TableUnavailable
 from strandline.spark_lake.table.offsets import Mode, RejectedFiles, TableOffsets
 from strandline.spark_lake.table.rejected import settle
@@ -81,7 +81,7 @@ class RoundTask:
     sink: SinkPlan
 
 
-class Engine(Protocol):
+class SyncEngine(Protocol):
     """What runs the task of a round: this process, or Spark."""
 
     @property
@@ -133,7 +133,7 @@ class Sync:
         self,
         query: Query,
         store: TableStore,
-        engine: Engine,
+        engine: SyncEngine,
         settings: SyncSettings,
         *,
         rejected: TableStore,
@@ -213,7 +213,7 @@ class Sync:
         )
         if self._now_ms() - begun_ms > ROUND_AGE_S_MAX * 1000:
             self._store.discard(files)
-            outcome = Outcome.LOST
+            outcome = CommitOutcome.LOST
         else:
             outcome = commit_files(
                 self._store,
@@ -224,7 +224,7 @@ class Sync:
                 discard=lambda _: self._store.discard(files),
             )
         crash_point(TABLE_AFTER_COMMIT)
-        if outcome is Outcome.LANDED:
+        if outcome is CommitOutcome.LANDED:
             settle(claimed, self._rejected, wait=self._wait)
             crash_point(TABLE_AFTER_REJECTED)
         self._count(outcome, files)
@@ -251,9 +251,9 @@ class Sync:
         self._progress.advance(left)
         return files
 
-    def _count(self, outcome: Outcome, files: Sequence[WrittenFile]) -> None:
+    def _count(self, outcome: CommitOutcome, files: Sequence[WrittenFile]) -> None:
         report = self._report
-        if outcome is Outcome.LOST:
+        if outcome is CommitOutcome.LOST:
             report.lost_rounds += 1
             if report.lost_rounds > LOST_ROUNDS_MAX:
                 raise TableUnavailable(
