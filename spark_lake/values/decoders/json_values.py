@@ -11,7 +11,6 @@ Values that it refused are read again with the times as texts, which are then cu
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
 import numpy as np
@@ -61,10 +60,10 @@ class JsonValues:
         framed = pc.and_(pc.starts_with(texts, "{"), pc.ends_with(texts, "}"))
         if pc.all(framed).as_py() is not True:
             raise UnparsableValue("it is no JSON object")
-        rows = self._rows("\n".join(texts.to_pylist()).encode(), len(present))
+        rows = self._rows(_lines(texts), len(present))
         return rows if values.null_count == 0 else _spread(rows, values)
 
-    def _rows(self, text: bytes, count: int) -> Any:
+    def _rows(self, text: Any, count: int) -> Any:
         try:
             return _struct(text, count, self._schema).cast(self._type)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
@@ -76,11 +75,17 @@ class JsonValues:
                 raise UnparsableValue(str(error)) from error
 
 
-def _struct(text: bytes, count: int, schema: Any) -> Any:
+def _lines(texts: Any) -> Any:
+    """The `pyarrow.Buffer` of all texts of an array, one in a line."""
+    whole = pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts)
+    return pc.binary_join(whole, "\n")[0].as_buffer()
+
+
+def _struct(text: Any, count: int, schema: Any) -> Any:
     """Returns the objects as rows of the schema. Raises UnparsableValue, or an error of Arrow."""
     table = json.read_json(
-        io.BytesIO(text),
-        read_options=json.ReadOptions(use_threads=False, block_size=len(text) + 1),
+        pa.BufferReader(text),
+        read_options=json.ReadOptions(use_threads=False, block_size=text.size + 1),
         parse_options=json.ParseOptions(
             explicit_schema=schema,
             newlines_in_values=True,
