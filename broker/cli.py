@@ -87,8 +87,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = make_parser(given[0] if given else "").parse_args(given)
     try:
         code = _run(options, given[0])
-        # Here, and not at the end of the process, where nobody could handle a closed pipe.
-        sys.stdout.flush()
+        # Here, and not at the end of the process, where nobody could handle a closed pipe. There is
+        # none in a process that was started without standard output.
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except (InvalidConfig, WrongUse) as error:
         print(f"strandline: {error}", file=sys.stderr)
         return FAILURE if isinstance(error, UnknownTopic) else USAGE_ERROR
