@@ -19,7 +19,7 @@ from strandline.broker.tools.commands.options import (
     add_repeated,
 )
 from strandline.storage.crash_points import check_environment
-from strandline.storage.errors import InvalidConfig, StorageError
+from strandline.storage.errors import InvalidConfig, StrandlineError
 from strandline.storage.extras import how_to_install
 from strandline.storage.plurals import counted
 from strandline.storage.system.heaps import limit_heaps
@@ -293,7 +293,7 @@ def _sync(options: argparse.Namespace) -> int:
             interval_s=interval_ms / 1000,
             stop=stop,
             on_sync=lambda report: _print_report(report) if report.commits else None,
-            on_outage=_tell_outage,
+            on_wait=_tell_wait,
         )
     return 0
 
@@ -414,7 +414,7 @@ def _print_report(report: SyncReport) -> None:
     )
 
 
-def _tell_outage(error: StorageError) -> None:
+def _tell_wait(error: StrandlineError) -> None:
     print(f"strandline: {error}; tried again after the interval", file=sys.stderr, flush=True)
 
 

@@ -2,7 +2,9 @@
 
     sync, wait, sync, wait ...     `stop` ends it after the round that runs, or out of the wait
     the store or the catalog does not answer      told, and tried again after the interval
-    all else that a sync raises                    ends it: it would be raised again
+    the archive has no such topic yet             the same; after the first sync it ends it, for
+                                                  then somebody has deleted the topic
+    all else that a sync raises                   ends it: it would be raised again
 
 The table is the state, so nothing is kept from one sync to the next.
 """
@@ -14,7 +16,7 @@ from collections.abc import Callable
 
 from strandline.spark_lake.table.errors import TableUnavailable
 from strandline.spark_lake.table.sync import SyncReport
-from strandline.storage.errors import StorageError, TierUnavailable
+from strandline.storage.errors import StrandlineError, TierUnavailable, UnknownTopic
 
 
 def sync_at_intervals(
@@ -23,15 +25,21 @@ def sync_at_intervals(
     interval_s: float,
     stop: threading.Event,
     on_sync: Callable[[SyncReport], None],
-    on_outage: Callable[[StorageError], None],
+    on_wait: Callable[[StrandlineError], None],
 ) -> None:
-    """Calls `sync` until `stop` is set; `on_sync` is told what each one did.
+    """Calls `sync` until `stop` is set; `on_sync` is told what each one did, `on_wait` why not.
 
-    Raises what `sync` raises, except outages.
+    Raises what `sync` raises, except outages, and UnknownTopic before the first sync.
     """
+    has_topic = False
     while not stop.is_set():
         try:
             on_sync(sync())
+            has_topic = True
         except (TableUnavailable, TierUnavailable) as error:
-            on_outage(error)
+            on_wait(error)
+        except UnknownTopic as error:
+            if has_topic:
+                raise
+            on_wait(error)
         stop.wait(interval_s)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +12,7 @@ from strandline.spark_lake.table.continuous import sync_at_intervals
 from strandline.spark_lake.table.errors import TableRefused, TableUnavailable
 from strandline.spark_lake.table.sync import SyncReport
 from strandline.storage.clock import SystemClock
-from strandline.storage.errors import StorageError
+from strandline.storage.errors import StrandlineError, UnknownTopic
 from strandline.storage.records.batch.record import Record
 from tests.unit.spark_lake.archive_builder import START_MS, ArchiveBuilder, make_batches
 from tests.unit.spark_lake.table.rig import (
@@ -49,7 +50,7 @@ def test_a_continuous_sync_follows_the_archive_and_survives_an_outage(
     orders: ArchiveBuilder,
 ) -> None:
     stop = threading.Event()
-    outages: list[StorageError] = []
+    outages: list[StrandlineError] = []
     reports: list[SyncReport] = []
     count = 0
 
@@ -68,11 +69,57 @@ def test_a_continuous_sync_follows_the_archive_and_survives_an_outage(
             stop.set()
 
     sync_at_intervals(
-        sync_once, interval_s=0.001, stop=stop, on_sync=on_sync, on_outage=outages.append
+        sync_once, interval_s=0.001, stop=stop, on_sync=on_sync, on_wait=outages.append
     )
     assert [one.rows for one in reports] == [160, 80, 0]
     assert [str(one) for one in outages] == ["the catalog is away"]
     assert rows_of(make_run(orders)) == every(range(120))
+
+
+def test_a_continuous_sync_waits_for_its_topic_and_a_single_one_does_not(tmp_path: Path) -> None:
+    archive = ArchiveBuilder(tmp_path / "archive")
+    archive.add_topic("others")
+    stop = threading.Event()
+    told: list[str] = []
+    reports: list[SyncReport] = []
+    with pytest.raises(UnknownTopic, match=r"has no topic orders; .* first records"):
+        sync(archive)
+
+    def on_wait(error: StrandlineError) -> None:
+        told.append(str(error))
+        if len(told) == 2:
+            archive.add_topic("orders", partitions=2)
+            add_rows(archive, base=0)
+
+    def on_sync(report: SyncReport) -> None:
+        reports.append(report)
+        stop.set()
+
+    sync_at_intervals(
+        lambda: sync(archive), interval_s=0.001, stop=stop, on_sync=on_sync, on_wait=on_wait
+    )
+    assert len(told) == 2
+    assert all("has no topic orders" in one for one in told)
+    assert [one.rows for one in reports] == [80]
+
+
+def test_a_continuous_sync_ends_when_its_topic_is_deleted() -> None:
+    answers = iter((SyncReport(table="lake.orders"), UnknownTopic("has no topic orders any more")))
+
+    def sync_once() -> SyncReport:
+        answer = next(answers)
+        if isinstance(answer, UnknownTopic):
+            raise answer
+        return answer
+
+    with pytest.raises(UnknownTopic):
+        sync_at_intervals(
+            sync_once,
+            interval_s=0.001,
+            stop=threading.Event(),
+            on_sync=lambda _: None,
+            on_wait=lambda _: None,
+        )
 
 
 def test_what_an_interval_cannot_mend_ends_a_continuous_sync(orders: ArchiveBuilder) -> None:
@@ -85,7 +132,7 @@ def test_what_an_interval_cannot_mend_ends_a_continuous_sync(orders: ArchiveBuil
             interval_s=0.001,
             stop=threading.Event(),
             on_sync=lambda _: None,
-            on_outage=lambda _: None,
+            on_wait=lambda _: None,
         )
 
 
