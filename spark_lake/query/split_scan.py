@@ -14,10 +14,12 @@ the segment, wherever its marker is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 from strandline.spark_lake.archive.catalog import LOOKS_MAX, Catalog
@@ -203,6 +205,9 @@ class SplitScan:
         return batch.select(self._columns) if self._row_filter.columns else batch
 
 
+_LAST_OFFSET = attrgetter("last_offset")
+
+
 def _runs(
     block: LogBlock, limits: RowLimits, aborted: Sequence[AbortedTransaction]
 ) -> Iterator[Run]:
@@ -212,13 +217,14 @@ def _runs(
         and limits.start_offset <= batches[0].header.base_offset
         and batches[-1].header.last_offset < limits.end_offset
     )
+    aborted_by_producer = _by_producer(aborted)
     # Each test here costs as much per batch as decoding a dozen records.
     wanted = (
         batch
         for batch in batches
         if not batch.header.attributes & CONTROL_BIT
         and (is_inside or _overlaps(batch.header, limits))
-        and not (aborted and _is_aborted(batch.header, aborted))
+        and not (aborted and _is_aborted(batch.header, aborted_by_producer))
     )
     builder = RunBuilder(block.content)
     yield from builder.add_all(wanted)
@@ -229,14 +235,24 @@ def _overlaps(header: BatchHeader, limits: RowLimits) -> bool:
     return header.last_offset >= limits.start_offset and header.base_offset < limits.end_offset
 
 
-def _is_aborted(header: BatchHeader, aborted: Sequence[AbortedTransaction]) -> bool:
+def _by_producer(
+    aborted: Sequence[AbortedTransaction],
+) -> dict[int, list[AbortedTransaction]]:
+    """Each producer's aborted transactions in the order of their ends: there may be very many."""
+    found: dict[int, list[AbortedTransaction]] = {}
+    for transaction in sorted(aborted, key=_LAST_OFFSET):
+        found.setdefault(transaction.producer_id, []).append(transaction)
+    return found
+
+
+def _is_aborted(header: BatchHeader, aborted: Mapping[int, Sequence[AbortedTransaction]]) -> bool:
     # A producer has one transaction at a time, so all that it wrote between the first record and
     # the marker of an aborted transaction belongs to it.
-    return header.is_transactional and any(
-        transaction.producer_id == header.producer_id
-        and transaction.first_offset <= header.base_offset <= transaction.last_offset
-        for transaction in aborted
-    )
+    if not header.is_transactional:
+        return False
+    transactions = aborted.get(header.producer_id, ())
+    at = bisect_left(transactions, header.base_offset, key=_LAST_OFFSET)
+    return at < len(transactions) and transactions[at].first_offset <= header.base_offset
 
 
 @contextmanager
