@@ -33,6 +33,17 @@ if TYPE_CHECKING:
 ORPHAN_AGE_MS_MIN = 2 * 24 * 3_600_000
 # Of the C library, for all threads of a command: they hold windows of 8 MiB.
 _HEAPS = 2
+# Options that are fields of a TableRequest.
+_REQUESTED = (
+    "new_incarnation",
+    "partition_by",
+    "sort_by",
+    "codec",
+    "format",
+    "mode",
+    "on_error",
+    "file_bytes",
+)
 _EXAMPLES = """
 Reads the archive, never a broker. After a kill run the command again: each record becomes
 one row. The table itself stores how far it is. Needs strandline[table].
@@ -112,6 +123,7 @@ def add_table(commands: Commands) -> None:
         one.add_argument(
             "--file-bytes",
             type=int,
+            default=argparse.SUPPRESS,
             metavar="BYTES",
             help="rows of a file, in memory; Parquet is 3 to 10 times smaller [134217728]",
         )
@@ -175,7 +187,9 @@ def _add_running_options(sync: CommandParser) -> None:
         " may be repeated [day of the timestamp]",
     )
     add_repeated(sync, "--sort-by", "COLUMN", "order of rows in a file; 'COLUMN desc' reverses it")
-    sync.add_argument("--codec", default="zstd", help="of Parquet, for a new table [zstd]")
+    sync.add_argument(
+        "--codec", default=argparse.SUPPRESS, help="of Parquet, for a new table [zstd]"
+    )
     sync.add_argument(
         "--interval",
         metavar="DURATION",
@@ -196,20 +210,20 @@ def _add_running_options(sync: CommandParser) -> None:
     sync.add_argument(
         "--format",
         choices=("iceberg", "delta"),
-        default="iceberg",
+        default=argparse.SUPPRESS,
         help="delta: a folder of the warehouse, needs strandline[delta] [iceberg]",
     )
     sync.add_argument(
         "--mode",
         choices=("append", "upsert", "debezium"),
-        default="append",
+        default=argparse.SUPPRESS,
         help="each record is a row; or the newest record of a key is, and null deletes it; or the"
         " same by Debezium's envelope (after, op) [append]",
     )
     sync.add_argument(
         "--on-error",
         choices=("fail", "reject"),
-        default="fail",
+        default=argparse.SUPPRESS,
         help="with a value that does not parse: end, or add it to the table NAME_rejected with its"
         " bytes and the reason [fail]",
     )
@@ -248,11 +262,8 @@ def _run_of(options: argparse.Namespace) -> TableRun:
     limit_heaps(_HEAPS)
     if getattr(options, "master", None) is not None and options.engine != "spark":
         raise InvalidConfig("--master goes with --engine spark")
-    # A command that has no such option takes the request's default.
-    names = ("new_incarnation", "partition_by", "sort_by", "codec", "format", "mode", "on_error")
-    given = {name: getattr(options, name) for name in names if hasattr(options, name)}
-    if getattr(options, "file_bytes", None) is not None:
-        given["file_bytes"] = options.file_bytes
+    # An option that is not given, or that the command lacks, has the request's default.
+    given = {name: getattr(options, name) for name in _REQUESTED if hasattr(options, name)}
     is_spark = getattr(options, "engine", "local") == "spark"
     return TableRun(
         TableRequest(
@@ -384,7 +395,7 @@ def _maintain(options: argparse.Namespace) -> int:
     report = run.maintain(
         retention,
         MaintainSettings(
-            file_bytes=options.file_bytes or FILE_BYTES,
+            file_bytes=getattr(options, "file_bytes", FILE_BYTES),
             expire_age_ms=duration_ms(options.expire_after),
             orphan_age_ms=orphans_ms,
         ),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from strandline.storage.errors import InvalidConfig, StorageError
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from strandline.storage.errors import InvalidConfig, StorageError, StrandlineError
 
 
 class TableUnavailable(StorageError):
@@ -27,3 +30,16 @@ class CommitUnknown(Exception):
 
 class FilesOutdated(Exception):
     """The table's partitioning changed after the files were written; they must be made anew."""
+
+
+@contextmanager
+def naming_table(name: str, what: str) -> Iterator[None]:
+    """Turns the errors of libraries, catalogs and stores into one that names the table."""
+    try:
+        yield
+    except StrandlineError:
+        raise
+    except Exception as error:
+        raise TableUnavailable(
+            f"cannot {what} table {name}: {type(error).__name__}: {error}"
+        ) from error

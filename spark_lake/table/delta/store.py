@@ -20,8 +20,8 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
@@ -44,13 +44,13 @@ from strandline.spark_lake.table.errors import (
     CommitUnknown,
     FilesOutdated,
     TableRefused,
-    TableUnavailable,
+    naming_table,
 )
 from strandline.spark_lake.table.iceberg.places import place_of
 from strandline.spark_lake.table.offsets import TableOffsets
 from strandline.spark_lake.table.store import FileRole, FileWriter, WrittenFile
 from strandline.storage.clock import SystemClock
-from strandline.storage.errors import InvalidConfig, StrandlineError
+from strandline.storage.errors import InvalidConfig
 
 APP_ID = "strandline"
 FOLDER = "_strandline"
@@ -101,7 +101,7 @@ class DeltaStore:
         return self._url
 
     def load(self) -> TableOffsets | None:
-        with self._naming("load"):
+        with naming_table(self.name, "load"):
             try:
                 self._table = DeltaTable(self._url, storage_options=self._storage_options)
             except TableNotFoundError:
@@ -125,12 +125,12 @@ class DeltaStore:
         self._delete_old_offsets()
         added = new_fields(self._schema, schema, table=self.name)
         if added:
-            with self._naming("widen"):
+            with naming_table(self.name, "widen"):
                 self._loaded.alter.add_columns([Field.from_arrow(one) for one in added])
         wanted = self._layout.sort_columns
         if wanted and self._order != tuple(wanted):
             check_order(wanted, self._schema)
-            with self._naming("order"):
+            with naming_table(self.name, "order"):
                 self._loaded.alter.set_table_properties(
                     {ORDER_PROPERTY: json.dumps(wanted)}, raise_if_not_exists=False
                 )
@@ -159,7 +159,7 @@ class DeltaStore:
         return found
 
     def reopen(self, paths: Sequence[str]) -> Sequence[WrittenFile]:
-        with self._naming("add rows to"):
+        with naming_table(self.name, "add rows to"):
             return [reopen_file(self._io, self._url, path) for path in paths]
 
     def commit(self, files: Sequence[WrittenFile], offsets: TableOffsets) -> None:
@@ -216,7 +216,7 @@ class DeltaStore:
         return pa.schema(self._loaded.schema().to_arrow())
 
     def _files(self) -> list[WrittenFile]:
-        with self._naming("read"):
+        with naming_table(self.name, "read"):
             rows = pa.table(self._loaded.get_add_actions(flatten=True)).to_pylist()
         columns = self._loaded.metadata().partition_columns
         return [
@@ -249,7 +249,7 @@ class DeltaStore:
         check_order(self._layout.sort_columns, schema)
         for day in self._layout.days:
             schema = schema.append(pa.field(day, pa.date32()))
-        with self._naming("create"):
+        with naming_table(self.name, "create"):
             number = self._write_offsets(first)
             try:
                 self._table = DeltaTable.create(
@@ -290,18 +290,6 @@ class DeltaStore:
 
     def _offsets_path(self, number: int) -> str:
         return f"{self._url}/{FOLDER}/{number}.json"
-
-    @contextmanager
-    def _naming(self, what: str) -> Iterator[None]:
-        """Turns the errors of deltalake and of the store into one that names the table."""
-        try:
-            yield
-        except StrandlineError:
-            raise
-        except Exception as error:
-            raise TableUnavailable(
-                f"cannot {what} table {self.name}: {type(error).__name__}: {error}"
-            ) from error
 
 
 def new_fields(existing: Any, wanted: Any, *, table: str) -> list[Any]:

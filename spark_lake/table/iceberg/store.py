@@ -8,8 +8,8 @@ two syncs that have loaded the same table one fails.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, cast
 
 from pyiceberg.catalog import Catalog
@@ -30,7 +30,7 @@ from strandline.spark_lake.table.errors import (
     CommitUnknown,
     FilesOutdated,
     TableRefused,
-    TableUnavailable,
+    naming_table,
 )
 from strandline.spark_lake.table.iceberg.layout import TableLayout, sorted_by
 from strandline.spark_lake.table.iceberg.places import stranger
@@ -43,7 +43,6 @@ from strandline.spark_lake.table.iceberg.writer import (
 )
 from strandline.spark_lake.table.offsets import OFFSETS_PROPERTY, TableOffsets
 from strandline.spark_lake.table.store import FileRole, WrittenFile
-from strandline.storage.errors import StrandlineError
 
 COMMIT_SUMMARY = "strandline.commit"
 # A commit writes the list of all snapshots anew: with more of them than this it drops the oldest.
@@ -100,7 +99,7 @@ class IcebergStore:
         return ".".join(self._identifier)
 
     def load(self) -> TableOffsets | None:
-        with self.naming("load"):
+        with naming_table(self.name, "load"):
             try:
                 self._table = self._catalog.load_table(self._identifier)
             except NoSuchTableError:
@@ -120,7 +119,7 @@ class IcebergStore:
             return
         table, wanted = self.loaded, iceberg_schema(schema)
         if check_schema(table.schema(), wanted, table=self.name):
-            with self.naming("widen"), table.update_schema() as update:
+            with naming_table(self.name, "widen"), table.update_schema() as update:
                 update.union_by_name(wanted)
         if self._layout.sort_columns:
             self._reorder()
@@ -145,7 +144,7 @@ class IcebergStore:
         table = self.loaded
         source_id = table.schema().find_field(column).field_id
         found: dict[int, list[WrittenFile]] = {}
-        with self.naming("read"):
+        with naming_table(self.name, "read"):
             for task in table.scan().plan_files():
                 spec = table.specs()[task.file.spec_id]
                 places = [
@@ -169,7 +168,7 @@ class IcebergStore:
 
     def reopen(self, paths: Sequence[str]) -> Sequence[WrittenFile]:
         table = self.loaded
-        with self.naming("add rows to"):
+        with naming_table(self.name, "add rows to"):
             return [reopen_file(table.io, table.metadata, path) for path in paths]
 
     def commit(self, files: Sequence[WrittenFile], offsets: TableOffsets) -> None:
@@ -228,7 +227,7 @@ class IcebergStore:
         self._layout.order(table.schema())
         if sorted_by(table.metadata) == self._layout.sort_columns:
             return
-        with self.naming("order"), table.update_sort_order() as update:
+        with naming_table(self.name, "order"), table.update_sort_order() as update:
             for column, way in self._layout.sort_columns:
                 add = update.desc if way == "descending" else update.asc
                 add(column, IdentityTransform(), NullOrder.NULLS_LAST)
@@ -242,7 +241,7 @@ class IcebergStore:
             **self._layout.properties,
             OFFSETS_PROPERTY: offsets.encode(),
         }
-        with self.naming("create"):
+        with naming_table(self.name, "create"):
             self._refuse_occupied()
             with suppress(NamespaceAlreadyExistsError):
                 self._catalog.create_namespace_if_not_exists(self._identifier[:-1])
@@ -271,18 +270,6 @@ class IcebergStore:
                 " which was dropped without its files. Open that catalog (--catalog), give the new"
                 " table another --warehouse, or delete the files there"
             )
-
-    @contextmanager
-    def naming(self, what: str) -> Iterator[None]:
-        """Turns the errors of pyiceberg, its catalogs and stores into one that names the table."""
-        try:
-            yield
-        except StrandlineError:
-            raise
-        except Exception as error:
-            raise TableUnavailable(
-                f"cannot {what} table {self.name}: {type(error).__name__}: {error}"
-            ) from error
 
 
 def _oldest_snapshots(table: Table) -> list[int]:

@@ -26,6 +26,7 @@ from strandline.spark_lake.table.conform import conform
 from strandline.spark_lake.table.errors import (
     FilesOutdated,
     TableRefused,
+    naming_table,
 )
 from strandline.spark_lake.table.iceberg.places import place_of, plain, stranger
 from strandline.spark_lake.table.iceberg.store import IcebergStore, remove_snapshots
@@ -71,7 +72,7 @@ class IcebergTable:
         self._store.discard(files)
 
     def live_files(self) -> list[LiveFile]:
-        with self._store.naming("read"):
+        with naming_table(self._store.name, "read"):
             schema = self._table.schema()
             return [
                 LiveFile(
@@ -91,7 +92,10 @@ class IcebergTable:
         if columns is not None:
             wanted = pa.schema([wanted.field(one) for one in columns])
         ids = {one.metadata[_FIELD_ID]: one.name for one in wanted}
-        with self._store.naming(f"read {file.path} of"), self._open(file.path) as source:
+        with (
+            naming_table(self._store.name, f"read {file.path} of"),
+            self._open(file.path) as source,
+        ):
             parquet = pq.ParquetFile(source)
             known = parquet.schema_arrow
             names = [one.name for one in known if (one.metadata or {}).get(_FIELD_ID) in ids]
@@ -135,7 +139,7 @@ class IcebergTable:
         return len(old)
 
     def stored_files(self) -> list[StoredFile]:
-        with self._store.naming("list the files of"):
+        with naming_table(self._store.name, "list the files of"):
             system, path, prefix = place_of(self._table.io, self._table.location())
             selector = pf.FileSelector(path, recursive=True, allow_not_found=True)
             return [
@@ -151,7 +155,7 @@ class IcebergTable:
     def named_paths(self) -> set[str]:
         table = self._table
         metadata = table.metadata
-        with self._store.naming("read"):
+        with naming_table(self._store.name, "read"):
             named = {table.metadata_location, *(e.metadata_file for e in metadata.metadata_log)}
             for snapshot in metadata.snapshots:
                 named.add(snapshot.manifest_list)
