@@ -107,7 +107,7 @@ compat: $(DEV) kafka-jars ## the test suites of kafka-python, librdkafka and oth
 
 .PHONY: interop
 interop: $(DEV) java ## Apache Kafka's Java tools against our broker, step by step
-	@ls bench-data/kafka/lib/kafka-tools-*.jar > /dev/null 2>&1 || scripts/java-libraries bench/pom.xml bench-data/kafka/lib
+	@ls bench-data/kafka/lib/kafka-tools-*.jar > /dev/null 2>&1 || scripts/java-libraries bench/comparison/pom.xml bench-data/kafka/lib
 	@$(PY) -m tests.compat.interop bench-data/kafka/lib
 
 .PHONY: takeover
@@ -148,7 +148,7 @@ bench: $(DEV) $(MINISTACK) ## measure MB/s and broker CPU per GB, hot, cold and 
 
 .PHONY: bench-tiers
 bench-tiers: $(DEV) ## measure what the remote tier costs, beside raw S3 requests (BENCH_ARGS=...)
-	@$(PY) -m bench.tiers $(BENCH_ARGS)
+	@$(PY) -m bench.tiers.run $(BENCH_ARGS)
 
 .PHONY: bench-restore
 bench-restore: $(DEV) ## measure a restore of 100 partitions with 1,000 segments each (BENCH_ARGS=...)
@@ -157,8 +157,8 @@ bench-restore: $(DEV) ## measure a restore of 100 partitions with 1,000 segments
 # What stands for "Kafka's libraries of this pom.xml are there".
 KAFKA_JARS := bench-data/kafka/.installed
 
-$(KAFKA_JARS): bench/pom.xml
-	@scripts/java-libraries bench/pom.xml bench-data/kafka/lib
+$(KAFKA_JARS): bench/comparison/pom.xml
+	@scripts/java-libraries bench/comparison/pom.xml bench-data/kafka/lib
 	@touch $@
 
 .PHONY: kafka-jars
@@ -166,18 +166,18 @@ kafka-jars: java $(KAFKA_JARS) ## Apache Kafka's libraries, for the comparison
 
 .PHONY: bench-kafka
 bench-kafka: $(DEV) kafka-jars ## side by side with Apache Kafka; writes docs/explanation/performance.md (BENCH_ARGS=--quick)
-	@$(PY) -m bench.compare $(BENCH_ARGS)
+	@$(PY) -m bench.comparison.compare $(BENCH_ARGS)
 
 # The same for Spark's Kafka source and s3a.
 LAKE_JARS := bench-data/jars/.installed
 
-$(LAKE_JARS): bench/lake-pom.xml
-	@scripts/java-libraries bench/lake-pom.xml bench-data/jars
+$(LAKE_JARS): bench/lake/pom.xml
+	@scripts/java-libraries bench/lake/pom.xml bench-data/jars
 	@touch $@
 
 .PHONY: bench-lake
 bench-lake: $(DEV) jar $(LAKE_JARS) ## measure Spark over the archive beside its Kafka source and Parquet (0.7 GB of jars)
-	@$(PY) -m bench.lake $(BENCH_ARGS)
+	@$(PY) -m bench.lake.run $(BENCH_ARGS)
 
 .PHONY: test-spark
 test-spark: $(DEV) jar ## Spark in one process and on a cluster, with an executor and drivers killed
@@ -190,8 +190,8 @@ check-sparks: $(DEV) jar ## one jar with each Spark 4 on PyPI, 0.5 GB each (SPAR
 # The four jars of Spark's Kafka source, of those that `make bench-lake` takes.
 KAFKA_SOURCE_JARS := bench-data/kafka-source/.installed
 
-$(KAFKA_SOURCE_JARS): bench/lake-pom.xml
-	@scripts/java-libraries bench/lake-pom.xml bench-data/kafka-source spark-sql-kafka-0-10_2.13,spark-token-provider-kafka-0-10_2.13,kafka-clients,commons-pool2
+$(KAFKA_SOURCE_JARS): bench/lake/pom.xml
+	@scripts/java-libraries bench/lake/pom.xml bench-data/kafka-source spark-sql-kafka-0-10_2.13,spark-token-provider-kafka-0-10_2.13,kafka-clients,commons-pool2
 	@touch $@
 
 .PHONY: check-kafka-source

@@ -33,10 +33,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from bench.clients.rdkafka import ConsumeLoad, ProduceLoad, consumer, producers
 from bench.compact import run_compaction
+from bench.comparison.peers import Peer
 from bench.measure import Measured, await_quiet, measuring, resident_mib
-from bench.peers import Peer
-from bench.rdkafka import ConsumeLoad, ProduceLoad, consumer, producers
 from strandline.storage.remote.manifest.manifest import Manifest
 from tests.support.broker import BrokerProcess, eventually
 from tests.support.ministack import ministack

@@ -211,7 +211,7 @@ def test_spark_and_its_reader_are_known_in_the_lake_alone() -> None:
 def test_no_file_names_a_package_registry() -> None:
     """Who installs says where from: a machine may have a mirror and nothing else."""
     hosts = re.compile(r"maven\.org|pypi\.org|npmjs\.|deb\.debian\.")
-    files = [*python_files(), *ROOT.glob("*"), *(ROOT / "bench").glob("*.xml")]
+    files = [*python_files(), *ROOT.glob("*"), *(ROOT / "bench").rglob("*.xml")]
     for folder in ("scripts", "requirements", "localstack", ".ci"):
         files += (ROOT / folder).glob("*")
     named = [

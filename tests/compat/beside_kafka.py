@@ -27,7 +27,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.admin import NewTopic as Topic
 
-from bench.peers import Kafka, until
+from bench.comparison.peers import Kafka, until
 from strandline.broker.protocol.messages.fetch import FetchResponse
 from strandline.storage.clock import ManualClock, SystemClock
 from strandline.storage.config.log_config import LogConfig

@@ -24,7 +24,7 @@ from pathlib import Path
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from bench.peers import Kafka, until
+from bench.comparison.peers import Kafka, until
 from strandline.storage.clock import SystemClock
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.local.formats import checkpoint

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from bench import results
+from bench.comparison.rows import ROWS
 from bench.measure import warm_page_cache
-from bench.rows import ROWS
 
 
 def test_figures_taken_in_another_way_are_not_read(

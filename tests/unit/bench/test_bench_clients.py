@@ -24,7 +24,7 @@ def clients() -> ModuleType:
 @pytest.fixture
 def cores_of_the_taker(clients: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[set[int]]:
     """The cores of the thread that takes records, each time that it begins to."""
-    from bench.librdkafka import rd_topic_new
+    from bench.clients.librdkafka import rd_topic_new
 
     seen: list[set[int]] = []
 

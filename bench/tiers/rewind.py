@@ -7,10 +7,10 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+from bench.clients.rdkafka import ConsumeLoad, consumer
 from bench.measure import await_quiet, measuring
-from bench.rdkafka import ConsumeLoad, consumer
 from bench.run import DOWNLOAD_RANGE_BYTES, plain_download
-from bench.tiered import (
+from bench.tiers.rig import (
     COLD,
     CONNECTION_MB_PER_S,
     TOPIC,

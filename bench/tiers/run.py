@@ -31,11 +31,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from bench.tiered import Figure
-from bench.tiers_hot import run_hot
-from bench.tiers_manifest import run_manifest
-from bench.tiers_rewind import run_rewind
-from bench.tiers_upload import run_upload
+from bench.tiers.hot import run_hot
+from bench.tiers.manifest import run_manifest
+from bench.tiers.rewind import run_rewind
+from bench.tiers.rig import Figure
+from bench.tiers.upload import run_upload
 
 DISTANCES_MS = (0, 30, 150)
 PARTS = ("upload", "rewind", "hot", "manifest")

@@ -1,7 +1,8 @@
 """Upper limits of this machine: bytes through a loopback socket, and into a file.
 
-    python -m bench.limits sink [FILE]    a process that receives, and appends what it received
-    python -m bench.limits source FILE    a process that sends a file with sendfile
+    python -m bench.comparison.limits sink [FILE]    a process that receives, and appends what it
+                                                     received
+    python -m bench.comparison.limits source FILE    a process that sends a file with sendfile
 
 Each serves one connection after another and prints its port first. No byte is looked at: a broker
 that checks, indexes and acknowledges cannot cost less than this.
@@ -45,7 +46,7 @@ def send_forever(listener: socket.socket, path: Path) -> None:
 @contextmanager
 def _process(*arguments: str) -> Iterator[tuple[int, int]]:
     """The port and the process id of one of this file's servers."""
-    command = [sys.executable, "-m", "bench.limits", *arguments]
+    command = [sys.executable, "-m", "bench.comparison.limits", *arguments]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:

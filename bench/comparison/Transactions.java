@@ -8,7 +8,7 @@ import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 /**
- * A transactional producer of Kafka's clients at its own speed; see bench/transactions.py.
+ * A transactional producer of Kafka's clients at its own speed; see bench/comparison/transactions.py.
  *
  * <p>Arguments: bootstrap, topic, transactional id, partitions, records in a transaction, bytes of a
  * record, batch.size. "ready" is printed once the producer has its identity. Each line on stdin is a

@@ -12,7 +12,7 @@ import numpy as np
 from numba import types
 from numba.extending import intrinsic
 
-from bench.librdkafka import (
+from bench.clients.librdkafka import (
     clock_gettime,
     rd_consume,
     rd_consume_callback,

@@ -1,8 +1,8 @@
 """The rows of the comparison: workload, brokers and goals.
 
-Each row is a line of data; `bench/workloads.py` has one function for each kind. A row varies one
-thing against BASE: records of 1 KB in batches of 16 KB, not compressed, acks=1, one partition, one
-connection. A goal is a bound on the ratio strandline : Kafka of one metric.
+Each row is a line of data; `bench/comparison/workloads.py` has one function for each kind. A row
+varies one thing against BASE: records of 1 KB in batches of 16 KB, not compressed, acks=1, one
+partition, one connection. A goal is a bound on the ratio strandline : Kafka of one metric.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class TransactionRow(Row):
 
     # In each transaction.
     records: int
-    # "librdkafka" or "Java": see bench/transactions.py.
+    # "librdkafka" or "Java": see bench/comparison/transactions.py.
     client: str
 
 
@@ -153,7 +153,7 @@ def _move(name: str, title: str, goals: Mapping[str, Goal] = BIG_BATCHES, **chan
 def _transactions(client: str, records: int, partitions: int) -> Row:
     text = "1 record" if records == 1 else f"{records:,} records"
     place = "1 partition" if partitions == 1 else f"{partitions} partitions"
-    # One producer of librdkafka waits for its own timer: bench/transactions.py.
+    # One producer of librdkafka waits for its own timer: bench/comparison/transactions.py.
     producers = 10 if client == "librdkafka" else 1
     who = f"{producers} producers of {client}" if producers > 1 else client
     return TransactionRow(

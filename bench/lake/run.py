@@ -1,10 +1,10 @@
 """Benchmark of the lake, each figure beside a reference from the same run and records.
 
-    rate     records/s of full rows into Spark's `noop` sink, see `bench/lake_rates.py`
+    rate     records/s of full rows into Spark's `noop` sink, see `bench/lake/rates.py`
     year     a filter of one hour over a year of archive: the bytes it reads, of all bytes
     plan     planning 100,000 segments, all of them and one percent
     memory   peak memory of a Python process that scans one segment of 1 GB
-    tables   commits, table-memory, freshness and backfill: of tables, see `bench/lake_tables.py`
+    tables   commits, table-memory, freshness and backfill: of tables, see `bench/lake/tables.py`
 
 Run it as `make bench-lake`; rates are medians of RUNS alternating runs (min - max). A JVM is warm
 only after some gigabytes, so a rate that is to be quoted is taken of 2 GB a topic after some rounds
@@ -32,8 +32,8 @@ import crc32c
 from rich.console import Console
 from rich.table import Table
 
-from bench.lake_cpu import WHO
-from bench.lake_rates import (
+from bench.lake.cpu import WHO
+from bench.lake.rates import (
     APACHE_KAFKA,
     CPU_UNIT,
     KAFKA,
@@ -44,7 +44,7 @@ from bench.lake_rates import (
     jars_in,
     run_rates,
 )
-from bench.lake_tables import (
+from bench.lake.tables import (
     KAFKA_TO_PARQUET,
     PARQUET_TO_PARQUET,
     TABLE_TOPICS,

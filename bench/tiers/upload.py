@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.measure import measuring
-from bench.tiered import (
+from bench.tiers.rig import (
     BUCKET,
     TIERED,
     TOPIC,

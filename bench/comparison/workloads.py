@@ -26,8 +26,19 @@ from pathlib import Path
 import numpy as np
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from bench import limits
-from bench.librdkafka import topic_is_led
+from bench.clients.librdkafka import topic_is_led
+from bench.clients.rdkafka import (
+    ConsumeLoad,
+    Consumer,
+    ProduceLoad,
+    consumer,
+    pacer,
+    producers,
+)
+from bench.comparison import limits
+from bench.comparison.peers import Kafka, Peer, Strandline, await_serving, kafka_java, until
+from bench.comparison.rows import Row, TransactionRow
+from bench.comparison.transactions import CLIENTS, TransactionClient, TransactionLoad
 from bench.measure import (
     Measured,
     await_quiet,
@@ -37,18 +48,7 @@ from bench.measure import (
     resident_mib,
     warm_page_cache,
 )
-from bench.peers import Kafka, Peer, Strandline, await_serving, kafka_java, until
-from bench.rdkafka import (
-    ConsumeLoad,
-    Consumer,
-    ProduceLoad,
-    consumer,
-    pacer,
-    producers,
-)
-from bench.rows import Row, TransactionRow
 from bench.run import BUCKET, null_s3, s3_client
-from bench.transactions import CLIENTS, TransactionClient, TransactionLoad
 
 Figures = Mapping[str, float]
 

@@ -1,4 +1,4 @@
-"""Shared rig of `bench.tiers`: the store, a tiered broker, topics and archived segments.
+"""Shared rig of `bench.tiers.run`: the store, a tiered broker, topics and archived segments.
 
 Sizes are in bytes, MB are 10^6 of them. The store is the null S3, near or as far as asked for.
 """
@@ -20,8 +20,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from bench.clients.rdkafka import ProduceLoad, producers
 from bench.measure import Measured
-from bench.rdkafka import ProduceLoad, producers
 from bench.run import null_s3, s3_client
 from strandline.storage.remote.manifest.manifest import Manifest
 from tests.support.broker import BrokerProcess, eventually

@@ -1,6 +1,6 @@
 """strandline and Apache Kafka side by side: `make bench-kafka`.
 
-    python -m bench.compare [--quick] [--only ROW …] [--runs N] [--again] [--no-page]
+    python -m bench.comparison.compare [--quick] [--only ROW …] [--runs N] [--again] [--no-page]
                             [--results FOLDER]
 
     for each run:  for each row:  strandline, Kafka   (the next run: Kafka, strandline)
@@ -29,11 +29,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bench.page import print_tables, write_page
-from bench.peers import REPOSITORY, Kafka, Peer, Strandline
-from bench.results import Results
-from bench.rows import ROWS, Brokers, Row
-from bench.workloads import KINDS, Site, move
+from bench.comparison.page import print_tables, write_page
+from bench.comparison.peers import REPOSITORY, Kafka, Peer, Strandline
+from bench.comparison.results import Results
+from bench.comparison.rows import ROWS, Brokers, Row
+from bench.comparison.workloads import KINDS, Site, move
 
 RESULTS = REPOSITORY / "bench-data" / "results"
 FULL_SIZE, QUICK_SIZE = 1.0, 0.25

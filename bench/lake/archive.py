@@ -1,6 +1,6 @@
 """The topics of the lake's benchmark: their records, and the way they are archived.
 
-    100-none, 1000-zstd    records of so many bytes, half of each random (`bench.rdkafka`), no keys
+    100-none, 1000-zstd    records of so many bytes, half of each random, no keys
     flights-none, -zstd    real ones: flights that left New York in 2013, three of one carrier each
     1000-zstd-1000000      in batches of so many bytes before they are packed
     json-zstd, avro-zstd   1 KB with fields, half of it noise; flight-zstd: one flight each
@@ -27,8 +27,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from bench.peers import Kafka
-from bench.rdkafka import ProduceLoad, producers
+from bench.clients.rdkafka import ProduceLoad, producers
+from bench.comparison.peers import Kafka
 from bench.run import create_topic, null_s3, s3_client
 from demo.flights import FlightRecord, load_flights, to_records
 from strandline.storage.remote.manifest.manifest import Manifest

@@ -14,7 +14,7 @@
 
 Frames are made before, as a session makes them once; `load` plans its frame, so making it counts.
 
-With each rate comes the CPU of all who take part (`bench/lake_cpu.py`). The broker of Spark's Kafka
+With each rate comes the CPU of all who take part (`bench/lake/cpu.py`). The broker of Spark's Kafka
 source is ours, its segments hot in the page cache: that source reads from it faster than from
 Apache Kafka (bench/notes/spark.md), so that the goal, a multiple of its rate, is the harder one.
 
@@ -38,7 +38,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.lake_archive import (
+from bench.comparison.peers import Kafka
+from bench.lake.archive import (
     MIB,
     SEGMENT_BYTES,
     Archived,
@@ -46,8 +47,7 @@ from bench.lake_archive import (
     in_apache_kafka,
     readable,
 )
-from bench.lake_cpu import WHO, Payers
-from bench.peers import Kafka
+from bench.lake.cpu import WHO, Payers
 from bench.run import s3_client
 
 TOPICS = "100-none,100-zstd,1000-none,1000-zstd,1000-zstd-1000000,flights-none,flights-zstd"
@@ -82,7 +82,7 @@ class Figure:
 
 
 def jars_in(folder: Path) -> list[Path]:
-    """What `bench/lake-pom.xml` names. Raises FileNotFoundError if it is not there."""
+    """What `bench/lake/pom.xml` names. Raises FileNotFoundError if it is not there."""
     found = sorted(folder.glob("*.jar"))
     if not found:
         raise FileNotFoundError(f"no libraries under {folder}: run `make bench-lake`")

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from bench.tiered import SEGMENT_BYTES, TOPIC, Figure
+from bench.tiers.rig import SEGMENT_BYTES, TOPIC, Figure
 from strandline.storage.model import EpochStart, TopicIdPartition
 from strandline.storage.remote.keys import new_unique, segment_keys
 from strandline.storage.remote.manifest import store as manifest_store

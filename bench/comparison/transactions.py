@@ -1,8 +1,8 @@
 """Transactional producers, one transaction after the other: librdkafka's and Kafka's own.
 
     LibrdkafkaTransactions   adds partitions by request, and keeps its epoch (transaction version 1)
-    JavaTransactions         Kafka's Java client in a JVM of its own, bench/Transactions.java: adds
-                             them by what it writes, a new epoch for each (version 2, KIP-890)
+    JavaTransactions         Kafka's Java client in a JVM of its own (Transactions.java): adds them
+                             by what it writes, a new epoch for each (version 2, KIP-890)
 
 Both send the records of a transaction to all partitions in turns, commit, and say how long each
 commit took. What a transaction needs before (its producer's identity) is done when they are made.
@@ -22,8 +22,7 @@ from typing import Protocol
 
 import numpy as np
 
-from bench.client_loops import MESSAGE_LENGTH, MESSAGE_PAYLOAD, MESSAGE_WORDS
-from bench.librdkafka import (
+from bench.clients.librdkafka import (
     ClientError,
     new_topic,
     rd_begin_transaction,
@@ -34,8 +33,9 @@ from bench.librdkafka import (
     rd_topic_destroy,
     refused,
 )
-from bench.peers import REPOSITORY, kafka_java
-from bench.rdkafka import ProduceLoad, new_producer, record_pool
+from bench.clients.loops import MESSAGE_LENGTH, MESSAGE_PAYLOAD, MESSAGE_WORDS
+from bench.clients.rdkafka import ProduceLoad, new_producer, record_pool
+from bench.comparison.peers import REPOSITORY, kafka_java
 
 _TIMEOUT_MS = 60_000
 _TIMEOUT_S = 60.0
@@ -131,7 +131,7 @@ class JavaTransactions:
         numbers = (load.partitions, load.records, load.record_bytes, load.batch_bytes)
         self._process = subprocess.Popen(
             kafka_java(
-                str(REPOSITORY / "bench" / "Transactions.java"),
+                str(REPOSITORY / "bench" / "comparison" / "Transactions.java"),
                 *(bootstrap, load.topic, load.transactional_id),
                 *(str(number) for number in numbers),
                 options=("-Xmx512M",),

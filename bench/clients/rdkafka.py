@@ -22,7 +22,23 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bench.client_loops import (
+from bench.clients.librdkafka import (
+    CONSUMER,
+    OFFSET_BEGINNING,
+    PRODUCER,
+    ClientError,
+    error_name,
+    new_handle,
+    new_topic,
+    rd_consume_start,
+    rd_consume_stop,
+    rd_destroy,
+    rd_poll,
+    rd_queue_destroy,
+    rd_queue_new,
+    rd_topic_destroy,
+)
+from bench.clients.loops import (
     ERROR_OF_OFFSET,
     MESSAGE_LENGTH,
     MESSAGE_PAYLOAD,
@@ -41,22 +57,6 @@ from bench.client_loops import (
     paced_loop,
     produce_loop,
     take_message,
-)
-from bench.librdkafka import (
-    CONSUMER,
-    OFFSET_BEGINNING,
-    PRODUCER,
-    ClientError,
-    error_name,
-    new_handle,
-    new_topic,
-    rd_consume_start,
-    rd_consume_stop,
-    rd_destroy,
-    rd_poll,
-    rd_queue_destroy,
-    rd_queue_new,
-    rd_topic_destroy,
 )
 
 WORD_BYTES = 8

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from bench.rows import Row
+from bench.comparison.rows import Row
 
 # One more for each change after which figures are not what they were.
 METHOD = 2

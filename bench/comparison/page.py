@@ -17,10 +17,10 @@ import confluent_kafka
 from rich.console import Console
 from rich.table import Table
 
-from bench.peers import REPOSITORY, Kafka, Strandline
-from bench.plots import write_plots
-from bench.results import Results, Spread
-from bench.rows import METRICS, ROWS, Goal, Metric, Row
+from bench.comparison.peers import REPOSITORY, Kafka, Strandline
+from bench.comparison.plots import write_plots
+from bench.comparison.results import Results, Spread
+from bench.comparison.rows import METRICS, ROWS, Goal, Metric, Row
 
 COMMAND = "make bench-kafka"
 KAFKA_VERSION = "4.1.0"
@@ -45,9 +45,9 @@ METHOD = """\
 ## How it is measured
 
 - **Clients.** librdkafka {librdkafka} for both brokers. Set-up goes through ctypes, and the loops
-  that hand over or take records are compiled (`bench/rdkafka.py`), so no Python runs per record:
-  one such client takes more than a gigabyte per second off a broker. It shares the machine's cores
-  with the broker it measures, which bounds MB/s; broker CPU is free of it. The row "Kafka's own
+  that hand over or take records are compiled (`bench/clients/rdkafka.py`), so no Python runs per
+  record: one such client takes more than a gigabyte per second off a broker. It shares the
+  machine's cores with the broker it measures, which bounds MB/s; broker CPU is free of it. The row "Kafka's own
   perf tools" uses Java's clients.
 - **100 B records** are read by a client whose threads share one core, from both brokers: left to
   themselves they wait for each other at the lock of their heap, the more the sooner a broker
@@ -80,7 +80,8 @@ METHOD = """\
 - **Partitions** have taken one record each before they are measured, and where there are many of
   them the whole load once: both brokers make and sync files at the first.
 - **Start** ends when every partition has acknowledged a record to a bare client
-  (`bench/readiness.py`), which sends both brokers the same bytes and hears of an answer at once.
+  (`bench/clients/readiness.py`), which sends both brokers the same bytes and hears of an answer at
+  once.
 - **Kafka's second tier** is LocalTieredStorage, the only one it comes with: a folder. For that row
   strandline's second tier is a folder too. Aiven's plugin for S3 is not on Maven Central (tried:
   io.aiven:tiered-storage-for-apache-kafka, io.aiven:core, io.aiven.kafka.tieredstorage:core), so

@@ -22,10 +22,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from bench.readiness import await_acknowledged
+from bench.clients.readiness import await_acknowledged
 from tests.support.broker import BrokerProcess
 
-REPOSITORY = Path(__file__).resolve().parents[1]
+REPOSITORY = Path(__file__).resolve().parents[2]
 KAFKA_LIBRARIES = REPOSITORY / "bench-data" / "kafka" / "lib"
 KAFKA_CLUSTER_ID = "c3RyYW5kbGluZS1iZW5jaA"
 # bin/kafka-server-start.sh and bin/kafka-run-class.sh of Kafka 4.1.
@@ -236,7 +236,7 @@ def kafka_java(main: str, *arguments: str, options: tuple[str, ...] = ()) -> lis
         raise RuntimeError(f"no Kafka under {KAFKA_LIBRARIES}: run `make kafka-jars`")
     home = os.environ.get("JAVA_HOME")
     java = f"{home}/bin/java" if home else shutil.which("java") or "java"
-    logging = f"-Dlog4j2.configurationFile={REPOSITORY / 'bench' / 'log4j2.yaml'}"
+    logging = f"-Dlog4j2.configurationFile={REPOSITORY / 'bench' / 'comparison' / 'log4j2.yaml'}"
     return [java, *options, logging, "-cp", f"{KAFKA_LIBRARIES}/*", main, *arguments]
 
 

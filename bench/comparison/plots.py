@@ -11,8 +11,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bench.results import Results
-from bench.rows import ROWS, WAIT, Row
+from bench.comparison.results import Results
+from bench.comparison.rows import ROWS, WAIT, Row
 
 PEERS = ("strandline", "Kafka")
 COLOURS = {"strandline": "#1b6ca8", "Kafka": "#b0b0b0"}

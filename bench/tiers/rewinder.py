@@ -1,6 +1,9 @@
 """A cold rewind in a process of its own: reads a topic from its beginning, again and again.
 
-    python -m bench.rewinder BOOTSTRAP COUNT [--aside] ──► one line when it reads; ends when killed
+    python -m bench.tiers.rewinder BOOTSTRAP COUNT [--aside]
+
+With `--aside` it is in the idle scheduling class. It prints a line when it reads, and ends when
+killed.
 
 It shares only the machine with the hot clients. As a thread it would share their memory too: an
 answer's buffer, mapped and unmapped, stops the process's threads on the other core. Real consumers
@@ -20,8 +23,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench.rdkafka import ConsumeLoad, consumer
-from bench.tiered import TOPIC, WAIT_S
+from bench.clients.rdkafka import ConsumeLoad, consumer
+from bench.tiers.rig import TOPIC, WAIT_S
 from strandline.storage.errors import StrandlineError
 
 REWIND_PARTITIONS = 8
@@ -62,7 +65,7 @@ class Rewind:
 @contextmanager
 def rewinding(bootstrap: str, count: int, *, is_aside: bool = False) -> Iterator[Rewind]:
     """Rewinds `count` records until the block ends. Raises StrandlineError if it failed in it."""
-    command = [sys.executable, "-m", "bench.rewinder", bootstrap, str(count)]
+    command = [sys.executable, "-m", "bench.tiers.rewinder", bootstrap, str(count)]
     with subprocess.Popen(
         [*command, "--aside"] if is_aside else command, stdout=subprocess.PIPE, text=True
     ) as process:

@@ -30,7 +30,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bench.lake_archive import (
+from bench.lake.archive import (
     FIELDS,
     VALUES,
     Archived,
@@ -39,7 +39,7 @@ from bench.lake_archive import (
     readable,
     value_schema,
 )
-from bench.lake_rates import CREDENTIALS, Figure, spark_session
+from bench.lake.rates import CREDENTIALS, Figure, spark_session
 from bench.run import create_topic, null_s3, s3_client
 from strandline.spark_lake import count
 from strandline.storage.errors import StrandlineError

@@ -32,10 +32,10 @@ from pathlib import Path
 import numpy as np
 from confluent_kafka import Producer
 
+from bench.clients.rdkafka import ConsumeLoad, ProduceLoad, consumer, pacer
 from bench.measure import await_quiet
-from bench.rdkafka import ConsumeLoad, ProduceLoad, consumer, pacer
-from bench.rewinder import REWIND_PARTITIONS, Rewind, rewinding, step_aside
-from bench.tiered import (
+from bench.tiers.rewinder import REWIND_PARTITIONS, Rewind, rewinding, step_aside
+from bench.tiers.rig import (
     COLD,
     RECORD_BYTES,
     TOPIC,
