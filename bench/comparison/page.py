@@ -47,8 +47,8 @@ METHOD = """\
 - **Clients.** librdkafka {librdkafka} for both brokers. Set-up goes through ctypes, and the loops
   that hand over or take records are compiled (`bench/clients/rdkafka.py`), so no Python runs per
   record: one such client takes more than a gigabyte per second off a broker. It shares the
-  machine's cores with the broker it measures, which bounds MB/s; broker CPU is free of it. The row "Kafka's own
-  perf tools" uses Java's clients.
+  machine's cores with the broker it measures, which bounds MB/s; broker CPU is free of it. The
+  row "Kafka's own perf tools" uses Java's clients.
 - **100 B records** are read by a client whose threads share one core, from both brokers: left to
   themselves they wait for each other at the lock of their heap, the more the sooner a broker
   answers ([why](../../bench/notes/clients.md)).

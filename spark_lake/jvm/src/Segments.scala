@@ -4,10 +4,30 @@ import java.nio.charset.StandardCharsets.US_ASCII
 import java.util.Arrays
 
 import com.fasterxml.jackson.databind.{JsonNode, ObjectMapper}
+import scala.collection.immutable.TreeMap
 import scala.jdk.CollectionConverters._
 
 /** An aborted transaction: what its producer wrote in [first, last] is not read. */
 final case class Aborted(producerId: Long, first: Long, last: Long)
+
+/** The aborted transactions of a segment, of which there may be very many. */
+final class AbortedTransactions(all: Vector[Aborted]) {
+  // A producer has one transaction at a time: the first that ends behind a batch may contain it.
+  private val firstsByLast: Map[Long, TreeMap[Long, Long]] =
+    all.groupBy(_.producerId).map { case (producerId, of) =>
+      producerId -> TreeMap.from(of.map(one => one.last -> one.first))
+    }
+
+  def isEmpty: Boolean = firstsByLast.isEmpty
+
+  /** Whether a transactional batch of this producer, which begins at `offset`, was aborted. */
+  def contains(producerId: Long, offset: Long): Boolean =
+    firstsByLast.get(producerId).exists(_.minAfter(offset).exists(_._2 <= offset))
+}
+
+object AbortedTransactions {
+  val None = new AbortedTransactions(Vector.empty)
+}
 
 /** The sections of a segment's `.meta` that a task may need; see `storage/remote/segment/meta.py`.
   *
@@ -53,17 +73,17 @@ final class SegmentMeta(reader: ObjectReader, slice: Slice, settings: Settings) 
     made
   }
 
-  def abortedTransactions(): Vector[Aborted] = section("txn_index") match {
-    case None => Vector.empty
+  def abortedTransactions(): AbortedTransactions = section("txn_index") match {
+    case None => AbortedTransactions.None
     case Some(bytes) =>
       if (bytes.length % TxnEntryBytes != 0)
         throw odd(s"${bytes.length} bytes are no transaction index")
-      (0 until bytes.length by TxnEntryBytes).map { at =>
+      new AbortedTransactions((0 until bytes.length by TxnEntryBytes).map { at =>
         val version = Bytes.short(bytes, at)
         if (version != 0) throw odd(s"transaction index entry of version $version")
         Aborted(
           Bytes.long(bytes, at + 2), Bytes.long(bytes, at + 10), Bytes.long(bytes, at + 18))
-      }.toVector
+      }.toVector)
   }
 
   private def section(name: String): Option[Array[Byte]] = {

@@ -165,10 +165,8 @@ final class ArchiveReader(kind: StructType, split: Split, settings: Settings)
     val aborted = windows.aborted
     (attributes & ControlBit) == 0 &&
     found.lastOffset(at) >= split.limits.startOffset && base < split.limits.endOffset &&
-    !(aborted.nonEmpty && (attributes & TransactionalBit) != 0 && {
-      val producer = found.producerId(windows.payload, at)
-      aborted.exists(one => one.producerId == producer && one.first <= base && base <= one.last)
-    })
+    (aborted.isEmpty || (attributes & TransactionalBit) == 0 ||
+      !aborted.contains(found.producerId(windows.payload, at), base))
   }
 
   // Decompressed batches are gathered up to this size, so that a batch of rows is worth its calls.

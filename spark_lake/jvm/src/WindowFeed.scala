@@ -6,7 +6,7 @@ import java.util.concurrent.{Callable, ExecutionException, ExecutorService, Exec
 import java.util.concurrent.ThreadFactory
 
 /** A range of a log that a task reads, and the transactions that are left out of it. */
-final case class Part(slice: Slice, range: ChunkRange, aborted: Vector[Aborted])
+final case class Part(slice: Slice, range: ChunkRange, aborted: AbortedTransactions)
 
 /** Bytes [start, end) of a part's log, which begin behind the headroom of `bytes`. */
 final class Window(val part: Part, val start: Long, val end: Long, val bytes: Array[Byte])
@@ -104,7 +104,8 @@ final class WindowFeed(reader: ObjectReader, split: Split, settings: Settings)
       val meta = new SegmentMeta(reader, slice, settings)
       val ranges = SegmentMeta.wanted(slice, split.limits, meta)
       val aborted =
-        if (settings.readUncommitted || !slice.hasTransactions || ranges.isEmpty) Vector.empty
+        if (settings.readUncommitted || !slice.hasTransactions || ranges.isEmpty)
+          AbortedTransactions.None
         else meta.abortedTransactions()
       parts = ranges.iterator.map(Part(slice, _, aborted))
     }

@@ -41,7 +41,7 @@ final class LogWindows(reader: ObjectReader, feed: WindowFeed, settings: Setting
 
   /** What the block is of. */
   def slice: Slice = part.slice
-  def aborted: Vector[Aborted] = part.aborted
+  def aborted: AbortedTransactions = part.aborted
 
   /** The next block into `found`; false behind the last range, once all of each proved right. */
   def next(): Boolean = {

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import results
+from bench.comparison import results
 from bench.comparison.rows import ROWS
 from bench.measure import warm_page_cache
 

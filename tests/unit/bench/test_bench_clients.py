@@ -16,7 +16,7 @@ NOWHERE = "127.0.0.1:1"
 @pytest.fixture
 def clients() -> ModuleType:
     # It compiles its loops when it is loaded, and every worker loads every test.
-    from bench import rdkafka
+    from bench.clients import rdkafka
 
     return rdkafka
 
