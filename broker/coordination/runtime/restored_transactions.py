@@ -16,6 +16,7 @@ from strandline.broker.coordination.transactions.records import (
 )
 from strandline.broker.coordination.transactions.restored import end_of_open, restored
 from strandline.broker.coordination.transactions.transaction import (
+    NO_PRODUCER_ID,
     ProducerIdentity,
     Transaction,
     TransactionVersion,
@@ -30,7 +31,10 @@ from strandline.storage.model import TopicPartition
 def transactions_by_producer(
     coordinated: Mapping[TopicPartition, LiveRecords],
 ) -> dict[int, Transaction]:
-    """Returns the archived transactional ids by their producer ids."""
+    """Returns the archived transactional ids by their producer ids.
+
+    Also by the id that the last transaction had, if its end used up the epochs of that.
+    """
     found: dict[int, Transaction] = {}
     for key, live in coordinated.items():
         if key.topic == TRANSACTION_TOPIC:
@@ -38,6 +42,8 @@ def transactions_by_producer(
                 transaction = _decoded(record)
                 if transaction is not None:
                     found[transaction.producer_id] = transaction
+                    if transaction.previous_producer_id != NO_PRODUCER_ID:
+                        found.setdefault(transaction.previous_producer_id, transaction)
     return found
 
 
@@ -75,9 +81,10 @@ def end_open_transactions(
     for entry in tuple(local.producers.entries.values()):
         if entry.transaction_first_offset == NO_TRANSACTION:
             continue
+        producer = ProducerIdentity(entry.producer_id, entry.epoch)
         marker = EndMarker(
-            producer=ProducerIdentity(entry.producer_id, entry.epoch),
-            end=end_of_open(transactions.get(entry.producer_id), entry.epoch),
+            producer=producer,
+            end=end_of_open(transactions.get(entry.producer_id), producer),
             coordinator_epoch=max(entry.coordinator_epoch, 0),
             version=TransactionVersion.V0,
         )

@@ -15,6 +15,7 @@ from __future__ import annotations
 from strandline.broker.coordination.records.offset_records import TransactionEnd
 from strandline.broker.coordination.transactions.transaction import (
     PRODUCER_EPOCH_MAX,
+    ProducerIdentity,
     Transaction,
     TransactionState,
     TransactionVersion,
@@ -34,22 +35,26 @@ def restored(transaction: Transaction, now_ms: int) -> Transaction:
     return fenced
 
 
-def end_of_open(transaction: Transaction | None, epoch: int) -> TransactionEnd:
+def end_of_open(transaction: Transaction | None, producer: ProducerIdentity) -> TransactionEnd:
     """Returns how a transaction ends that is open in a restored log.
 
-    `epoch` is that of its batches; `transaction` is the state of its producer id, if known.
+    `producer` is that of its batches; `transaction` is the state of its producer id, if known.
     """
     if transaction is None or transaction.state not in (
         TransactionState.PREPARE_COMMIT,
         TransactionState.COMPLETE_COMMIT,
     ):
         return TransactionEnd.ABORT
-    if transaction.client_version.bumps_epoch:
-        is_this_one = transaction.epoch == min(epoch + 1, PRODUCER_EPOCH_MAX)
+    if transaction.producer_id != producer.producer_id:
+        # It was the last one of an id whose epochs are used up, and the next id has no other yet.
+        is_this_one = producer.epoch == PRODUCER_EPOCH_MAX - 1
+    elif transaction.client_version.bumps_epoch:
+        is_this_one = transaction.epoch == min(producer.epoch + 1, PRODUCER_EPOCH_MAX)
     else:
         # All transactions of a producer of version 1 have one epoch: only while the last one is
         # being committed is it known that this is the one.
         is_this_one = (
-            transaction.epoch == epoch and transaction.state is TransactionState.PREPARE_COMMIT
+            transaction.epoch == producer.epoch
+            and transaction.state is TransactionState.PREPARE_COMMIT
         )
     return TransactionEnd.COMMIT if is_this_one else TransactionEnd.ABORT

@@ -22,6 +22,7 @@ from strandline.broker.coordination.transactions.records import (
     encode_transaction,
 )
 from strandline.broker.coordination.transactions.transaction import (
+    PRODUCER_EPOCH_MAX,
     Transaction,
     TransactionState,
     TransactionVersion,
@@ -77,6 +78,31 @@ def test_every_open_transaction_of_a_log_gets_its_end(tmp_path: Path, is_committ
     assert aborted == ({8} if is_committed else {PRODUCER, 8})
     end_open_transactions(log, {}, NOW_MS)
     assert log.end_offset == 6
+
+
+def test_a_commit_that_used_up_the_epochs_of_its_id_is_a_commit_in_a_restored_log(
+    tmp_path: Path,
+) -> None:
+    log = open_log(tmp_path)
+    sent = batch(
+        2,
+        producer_id=PRODUCER,
+        producer_epoch=PRODUCER_EPOCH_MAX - 1,
+        base_sequence=0,
+        transactional=True,
+    )
+    append(log, sent)
+    goes_on = replace(
+        KNOWN,
+        state=TransactionState.COMPLETE_COMMIT,
+        producer_id=PRODUCER + 1,
+        previous_producer_id=PRODUCER,
+        epoch=0,
+    )
+    coordinated = {TopicPartition(TRANSACTION_TOPIC, 4): live_of(goes_on)}
+    end_open_transactions(log, transactions_by_producer(coordinated), NOW_MS)
+    assert log.last_stable_offset == log.end_offset == 3
+    assert not log.aborted_transactions(0, 3)
 
 
 def test_an_open_transactional_id_begins_as_one_that_aborts() -> None:

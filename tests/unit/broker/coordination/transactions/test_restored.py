@@ -9,6 +9,8 @@ import pytest
 from strandline.broker.coordination.records.offset_records import TransactionEnd
 from strandline.broker.coordination.transactions.restored import end_of_open, restored
 from strandline.broker.coordination.transactions.transaction import (
+    PRODUCER_EPOCH_MAX,
+    ProducerIdentity,
     Transaction,
     TransactionState,
     TransactionVersion,
@@ -71,8 +73,23 @@ def test_what_is_open_in_a_log_commits_only_if_that_is_proven(
 ) -> None:
     known = replace(KNOWN, state=state, client_version=version)
     expected = TransactionEnd.COMMIT if is_committed else TransactionEnd.ABORT
-    assert end_of_open(known, epoch) is expected
+    assert end_of_open(known, ProducerIdentity(KNOWN.producer_id, epoch)) is expected
 
 
 def test_what_nobody_knows_aborts() -> None:
-    assert end_of_open(None, 0) is TransactionEnd.ABORT
+    assert end_of_open(None, ProducerIdentity(7, 0)) is TransactionEnd.ABORT
+
+
+@pytest.mark.parametrize(
+    ("state", "epoch", "expected"),
+    [
+        (COMPLETE_COMMIT, PRODUCER_EPOCH_MAX - 1, TransactionEnd.COMMIT),
+        (COMPLETE_COMMIT, PRODUCER_EPOCH_MAX - 2, TransactionEnd.ABORT),
+        (TransactionState.COMPLETE_ABORT, PRODUCER_EPOCH_MAX - 1, TransactionEnd.ABORT),
+    ],
+)
+def test_a_commit_with_the_last_epoch_is_proven_by_the_state_of_the_next_id(
+    state: TransactionState, epoch: int, expected: TransactionEnd
+) -> None:
+    known = replace(KNOWN, state=state, epoch=0, producer_id=8, previous_producer_id=7)
+    assert end_of_open(known, ProducerIdentity(7, epoch)) is expected
