@@ -37,6 +37,8 @@ __all__ = [
     "scan",
 ]
 
+# What needs no Spark.
+_SCAN = ("ScanReport", "count", "read_scan_reports", "scan")
 _MODULES = {
     "ScanReport": "query.report",
     "StrandlineDataSource": "spark.source",
@@ -55,5 +57,6 @@ def __getattr__(name: str) -> object:
     try:
         module = importlib.import_module(f"{__name__}.{_MODULES[name]}")
     except ImportError as error:
-        raise ImportError(f"{error}; {how_to_install('lake')}") from error
+        extra = "scan" if name in _SCAN else "lake"
+        raise ImportError(f"{error}; {how_to_install(extra)}") from error
     return getattr(module, name)

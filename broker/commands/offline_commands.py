@@ -92,7 +92,7 @@ examples:
 """
 
 _LAKE_EXAMPLES = """
-Reads manifests and statistics, never a log. Needs strandline[lake].
+Reads manifests and statistics, never a log. Needs strandline[scan].
 
 examples:
   strandline lake plan --remote s3://my-bucket/my-cluster --topic orders \\
@@ -369,7 +369,7 @@ def _lake_plan(options: argparse.Namespace) -> int:
     try:
         from strandline.spark_lake.query.plan_table import print_plan
     except ImportError as error:
-        raise InvalidConfig(f"{error}; {how_to_install('lake')}") from error
+        raise InvalidConfig(f"{error}; {how_to_install('scan')}") from error
     given = list(options.query_options)
     if options.endpoint_url:
         given.append(f"s3.endpoint.url={options.endpoint_url}")

@@ -299,7 +299,7 @@ def _open_file_system(url: str, s3: S3Options) -> FileSystem:
     except ImportError as error:
         raise InvalidConfig(
             "reading the archive needs fsspec on the driver and the executors:"
-            f" {how_to_install('lake')}"
+            f" {how_to_install('scan')}"
         ) from error
     if url.startswith("file://"):
         local: FileSystem = fsspec.filesystem("file")
@@ -308,7 +308,7 @@ def _open_file_system(url: str, s3: S3Options) -> FileSystem:
         remote = fsspec.filesystem("s3", **_s3_arguments(s3))
     except ImportError as error:
         raise InvalidConfig(
-            f"reading {url} needs s3fs on the driver and the executors: {how_to_install('lake')}"
+            f"reading {url} needs s3fs on the driver and the executors: {how_to_install('scan')}"
         ) from error
     remote.retries = ATTEMPTS_MAX
     file_system: FileSystem = remote

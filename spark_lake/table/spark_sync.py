@@ -8,15 +8,23 @@ from typing import TYPE_CHECKING, Any
 
 from strandline.spark_lake.table.run import TableRequest, TableRun
 from strandline.spark_lake.table.sync import SyncReport
+from strandline.storage.errors import InvalidConfig
+from strandline.storage.extras import how_to_install
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
 def start_session(table: str, master: str | None) -> SparkSession:
-    """A session for a sync; `master` None leaves it to Spark's configuration."""
-    # Takes longer than a sync in this process that finds nothing.
-    from pyspark.sql import SparkSession
+    """A session for a sync; `master` None leaves it to Spark's configuration.
+
+    Raises InvalidConfig if there is no Spark.
+    """
+    try:
+        # Takes longer than a sync in this process that finds nothing.
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise InvalidConfig(f"{error}; {how_to_install('lake')}") from error
 
     # Else Spark's workers take whatever `python3` is.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

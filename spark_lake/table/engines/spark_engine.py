@@ -5,9 +5,9 @@
               -> one row for each file, pickled                           at the end, all or none
     driver    files of the attempts that Spark counts -> one commit
 
-No jar: the code is Python in Spark's workers, which need strandline[table]. An attempt that Spark
-repeats, or runs twice, writes its files anew; those of an attempt that was killed are named by no
-commit, until maintenance removes them.
+No jar: the code is Python in Spark's workers, which need strandline[lake,table]. An attempt that
+Spark repeats, or runs twice, writes its files anew; those of an attempt that was killed are named
+by no commit, until maintenance removes them.
 """
 
 from __future__ import annotations
