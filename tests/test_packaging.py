@@ -172,6 +172,8 @@ def test_every_module_imports_from_the_zip(wheel: Path, tmp_path: Path) -> None:
 REFUSE_EXTRAS = """
 import importlib, pkgutil, sys
 LAZY = {
+    # `connect` loads it for commands that need the extra.
+    "strandline.broker.tools.client.cluster",
     "strandline.storage.records.kernels.compaction",
     "strandline.storage.records.kernels.parts",
     "strandline.storage.records.kernels.batches",

@@ -73,8 +73,7 @@ def test_a_restore_commits_what_was_committed_and_aborts_what_was_open(
         assert committed_values(client, TOPIC) == [b"kept"]
         assert committed(client, GROUP, TOPIC) == 5
         zombie.client = busy.client = client
-        # As after a transaction that timed out: in version 2 it looks like a repeated abort.
-        refused = ErrorCode.PRODUCER_FENCED if version == 1 else ErrorCode.INVALID_TXN_STATE
+        refused = ErrorCode.PRODUCER_FENCED
         eventually(lambda: zombie.commit() is refused, timeout_s=WAIT_S)
         # A producer without an open transaction goes on as if nothing had been.
         busy.send(TOPIC, b"later")
