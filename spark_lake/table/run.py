@@ -117,10 +117,9 @@ class TableRun:
         self.names = column_names(request.columns)
         self.query = self._make_query(OnError(request.on_error))
         refuse_jvm(self.query, "table sync")
-        self._engine: SyncEngine = LocalEngine()
-        if spark is not None:
-            self._engine = engine = SparkEngine(spark)
-            self.query.task_slots = engine.task_slots
+        engine = LocalEngine(request.file_bytes) if spark is None else SparkEngine(spark)
+        self._engine: SyncEngine = engine
+        self.query.task_slots = engine.task_slots
         warehouse = request.warehouse or default_warehouse(self.query.options.url)
         identifier = parse_identifier(request.table)
         second = (*identifier[:-1], identifier[-1] + SUFFIX)

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow.compute as pc
 
 from strandline.spark_lake.options.options import CORRUPT_COLUMN
-from strandline.spark_lake.table.buffers import FileBuffers
+from strandline.spark_lake.table.buffers import BUFFERS_BYTES_MAX, FileBuffers
 from strandline.spark_lake.table.columns import RowLayout
 from strandline.spark_lake.table.store import FileRole, FileWriter, WrittenFile
 from strandline.spark_lake.table.upsert import UpsertBuffers, UpsertPlan
@@ -39,6 +39,8 @@ class SinkPlan:
     # None: rows are appended.
     upsert: UpsertPlan | None
     file_bytes: int
+    # Of the rows of all files that a worker has not written yet.
+    buffers_bytes: int = BUFFERS_BYTES_MAX
 
     def renamed(self) -> SinkPlan:
         """The plan of another attempt, whose files have other names."""
@@ -52,6 +54,9 @@ class SinkPlan:
     def open(self) -> RowSink:
         return RowSink(self)
 
+    def buffers(self, writer: FileWriter) -> FileBuffers:
+        return FileBuffers(writer, file_bytes=self.file_bytes, buffers_bytes=self.buffers_bytes)
+
     def discard(self, files: Sequence[WrittenFile]) -> None:
         """Deletes files that no commit names."""
         self.rows.writer.discard(files)
@@ -62,14 +67,13 @@ class RowSink:
 
     def __init__(self, plan: SinkPlan) -> None:
         self._plan = plan
-        writer, file_bytes = plan.rows.writer, plan.file_bytes
-        self._rows = FileBuffers(writer, file_bytes=file_bytes)
+        self._rows = plan.buffers(plan.rows.writer)
         self._changes: UpsertBuffers | None = None
         if plan.upsert is not None:
-            self._changes = UpsertBuffers(plan.upsert, writer, file_bytes=file_bytes)
+            self._changes = UpsertBuffers(plan.upsert, plan.rows.writer, self._rows)
         self._rejected: FileBuffers | None = None
         if plan.rejected is not None:
-            self._rejected = FileBuffers(plan.rejected.writer, file_bytes=plan.file_bytes)
+            self._rejected = plan.buffers(plan.rejected.writer)
 
     def add(self, batch: Any) -> Iterator[WrittenFile]:
         """Takes a `pyarrow.RecordBatch` of the lake. Raises what the writers raise."""
@@ -89,7 +93,9 @@ class RowSink:
 
     def finish(self) -> Iterator[WrittenFile]:
         """Writes what is left."""
-        yield from self._rows.finish() if self._changes is None else self._changes.finish()
+        if self._changes is not None:
+            yield from self._changes.finish()
+        yield from self._rows.finish()
         if self._rejected is not None:
             yield from _as_rejected(self._rejected.finish())
 

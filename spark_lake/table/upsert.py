@@ -52,10 +52,11 @@ class _Newest:
 class UpsertBuffers:
     """Takes rows in order of partition and offset; memory: the newest rows of the round's keys."""
 
-    def __init__(self, plan: UpsertPlan, writer: FileWriter, *, file_bytes: int) -> None:
+    def __init__(self, plan: UpsertPlan, writer: FileWriter, files: FileBuffers) -> None:
+        """`files` takes the rows of the table."""
         self._plan = plan
         self._writer = writer
-        self._files = FileBuffers(writer, file_bytes=file_bytes)
+        self._files = files
         self._newest: dict[int, _Newest] = {}
 
     def add(self, rows: Any) -> None:
@@ -82,7 +83,7 @@ class UpsertBuffers:
                 newest.pending_bytes = 0
 
     def finish(self) -> Iterator[WrittenFile]:
-        """The files that the commit removes, and those that it adds."""
+        """The files that the commit removes, and those it adds, but for rows left in `files`."""
         for partition, newest in self._newest.items():
             rows = self._reduced(newest)
             gone = rows.column(DELETED)
@@ -91,7 +92,6 @@ class UpsertBuffers:
                 self._plan.existing.get(partition, ()), rows.column(self._plan.key)
             )
             yield from self._write(conform(kept, self._writer.schema))
-        yield from self._files.finish()
 
     def _rewritten(self, files: Sequence[WrittenFile], keys: Any) -> Iterator[WrittenFile]:
         """The files that have one of these keys, as removed, and what is left of them."""

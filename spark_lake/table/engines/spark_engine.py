@@ -13,18 +13,15 @@ by no commit, until maintenance removes them.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from strandline.spark_lake.archive.objects import ObjectReader
-from strandline.spark_lake.plan.splits import SUITED_BYTES_MAX, Split
-from strandline.spark_lake.query.query import Query
+from strandline.spark_lake.plan.splits import SUITED_BYTES_MAX
+from strandline.spark_lake.table.engines.split_work import SplitWork, indivisible
 from strandline.spark_lake.table.errors import TaskFailed
-from strandline.spark_lake.table.sink import SinkPlan
 from strandline.spark_lake.table.store import FileRole, WrittenFile
 from strandline.spark_lake.table.sync import ROUND_BYTES, RoundTask
 
@@ -60,7 +57,7 @@ class SparkEngine:
         """All files, after the last task. Raises TaskFailed with the error of a task."""
         from pyspark.errors import PySparkException
 
-        count = len(_shares(task))
+        count = len(indivisible(task))
         if not count:
             return
         tasks = self._spark.range(0, count, 1, count)
@@ -75,47 +72,16 @@ class SparkEngine:
                 advance(file.record_count)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _SplitWork:
-    """What a task has to know; it is pickled into each."""
-
-    query: Query
-    sink: SinkPlan
-
-    def files(self, splits: Sequence[Split]) -> Sequence[WrittenFile]:
-        """Writes the rows of some splits. On an error, deletes what it has written."""
-        plan = self.sink.renamed()
-        sink = plan.open()
-        files: list[WrittenFile] = []
-        try:
-            for split in splits:
-                for batch in self.query.read(split, self.query.open()):
-                    files.extend(sink.add(batch))
-            files.extend(sink.finish())
-        except Exception:
-            plan.discard(files)
-            raise
-        return files
-
-
-def _shares(task: RoundTask) -> list[list[Split]]:
-    """The splits of each task: one, or all of a partition, whose keys one task has to know."""
-    splits = task.plan.splits
-    if task.sink.upsert is None:
-        return [[split] for split in splits]
-    by_partition = groupby(splits, key=lambda one: one.topic_partition)
-    return [list(share) for _, share in by_partition]
-
-
 def _work(task: RoundTask) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    work = _SplitWork(query=task.query, sink=task.sink)
+    work = SplitWork(query=task.query, sink=task.sink)
     # Each task unpickles the whole list and needs one split: bytes are unpickled fastest.
-    splits = [pickle.dumps(one) for one in _shares(task)]
+    splits = [pickle.dumps(one) for one in indivisible(task)]
 
     def write(numbers: Iterator[Any]) -> Iterator[Any]:
         for batch in numbers:
             for number in batch.column(0).to_pylist():
-                files = work.files(pickle.loads(splits[number]))
+                share = pickle.loads(splits[number])
+                files = work.files(share, work.query.open(), lambda _: None)
                 pickled = pa.array([pickle.dumps(one) for one in files], pa.binary())
                 yield pa.RecordBatch.from_arrays([pickled], schema=_FILES)
 
