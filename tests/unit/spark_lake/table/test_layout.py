@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 from pyiceberg.expressions import EqualTo, GreaterThanOrEqual
 from pyiceberg.table.sorting import NullOrder
 from pyiceberg.transforms import BucketTransform, IdentityTransform
@@ -242,3 +244,38 @@ def test_a_file_has_as_many_rows_as_fit_into_its_size(
     assert sum(pq.ParquetFile(one).metadata.num_rows for one in small) == 160
     with pytest.raises(InvalidConfig, match="file-bytes"):
         make_run(orders, file_bytes=0)
+
+
+def test_readers_skip_the_files_whose_statistics_exclude_a_filter(orders: ArchiveBuilder) -> None:
+    sync(orders, partition_by=[], round_bytes=1 << 30, file_bytes=1)
+    table = iceberg(make_run(orders))
+    total = len(list(table.scan().plan_files()))
+    assert total >= 4
+    moment = dt.datetime.fromtimestamp(START_MS / 1000 + 79 * 3600, dt.UTC)
+    for row_filter, at_most in (
+        (EqualTo("_offset", 79), 2),
+        (EqualTo("id", 79), 2),
+        (GreaterThanOrEqual("_timestamp", moment.isoformat()), 2),
+        (EqualTo("_topic_partition", 0), total // 2),
+        (EqualTo("city", "y"), 0),
+    ):
+        found = len(list(table.scan(row_filter=row_filter).plan_files()))
+        assert found <= at_most, row_filter
+        assert found or not at_most, row_filter
+
+
+def test_readers_skip_files_of_delta_by_numbers_and_times(orders: ArchiveBuilder) -> None:
+    sync(orders, format="delta", partition_by=[], round_bytes=1 << 30, file_bytes=1)
+    folder = orders.path.with_name(f"{orders.path.name}-tables") / "lake" / "orders"
+    files = DeltaTable(folder).to_pyarrow_dataset()
+    total = len(list(files.get_fragments()))
+    assert total >= 4
+    moment = dt.datetime.fromtimestamp(START_MS / 1000 + 79 * 3600, dt.UTC)
+    for row_filter, at_most in (
+        (ds.field("_offset") == 79, 2),
+        (ds.field("id") == 79, 2),
+        (ds.field("_timestamp") >= moment, 2),
+        (ds.field("_topic_partition") == 0, total // 2),
+    ):
+        found = len(list(files.get_fragments(filter=row_filter)))
+        assert 0 < found <= at_most, row_filter

@@ -5,7 +5,12 @@ Spark, DuckDB's extension for Iceberg, and Trino: tests/spark/check_table_reader
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import datetime as dt
+import json
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
 
 import duckdb
 import polars as pl
@@ -13,6 +18,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from strandline.spark_lake import scan
+from tests.unit.spark_lake.table.rig import sync
 from tests.unit.spark_lake.table.tables_to_read import (
     TABLES,
     Rows,
@@ -21,6 +28,7 @@ from tests.unit.spark_lake.table.tables_to_read import (
     make_tables,
     rows_of,
 )
+from tests.unit.spark_lake.values.valued_archive import archive_of, avro, record_of
 
 pytestmark = pytest.mark.slow
 
@@ -78,6 +86,68 @@ def test_a_reader_finds_the_rows_of_the_archive(
     if read is by_pyiceberg:
         expected = with_empty_lists_of_structs(expected)
     assert rows_of(read(tables, name), expected) == expected
+
+
+def _logical(kind: str, name: str, **more: int) -> dict[str, Any]:
+    return {"type": kind, "logicalType": name, **more}
+
+
+# What becomes each type of Iceberg and of Delta; every field may be null.
+TYPES: Mapping[str, Any] = {
+    "flag": "boolean",
+    "number": "int",
+    "large": "long",
+    "ratio": "float",
+    "share": "double",
+    "price": _logical("bytes", "decimal", precision=20, scale=4),
+    "text": "string",
+    "blob": "bytes",
+    "day": _logical("int", "date"),
+    "at": _logical("long", "timestamp-micros"),
+    "counts": {"type": "map", "values": ["null", "long"]},
+    "days": {"type": "array", "items": ["null", _logical("int", "date")]},
+    "deep": {"type": "record", "name": "Deep", "fields": [{"name": "a", "type": "long"}]},
+}
+TYPED = record_of(**{name: ["null", kind] for name, kind in TYPES.items()})
+TYPED_ROWS: Sequence[Mapping[str, Any]] = (
+    {
+        "flag": True,
+        "number": -(2**31),
+        "large": -(2**53) - 1,
+        "ratio": 0.5,
+        "share": 1e-300,
+        "price": Decimal("-1234567890123456.7891"),
+        "text": "\u00fc\U0001f600",
+        "blob": b"\x00\xff",
+        "day": dt.date(1969, 12, 31),
+        "at": dt.datetime(2024, 2, 29, 23, 59, 59, 999999, tzinfo=dt.UTC),
+        "counts": {"a": 1, "b": None},
+        "days": [dt.date(2024, 2, 29), None],
+        "deep": {"a": 7},
+    },
+    {"text": "", "blob": b"", "counts": {}, "days": [], "flag": False},
+    {},
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "read"),
+    [
+        pytest.param(kind, read, id=f"{kind}-{read.__name__}")
+        for kind, readers in READERS.items()
+        for read in readers
+    ],
+)
+def test_a_reader_finds_values_of_every_type(tmp_path: Path, kind: str, read: Read) -> None:
+    values = [avro({**dict.fromkeys(TYPES), **row}, TYPED) for row in TYPED_ROWS]
+    archive = archive_of(tmp_path / "archive", [*values, None])
+    options = {"valueFormat": "avro", "valueSchema": json.dumps(TYPED)}
+    sync(archive, json.dumps(TYPED), topic="t", table="lake.t", format=kind, options=options)
+    decoded = scan(archive.url, "t", columns=["value"], options=options).read_all()
+    expected = [row or dict.fromkeys(TYPES) for row in decoded.column("value").to_pylist()]
+    assert expected[0]["price"] == TYPED_ROWS[0]["price"]
+    found = read(TablesToRead(archive=archive, kind=kind), "t").sort_by("_offset")
+    assert found.select(list(TYPES)).to_pylist() == expected
 
 
 def with_empty_lists_of_structs(rows: Rows) -> Rows:
