@@ -24,7 +24,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -51,8 +52,7 @@ TABLE_TOPICS = "json-zstd,flight-zstd,avro-zstd"
 KAFKA_TO_PARQUET = "Kafka to Parquet"
 PARQUET_TO_PARQUET = "Parquet to Parquet"
 RATE = "M records/s"
-# Of `freshness`.
-RECORD_BYTES = 1000
+# Of `freshness`; values are JSON of a kilobyte, decoded to columns.
 BYTES_PER_S = 50_000_000
 INTERVAL = "10s"
 
@@ -236,8 +236,8 @@ def run_freshness(folder: Path, seconds: int) -> Iterator[Figure]:
         with BrokerProcess(folder / "fresh", settings=settings) as broker:
             create_topic(broker, "t", **{"remote.storage.enable": "true"})
             stop = threading.Event()
-            sender = threading.Thread(target=_send, args=(broker.bootstrap, stop))
-            sender.start()
+            pool = ThreadPoolExecutor(1)
+            sending = pool.submit(_send, broker.bootstrap, stop)
             eventually(lambda: _is_archived(endpoint))
             syncing = _sync_at_intervals(endpoint, folder / "fresh-tables")
             try:
@@ -245,37 +245,45 @@ def run_freshness(folder: Path, seconds: int) -> Iterator[Figure]:
                 assert syncing.poll() is None, "the sync ended"
             finally:
                 stop.set()
-                sender.join()
+                pool.shutdown(wait=True)
                 syncing.terminate()
                 syncing.wait()
+            rate = sending.result()
+            yield Figure(part="table freshness", name="produced", value=rate, unit="MB/s")
 
 
-def _send(bootstrap: str, stop: threading.Event) -> None:
-    """BYTES_PER_S, in bursts of a hundredth of a second."""
+def _send(bootstrap: str, stop: threading.Event) -> float:
+    """Sends BYTES_PER_S, in bursts of a hundredth of a second. Returns the MB/s that were taken."""
     from confluent_kafka import Producer
 
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
-    value = os.urandom(RECORD_BYTES)
-    burst = BYTES_PER_S // RECORD_BYTES // 100
-    due_s = time.monotonic()
+    values = VALUES["json"]()
+    size_bytes = sum(map(len, values)) // len(values)
+    burst = BYTES_PER_S // size_bytes // 100
+    sent = 0
+    begin_s = due_s = time.monotonic()
     while not stop.is_set():
         for _ in range(burst):
             while True:
                 try:
-                    producer.produce("t", value)
+                    producer.produce("t", values[sent % len(values)])
                     break
                 except BufferError:  # its queue is full
                     producer.poll(0.1)
+            sent += 1
         producer.poll(0)
         due_s += 0.01
         stop.wait(max(0.0, due_s - time.monotonic()))
-    producer.flush(60)
+    left = producer.flush(60)
+    assert not left, left
+    return sent * size_bytes / 1e6 / (time.monotonic() - begin_s)
 
 
 def _sync_at_intervals(endpoint: str, out: Path) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "strandline", "table", "sync"]
     command += ["--remote", "s3://bench-fresh/archive", "--endpoint-url", endpoint]
     command += ["--topic", "t", "--table", "lake.t", "--warehouse", f"file://{out}"]
+    command += ["--option", "valueFormat=json", "--option", f"valueSchema={FIELDS}"]
     return subprocess.Popen([*command, "--interval", INTERVAL])
 
 
@@ -317,7 +325,7 @@ def _ages(out: Path, seconds: int) -> Iterator[Figure]:
 
 
 def run_commits(folder: Path, runs: int) -> Iterator[Figure]:
-    """The table's other files are names alone: no commit opens them."""
+    """The table's other files, of up to 100 commits, are names alone: no commit opens them."""
     medians = []
     for file_count in (10, 10_000):
         taken = []
@@ -356,17 +364,22 @@ def _commit_s(folder: Path, file_count: int) -> float:
         data_file[1] = f"{file.path}.{number}"
         assert data_file.file_path.endswith(f".{number}")
         others.append(replace(file, entry=replace(file.entry, data_file=data_file)))
-    offsets = run.store.load()
-    assert offsets is not None
-    commit(run.store, others, replace(offsets, commits=("others", *offsets.commits)))
-    offsets = run.store.load()
-    assert offsets is not None
-    begin_s = time.perf_counter()
-    commit(run.store, [file], replace(offsets, commits=("one", *offsets.commits)))
-    taken_s = time.perf_counter() - begin_s
+    size = max(1, file_count // 100)
+    for number in range(0, file_count, size):
+        _committed(run.store, commit, others[number : number + size], f"others-{number}")
+    taken_s = _committed(run.store, commit, [file], "one")
     shutil.rmtree(folder)
     shutil.rmtree(f"{folder}-tables")
     return taken_s
+
+
+def _committed(store: Any, commit: Any, files: Sequence[Any], commit_id: str) -> float:
+    """Commits files; returns the seconds that the commit took, without loading the table."""
+    offsets = store.load()
+    assert offsets is not None
+    begin_s = time.perf_counter()
+    commit(store, files, replace(offsets, commits=(commit_id, *offsets.commits)))
+    return time.perf_counter() - begin_s
 
 
 class _Unseen:
