@@ -133,6 +133,12 @@ def _add_table_options(parser: CommandParser) -> None:
     """Which topic, which table, and how its rows were made."""
     add = parser.add_argument
     add("--remote", required=True, metavar="URL", help="as in strandline.remote.url")
+    add(
+        "--format",
+        choices=("iceberg", "delta"),
+        default=argparse.SUPPRESS,
+        help="delta: a folder of the warehouse, needs strandline[delta] [iceberg]",
+    )
     add("--topic", required=True, help="one topic")
     add("--table", required=True, metavar="NAMESPACE.TABLE", help="a sync makes it if missing")
     parser.add_argument(
@@ -206,12 +212,6 @@ def _add_running_options(sync: CommandParser) -> None:
         metavar="URL",
         help="with --engine spark: spark://HOST:PORT, local[4], or sc://HOST:PORT of a Spark"
         " Connect server [as Spark is configured]",
-    )
-    sync.add_argument(
-        "--format",
-        choices=("iceberg", "delta"),
-        default=argparse.SUPPRESS,
-        help="delta: a folder of the warehouse, needs strandline[delta] [iceberg]",
     )
     sync.add_argument(
         "--mode",

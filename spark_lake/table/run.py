@@ -42,9 +42,9 @@ from strandline.spark_lake.table.upkeep.check import Check, CheckReport
 from strandline.spark_lake.table.upkeep.maintain import (
     MaintainReport,
     MaintainSettings,
-    Maintenance,
+    TableUpkeep,
 )
-from strandline.spark_lake.table.upkeep.maintained import load_made
+from strandline.spark_lake.table.upkeep.maintained import CheckedTable, load_made
 from strandline.spark_lake.table.upkeep.plan import TablePlan, plan_sync
 from strandline.spark_lake.table.upkeep.retention import DROPPED_PROPERTY, Kept, Retention
 from strandline.storage.clock import SystemClock
@@ -219,7 +219,7 @@ class TableRun:
 
     def check(self, *, deep: bool = False) -> CheckReport:
         """Compares the table with the archive. Raises TableRefused, TierError, TableUnavailable."""
-        table = self.maintained()
+        table = self.upkeep()
         offsets = load_made(table)
         if offsets.mode is not Mode.APPEND:
             raise TableRefused(
@@ -238,7 +238,7 @@ class TableRun:
         )
         rejected, query = None, self.query
         if offsets.rejected.number:
-            rejected = self.maintained_rejected()
+            rejected = self._second()
             query = self._make_query(OnError.REJECT)
         check = Check(table, query, self.names, rejected)
         return check.run(deep=deep, count_query=counting)
@@ -252,7 +252,7 @@ class TableRun:
         their files. `retention` None keeps all rows. Raises TableRefused, TierError,
         TableUnavailable.
         """
-        table = self.maintained()
+        table = self.upkeep()
         offsets = load_made(table)
         self._refuse_second(offsets)
         settle(offsets, self.rejected, wait=time.sleep)
@@ -263,40 +263,40 @@ class TableRun:
             kept = self._kept(retention, now_ms)
         settings = settings or MaintainSettings(file_bytes=self._request.file_bytes)
         report = self._maintain(table, kept, settings)
-        second = self.maintained_rejected()
+        second = self._second()
         if second is not None:
             report.rejected = self._maintain(second, kept, settings)
         return report
 
     def _maintain(
-        self, table: IcebergTable, kept: Kept | None, settings: MaintainSettings
+        self, table: TableUpkeep, kept: Kept | None, settings: MaintainSettings
     ) -> MaintainReport:
-        if kept is not None:
-            kept = kept.joined(self._dropped(table))
-        clock = SystemClock()
-        return Maintenance(table, settings, now_ms=clock.now_ms, wait=time.sleep).run(kept)
+        return table.maintain(kept and kept.joined(self._dropped(table)), settings)
 
-    def maintained(self) -> IcebergTable:
-        """The table, for maintenance and checks. Raises InvalidConfig for a Delta table."""
-        if not isinstance(self.store, IcebergStore):
-            raise InvalidConfig("maintenance and checks are for Iceberg tables")
-        return self._table_of(self.store)
+    def upkeep(self) -> TableUpkeep:
+        """The table, for checks and maintenance."""
+        return self._upkeep_of(self.store)
 
-    def maintained_rejected(self) -> IcebergTable | None:
+    def _upkeep_of(self, store: TableStore) -> TableUpkeep:
+        if isinstance(store, IcebergStore):
+            order = [(self.names[part], "ascending") for part in ("partition", "offset")]
+            return IcebergTable(store, order)
+        from strandline.spark_lake.table.delta.store import DeltaStore
+        from strandline.spark_lake.table.delta.upkeep import DeltaUpkeep
+
+        assert isinstance(store, DeltaStore), store
+        return DeltaUpkeep(store)
+
+    def _second(self) -> TableUpkeep | None:
         """The second table, if a sync made one. Raises TableUnavailable."""
-        assert isinstance(self.rejected, IcebergStore), self.rejected
         try:
             found = self.rejected.load()
         except TableRefused:
             # Somebody else's, of this name.
             return None
-        return None if found is None else self._table_of(self.rejected)
+        return None if found is None else self._upkeep_of(self.rejected)
 
-    def _table_of(self, store: IcebergStore) -> IcebergTable:
-        order = [(self.names[part], "ascending") for part in ("partition", "offset")]
-        return IcebergTable(store, order)
-
-    def _check_names(self, table: IcebergTable) -> None:
+    def _check_names(self, table: CheckedTable) -> None:
         """Raises InvalidConfig if the loaded table has other names for what makes a row's place."""
         names = table.schema.names
         missing = [self.names[part] for part in NEEDED_PARTS if self.names[part] not in names]
@@ -315,7 +315,7 @@ class TableRun:
                 " maintains both"
             )
 
-    def _dropped(self, table: IcebergTable) -> Kept:
+    def _dropped(self, table: CheckedTable) -> Kept:
         """What earlier maintenance left."""
         text = None if table.load() is None else table.property_of(DROPPED_PROPERTY)
         return Kept.decode(text, self.names, source=f"table {table.name}")

@@ -123,15 +123,15 @@ class DeltaStore:
             self._create(schema, first)
             return
         self._delete_old_offsets()
-        added = new_fields(self._schema, schema, table=self.name)
+        added = new_fields(self.schema, schema, table=self.name)
         if added:
             with naming_table(self.name, "widen"):
-                self._loaded.alter.add_columns([Field.from_arrow(one) for one in added])
+                self.loaded.alter.add_columns([Field.from_arrow(one) for one in added])
         wanted = self._layout.sort_columns
         if wanted and self._order != tuple(wanted):
-            check_order(wanted, self._schema)
+            check_order(wanted, self.schema)
             with naming_table(self.name, "order"):
-                self._loaded.alter.set_table_properties(
+                self.loaded.alter.set_table_properties(
                     {ORDER_PROPERTY: json.dumps(wanted)}, raise_if_not_exists=False
                 )
 
@@ -139,16 +139,16 @@ class DeltaStore:
         return DeltaWriter(
             io=self._io,
             url=self._url,
-            schema=self._schema,
-            partition_by=self._loaded.metadata().partition_columns,
-            codec=self._loaded.metadata().configuration.get(CODEC_PROPERTY, self._layout.codec),
+            schema=self.schema,
+            partition_by=self.loaded.metadata().partition_columns,
+            codec=self.codec,
             attempt=uuid.UUID(attempt),
             sort_columns=self._order,
         )
 
     def files_by(self, column: str) -> Mapping[int, Sequence[WrittenFile]]:
         found: dict[int, list[WrittenFile]] = {}
-        for one in self._files():
+        for one in self.files():
             value = one.entry.partition.get(column)
             if value is None:
                 raise TableRefused(
@@ -163,10 +163,10 @@ class DeltaStore:
             return [reopen_file(self._io, self._url, path) for path in paths]
 
     def commit(self, files: Sequence[WrittenFile], offsets: TableOffsets) -> None:
-        table = self._loaded
+        table = self.loaded
         removed = [one for one in files if one.role is FileRole.REMOVED]
         if removed:
-            named = {one.path for one in self._files()}
+            named = {one.path for one in self.files()}
             if any(one.path not in named for one in removed):
                 raise FilesOutdated(f"files of table {self.name} were rewritten meanwhile")
         columns = table.metadata().partition_columns
@@ -200,25 +200,32 @@ class DeltaStore:
         self.writer(uuid.uuid4().hex).discard(files)
 
     @property
-    def _loaded(self) -> DeltaTable:
+    def loaded(self) -> DeltaTable:
+        """The table of deltalake, as it was loaded last."""
         assert self._table is not None, self._url
         return self._table
 
     @property
+    def codec(self) -> str:
+        return self.loaded.metadata().configuration.get(CODEC_PROPERTY, self._layout.codec)
+
+    @property
     def _order(self) -> tuple[tuple[str, str], ...]:
         """The order of the table's files; columns that somebody has dropped are left out."""
-        text = self._loaded.metadata().configuration.get(ORDER_PROPERTY, "[]")
-        names = self._schema.names
+        text = self.loaded.metadata().configuration.get(ORDER_PROPERTY, "[]")
+        names = self.schema.names
         return tuple((column, way) for column, way in json.loads(text) if column in names)
 
     @property
-    def _schema(self) -> Any:
-        return pa.schema(self._loaded.schema().to_arrow())
+    def schema(self) -> Any:
+        """The `pyarrow.Schema` of the table as it was loaded last."""
+        return pa.schema(self.loaded.schema().to_arrow())
 
-    def _files(self) -> list[WrittenFile]:
+    def files(self) -> list[WrittenFile]:
+        """The data files of the table as it was loaded last. Raises TableUnavailable."""
         with naming_table(self.name, "read"):
-            rows = pa.table(self._loaded.get_add_actions(flatten=True)).to_pylist()
-        columns = self._loaded.metadata().partition_columns
+            rows = pa.table(self.loaded.get_add_actions(flatten=True)).to_pylist()
+        columns = self.loaded.metadata().partition_columns
         return [
             WrittenFile(
                 path=f"{self._url}/{unquote(row['path'])}",
@@ -279,7 +286,7 @@ class DeltaStore:
 
     def _delete_old_offsets(self) -> None:
         """Deletes those that no commit has named for days; what cannot be deleted is left."""
-        number = self._loaded.transaction_version(APP_ID)
+        number = self.loaded.transaction_version(APP_ID)
         before_ms = SystemClock().now_ms() - OFFSETS_AGE_MS
         with suppress(OSError):
             system, path, _ = place_of(self._io, f"{self._url}/{FOLDER}")

@@ -1,4 +1,4 @@
-"""An Iceberg table as a MaintainedTable: its files, replacements, snapshots and orphans.
+"""An Iceberg table for checks and maintenance: its files, replacements, snapshots and orphans.
 
 Files are read here, not by pyiceberg, whose reader makes a null list an empty one: columns are
 matched by field id, so that a column that somebody renamed is found.
@@ -6,6 +6,7 @@ matched by field id, so that a column that somebody renamed is found.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -32,7 +33,14 @@ from strandline.spark_lake.table.iceberg.places import place_of, plain, stranger
 from strandline.spark_lake.table.iceberg.store import IcebergStore, remove_snapshots
 from strandline.spark_lake.table.offsets import TableOffsets
 from strandline.spark_lake.table.store import FileWriter, WrittenFile
+from strandline.spark_lake.table.upkeep.maintain import (
+    MaintainReport,
+    MaintainSettings,
+    Maintenance,
+)
 from strandline.spark_lake.table.upkeep.maintained import LiveFile, StoredFile
+from strandline.spark_lake.table.upkeep.retention import Kept
+from strandline.storage.clock import SystemClock
 
 # Rows in memory while a file is read.
 BATCH_ROWS = 32 * 1024
@@ -40,7 +48,7 @@ _FIELD_ID = b"PARQUET:field_id"
 
 
 class IcebergTable:
-    """The table of a store, for maintenance and checks."""
+    """The table of a store: TableUpkeep and MaintainedTable."""
 
     def __init__(self, store: IcebergStore, order: Sequence[tuple[str, str]] = ()) -> None:
         """`order` is that of rewritten files, if the table has none."""
@@ -60,6 +68,9 @@ class IcebergTable:
 
     def property_of(self, name: str) -> str | None:
         return self._table.properties.get(name)
+
+    def maintain(self, kept: Kept | None, settings: MaintainSettings) -> MaintainReport:
+        return Maintenance(self, settings, now_ms=SystemClock().now_ms, wait=time.sleep).run(kept)
 
     def writer(self, attempt: str) -> FileWriter:
         writer = self._store.writer(attempt)

@@ -32,7 +32,7 @@ from strandline.spark_lake.table.archive import TopicView, check_identity, entri
 from strandline.spark_lake.table.columns import RowLayout
 from strandline.spark_lake.table.conform import conform, shared_schema
 from strandline.spark_lake.table.rounds import next_round
-from strandline.spark_lake.table.upkeep.maintained import LiveFile, MaintainedTable, load_made
+from strandline.spark_lake.table.upkeep.maintained import CheckedTable, LiveFile, load_made
 from strandline.spark_lake.table.upkeep.retention import DROPPED_PROPERTY, Kept
 from strandline.storage.model import Offset, TopicPartition
 from strandline.storage.plurals import counted
@@ -96,7 +96,7 @@ class CheckReport:
 class _Source:
     """A table whose rows are counted: the first, or the second one with those that do not parse."""
 
-    table: MaintainedTable
+    table: CheckedTable
     files: Sequence[LiveFile]
     kept: Kept
     is_rejected: bool
@@ -122,10 +122,10 @@ class Check:
 
     def __init__(
         self,
-        table: MaintainedTable,
+        table: CheckedTable,
         query: Query,
         names: Mapping[str, str],
-        rejected: MaintainedTable | None = None,
+        rejected: CheckedTable | None = None,
     ) -> None:
         """`query` has the columns of a sync, `names` those of the table by part.
 

@@ -24,6 +24,7 @@ import logging
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import pyarrow.compute as pc
 
@@ -36,7 +37,12 @@ from strandline.spark_lake.table.errors import (
     TableUnavailable,
 )
 from strandline.spark_lake.table.store import WrittenFile
-from strandline.spark_lake.table.upkeep.maintained import LiveFile, MaintainedTable, load_made
+from strandline.spark_lake.table.upkeep.maintained import (
+    CheckedTable,
+    LiveFile,
+    MaintainedTable,
+    load_made,
+)
 from strandline.spark_lake.table.upkeep.retention import Kept
 from strandline.storage.crash_points import (
     UPKEEP_AFTER_COMMIT,
@@ -90,8 +96,16 @@ class MaintainReport:
     rejected: MaintainReport | None = None
 
 
+class TableUpkeep(CheckedTable, Protocol):
+    """A table that can be checked and maintained."""
+
+    def maintain(self, kept: Kept | None, settings: MaintainSettings) -> MaintainReport:
+        """`kept` None keeps every row. Raises TableRefused, TableUnavailable."""
+        ...
+
+
 class Maintenance:
-    """One run over one table."""
+    """One run over one table whose format leaves rewriting and deleting to us."""
 
     def __init__(
         self,

@@ -36,8 +36,8 @@ class StoredFile:
     modified_ms: int
 
 
-class MaintainedTable(Protocol):
-    """One table in its catalog."""
+class CheckedTable(Protocol):
+    """One table in its catalog, for a check."""
 
     @property
     def name(self) -> str: ...
@@ -55,10 +55,6 @@ class MaintainedTable(Protocol):
         """A property of the table as it was loaded last."""
         ...
 
-    def writer(self, attempt: str) -> FileWriter: ...
-
-    def discard(self, files: Sequence[WrittenFile]) -> None: ...
-
     def live_files(self) -> list[LiveFile]:
         """The data files of the table as it was loaded last."""
         ...
@@ -66,6 +62,14 @@ class MaintainedTable(Protocol):
     def read(self, file: LiveFile, columns: Sequence[str] | None = None) -> Iterator[Any]:
         """Its rows as `pyarrow.RecordBatch`es in the table's types. Raises TableUnavailable."""
         ...
+
+
+class MaintainedTable(CheckedTable, Protocol):
+    """A table whose format leaves rewriting, expiring and deleting to us."""
+
+    def writer(self, attempt: str) -> FileWriter: ...
+
+    def discard(self, files: Sequence[WrittenFile]) -> None: ...
 
     def replace(
         self,
@@ -100,7 +104,7 @@ class MaintainedTable(Protocol):
         ...
 
 
-def load_made(table: MaintainedTable) -> TableOffsets:
+def load_made(table: CheckedTable) -> TableOffsets:
     """What the table has. Raises TableRefused if there is none."""
     offsets = table.load()
     if offsets is None:

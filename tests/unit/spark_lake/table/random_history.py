@@ -396,7 +396,7 @@ class TableHistory:
         assert dict(found) == wanted
 
     def _rows(self) -> Iterator[dict[str, Any]]:
-        table = self._new_run().maintained()
+        table = self._new_run().upkeep()
         assert table.load() is not None
         for file in table.live_files():
             for batch in table.read(file):

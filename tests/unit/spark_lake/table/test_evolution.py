@@ -67,7 +67,7 @@ def sync_of(archive: ArchiveBuilder, schema: str, **more: Any) -> Any:
 
 
 def rows(archive: ArchiveBuilder) -> list[dict[str, Any]]:
-    table = run_of(archive, SECOND).maintained()
+    table = run_of(archive, SECOND).upkeep()
     assert table.load() is not None
     found = [row for file in table.live_files() for b in table.read(file) for row in b.to_pylist()]
     return sorted(found, key=lambda row: int(row["_offset"]))

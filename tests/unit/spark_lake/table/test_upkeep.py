@@ -428,7 +428,7 @@ def test_a_commit_costs_the_same_after_ten_thousand_files(
 
 
 def _no_more_than_one_day(run: TableRun) -> Any:
-    table = run.maintained()
+    table = run.upkeep()
     return next(table.read(table.live_files()[0])).slice(0, 1)
 
 

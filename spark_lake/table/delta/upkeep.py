@@ -1,0 +1,138 @@
+"""Checks and maintenance of a Delta table: deltalake deletes, compacts and vacuums.
+
+    1 retention     what is dropped becomes a property of the table, then DELETE drops it
+    2 small files   OPTIMIZE, into files of up to `small_bytes`
+    3 versions      a checkpoint; logs older than `delta.logRetentionDuration` are deleted
+    4 orphans       VACUUM: files that no version younger than `expire_age_ms` needs
+
+Each step is a commit, or none. Syncs may run meanwhile, and a later run goes on after a death: the
+offsets are an application transaction, which no step touches.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from deltalake import WriterProperties
+from deltalake.exceptions import CommitFailedError
+
+from strandline.spark_lake.table.delta.store import DeltaStore
+from strandline.spark_lake.table.errors import naming_table
+from strandline.spark_lake.table.offsets import TableOffsets
+from strandline.spark_lake.table.upkeep.maintain import MaintainReport, MaintainSettings
+from strandline.spark_lake.table.upkeep.maintained import LiveFile, load_made
+from strandline.spark_lake.table.upkeep.retention import Kept
+
+HOUR_MS = 3_600_000
+
+
+class DeltaUpkeep:
+    """TableUpkeep of a store."""
+
+    def __init__(self, store: DeltaStore) -> None:
+        self._store = store
+
+    @property
+    def name(self) -> str:
+        return self._store.name
+
+    @property
+    def schema(self) -> Any:
+        return self._store.schema
+
+    def load(self) -> TableOffsets | None:
+        return self._store.load()
+
+    def property_of(self, name: str) -> str | None:
+        return self._store.loaded.metadata().configuration.get(name)
+
+    def live_files(self) -> list[LiveFile]:
+        with naming_table(self.name, "read"):
+            actions = pa.table(self._store.loaded.get_add_actions(flatten=True)).to_pylist()
+        return [
+            LiveFile(
+                path=one.path,
+                size_bytes=one.size_bytes,
+                record_count=one.record_count,
+                key=tuple(one.entry.partition.items()),
+                bounds=_bounds(action),
+                entry=one,
+            )
+            for one, action in zip(self._store.files(), actions, strict=True)
+        ]
+
+    def read(self, file: LiveFile, columns: Sequence[str] | None = None) -> Iterator[Any]:
+        rows = self._store.writer(uuid.uuid4().hex).read(file.entry, columns)
+        yield from rows.combine_chunks().to_batches()
+
+    def maintain(self, kept: Kept | None, settings: MaintainSettings) -> MaintainReport:
+        load_made(self)
+        table, report = self._store.loaded, MaintainReport(table=self.name)
+        # Parquet's own names, which deltalake checks.
+        codec: Any = "UNCOMPRESSED" if (name := self._store.codec.upper()) == "NONE" else name
+        writing = WriterProperties(compression=codec)
+        with naming_table(self.name, "maintain"):
+            # 1
+            if kept is not None and (dropped := _dropped(kept)):
+                table.alter.set_table_properties(kept.properties, raise_if_not_exists=False)
+                done = table.delete(dropped, writer_properties=writing)
+                report.dropped_rows = done["num_deleted_rows"] or 0
+            # 2
+            try:
+                done = table.optimize.compact(
+                    target_size=settings.small_bytes, writer_properties=writing
+                )
+                report.rewritten_files = done["numFilesRemoved"]
+                report.new_files = done["numFilesAdded"]
+            except CommitFailedError:
+                # Another writer replaced one of the files; the next run compacts what is there.
+                report.lost_rounds += 1
+            # 3
+            table.create_checkpoint()
+            table.cleanup_metadata()
+            # 4
+            age_ms = max(settings.expire_age_ms, settings.orphan_age_ms)
+            deleted = table.vacuum(
+                retention_hours=max(0, age_ms // HOUR_MS),
+                dry_run=False,
+                enforce_retention_duration=False,
+                full=True,
+            )
+            report.orphans = len(deleted)
+        return report
+
+
+def _dropped(kept: Kept) -> str:
+    """The rows that go, as SQL; empty if none does. A row without a timestamp stays."""
+    column = {part: f'"{name}"' for part, name in kept.names.items()}
+    wanted = [
+        f"({column['topic_id']} = '{topic_id}' AND {column['partition']} = {partition}"
+        f" AND {column['offset']} < {start})"
+        for topic_id, starts in kept.starts.items()
+        for partition, start in starts.items()
+        if start
+    ]
+    if kept.before_ms:
+        moment = dt.datetime.fromtimestamp(kept.before_ms / 1000, dt.UTC)
+        wanted.append(f"{column['timestamp']} < '{moment.isoformat()}'")
+    return " OR ".join(wanted)
+
+
+def _bounds(action: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Least and greatest value by column; of times in microseconds, as in Iceberg."""
+    found = {}
+    for name, value in action.items():
+        kind, _, column = name.partition(".")
+        if kind == "partition":
+            found[column] = (value, value)
+        elif kind == "min" and value is not None and action.get(f"max.{column}") is not None:
+            found[column] = (_number(value), _number(action[f"max.{column}"]))
+    return found
+
+
+def _number(bound: Any) -> Any:
+    return round(bound.timestamp() * 1e6) if isinstance(bound, dt.datetime) else bound
