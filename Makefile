@@ -123,7 +123,7 @@ exactly-once: $(DEV) $(MINISTACK) jar ## transactions while broker and workers a
 	@$(PY) -m tests.system.transactions.exactly_once --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 # Libraries of the JVM's frameworks, each in a folder of its own; exactly_once.py there knows them.
-FRAMEWORKS ?= streams clients-2.8 clients-3.9 connect spring-kafka flink
+FRAMEWORKS ?= streams clients-2.8 clients-3.9 clients-4.x connect spring-kafka flink
 
 bench-data/jvm/%/.installed: tests/compat/jvm/%.xml
 	@scripts/java-libraries $< $(@D)

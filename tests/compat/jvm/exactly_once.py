@@ -1,7 +1,7 @@
 """Frameworks of the JVM that promise exactly once, while they and the broker are killed.
 
-    source --> Kafka Streams | Java clients 2.8 and 3.9 | Spring | Flink --> target
-      files --> Connect ---------------------------------------------------> target
+    source --> Kafka Streams | Java clients 2.8, 3.9 and 4.x | Spring | Flink --> target
+      files --> Connect --------------------------------------------------------> target
 
 A framework has a pom.xml here, whose libraries lie in a folder of its name, and a Java
 file, which is compiled first. The rest is as in tests/system/transactions/exactly_once.py.
@@ -253,6 +253,7 @@ FRAMEWORKS: Mapping[str, Callable[[Path, Path], Trial]] = {
     "streams": Streams,
     "clients-2.8": Client,
     "clients-3.9": Client,
+    "clients-4.x": Client,
     "connect": Connect,
     "spring-kafka": Spring,
     "flink": Flink,
