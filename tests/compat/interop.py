@@ -28,19 +28,9 @@ from tests.support.broker import BrokerProcess
 STEP_SECONDS_MAX = 90
 SHOWN_ON_FAILURE_LINES = 12
 
-LOG4J = """
-rootLogger.level = WARN
-rootLogger.appenderRef.console.ref = console
-appender.console.type = Console
-appender.console.name = console
-appender.console.target = SYSTEM_ERR
-appender.console.layout.type = PatternLayout
-appender.console.layout.pattern = %p %c: %m%n
-"""
-
 TOOLS = "org.apache.kafka.tools."
 TOPICS = TOOLS + "TopicCommand"
-CONFIGS = "kafka.admin.ConfigCommand"
+CONFIGS = TOOLS + "ConfigCommand"
 GROUPS = TOOLS + "consumer.group.ConsumerGroupCommand"
 PRODUCER = TOOLS + "ConsoleProducer"
 CONSUMER = TOOLS + "consumer.ConsoleConsumer"
@@ -442,12 +432,9 @@ class Session:
     def __init__(self, libraries: Path, broker: BrokerProcess, folder: Path) -> None:
         self._broker = broker
         self._folder = folder
-        log4j = folder / "log4j2.properties"
-        log4j.write_text(LOG4J)
         self._java = [
             *("java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"),
-            *("-cp", f"{libraries}/*", f"-Dlog4j2.configurationFile={log4j}"),
-            "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+            *("-cp", f"{libraries}/*", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"),
         ]
 
     def run(self, step: Step) -> str:
