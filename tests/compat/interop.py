@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,16 +24,22 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from strandline.broker.protocol.codec import codec
+from strandline.broker.protocol.formats.transaction_log import TRANSACTION_TOPIC, decode_value
 from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage.records.batch.any_batch import iter_records, walk
+from strandline.storage.records.batch.record import Record
 from tests.support.broker import BrokerProcess
 from tests.support.wire import WireClient
-from tests.system.calls import create_topic
+from tests.system.calls import create_topic, fetch
 from tests.system.transactions.committed import committed_values
 from tests.system.transactions.wire_producer import WireProducer
 
 # A JVM needs two seconds to start on a busy machine; the perf tools and a rebalance a few more.
 STEP_SECONDS_MAX = 90
 SHOWN_ON_FAILURE_LINES = 12
+# Few, so that a tool that reads all of __transaction_state is soon through.
+STATE_PARTITIONS = 3
 
 TOOLS = "org.apache.kafka.tools."
 TOPICS = TOOLS + "TopicCommand"
@@ -73,7 +79,7 @@ class Call:
 
 
 class Clients:
-    """Producers on a bare connection."""
+    """Producers on a bare connection, and a reader of what they left."""
 
     def __init__(self, client: WireClient) -> None:
         self._client = client
@@ -97,6 +103,21 @@ class Clients:
         stranger = WireProducer(self._client, "stranger", version=1)
         stranger.begin()
         assert stranger.write("stuck", b"hangs") is ErrorCode.NONE
+
+    def expect_markers_in_state(self) -> None:
+        """Records of `__transaction_state` have the tag that only we know."""
+        assert any(
+            decode_value(record.value).markers
+            for partition in range(STATE_PARTITIONS)
+            for record in self._state(partition)
+            if record.value is not None
+        )
+
+    def _state(self, partition: int) -> Iterator[Record]:
+        answer = fetch(self._client, TRANSACTION_TOPIC, 0, partition=partition)
+        buffer = codec.join(answer.records)
+        for batch in walk(buffer):
+            yield from iter_records(buffer, batch.header, batch.position)
 
 
 def steps() -> Sequence[Step | Call]:
@@ -460,8 +481,43 @@ def transaction_steps() -> Sequence[Step | Call]:
             expects=(r"copier\s+\d+\s+\d+\s+CompleteCommit",),
         ),
         *terminating_steps(),
+        Step(
+            does="reads the state of transactions of both levels",
+            tool=CONSUMER,
+            arguments=f"--topic {TRANSACTION_TOPIC} --from-beginning --timeout-ms 5000"
+            f" --formatter {TOOLS}consumer.TransactionLogMessageFormatter",
+            expects=(
+                logged("old-payer", 0, "CompleteCommit", r"\[\]", client_version=0),
+                logged(
+                    "copier",
+                    1,
+                    "PrepareCommit",
+                    r'\[\{"topic":"__consumer_offsets","partitionIds":\[\d+\]\},'
+                    r'\{"topic":"copies","partitionIds":\[0\]\}\]',
+                    client_version=2,
+                ),
+                logged("copier", 1, "CompleteCommit", r"\[\]", client_version=2),
+                logged("opener", 1, "CompleteAbort", r"\[\]", client_version=2),
+                logged("opener", 1, "Empty", "null", client_version=2),
+            ),
+            lacks=("Could not read record",),
+        ),
+        Call(does="finds a tag of ours in that state", call=Clients.expect_markers_in_state),
         *hanging_steps(),
     ]
+
+
+def logged(
+    transactional_id: str, version: int, state: str, partitions: str, *, client_version: int
+) -> str:
+    """What Kafka's formatter prints of a record, with the client's version if it is not 0."""
+    last = f',"clientTransactionVersion":{client_version}' if client_version else ""
+    return (
+        rf'"transactionalId":"{transactional_id}"\}}\}},"value":\{{"version":{version},"data":'
+        rf'\{{"producerId":\d+,[^{{}}]*"transactionStatus":"{state}","transactionPartitions":'
+        rf'{partitions},"transactionLastUpdateTimestampMs":\d+,'
+        rf'"transactionStartTimestampMs":-?\d+{last}\}}'
+    )
 
 
 def terminating_steps() -> Sequence[Step | Call]:
@@ -657,6 +713,7 @@ def main(arguments: Sequence[str]) -> int:
         settings = {
             "log.dirs": f"{folder / 'data1'},{folder / 'data2'}",
             "group.initial.rebalance.delay.ms": "0",
+            "transaction.state.log.num.partitions": str(STATE_PARTITIONS),
         }
         with (
             BrokerProcess(folder, settings=settings) as broker,
