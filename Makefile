@@ -106,9 +106,9 @@ compat: $(DEV) kafka-jars ## the test suites of kafka-python, librdkafka and oth
 	@$(PY) -m tests.compat.suites --write-page $(if $(SUITES),--sources $(SUITES)) $(COMPAT_ARGS)
 
 .PHONY: interop
-interop: $(DEV) java ## Apache Kafka's Java tools against our broker, step by step
-	@ls bench-data/kafka/lib/kafka-tools-*.jar > /dev/null 2>&1 || scripts/java-libraries bench/comparison/pom.xml bench-data/kafka/lib
-	@$(PY) -m tests.compat.interop bench-data/kafka/lib
+interop: $(DEV) $(MINISTACK) jar bench-data/jvm/clients-4.x/.installed ## Apache Kafka's newest Java tools against our broker, step by step; its copier with kills
+	@$(PY) -m tests.compat.interop bench-data/jvm/clients-4.x
+	@$(PY) -m tests.compat.jvm.exactly_once bench-data/jvm clients-4.x
 
 .PHONY: takeover
 takeover: $(DEV) kafka-jars ## partition folders of an Apache Kafka that was killed: opened, appended to, given back
@@ -123,7 +123,7 @@ exactly-once: $(DEV) $(MINISTACK) jar ## transactions while broker and workers a
 	@$(PY) -m tests.system.transactions.exactly_once --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 # Libraries of the JVM's frameworks, each in a folder of its own; exactly_once.py there knows them.
-FRAMEWORKS ?= streams clients-2.8 clients-3.9 connect spring-kafka flink
+FRAMEWORKS ?= streams clients-2.8 clients-3.9 clients-4.x connect spring-kafka flink
 
 bench-data/jvm/%/.installed: tests/compat/jvm/%.xml
 	@scripts/java-libraries $< $(@D)

@@ -2,9 +2,10 @@
 
     python -m tests.compat.interop KAFKA_LIBRARIES [WORD ...]       only tools whose name has a WORD
 
-Each step runs one tool as Kafka's shell scripts do, and looks for what it must have printed. A step
-may rely on what earlier ones left behind, so they run in order, and the first that fails does not
-stop the rest. The table says which tool could do what; the exit code is 1 if one could not.
+Each step runs one tool as Kafka's shell scripts do, and looks for what it must have printed; a few
+are a client of ours, which leaves a tool something to find. A step may rely on what earlier ones
+left behind, so they run in order, and the first that fails does not stop the rest. The table says
+which tool could do what; the exit code is 1 if one could not.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,28 +24,30 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from strandline.broker.protocol.codec import codec
+from strandline.broker.protocol.formats.transaction_log import TRANSACTION_TOPIC, decode_value
+from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage.records.batch.any_batch import iter_records, walk
+from strandline.storage.records.batch.record import Record
 from tests.support.broker import BrokerProcess
+from tests.support.wire import WireClient
+from tests.system.calls import create_topic, fetch
+from tests.system.transactions.committed import committed_values
+from tests.system.transactions.wire_producer import WireProducer
 
 # A JVM needs two seconds to start on a busy machine; the perf tools and a rebalance a few more.
 STEP_SECONDS_MAX = 90
 SHOWN_ON_FAILURE_LINES = 12
-
-LOG4J = """
-rootLogger.level = WARN
-rootLogger.appenderRef.console.ref = console
-appender.console.type = Console
-appender.console.name = console
-appender.console.target = SYSTEM_ERR
-appender.console.layout.type = PatternLayout
-appender.console.layout.pattern = %p %c: %m%n
-"""
+# Few, so that a tool that reads all of __transaction_state is soon through.
+STATE_PARTITIONS = 3
 
 TOOLS = "org.apache.kafka.tools."
 TOPICS = TOOLS + "TopicCommand"
-CONFIGS = "kafka.admin.ConfigCommand"
+CONFIGS = TOOLS + "ConfigCommand"
 GROUPS = TOOLS + "consumer.group.ConsumerGroupCommand"
 PRODUCER = TOOLS + "ConsoleProducer"
 CONSUMER = TOOLS + "consumer.ConsoleConsumer"
+TRANSACTIONS = TOOLS + "TransactionsCommand"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +57,11 @@ class Step:
     does: str
     tool: str
     arguments: str
-    # Regular expressions, each to be found in standard output (or error, for a refusal).
+    # Regular expressions, each to be found in standard output (or error, for a refusal). A later
+    # step may name their named groups in its arguments.
     expects: tuple[str, ...]
+    # Regular expressions, none of which may be found there.
+    lacks: tuple[str, ...] = ()
     stdin: str = ""
     fails: bool = False
     # Most tools take it under this name.
@@ -62,7 +69,58 @@ class Step:
     files: tuple[tuple[str, str], ...] = ()
 
 
-def steps() -> Sequence[Step]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """What a client of ours does between two tools; an AssertionError says why it failed."""
+
+    does: str
+    call: Callable[[Clients], None]
+    tool: str = "client"
+
+
+class Clients:
+    """Producers on a bare connection, and a reader of what they left."""
+
+    def __init__(self, client: WireClient) -> None:
+        self._client = client
+        self._opener = WireProducer(client, "opener", version=2)
+
+    def leave_open(self) -> None:
+        create_topic(self._client, "opened", 1)
+        self._opener.begin()
+        self._opener.send("opened", b"never committed")
+
+    def expect_fenced(self) -> None:
+        assert self._opener.try_send("opened", b"late") is ErrorCode.INVALID_PRODUCER_EPOCH
+        assert self._opener.commit() is ErrorCode.PRODUCER_FENCED
+        assert committed_values(self._client, "opened") == []
+
+    def make_stuck(self) -> None:
+        create_topic(self._client, "stuck", 1, {"retention.ms": "-1"})
+
+    def leave_hanging(self) -> None:
+        """Its record has a timestamp of long ago, and its coordinator does not know of it."""
+        stranger = WireProducer(self._client, "stranger", version=1)
+        stranger.begin()
+        assert stranger.write("stuck", b"hangs") is ErrorCode.NONE
+
+    def expect_markers_in_state(self) -> None:
+        """Records of `__transaction_state` have the tag that only we know."""
+        assert any(
+            decode_value(record.value).markers
+            for partition in range(STATE_PARTITIONS)
+            for record in self._state(partition)
+            if record.value is not None
+        )
+
+    def _state(self, partition: int) -> Iterator[Record]:
+        answer = fetch(self._client, TRANSACTION_TOPIC, 0, partition=partition)
+        buffer = codec.join(answer.records)
+        for batch in walk(buffer):
+            yield from iter_records(buffer, batch.header, batch.position)
+
+
+def steps() -> Sequence[Step | Call]:
     """In order; see the top."""
     return [
         Step(
@@ -318,7 +376,7 @@ def steps() -> Sequence[Step]:
         ),
         Step(
             does="asks who produces",
-            tool=TOOLS + "TransactionsCommand",
+            tool=TRANSACTIONS,
             arguments="describe-producers --topic perf --partition 0",
             expects=("ProducerId", r"(?m)^\d+\s+0\s"),
         ),
@@ -339,8 +397,8 @@ def steps() -> Sequence[Step]:
     ]
 
 
-def transaction_steps() -> Sequence[Step]:
-    """Transactions of version 2, and what administrators do with them."""
+def transaction_steps() -> Sequence[Step | Call]:
+    """Transactions of both versions, and what administrators do with them."""
     return [
         Step(
             does="finds transaction version 2",
@@ -411,51 +469,188 @@ def transaction_steps() -> Sequence[Step]:
         ),
         Step(
             does="lists transactional ids by a pattern",
-            tool=TOOLS + "TransactionsCommand",
+            tool=TRANSACTIONS,
             arguments="list --transactional-id-pattern p.*r",
             expects=(r"(?m)^payer\s+1\s+\d+\s+CompleteCommit",),
+            lacks=("copier",),
         ),
         Step(
             does="describes a transactional id",
-            tool=TOOLS + "TransactionsCommand",
+            tool=TRANSACTIONS,
             arguments="describe --transactional-id copier",
             expects=(r"copier\s+\d+\s+\d+\s+CompleteCommit",),
         ),
+        *terminating_steps(),
         Step(
-            does="finds no transaction that hangs",
-            tool=TOOLS + "TransactionsCommand",
-            arguments="find-hanging --broker-id 1",
-            expects=("ProducerId",),
+            does="reads the state of transactions of both levels",
+            tool=CONSUMER,
+            arguments=f"--topic {TRANSACTION_TOPIC} --from-beginning --timeout-ms 5000"
+            f" --formatter {TOOLS}consumer.TransactionLogMessageFormatter",
+            expects=(
+                logged("old-payer", 0, "CompleteCommit", r"\[\]", client_version=0),
+                logged(
+                    "copier",
+                    1,
+                    "PrepareCommit",
+                    r'\[\{"topic":"__consumer_offsets","partitionIds":\[\d+\]\},'
+                    r'\{"topic":"copies","partitionIds":\[0\]\}\]',
+                    client_version=2,
+                ),
+                logged("copier", 1, "CompleteCommit", r"\[\]", client_version=2),
+                logged("opener", 1, "CompleteAbort", r"\[\]", client_version=2),
+                logged("opener", 1, "Empty", "null", client_version=2),
+            ),
+            lacks=("Could not read record",),
+        ),
+        Call(does="finds a tag of ours in that state", call=Clients.expect_markers_in_state),
+        *hanging_steps(),
+    ]
+
+
+def logged(
+    transactional_id: str, version: int, state: str, partitions: str, *, client_version: int
+) -> str:
+    """What Kafka's formatter prints of a record, with the client's version if it is not 0."""
+    last = f',"clientTransactionVersion":{client_version}' if client_version else ""
+    return (
+        rf'"transactionalId":"{transactional_id}"\}}\}},"value":\{{"version":{version},"data":'
+        rf'\{{"producerId":\d+,[^{{}}]*"transactionStatus":"{state}","transactionPartitions":'
+        rf'{partitions},"transactionLastUpdateTimestampMs":\d+,'
+        rf'"transactionStartTimestampMs":-?\d+{last}\}}'
+    )
+
+
+def terminating_steps() -> Sequence[Step | Call]:
+    """A transaction that is open, until an administrator ends it."""
+    return [
+        Call(does="leaves a transaction open", call=Clients.leave_open),
+        Step(
+            does="lists what began longer ago than a time",
+            tool=TRANSACTIONS,
+            arguments="list --duration-filter 0",
+            expects=(r"(?m)^opener\s+1\s+\d+\s+Ongoing",),
+        ),
+        Step(
+            does="lists nothing that began an hour ago",
+            tool=TRANSACTIONS,
+            arguments="list --duration-filter 3600000",
+            expects=("TransactionalId",),
+            lacks=("opener",),
         ),
         Step(
             does="terminates a transactional id",
-            tool=TOOLS + "TransactionsCommand",
-            arguments="forceTerminateTransaction --transactionalId payer",
+            tool=TRANSACTIONS,
+            arguments="forceTerminateTransaction --transactionalId opener",
             expects=(),
         ),
+        Step(
+            # The tool goes on until its own InitProducerId succeeds, after the abort.
+            does="sees that the terminated id is empty",
+            tool=TRANSACTIONS,
+            arguments="describe --transactional-id opener",
+            expects=(r"opener\s+\d+\s+2\s+Empty",),
+        ),
+        Call(does="finds the producer of the open transaction fenced", call=Clients.expect_fenced),
     ]
+
+
+def hanging_steps() -> Sequence[Step | Call]:
+    """A transaction that its coordinator does not know, as of a producer whose request was late."""
+    find = "find-hanging --broker-id 1"
+    row = (
+        r"(?m)^stuck\s+0\s+(?P<producer_id>\d+)\s+(?P<producer_epoch>\d+)"
+        r"\s+(?P<coordinator_epoch>-?\d+)\s+(?P<start_offset>\d+)\s"
+    )
+    found_none = Step(
+        does="finds no transaction that hangs",
+        tool=TRANSACTIONS,
+        arguments=find,
+        expects=(r"Topic\s+Partition\s+ProducerId",),
+        lacks=(r"(?m)^\S+\s+\d+\s+\d+\s",),
+    )
+    hangs = Call(does="leaves a transaction that hangs", call=Clients.leave_hanging)
+    found = Step(
+        does="finds the transaction that hangs", tool=TRANSACTIONS, arguments=find, expects=(row,)
+    )
+    return [
+        found_none,
+        verification(is_on=False),
+        Call(does="makes a topic for transactions that hang", call=Clients.make_stuck),
+        hangs,
+        found,
+        Step(
+            does="aborts the transaction that hangs, by its start",
+            tool=TRANSACTIONS,
+            arguments="abort --topic stuck --partition 0 --start-offset {start_offset}",
+            expects=(),
+        ),
+        found_none,
+        hangs,
+        found,
+        Step(
+            does="aborts the transaction that hangs, as on old brokers",
+            tool=TRANSACTIONS,
+            arguments="abort --topic stuck --partition 0 --producer-id {producer_id}"
+            " --producer-epoch {producer_epoch} --coordinator-epoch {coordinator_epoch}",
+            expects=(),
+        ),
+        found_none,
+        verification(is_on=True),
+        Step(
+            does="finds no transaction to abort where none hangs",
+            tool=TRANSACTIONS,
+            arguments="abort --topic stuck --partition 0 --start-offset {start_offset}",
+            expects=("Could not find any open transactions starting at offset",),
+            fails=True,
+        ),
+    ]
+
+
+def verification(*, is_on: bool) -> Step:
+    """Without it a record opens a transaction in a partition that the coordinator does not know."""
+    return Step(
+        does=f"switches the verification of what hangs {'on' if is_on else 'off'}",
+        tool=CONFIGS,
+        arguments="--entity-type brokers --entity-default --alter"
+        f" --add-config transaction.partition.verification.enable={str(is_on).lower()}",
+        expects=("Completed updating default config",),
+    )
 
 
 class Session:
     """A broker, a folder, and the command line of a JVM."""
 
-    def __init__(self, libraries: Path, broker: BrokerProcess, folder: Path) -> None:
+    def __init__(
+        self, libraries: Path, broker: BrokerProcess, folder: Path, clients: Clients
+    ) -> None:
         self._broker = broker
         self._folder = folder
-        log4j = folder / "log4j2.properties"
-        log4j.write_text(LOG4J)
+        self._clients = clients
+        # What the named groups of earlier steps matched.
+        self._found: dict[str, str] = {}
         self._java = [
             *("java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"),
-            *("-cp", f"{libraries}/*", f"-Dlog4j2.configurationFile={log4j}"),
-            "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+            *("-cp", f"{libraries}/*", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"),
         ]
 
-    def run(self, step: Step) -> str:
+    def run(self, step: Step | Call) -> str:
         """Why the step failed; empty when it did not."""
+        if isinstance(step, Step):
+            return self._run_tool(step)
+        try:
+            step.call(self._clients)
+        except AssertionError:
+            return _tail(traceback.format_exc())
+        return ""
+
+    def _run_tool(self, step: Step) -> str:
+        try:
+            words = self._filled(step.arguments).split()
+        except KeyError as missing:
+            return f"no earlier step has found {missing}"
         for name, text in step.files:
             (self._folder / name).write_text(self._filled(text))
         command = [*self._java, step.tool]
-        words = self._filled(step.arguments).split()
         reach = [step.bootstrap_option, self._broker.bootstrap] if step.bootstrap_option else []
         # ClusterTool and TransactionsCommand want their action in the right place.
         if step.tool.endswith("ClusterTool"):
@@ -476,14 +671,20 @@ class Session:
         said = result.stdout + result.stderr
         if (result.returncode != 0) != step.fails and not (step.fails and "ERROR" in said):
             return f"exit code {result.returncode}\n{_tail(said)}"
-        missing = [pattern for pattern in step.expects if not re.search(pattern, said)]
-        return f"it did not print {missing[0]!r}\n{_tail(said)}" if missing else ""
+        for pattern in step.expects:
+            match = re.search(pattern, said)
+            if match is None:
+                return f"it did not print {pattern!r}\n{_tail(said)}"
+            self._found |= match.groupdict()
+        printed = [pattern for pattern in step.lacks if re.search(pattern, said)]
+        return f"it printed {printed[0]!r}\n{_tail(said)}" if printed else ""
 
     def _filled(self, text: str) -> str:
         return text.format(
             bootstrap=self._broker.bootstrap,
             folder=self._folder,
             other_log_dir=(self._folder / "data2").absolute(),
+            **self._found,
         )
 
 
@@ -512,9 +713,13 @@ def main(arguments: Sequence[str]) -> int:
         settings = {
             "log.dirs": f"{folder / 'data1'},{folder / 'data2'}",
             "group.initial.rebalance.delay.ms": "0",
+            "transaction.state.log.num.partitions": str(STATE_PARTITIONS),
         }
-        with BrokerProcess(folder, settings=settings) as broker:
-            session = Session(libraries, broker, folder)
+        with (
+            BrokerProcess(folder, settings=settings) as broker,
+            WireClient(broker.port) as client,
+        ):
+            session = Session(libraries, broker, folder, Clients(client))
             for step in wanted:
                 began_s = time.monotonic()
                 reason = session.run(step)

@@ -4,23 +4,30 @@ import java.util.Collections;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.Future;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.ConsumerRecords;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
+import org.apache.kafka.clients.producer.RecordMetadata;
+import org.apache.kafka.common.KafkaException;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.errors.InvalidProducerEpochException;
 import org.apache.kafka.common.errors.ProducerFencedException;
+import org.apache.kafka.common.errors.TimeoutException;
 import org.apache.kafka.common.serialization.StringDeserializer;
 import org.apache.kafka.common.serialization.StringSerializer;
 
 /**
- * Commits, aborts and is fenced, with offsets of a group in its transactions.
+ * Commits, aborts and is fenced, with offsets of a group in its transactions; then goes on after a
+ * batch that has expired.
  *
  * Runs with any client since 2.5; ends with an error at the first promise that does not hold.
- * Arguments: bootstrap servers, a topic with one partition.
+ * Arguments: bootstrap servers, a topic with one partition. When it prints "pause" and "resume", the
+ * broker must have paused, or gone on, before it reads a line.
  */
 public final class TransactionalClient {
     private static final String GROUP = "client";
@@ -34,13 +41,15 @@ public final class TransactionalClient {
     }
 
     public static void main(String[] arguments) throws Exception {
-        new TransactionalClient(arguments[0], arguments[1]).run();
+        TransactionalClient client = new TransactionalClient(arguments[0], arguments[1]);
+        client.run();
+        client.expire();
         System.out.println("ok");
     }
 
     private void run() throws Exception {
         try (KafkaConsumer<String, String> member = consumer("read_committed");
-                KafkaProducer<String, String> first = producer()) {
+                KafkaProducer<String, String> first = producer("client")) {
             first.initTransactions();
             send(first, member, "committed", 3);
             first.commitTransaction();
@@ -54,7 +63,7 @@ public final class TransactionalClient {
             expect(3L, committed(member));
 
             send(first, member, "zombie", 7);
-            try (KafkaProducer<String, String> second = producer()) {
+            try (KafkaProducer<String, String> second = producer("client")) {
                 second.initTransactions();
                 expectFenced(first);
                 send(second, member, "successor", 9);
@@ -65,10 +74,42 @@ public final class TransactionalClient {
         }
     }
 
-    private KafkaProducer<String, String> producer() {
+    /** What becomes of a batch is unknown once it expires: its transaction can only be aborted. */
+    private void expire() throws Exception {
+        try (KafkaProducer<String, String> producer = producer("expiring")) {
+            producer.initTransactions();
+            producer.beginTransaction();
+            send(producer, "kept").get();
+            producer.commitTransaction();
+
+            producer.beginTransaction();
+            send(producer, "lost").get();
+            tell("pause");
+            expectExpired(send(producer, "late"));
+            tell("resume");
+            expectAbortable(producer);
+            producer.abortTransaction();
+
+            producer.beginTransaction();
+            send(producer, "again").get();
+            producer.commitTransaction();
+        }
+        expect(List.of("committed", "successor", "kept", "again"), values("read_committed"));
+    }
+
+    private static void tell(String wish) throws Exception {
+        System.out.println(wish);
+        if (System.in.read() < 0) {
+            throw new AssertionError("nobody can " + wish + " the broker");
+        }
+    }
+
+    private KafkaProducer<String, String> producer(String transactionalId) {
         Map<String, Object> properties = new HashMap<>();
         properties.put("bootstrap.servers", bootstrap);
-        properties.put("transactional.id", "client");
+        properties.put("transactional.id", transactionalId);
+        properties.put("request.timeout.ms", 3000);
+        properties.put("delivery.timeout.ms", 10000);
         return new KafkaProducer<>(properties, new StringSerializer(), new StringSerializer());
     }
 
@@ -88,10 +129,14 @@ public final class TransactionalClient {
             String value,
             long offset) throws Exception {
         producer.beginTransaction();
-        producer.send(new ProducerRecord<>(partition.topic(), value)).get();
+        send(producer, value).get();
         producer.sendOffsetsToTransaction(
             Collections.singletonMap(partition, new OffsetAndMetadata(offset)),
             member.groupMetadata());
+    }
+
+    private Future<RecordMetadata> send(KafkaProducer<String, String> producer, String value) {
+        return producer.send(new ProducerRecord<>(partition.topic(), value));
     }
 
     private long committed(KafkaConsumer<String, String> member) {
@@ -121,6 +166,25 @@ public final class TransactionalClient {
             return;
         }
         throw new AssertionError("a producer that was replaced has committed");
+    }
+
+    private static void expectExpired(Future<RecordMetadata> sent) throws Exception {
+        try {
+            sent.get();
+        } catch (ExecutionException expected) {
+            expect(TimeoutException.class, expected.getCause().getClass());
+            return;
+        }
+        throw new AssertionError("a broker that had paused has answered");
+    }
+
+    private static void expectAbortable(KafkaProducer<String, String> producer) {
+        try {
+            producer.commitTransaction();
+        } catch (KafkaException expected) {
+            return;
+        }
+        throw new AssertionError("a transaction has committed without a batch that expired");
     }
 
     private static void expect(Object expected, Object found) {

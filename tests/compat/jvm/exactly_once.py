@@ -1,7 +1,7 @@
 """Frameworks of the JVM that promise exactly once, while they and the broker are killed.
 
-    source --> Kafka Streams | Java clients 2.8 and 3.9 | Spring | Flink --> target
-      files --> Connect ---------------------------------------------------> target
+    source --> Kafka Streams | Java clients 2.8, 3.9 and 4.x | Spring | Flink --> target
+      files --> Connect --------------------------------------------------------> target
 
 A framework has a pom.xml here, whose libraries lie in a folder of its name, and a Java
 file, which is compiled first. The rest is as in tests/system/transactions/exactly_once.py.
@@ -13,10 +13,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
@@ -27,6 +30,7 @@ from tests.support.broker import BrokerProcess, eventually
 from tests.support.ports import ReservedPort
 from tests.support.wire import WireClient
 from tests.system.calls import create_topic
+from tests.system.transactions.admin_calls import describe
 from tests.system.transactions.exactly_once import (
     GROUP,
     JAVA,
@@ -133,7 +137,7 @@ class Flink(Program):
 
 
 class Client(JavaCopier):
-    """A Java client: Kafka's copier with it, once it commits, aborts and is fenced as it must."""
+    """A Java client: Kafka's copier with it, once TransactionalClient has done as it must."""
 
     def __init__(self, libraries: Path, folder: Path) -> None:
         super().__init__(libraries)
@@ -148,14 +152,38 @@ class Client(JavaCopier):
     def _check(self, broker: BrokerProcess) -> None:
         with WireClient(broker.port) as client:
             create_topic(client, "client", 1)
-        result = subprocess.run(
+        process = subprocess.Popen(
             java(self._class_path, "TransactionalClient", broker.bootstrap, "client"),
-            capture_output=True,
-            text=True,
-            timeout=CLIENT_SECONDS_MAX,
-            check=False,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
         )
-        assert result.returncode == 0, result.stdout + result.stderr
+        watch = threading.Timer(CLIENT_SECONDS_MAX, process.kill)
+        watch.start()
+        said = pausing_at_its_wish(broker, process)
+        watch.cancel()
+        assert process.wait() == 0, said
+        with WireClient(broker.port) as client:
+            # The first epoch is 0. A transaction with a batch that expired raised it.
+            assert describe(client, "expiring").producer_epoch > 0, said
+
+
+def pausing_at_its_wish(broker: BrokerProcess, process: subprocess.Popen[bytes]) -> str:
+    """All that the process prints; the broker pauses and resumes when it prints that."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    signals = {b"pause": signal.SIGSTOP, b"resume": signal.SIGCONT}
+    said = b""
+    try:
+        for line in process.stdout:
+            said += line
+            if line.strip() in signals:
+                os.kill(broker.pid, signals[line.strip()])
+                process.stdin.write(b"\n")
+                process.stdin.flush()
+    finally:
+        os.kill(broker.pid, signal.SIGCONT)
+    return said.decode()
 
 
 class Connect(Trial):
@@ -253,6 +281,7 @@ FRAMEWORKS: Mapping[str, Callable[[Path, Path], Trial]] = {
     "streams": Streams,
     "clients-2.8": Client,
     "clients-3.9": Client,
+    "clients-4.x": Client,
     "connect": Connect,
     "spring-kafka": Spring,
     "flink": Flink,
