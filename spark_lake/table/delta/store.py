@@ -46,7 +46,7 @@ from strandline.spark_lake.table.errors import (
     TableRefused,
     naming_table,
 )
-from strandline.spark_lake.table.iceberg.places import place_of
+from strandline.spark_lake.table.iceberg.places import DELTA_LOG, names_in, place_of
 from strandline.spark_lake.table.offsets import TableOffsets
 from strandline.spark_lake.table.store import FileRole, FileWriter, WrittenFile
 from strandline.storage.clock import SystemClock
@@ -250,6 +250,7 @@ class DeltaStore:
         for day in self._layout.days:
             schema = schema.append(pa.field(day, pa.date32()))
         with naming_table(self.name, "create"):
+            self._refuse_occupied()
             number = self._write_offsets(first)
             try:
                 self._table = DeltaTable.create(
@@ -270,6 +271,16 @@ class DeltaStore:
                 if self.load() is None:
                     raise
         self.prepare(schema, first)
+
+    def _refuse_occupied(self) -> None:
+        """VACUUM deletes what the log does not name: files of other tables."""
+        found = names_in(self._io, self._url)
+        # With a log, another sync has just made this table.
+        if DELTA_LOG not in found and (others := found - {FOLDER}):
+            raise TableRefused(
+                f"{self._url} has files already ({', '.join(sorted(others)[:3])}), and a Delta"
+                " table is its folder: give the table another name, or delete the files there"
+            )
 
     def _write_offsets(self, offsets: TableOffsets) -> int:
         number = _number(offsets.commits[0] if offsets.commits else uuid.uuid4().hex)

@@ -33,7 +33,7 @@ from strandline.spark_lake.table.errors import (
     naming_table,
 )
 from strandline.spark_lake.table.iceberg.layout import TableLayout, sorted_by
-from strandline.spark_lake.table.iceberg.places import stranger
+from strandline.spark_lake.table.iceberg.places import DELTA_LOG, names_in, stranger
 from strandline.spark_lake.table.iceberg.schema import check_schema, iceberg_schema
 from strandline.spark_lake.table.iceberg.writer import (
     IcebergWriter,
@@ -263,6 +263,11 @@ class IcebergStore:
         if self._location is None:
             return
         io = load_file_io(self._catalog.properties, self._location)
+        if DELTA_LOG in names_in(io, self._location):
+            raise TableRefused(
+                f"{self._location} has a Delta table already: give the new table another name, or"
+                " --format delta"
+            )
         other = stranger(io, self._location, None, known=set())
         if other is not None:
             raise TableRefused(

@@ -28,7 +28,7 @@ from strandline.spark_lake.table.errors import (
     TableRefused,
     naming_table,
 )
-from strandline.spark_lake.table.iceberg.places import place_of, plain, stranger
+from strandline.spark_lake.table.iceberg.places import FOLDERS, place_of, plain, stranger
 from strandline.spark_lake.table.iceberg.store import IcebergStore, remove_snapshots
 from strandline.spark_lake.table.offsets import TableOffsets
 from strandline.spark_lake.table.store import FileWriter, WrittenFile
@@ -141,14 +141,16 @@ class IcebergTable:
     def stored_files(self) -> list[StoredFile]:
         with naming_table(self._store.name, "list the files of"):
             system, path, prefix = place_of(self._table.io, self._table.location())
-            selector = pf.FileSelector(path, recursive=True, allow_not_found=True)
             return [
                 StoredFile(
                     path=prefix + one.path,
                     size_bytes=one.size or 0,
                     modified_ms=(one.mtime_ns or 0) // 1_000_000,
                 )
-                for one in system.get_file_info(selector)
+                for folder in FOLDERS
+                for one in system.get_file_info(
+                    pf.FileSelector(f"{path}/{folder}", recursive=True, allow_not_found=True)
+                )
                 if one.type is pf.FileType.File
             ]
 

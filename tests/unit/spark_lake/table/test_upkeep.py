@@ -26,6 +26,7 @@ from strandline.spark_lake.table.upkeep.maintain import (
 )
 from strandline.spark_lake.table.upkeep.retention import Retention
 from strandline.storage.crash_points import CRASH_POINTS, SimulatedCrash, simulated_crash
+from strandline.storage.errors import InvalidConfig
 from strandline.storage.records.batch.record import Record
 from tests.unit.spark_lake.archive_builder import START_MS, ArchiveBuilder, make_batches
 from tests.unit.spark_lake.table.rig import (
@@ -375,6 +376,32 @@ def test_a_table_of_another_catalog_at_the_same_place_is_not_taken_for_orphans(
         sync(orders, **other)
     assert make_run(orders, **other).store.load() is None
     check_is_clean(make_run(orders))
+
+
+def test_maintenance_leaves_a_table_alone_that_lies_below_its_own(orders: ArchiveBuilder) -> None:
+    below = {"table": "lake.orders.sub"}
+    sync(orders)
+    sync(orders, **below)
+    maintain(orders)
+    assert rows_of(make_run(orders, **below)) == every(range(80))
+    check_is_clean(make_run(orders))
+    for name in ("lake.orders.data", "lake.orders.metadata", "lake.orders.data.x"):
+        with pytest.raises(InvalidConfig, match=r"has files of table lake\.orders"):
+            make_run(orders, table=name)
+
+
+@pytest.mark.parametrize("formats", [("iceberg", "delta"), ("delta", "iceberg")])
+def test_tables_of_two_formats_do_not_share_a_folder(
+    orders: ArchiveBuilder, formats: tuple[str, str]
+) -> None:
+    first, second = formats
+    sync(orders, format=first)
+    before = data_files(orders)
+    with pytest.raises(TableRefused, match=r"has a Delta table already|has files already"):
+        sync(orders, format=second)
+    assert data_files(orders) == before
+    assert make_run(orders, format=second).store.load() is None
+    assert sync(orders, format=first).commits == 0
 
 
 def test_nulls_in_lists_outlive_a_rewrite(orders: ArchiveBuilder) -> None:
