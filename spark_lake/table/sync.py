@@ -1,6 +1,7 @@
 """Sync: brings a table up to what the archive has of its topic.
 
-    1 create the table, or widen its schema         a commit of its own
+    1 ask the archive where it ends, and then the registry for the newest schema
+      create the table, or widen its schema         a commit of its own
     2 load the table and the manifests, plan a round
     3 write the files of the round                  under names that no other attempt uses
     4 commit files and offsets together             `commit.py`: once, whatever the answer
@@ -161,6 +162,10 @@ class Sync:
         """Raises TableRefused before anything is written, TierError, TableUnavailable."""
         reader = self._query.open()
         view = load_view(self._query, reader)
+        ends = {one: selected.end_offset for one, selected in view.selected.items()}
+        # After `ends`: a schema is registered before the records that have it. With an older one
+        # their new fields would be null for ever.
+        self._query = self._query.renewed()
         layout = self._layout(view)
         known = self._store.load()
         if known is not None:
@@ -168,7 +173,6 @@ class Sync:
         # 1
         self._prepare(view, layout, known)
         crash_point(TABLE_AFTER_CREATE)
-        ends = {one: selected.end_offset for one, selected in view.selected.items()}
         is_begun = False
         while True:
             # 2
