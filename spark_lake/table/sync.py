@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from strandline.spark_lake.archive.catalog import Catalog
 from strandline.spark_lake.archive.objects import ObjectReader
-from strandline.spark_lake.options.options import REASON_COLUMN
+from strandline.spark_lake.options.options import RAW_COLUMN
 from strandline.spark_lake.plan.planner import ScanPlan
 from strandline.spark_lake.query.query import Query
 from strandline.spark_lake.table.archive import (
@@ -115,7 +115,7 @@ class SyncReport:
 
     table: str
     rows: int = 0
-    # Of the second table: values that do not parse.
+    # Of the second table.
     rejected_rows: int = 0
     files: int = 0
     size_bytes: int = 0
@@ -278,7 +278,7 @@ class Sync:
 
     @property
     def _rejects(self) -> bool:
-        return REASON_COLUMN in self._query.columns
+        return RAW_COLUMN in self._query.columns
 
     def _prepare(self, view: TopicView, layout: RowLayout, known: TableOffsets | None) -> None:
         lake_schema = self._query.schema
@@ -327,6 +327,7 @@ class Sync:
     def _layout(self, view: TopicView) -> RowLayout:
         values = self._query.values
         layout = RowLayout(
+            topic=view.topic,
             topic_id=view.topic_id,
             names=self._settings.names,
             value_type=self._query.schema.field("value").type,

@@ -155,8 +155,8 @@ def _statistics(rows: Any) -> str:
         nulls[field.name] = column.null_count
         found = pc.min_max(column).as_py()
         if found["min"] is not None:
-            lowest[field.name] = _shown(found["min"], up=False)
-            highest[field.name] = _shown(found["max"], up=True)
+            lowest[field.name] = _shown(found["min"])
+            highest[field.name] = _shown(_rounded_up(found["max"]))
     return json.dumps(
         {
             "numRecords": rows.num_rows,
@@ -167,12 +167,17 @@ def _statistics(rows: Any) -> str:
     )
 
 
-def _shown(value: int | dt.datetime, *, up: bool) -> int | str:
-    """Times in milliseconds, which Delta's readers expect; a maximum is rounded up."""
+def _shown(value: int | dt.datetime) -> int | str:
+    """Times in milliseconds, which Delta's readers expect."""
     if isinstance(value, int):
         return value
-    if up and value.microsecond % 1000:
-        value += dt.timedelta(milliseconds=1)
-    return value.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.") + (
-        f"{value.microsecond // 1000:03d}Z"
-    )
+    return value.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
+
+
+def _rounded_up(value: int | dt.datetime) -> int | dt.datetime:
+    """A maximum that is shown in milliseconds; there is none after the last one of year 9999."""
+    if isinstance(value, int) or not value.microsecond % 1000:
+        return value
+    moment = value.replace(microsecond=value.microsecond // 1000 * 1000)
+    last = dt.datetime.max.replace(microsecond=999_000, tzinfo=value.tzinfo)
+    return moment if moment == last else moment + dt.timedelta(milliseconds=1)

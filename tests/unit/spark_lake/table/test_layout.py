@@ -236,7 +236,7 @@ def test_a_table_is_not_partitioned_by_floating_point_numbers(
     orders: ArchiveBuilder, table_format: dict[str, Any]
 ) -> None:
     for kind in ("FLOAT", "DOUBLE"):
-        with pytest.raises(InvalidConfig, match="id is (float|double)"):
+        with pytest.raises(InvalidConfig, match=r"id is (float|double)"):
             sync(orders, f"id {kind}", partition_by=["id"], **table_format)
     assert not data_files(orders)
 

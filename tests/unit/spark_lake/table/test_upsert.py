@@ -154,7 +154,7 @@ def test_debeziums_envelope_gives_the_rows_after_its_events(tmp_path: Path) -> N
         (b"3", 3, "c"),
     ]
     add(6, [(b"x", event("t", None))])
-    with pytest.raises(CorruptRecords, match="offset 6 of partition 0 has op t and no row"):
+    with pytest.raises(CorruptRecords, match=r"offset 6 of orders partition 0 .* op t has no row"):
         sync(archive, schema, mode="debezium")
     with pytest.raises(InvalidConfig, match="needs values with the fields after and op"):
         sync(archive, "id BIGINT", mode="debezium", table="lake.other")
@@ -172,5 +172,5 @@ def test_what_cannot_be_upserted_is_refused(tmp_path: Path) -> None:
         make_run(changing.archive, SCHEMA, **UPSERT, partition_by=["day(_timestamp)"])
     keyless = [Record(offset=20, timestamp_ms=START_MS, key=None, value=changing.value(20))]
     changing.archive.add_segment("orders", make_batches(keyless))
-    with pytest.raises(CorruptRecords, match="offset 20 of partition 0 has no key"):
+    with pytest.raises(CorruptRecords, match=r"offset 20 of orders partition 0 .* no key"):
         sync(changing.archive, SCHEMA, **UPSERT)
