@@ -37,6 +37,7 @@ from strandline.spark_lake.table.delta.writer import (
     DAY_SUFFIX,
     DeltaFile,
     DeltaWriter,
+    partition_text,
     reopen_file,
 )
 from strandline.spark_lake.table.errors import (
@@ -226,12 +227,7 @@ class DeltaStore:
                 record_count=row["num_records"] or 0,
                 entry=DeltaFile(
                     place=unquote(row["path"]),
-                    partition={
-                        one: None
-                        if row[f"partition.{one}"] is None
-                        else str(row[f"partition.{one}"])
-                        for one in columns
-                    },
+                    partition={one: partition_text(row[f"partition.{one}"]) for one in columns},
                     stats="",
                 ),
             )
@@ -246,6 +242,12 @@ class DeltaStore:
             if one not in schema.names:
                 names = ", ".join(schema.names)
                 raise InvalidConfig(f"--partition-by: there is no column {one}; there are {names}")
+        for one in set(self._layout.columns) - set(self._layout.days):
+            if not _has_one_text(kind := schema.field(one).type):
+                raise InvalidConfig(
+                    f"--partition-by {one}: {one} is {kind}, and a Delta table is partitioned by"
+                    " integers, texts, booleans and dates"
+                )
         check_order(self._layout.sort_columns, schema)
         for day in self._layout.days:
             schema = schema.append(pa.field(day, pa.date32()))
@@ -348,6 +350,16 @@ def _fits(kind: Any, known: Any) -> bool:
     if pa.types.is_floating(known) and pa.types.is_floating(kind):
         return bool(kind.bit_width <= known.bit_width)
     return bool(kind == known)
+
+
+def _has_one_text(kind: Any) -> bool:
+    """Whether all readers take a value of this type for the same one, by its text in the log."""
+    return bool(
+        pa.types.is_integer(kind)
+        or pa.types.is_string(kind)
+        or pa.types.is_boolean(kind)
+        or pa.types.is_date(kind)
+    )
 
 
 def _once(number: int) -> CommitProperties:

@@ -66,7 +66,7 @@ class DeltaWriter:
             rows = rows.sort_by(list(self.sort_columns))
         inside = [one for one in self.schema if one.name not in self.partition_by]
         rows = conform(rows, pa.schema(inside))
-        partition = dict(zip(self.partition_by, map(_text, key), strict=True))
+        partition = dict(zip(self.partition_by, map(partition_text, key), strict=True))
         place = f"{_folder(partition)}{self._file_count:05d}-{self.attempt}.parquet"
         self._file_count += 1
         path = f"{self.url}/{place}"
@@ -141,9 +141,11 @@ def _folder(partition: Mapping[str, str | None]) -> str:
     return "".join(parts)
 
 
-def _text(value: object) -> str | None:
-    """A partition's value as Delta's log has it."""
-    return None if value is None else str(value)
+def partition_text(value: object) -> str | None:
+    """A partition's value as Delta's log has it, where an empty text is null."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return None if value is None else str(value) or None
 
 
 def _statistics(rows: Any) -> str:

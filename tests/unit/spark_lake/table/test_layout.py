@@ -231,7 +231,7 @@ def test_a_transform_that_does_not_suit_its_column_is_refused(orders: ArchiveBui
     assert not data_files(orders)
 
 
-@pytest.mark.parametrize("table_format", FORMATS[:1])
+@pytest.mark.parametrize("table_format", FORMATS)
 def test_a_table_is_not_partitioned_by_floating_point_numbers(
     orders: ArchiveBuilder, table_format: dict[str, Any]
 ) -> None:
