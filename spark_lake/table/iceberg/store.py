@@ -179,9 +179,10 @@ class IcebergStore:
         if any(one.entry.spec_id != spec_id for one in added):
             raise FilesOutdated(f"table {self.name} is partitioned otherwise now")
         if removed:
-            named = {task.file.file_path for task in table.scan().plan_files()}
-            if any(one.path not in named for one in removed):
-                raise FilesOutdated(f"files of table {self.name} were rewritten meanwhile")
+            # Rows that were deleted meanwhile are in our new files: they would come back.
+            whole = {t.file.file_path for t in table.scan().plan_files() if not t.delete_files}
+            if any(one.path not in whole for one in removed):
+                raise FilesOutdated(f"files of table {self.name} were changed meanwhile")
 
         def fill(transaction: Transaction) -> None:
             transaction.set_properties({OFFSETS_PROPERTY: offsets.encode()})

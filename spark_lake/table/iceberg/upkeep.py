@@ -111,9 +111,10 @@ class IcebergTable:
         spec_id = self._table.metadata.default_spec_id
         if any(one.entry.spec_id != spec_id for one in new):
             raise FilesOutdated(f"table {self.name} is partitioned otherwise now")
-        named = {one.path for one in self.live_files()}
-        if missing := [one.path for one in old if one.path not in named]:
-            raise FilesOutdated(f"table {self.name} has no {missing[0]} any more")
+        # Rows that were deleted meanwhile are in our new files: they would come back.
+        whole = {one.path for one in self.live_files() if not one.has_deletes}
+        if changed := [one.path for one in old if one.path not in whole]:
+            raise FilesOutdated(f"table {self.name} has no {changed[0]} any more, or deletes of it")
 
         def fill(transaction: Transaction) -> None:
             if properties:

@@ -75,7 +75,8 @@ class MaintainedTable(Protocol):
     ) -> None:
         """Takes old files out of the table and adds new ones, in one commit that sets properties.
 
-        Raises what `TableStore.commit` raises; FilesOutdated also if an old file is gone.
+        Raises what `TableStore.commit` raises; FilesOutdated also if an old file is gone,
+        or has deletes.
         """
         ...
 

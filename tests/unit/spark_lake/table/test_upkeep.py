@@ -29,6 +29,7 @@ from strandline.storage.crash_points import CRASH_POINTS, SimulatedCrash, simula
 from strandline.storage.errors import InvalidConfig
 from strandline.storage.records.batch.record import Record
 from tests.unit.spark_lake.archive_builder import START_MS, ArchiveBuilder, make_batches
+from tests.unit.spark_lake.table.position_deletes import delete_row
 from tests.unit.spark_lake.table.rig import (
     NoProgress,
     add_rows,
@@ -222,6 +223,26 @@ def test_two_maintenances_at_once_replace_each_file_once(
     assert run.maintain(None, NOW).lost_rounds == 1
     check_is_clean(make_run(orders))
     assert named_files(run) == sorted(data_files(orders))
+
+
+def test_a_row_that_another_engine_deletes_meanwhile_stays_deleted(
+    orders: ArchiveBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync(orders)
+    run = make_run(orders)
+    commit_once = run.store.commit_once
+
+    def deleted_first(fill: Any) -> None:
+        monkeypatch.setattr(run.store, "commit_once", commit_once)
+        table = iceberg(make_run(orders))
+        delete_row(table, next(iter(table.scan().plan_files())).file, 0)
+        commit_once(fill)
+
+    monkeypatch.setattr(run.store, "commit_once", deleted_first)
+    assert run.maintain(None, NOW).lost_rounds == 1
+    assert len(rows_of(run)) == 159
+    # The data files and the one with the delete.
+    assert len(data_files(orders)) == len(named_files(run)) + 1
 
 
 def test_files_of_a_running_sync_stay_and_old_ones_without_a_commit_go(
