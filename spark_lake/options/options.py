@@ -42,7 +42,9 @@ COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timesta
 HEADERS_COLUMN = "headers"
 # The bytes of values that do not parse, with valueErrors=corrupt.
 CORRUPT_COLUMN = "_corrupt"
-# Why a value does not parse; a column of tables only (`table/columns.py`).
+# The bytes of every value, and why one does not parse: columns of tables only, whose rows may be
+# refused for other reasons, too (`table/columns.py`).
+RAW_COLUMN = "_raw"
 REASON_COLUMN = "_reason"
 # A working day, and what S3 allows at most. Temporary credentials may end earlier.
 URL_EXPIRY_S = 12 * 3600

@@ -16,7 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from strandline.spark_lake.options.options import CORRUPT_COLUMN, HEADERS_COLUMN, REASON_COLUMN
+from strandline.spark_lake.options.options import (
+    CORRUPT_COLUMN,
+    HEADERS_COLUMN,
+    RAW_COLUMN,
+    REASON_COLUMN,
+)
 from strandline.storage.errors import CorruptRecords
 from strandline.storage.model import TopicPartition
 from strandline.storage.records.columns.columns import (
@@ -49,14 +54,15 @@ class ArrowEncoder:
         """The columns to decode."""
         return WantedColumns(
             key="key" in self._columns,
-            value="value" in self._columns,
+            value="value" in self._columns or RAW_COLUMN in self._columns,
             headers=HEADERS_COLUMN in self._columns,
         )
 
     def encode(self, decoded: DecodedRecords) -> Any:
         """Returns a `pyarrow.RecordBatch`; it shares memory with `decoded`.
 
-        Raises CorruptRecords for a timestamp that Spark cannot hold.
+        Raises CorruptRecords for a timestamp that Spark cannot hold. With RAW_COLUMN such a one
+        is the first or the last that Spark can hold.
         """
         arrays = [self._array(column, decoded) for column in self._columns]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
@@ -67,7 +73,7 @@ class ArrowEncoder:
             case "key":
                 assert decoded.key is not None
                 return _binary(pa.binary(), decoded.key, rows)
-            case "value":
+            case "value" | "_raw":  # RAW_COLUMN
                 assert decoded.value is not None
                 return _binary(pa.binary(), decoded.value, rows)
             case "topic":
@@ -77,7 +83,13 @@ class ArrowEncoder:
             case "offset":
                 return _numbers(pa.int64(), decoded.offsets)
             case "timestamp":
-                return _numbers(pa.timestamp("us", tz="UTC"), _microseconds(decoded))
+                # Who wants the bytes keeps such a record, without its time.
+                if RAW_COLUMN in self._columns:
+                    times_ms = decoded.timestamps_ms.clip(-_TIMESTAMP_MS_MAX, _TIMESTAMP_MS_MAX)
+                    times = times_ms * _MICROSECONDS_PER_MS
+                else:
+                    times = _microseconds(decoded)
+                return _numbers(pa.timestamp("us", tz="UTC"), times)
             case "timestampType":
                 return _numbers(pa.int32(), decoded.timestamp_types)
             case _:
@@ -108,6 +120,7 @@ def schema_of(columns: Sequence[str], value_type: Any = None) -> Any:
         "timestamp": pa.timestamp("us", tz="UTC"),
         "timestampType": pa.int32(),
         CORRUPT_COLUMN: pa.binary(),
+        RAW_COLUMN: pa.binary(),
         REASON_COLUMN: pa.string(),
         HEADERS_COLUMN: pa.list_(pa.field("element", header)),
     }
@@ -122,7 +135,7 @@ def _microseconds(decoded: DecodedRecords) -> npt.NDArray[np.int64]:
         raise CorruptRecords(
             f"the timestamp {int(timestamps_ms[row])} ms of the record at offset"
             f" {int(decoded.offsets[row])} lies beyond what Spark can hold; leave that offset out,"
-            " or choose a schema without the column timestamp"
+            " or choose a schema without the column timestamp (a table: --on-error reject)"
         )
     return timestamps_ms * _MICROSECONDS_PER_MS
 

@@ -15,6 +15,7 @@ import logging
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -81,6 +82,13 @@ class Query:
         wants_values = {"value", CORRUPT_COLUMN} & set(columns)
         self.values = plan_values(options.values, options.selection) if wants_values else None
         self._scan_id = uuid.uuid4().hex
+
+    def renewed(self) -> Query:
+        """The query with the registry's newest schema. Raises what `Registry.latest` raises."""
+        made = copy(self)
+        if self.values is not None and self.values.registry is not None:
+            made.values = plan_values(self.options.values, self.options.selection)
+        return made
 
     @property
     def schema(self) -> Any:

@@ -19,6 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from strandline.spark_lake.table.errors import TableRefused
 from strandline.spark_lake.table.store import FileWriter, WrittenFile
 
 BUFFERS_BYTES_MAX = 256 * 1024 * 1024
@@ -43,14 +44,22 @@ class FileBuffers:
         self._size_bytes = 0
 
     def add(self, rows: Any) -> Iterator[WrittenFile]:
-        """Takes a `pyarrow.RecordBatch`. Raises what the writer raises."""
+        """Takes a `pyarrow.RecordBatch`. Raises TableRefused, and what the writer raises."""
+        left = rows.num_rows
         for part in self._writer.cut(rows):
+            left -= part.rows.num_rows
             buffer = self._buffers.setdefault(part.key, _Buffer())
             buffer.batches.append(_copied(part.rows))
             buffer.size_bytes += part.rows.nbytes
             self._size_bytes += part.rows.nbytes
             if buffer.size_bytes >= self._file_bytes:
                 yield self._write(part.key)
+        if left:
+            raise TableRefused(
+                "a row is in no partition of the table, or in two: its partitions are of"
+                " floating-point numbers (NaN, -0.0), by which no sync can write; partition the"
+                " table by something else"
+            )
         while self._size_bytes > self._buffers_bytes:
             yield self._write(max(self._buffers, key=lambda key: self._buffers[key].size_bytes))
 

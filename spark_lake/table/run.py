@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from strandline.spark_lake.options.options import CORRUPT_COLUMN, REASON_COLUMN
+from strandline.spark_lake.options.options import RAW_COLUMN, REASON_COLUMN
 from strandline.spark_lake.options.value_options import ValueErrors, ValueFormat
 from strandline.spark_lake.query.arrow_scan import make_query, refuse_jvm
 from strandline.spark_lake.query.query import Query
@@ -137,8 +137,10 @@ class TableRun:
             columns=[*parts, "value"],
             options=self._options(on_error),
         )
-        if query.options.values.errors is ValueErrors.CORRUPT:
-            query.columns += (CORRUPT_COLUMN, REASON_COLUMN)
+        if on_error is OnError.REJECT:
+            query.columns += (RAW_COLUMN,)
+        if query.values is not None and query.values.errors is ValueErrors.CORRUPT:
+            query.columns += (REASON_COLUMN,)
         return query
 
     def _iceberg_stores(self, warehouse: str, wanted: Sequence[_Wanted]) -> list[TableStore]:

@@ -1,7 +1,8 @@
-"""From rows of the lake to files: those of the table, and those of the values that do not parse.
+"""From rows of the lake to files: those of the table, and those that it cannot have.
 
-    batch of the lake -> rows that parse   -> buffers by partition of the table -> files
-                      -> rows that do not  -> buffers of the second table       -> files
+    batch of the lake -> rows                         -> buffers by partition of the table -> files
+                      -> those that do not parse, or
+                         that the table cannot have   -> buffers of the second table       -> files
 
 A plan is picklable: a task of Spark opens its own sink. Both tables' files are made in one pass.
 """
@@ -14,7 +15,6 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from strandline.spark_lake.options.options import CORRUPT_COLUMN
 from strandline.spark_lake.table.buffers import BUFFERS_BYTES_MAX, FileBuffers
 from strandline.spark_lake.table.columns import RowLayout
 from strandline.spark_lake.table.store import FileRole, FileWriter, WrittenFile
@@ -31,7 +31,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkPlan:
-    """The tables of a round; `rejected` None if values that do not parse end the sync."""
+    """The tables of a round; `rejected` None if a row that the table cannot have ends the sync."""
 
     layout: RowLayout
     rows: Target
@@ -76,16 +76,19 @@ class RowSink:
             self._rejected = plan.buffers(plan.rejected.writer)
 
     def add(self, batch: Any) -> Iterator[WrittenFile]:
-        """Takes a `pyarrow.RecordBatch` of the lake. Raises what the writers raise."""
+        """Takes a `pyarrow.RecordBatch` of the lake.
+
+        Raises what the writers raise, and CorruptRecords for a row that no table here can have.
+        """
         layout = self._plan.layout
-        if self._plan.rejected is not None and self._rejected is not None:
-            parses = batch.column(CORRUPT_COLUMN).is_null()
-            if not pc.all(parses).as_py():
-                bad = layout.rejected_rows(
-                    batch.filter(pc.invert(parses)), self._plan.rejected.schema
-                )
-                yield from _as_rejected(self._rejected.add(bad))
-                batch = batch.filter(parses)
+        reasons = layout.reasons(batch)
+        if reasons is not None:
+            if self._plan.rejected is None or self._rejected is None:
+                raise layout.refusal(batch, reasons)
+            is_bad, schema = reasons.is_valid(), self._plan.rejected.schema
+            bad = layout.rejected_rows(batch.filter(is_bad), reasons.filter(is_bad), schema)
+            yield from _as_rejected(self._rejected.add(bad))
+            batch = batch.filter(pc.invert(is_bad))
         if batch.num_rows and self._changes is not None:
             self._changes.add(layout.changes(batch, self._plan.rows.schema))
         elif batch.num_rows:

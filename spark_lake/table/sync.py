@@ -1,6 +1,7 @@
 """Sync: brings a table up to what the archive has of its topic.
 
-    1 create the table, or widen its schema         a commit of its own
+    1 ask the archive where it ends, and then the registry for the newest schema
+      create the table, or widen its schema         a commit of its own
     2 load the table and the manifests, plan a round
     3 write the files of the round                  under names that no other attempt uses
     4 commit files and offsets together             `commit.py`: once, whatever the answer
@@ -20,7 +21,7 @@ from typing import Any, Protocol
 
 from strandline.spark_lake.archive.catalog import Catalog
 from strandline.spark_lake.archive.objects import ObjectReader
-from strandline.spark_lake.options.options import REASON_COLUMN
+from strandline.spark_lake.options.options import RAW_COLUMN
 from strandline.spark_lake.plan.planner import ScanPlan
 from strandline.spark_lake.query.query import Query
 from strandline.spark_lake.table.archive import (
@@ -114,7 +115,7 @@ class SyncReport:
 
     table: str
     rows: int = 0
-    # Of the second table: values that do not parse.
+    # Of the second table.
     rejected_rows: int = 0
     files: int = 0
     size_bytes: int = 0
@@ -161,6 +162,10 @@ class Sync:
         """Raises TableRefused before anything is written, TierError, TableUnavailable."""
         reader = self._query.open()
         view = load_view(self._query, reader)
+        ends = {one: selected.end_offset for one, selected in view.selected.items()}
+        # After `ends`: a schema is registered before the records that have it. With an older one
+        # their new fields would be null for ever.
+        self._query = self._query.renewed()
         layout = self._layout(view)
         known = self._store.load()
         if known is not None:
@@ -168,7 +173,6 @@ class Sync:
         # 1
         self._prepare(view, layout, known)
         crash_point(TABLE_AFTER_CREATE)
-        ends = {one: selected.end_offset for one, selected in view.selected.items()}
         is_begun = False
         while True:
             # 2
@@ -274,7 +278,7 @@ class Sync:
 
     @property
     def _rejects(self) -> bool:
-        return REASON_COLUMN in self._query.columns
+        return RAW_COLUMN in self._query.columns
 
     def _prepare(self, view: TopicView, layout: RowLayout, known: TableOffsets | None) -> None:
         lake_schema = self._query.schema
@@ -323,6 +327,7 @@ class Sync:
     def _layout(self, view: TopicView) -> RowLayout:
         values = self._query.values
         layout = RowLayout(
+            topic=view.topic,
             topic_id=view.topic_id,
             names=self._settings.names,
             value_type=self._query.schema.field("value").type,

@@ -23,7 +23,6 @@ import pyarrow.compute as pc
 from strandline.spark_lake.table.buffers import FileBuffers
 from strandline.spark_lake.table.conform import conform
 from strandline.spark_lake.table.store import FileRole, FileWriter, WrittenFile
-from strandline.storage.errors import CorruptRecords
 
 # A column of rows that are to be upserted, and of no table.
 DELETED = "strandline.deleted"
@@ -60,19 +59,9 @@ class UpsertBuffers:
         self._newest: dict[int, _Newest] = {}
 
     def add(self, rows: Any) -> None:
-        """Takes a `pyarrow.RecordBatch` with the column DELETED.
-
-        Raises CorruptRecords for a record without a key.
-        """
+        """Takes a `pyarrow.RecordBatch` with the column DELETED, each row with a key."""
         plan = self._plan
-        keys = rows.column(plan.key)
-        if keys.null_count:
-            row = pc.index(keys.is_null(), value=True).as_py()
-            raise CorruptRecords(
-                f"the record at offset {rows.column(plan.offset)[row]} of partition"
-                f" {rows.column(plan.partition)[row]} has no key, and an upsert needs one: leave"
-                " that offset out, or make a table with --mode append"
-            )
+        assert not rows.column(plan.key).null_count, plan
         for partition in pc.unique(rows.column(plan.partition)).to_pylist():
             newest = self._newest.setdefault(partition, _Newest())
             part = rows.filter(pc.equal(rows.column(plan.partition), partition))

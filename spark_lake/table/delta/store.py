@@ -37,6 +37,7 @@ from strandline.spark_lake.table.delta.writer import (
     DAY_SUFFIX,
     DeltaFile,
     DeltaWriter,
+    partition_text,
     reopen_file,
 )
 from strandline.spark_lake.table.errors import (
@@ -46,7 +47,7 @@ from strandline.spark_lake.table.errors import (
     TableRefused,
     naming_table,
 )
-from strandline.spark_lake.table.iceberg.places import place_of
+from strandline.spark_lake.table.iceberg.places import DELTA_LOG, names_in, place_of
 from strandline.spark_lake.table.offsets import TableOffsets
 from strandline.spark_lake.table.store import FileRole, FileWriter, WrittenFile
 from strandline.storage.clock import SystemClock
@@ -92,7 +93,7 @@ class DeltaStore:
     ) -> None:
         self._url = url
         self._layout = layout
-        self._io = io
+        self.io = io
         self._storage_options = dict(storage_options)
         self._table: DeltaTable | None = None
 
@@ -114,7 +115,7 @@ class DeltaStore:
                     " rows may be of anything; name another table"
                 )
             path = self._offsets_path(number)
-            with self._io.new_input(path).open() as source:
+            with self.io.new_input(path).open() as source:
                 text = source.read().decode()
         return TableOffsets.decode(text, source=f"table {self.name}")
 
@@ -137,7 +138,7 @@ class DeltaStore:
 
     def writer(self, attempt: str) -> FileWriter:
         return DeltaWriter(
-            io=self._io,
+            io=self.io,
             url=self._url,
             schema=self.schema,
             partition_by=self.loaded.metadata().partition_columns,
@@ -160,7 +161,7 @@ class DeltaStore:
 
     def reopen(self, paths: Sequence[str]) -> Sequence[WrittenFile]:
         with naming_table(self.name, "add rows to"):
-            return [reopen_file(self._io, self._url, path) for path in paths]
+            return [reopen_file(self.io, self._url, path) for path in paths]
 
     def commit(self, files: Sequence[WrittenFile], offsets: TableOffsets) -> None:
         table = self.loaded
@@ -194,7 +195,7 @@ class DeltaStore:
         # 3
         for commit_id in offsets.commits[2:3]:
             with suppress(Exception):
-                self._io.delete(self._offsets_path(_number(commit_id)))
+                self.io.delete(self._offsets_path(_number(commit_id)))
 
     def discard(self, files: Sequence[WrittenFile]) -> None:
         self.writer(uuid.uuid4().hex).discard(files)
@@ -233,12 +234,7 @@ class DeltaStore:
                 record_count=row["num_records"] or 0,
                 entry=DeltaFile(
                     place=unquote(row["path"]),
-                    partition={
-                        one: None
-                        if row[f"partition.{one}"] is None
-                        else str(row[f"partition.{one}"])
-                        for one in columns
-                    },
+                    partition={one: partition_text(row[f"partition.{one}"]) for one in columns},
                     stats="",
                 ),
             )
@@ -253,10 +249,17 @@ class DeltaStore:
             if one not in schema.names:
                 names = ", ".join(schema.names)
                 raise InvalidConfig(f"--partition-by: there is no column {one}; there are {names}")
+        for one in set(self._layout.columns) - set(self._layout.days):
+            if not _has_one_text(kind := schema.field(one).type):
+                raise InvalidConfig(
+                    f"--partition-by {one}: {one} is {kind}, and a Delta table is partitioned by"
+                    " integers, texts, booleans and dates"
+                )
         check_order(self._layout.sort_columns, schema)
         for day in self._layout.days:
             schema = schema.append(pa.field(day, pa.date32()))
         with naming_table(self.name, "create"):
+            self._refuse_occupied()
             number = self._write_offsets(first)
             try:
                 self._table = DeltaTable.create(
@@ -278,9 +281,19 @@ class DeltaStore:
                     raise
         self.prepare(schema, first)
 
+    def _refuse_occupied(self) -> None:
+        """VACUUM deletes what the log does not name: files of other tables."""
+        found = names_in(self.io, self._url)
+        # With a log, another sync has just made this table.
+        if DELTA_LOG not in found and (others := found - {FOLDER}):
+            raise TableRefused(
+                f"{self._url} has files already ({', '.join(sorted(others)[:3])}), and a Delta"
+                " table is its folder: give the table another name, or delete the files there"
+            )
+
     def _write_offsets(self, offsets: TableOffsets) -> int:
         number = _number(offsets.commits[0] if offsets.commits else uuid.uuid4().hex)
-        with self._io.new_output(self._offsets_path(number)).create(overwrite=True) as out:
+        with self.io.new_output(self._offsets_path(number)).create(overwrite=True) as out:
             out.write(offsets.encode().encode())
         return number
 
@@ -289,7 +302,7 @@ class DeltaStore:
         number = self.loaded.transaction_version(APP_ID)
         before_ms = SystemClock().now_ms() - OFFSETS_AGE_MS
         with suppress(OSError):
-            system, path, _ = place_of(self._io, f"{self._url}/{FOLDER}")
+            system, path, _ = place_of(self.io, f"{self._url}/{FOLDER}")
             for one in system.get_file_info(pf.FileSelector(path, allow_not_found=True)):
                 is_old = (one.mtime_ns or 0) // 1_000_000 < before_ms
                 if is_old and one.type is pf.FileType.File and one.base_name != f"{number}.json":
@@ -344,6 +357,16 @@ def _fits(kind: Any, known: Any) -> bool:
     if pa.types.is_floating(known) and pa.types.is_floating(kind):
         return bool(kind.bit_width <= known.bit_width)
     return bool(kind == known)
+
+
+def _has_one_text(kind: Any) -> bool:
+    """Whether all readers take a value of this type for the same one, by its text in the log."""
+    return bool(
+        pa.types.is_integer(kind)
+        or pa.types.is_string(kind)
+        or pa.types.is_boolean(kind)
+        or pa.types.is_date(kind)
+    )
 
 
 def _once(number: int) -> CommitProperties:

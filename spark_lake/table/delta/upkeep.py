@@ -17,11 +17,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.fs as pf
 from deltalake import WriterProperties
 from deltalake.exceptions import CommitFailedError
 
 from strandline.spark_lake.table.delta.store import DeltaStore
 from strandline.spark_lake.table.errors import naming_table
+from strandline.spark_lake.table.iceberg.places import place_of
 from strandline.spark_lake.table.offsets import TableOffsets
 from strandline.spark_lake.table.upkeep.maintain import MaintainReport, MaintainSettings
 from strandline.spark_lake.table.upkeep.maintained import LiveFile, load_made
@@ -49,6 +51,16 @@ class DeltaUpkeep:
 
     def property_of(self, name: str) -> str | None:
         return self._store.loaded.metadata().configuration.get(name)
+
+    def _has_tables_below(self) -> bool:
+        """Whether there is a table in a folder below, whose files look like orphans of this one."""
+        system, path, _ = place_of(self._store.io, self.name)
+        found = system.get_file_info(pf.FileSelector(path, recursive=True, allow_not_found=True))
+        return any(
+            one.path.endswith(".metadata.json")
+            or ("/_delta_log/" in one.path and not one.path.startswith(f"{path}/_delta_log/"))
+            for one in found
+        )
 
     def live_files(self) -> list[LiveFile]:
         with naming_table(self.name, "read"):
@@ -100,7 +112,7 @@ class DeltaUpkeep:
                 retention_hours=max(0, age_ms // HOUR_MS),
                 dry_run=False,
                 enforce_retention_duration=False,
-                full=True,
+                full=not self._has_tables_below(),
             )
             report.orphans = len(deleted)
         return report

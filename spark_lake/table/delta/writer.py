@@ -66,7 +66,7 @@ class DeltaWriter:
             rows = rows.sort_by(list(self.sort_columns))
         inside = [one for one in self.schema if one.name not in self.partition_by]
         rows = conform(rows, pa.schema(inside))
-        partition = dict(zip(self.partition_by, map(_text, key), strict=True))
+        partition = dict(zip(self.partition_by, map(partition_text, key), strict=True))
         place = f"{_folder(partition)}{self._file_count:05d}-{self.attempt}.parquet"
         self._file_count += 1
         path = f"{self.url}/{place}"
@@ -141,9 +141,11 @@ def _folder(partition: Mapping[str, str | None]) -> str:
     return "".join(parts)
 
 
-def _text(value: object) -> str | None:
-    """A partition's value as Delta's log has it."""
-    return None if value is None else str(value)
+def partition_text(value: object) -> str | None:
+    """A partition's value as Delta's log has it, where an empty text is null."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return None if value is None else str(value) or None
 
 
 def _statistics(rows: Any) -> str:
@@ -155,8 +157,8 @@ def _statistics(rows: Any) -> str:
         nulls[field.name] = column.null_count
         found = pc.min_max(column).as_py()
         if found["min"] is not None:
-            lowest[field.name] = _shown(found["min"], up=False)
-            highest[field.name] = _shown(found["max"], up=True)
+            lowest[field.name] = _shown(found["min"])
+            highest[field.name] = _shown(_rounded_up(found["max"]))
     return json.dumps(
         {
             "numRecords": rows.num_rows,
@@ -167,12 +169,17 @@ def _statistics(rows: Any) -> str:
     )
 
 
-def _shown(value: int | dt.datetime, *, up: bool) -> int | str:
-    """Times in milliseconds, which Delta's readers expect; a maximum is rounded up."""
+def _shown(value: int | dt.datetime) -> int | str:
+    """Times in milliseconds, which Delta's readers expect."""
     if isinstance(value, int):
         return value
-    if up and value.microsecond % 1000:
-        value += dt.timedelta(milliseconds=1)
-    return value.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.") + (
-        f"{value.microsecond // 1000:03d}Z"
-    )
+    return value.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
+
+
+def _rounded_up(value: int | dt.datetime) -> int | dt.datetime:
+    """A maximum that is shown in milliseconds; there is none after the last one of year 9999."""
+    if isinstance(value, int) or not value.microsecond % 1000:
+        return value
+    moment = value.replace(microsecond=value.microsecond // 1000 * 1000)
+    last = dt.datetime.max.replace(microsecond=999_000, tzinfo=value.tzinfo)
+    return moment if moment == last else moment + dt.timedelta(milliseconds=1)

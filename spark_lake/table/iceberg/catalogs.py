@@ -21,6 +21,7 @@ from pyiceberg.catalog import Catalog, load_catalog
 from strandline.spark_lake.archive.objects import DEFAULT_REGION
 from strandline.spark_lake.options.options import S3Options
 from strandline.spark_lake.table.errors import TableUnavailable
+from strandline.spark_lake.table.iceberg.places import FOLDERS
 from strandline.storage.errors import InvalidConfig
 
 CATALOG_NAME = "strandline"
@@ -59,6 +60,12 @@ def parse_identifier(text: str) -> tuple[str, ...]:
     parts = tuple(text.split("."))
     if len(parts) < 2 or not all(parts) or any("/" in part for part in parts):
         raise InvalidConfig(f"--table {text!r} must be NAMESPACE.TABLE, such as lake.orders")
+    for number, part in enumerate(parts[2:], 2):
+        if part in FOLDERS:
+            raise InvalidConfig(
+                f"--table {text!r}: the folder {'/'.join(parts[: number + 1])} has files of table"
+                f" {'.'.join(parts[:number])}; choose another name than {part}"
+            )
     return parts
 
 

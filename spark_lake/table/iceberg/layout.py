@@ -25,6 +25,7 @@ from pyiceberg.transforms import (
     TruncateTransform,
     YearTransform,
 )
+from pyiceberg.types import DoubleType, FloatType
 
 from strandline.storage.errors import InvalidConfig
 
@@ -132,10 +133,11 @@ def _partition_field(text: str, schema: Schema, field_id: int) -> PartitionField
         number = call[2] or call[4]
     transform = _transform(text, name.removesuffix("s"), None if number is None else int(number))
     source_id = _source(column, schema, "--partition-by")
-    if not transform.can_transform(schema.find_field(source_id).field_type):
-        raise InvalidConfig(
-            f"--partition-by {text!r}: {column} is {schema.find_field(source_id).field_type}"
-        )
+    kind = schema.find_field(source_id).field_type
+    # Of floating-point numbers NaN equals nothing, and -0.0 equals 0.0: nobody could say which
+    # partition a row is in.
+    if isinstance(kind, FloatType | DoubleType) or not transform.can_transform(kind):
+        raise InvalidConfig(f"--partition-by {text!r}: {column} is {kind}")
     suffix = f"_{name.removesuffix('s')}" if name else ""
     return PartitionField(
         source_id=source_id, field_id=field_id, transform=transform, name=f"{column}{suffix}"

@@ -10,6 +10,11 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from strandline.spark_lake.table.errors import TableUnavailable
 
+# Below the location of a table. What else lies there is of other tables: a longer name is a folder
+# below a shorter one's.
+FOLDERS = ("data", "metadata")
+# What makes a folder a Delta table.
+DELTA_LOG = "_delta_log"
 # Metadata files that are opened to find another catalog's table at the same location.
 STRANGERS_MAX = 100
 
@@ -39,6 +44,13 @@ def stranger(io: Any, location: str, table_uuid: str | None, *, known: set[str])
         if has_rows and uuid != table_uuid:
             return uuid
     return None
+
+
+def names_in(io: Any, location: str) -> set[str]:
+    """Names of the files and folders right below a location. Raises OSError."""
+    system, path, _ = place_of(io, location)
+    found = system.get_file_info(pf.FileSelector(path, allow_not_found=True))
+    return {one.base_name for one in found}
 
 
 def place_of(io: Any, location: str) -> tuple[pf.FileSystem, str, str]:

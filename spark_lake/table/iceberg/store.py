@@ -33,7 +33,7 @@ from strandline.spark_lake.table.errors import (
     naming_table,
 )
 from strandline.spark_lake.table.iceberg.layout import TableLayout, sorted_by
-from strandline.spark_lake.table.iceberg.places import stranger
+from strandline.spark_lake.table.iceberg.places import DELTA_LOG, names_in, stranger
 from strandline.spark_lake.table.iceberg.schema import check_schema, iceberg_schema
 from strandline.spark_lake.table.iceberg.writer import (
     IcebergWriter,
@@ -179,9 +179,10 @@ class IcebergStore:
         if any(one.entry.spec_id != spec_id for one in added):
             raise FilesOutdated(f"table {self.name} is partitioned otherwise now")
         if removed:
-            named = {task.file.file_path for task in table.scan().plan_files()}
-            if any(one.path not in named for one in removed):
-                raise FilesOutdated(f"files of table {self.name} were rewritten meanwhile")
+            # Rows that were deleted meanwhile are in our new files: they would come back.
+            whole = {t.file.file_path for t in table.scan().plan_files() if not t.delete_files}
+            if any(one.path not in whole for one in removed):
+                raise FilesOutdated(f"files of table {self.name} were changed meanwhile")
 
         def fill(transaction: Transaction) -> None:
             transaction.set_properties({OFFSETS_PROPERTY: offsets.encode()})
@@ -263,6 +264,11 @@ class IcebergStore:
         if self._location is None:
             return
         io = load_file_io(self._catalog.properties, self._location)
+        if DELTA_LOG in names_in(io, self._location):
+            raise TableRefused(
+                f"{self._location} has a Delta table already: give the new table another name, or"
+                " --format delta"
+            )
         other = stranger(io, self._location, None, known=set())
         if other is not None:
             raise TableRefused(

@@ -29,7 +29,7 @@ from strandline.spark_lake.table.errors import (
     TableRefused,
     naming_table,
 )
-from strandline.spark_lake.table.iceberg.places import place_of, plain, stranger
+from strandline.spark_lake.table.iceberg.places import FOLDERS, place_of, plain, stranger
 from strandline.spark_lake.table.iceberg.store import IcebergStore, remove_snapshots
 from strandline.spark_lake.table.offsets import TableOffsets
 from strandline.spark_lake.table.store import FileWriter, WrittenFile
@@ -122,9 +122,10 @@ class IcebergTable:
         spec_id = self._table.metadata.default_spec_id
         if any(one.entry.spec_id != spec_id for one in new):
             raise FilesOutdated(f"table {self.name} is partitioned otherwise now")
-        named = {one.path for one in self.live_files()}
-        if missing := [one.path for one in old if one.path not in named]:
-            raise FilesOutdated(f"table {self.name} has no {missing[0]} any more")
+        # Rows that were deleted meanwhile are in our new files: they would come back.
+        whole = {one.path for one in self.live_files() if not one.has_deletes}
+        if changed := [one.path for one in old if one.path not in whole]:
+            raise FilesOutdated(f"table {self.name} has no {changed[0]} any more, or deletes of it")
 
         def fill(transaction: Transaction) -> None:
             if properties:
@@ -152,14 +153,16 @@ class IcebergTable:
     def stored_files(self) -> list[StoredFile]:
         with naming_table(self._store.name, "list the files of"):
             system, path, prefix = place_of(self._table.io, self._table.location())
-            selector = pf.FileSelector(path, recursive=True, allow_not_found=True)
             return [
                 StoredFile(
                     path=prefix + one.path,
                     size_bytes=one.size or 0,
                     modified_ms=(one.mtime_ns or 0) // 1_000_000,
                 )
-                for one in system.get_file_info(selector)
+                for folder in FOLDERS
+                for one in system.get_file_info(
+                    pf.FileSelector(f"{path}/{folder}", recursive=True, allow_not_found=True)
+                )
                 if one.type is pf.FileType.File
             ]
 

@@ -342,6 +342,7 @@ class Check:
     ) -> None:
         first, kept = sources[0], sources[0].kept
         layout = RowLayout(
+            topic=view.topic,
             topic_id=view.topic_id,
             names=self._names,
             value_type=self._query.schema.field("value").type,

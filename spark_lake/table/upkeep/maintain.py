@@ -86,7 +86,7 @@ class MaintainReport:
     dropped_rows: int = 0
     rewritten_files: int = 0
     new_files: int = 0
-    # Rounds whose files another writer had replaced meanwhile.
+    # Rounds whose files another writer had replaced meanwhile, or deleted rows of.
     lost_rounds: int = 0
     expired_snapshots: int = 0
     orphans: int = 0
@@ -193,7 +193,7 @@ class Maintenance:
         new: Sequence[WrittenFile],
         properties: Mapping[str, str],
     ) -> bool:
-        """Whether the replacement landed; if not, others have taken the old files out."""
+        """Whether it landed; if not, others have taken old files out, or deleted rows of them."""
         old_paths = {one.path for one in old}
         new_paths = {one.path for one in new}
         for attempt in range(ATTEMPTS_MAX):
@@ -205,11 +205,12 @@ class Maintenance:
                 log.info("table replacement is not confirmed", extra={"reason": str(error)})
             self._wait(BACKOFF.wait_s(attempt + 1))
             self._load()
-            named = {one.path for one in self._table.live_files()}
+            live = self._table.live_files()
+            named = {one.path for one in live}
             if not named & old_paths and new_paths <= named:
                 return True
-            if not old_paths <= named:
-                # An unknown commit may land yet only while all old files are there.
+            if not old_paths <= {one.path for one in live if not one.has_deletes}:
+                # An unknown commit may land yet only while all old files are as they were.
                 self._table.discard([one for one in new if one.path not in named])
                 return False
         raise TableUnavailable(

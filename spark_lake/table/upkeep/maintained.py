@@ -29,7 +29,7 @@ class LiveFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredFile:
-    """A file below the table's location, named by the table or not."""
+    """A file in the table's folders, named by the table or not."""
 
     path: str
     size_bytes: int
@@ -79,7 +79,8 @@ class MaintainedTable(CheckedTable, Protocol):
     ) -> None:
         """Takes old files out of the table and adds new ones, in one commit that sets properties.
 
-        Raises what `TableStore.commit` raises; FilesOutdated also if an old file is gone.
+        Raises what `TableStore.commit` raises; FilesOutdated also if an old file is gone,
+        or has deletes.
         """
         ...
 
@@ -89,7 +90,7 @@ class MaintainedTable(CheckedTable, Protocol):
         ...
 
     def stored_files(self) -> list[StoredFile]:
-        """All files below the table's location. Raises TableUnavailable."""
+        """All files in the table's folders, and of no other table. Raises TableUnavailable."""
         ...
 
     def named_paths(self) -> set[str]:

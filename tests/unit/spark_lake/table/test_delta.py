@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,8 @@ from strandline.spark_lake.table.delta import store as store_module
 from strandline.spark_lake.table.errors import TableRefused
 from strandline.storage.crash_points import CRASH_POINTS, SimulatedCrash, simulated_crash
 from strandline.storage.errors import InvalidConfig
-from tests.unit.spark_lake.archive_builder import ArchiveBuilder
+from strandline.storage.records.batch.record import Record
+from tests.unit.spark_lake.archive_builder import START_MS, ArchiveBuilder, make_batches
 from tests.unit.spark_lake.table.rig import (
     NoProgress,
     add_rows,
@@ -180,3 +183,34 @@ def test_an_upsert_has_the_newest_record_of_each_key(tmp_path: Path) -> None:
             for row in rows.iter_rows(named=True)
         }
         assert (len(found), found) == (rows.height, changing.state)
+
+
+def test_values_of_partitions_are_those_of_the_records(orders: ArchiveBuilder) -> None:
+    schema = "id INT, city STRING, day DATE, ok BOOLEAN"
+    # An empty text is null, by Delta's protocol.
+    texts = ["a b", "c/d=e", "\u00e9%", None, ""]
+    values = [
+        {"id": n, "city": one, "day": "2024-02-01", "ok": True} for n, one in enumerate(texts)
+    ]
+    records = [
+        Record(offset=80 + n, timestamp_ms=START_MS, key=b"k", value=json.dumps(one).encode())
+        for n, one in enumerate(values)
+    ]
+    orders.add_segment("orders", make_batches(records))
+    sync(orders, schema, **DELTA, partition_by=["city", "ok", "day"])
+    place = f"{orders.path}-tables/lake/orders"
+    partitions = pa.table(table_of(orders).get_add_actions(flatten=True)).to_pylist()
+    assert {one["partition.ok"] for one in partitions} == {True, None}
+    for rows in (pl.read_delta(place), pl.DataFrame(table_of(orders).to_pyarrow_table())):
+        found = rows.filter(pl.col("_offset") >= 80).sort("_offset").to_dicts()
+        assert [row["city"] for row in found] == [*texts[:4], None]
+        assert [row["id"] for row in found] == [0, 1, 2, 3, 4]
+        assert {(row["ok"], row["day"]) for row in found} == {(True, dt.date(2024, 2, 1))}
+
+
+def test_columns_that_deltas_log_cannot_tell_are_no_partitions(orders: ArchiveBuilder) -> None:
+    """Its readers have other texts of bytes and of times."""
+    for column, said in (("_key", "binary"), ("_timestamp", "timestamp"), ("tags", "list")):
+        with pytest.raises(InvalidConfig, match=f"{column} is {said}"):
+            sync(orders, **DELTA, partition_by=[column])
+    assert not data_files(orders)

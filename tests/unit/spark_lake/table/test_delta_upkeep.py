@@ -110,3 +110,15 @@ def test_the_second_table_is_maintained_with_the_first_one(orders: ArchiveBuilde
     report = make_run(orders, NUMBERED, **more).check(deep=True)
     assert report.findings == []
     assert sum(one.rejected_rows for one in report.partitions) > 0
+
+
+def test_maintenance_leaves_the_files_of_a_table_below_alone(orders: ArchiveBuilder) -> None:
+    below: dict[str, Any] = {**DELTA, "table": "lake.orders.sub"}
+    sync(orders, **DELTA)
+    sync(orders, **below)
+    before = set(data_files(orders))
+    # Long ago, as far as VACUUM can tell.
+    for one in before:
+        os.utime(one, (0, 0))
+    make_run(orders, **DELTA).maintain(None, NOW)
+    assert make_run(orders, **below).check(deep=True).findings == []

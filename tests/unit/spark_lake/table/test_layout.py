@@ -15,10 +15,12 @@ from pyiceberg.expressions import EqualTo, GreaterThanOrEqual
 from pyiceberg.table.sorting import NullOrder
 from pyiceberg.transforms import BucketTransform, IdentityTransform
 
+from strandline.spark_lake.table.errors import TableRefused
 from strandline.spark_lake.table.run import TableRequest, TableRun
 from strandline.spark_lake.table.upkeep.retention import Retention
 from strandline.storage.errors import InvalidConfig
-from tests.unit.spark_lake.archive_builder import START_MS, ArchiveBuilder
+from strandline.storage.records.batch.record import Record
+from tests.unit.spark_lake.archive_builder import START_MS, ArchiveBuilder, make_batches
 from tests.unit.spark_lake.table.rig import (
     NoProgress,
     add_rows,
@@ -229,6 +231,35 @@ def test_a_transform_that_does_not_suit_its_column_is_refused(orders: ArchiveBui
         with pytest.raises(InvalidConfig, match=said):
             sync(orders, partition_by=partition_by)
     assert not data_files(orders)
+
+
+@pytest.mark.parametrize("table_format", FORMATS)
+def test_a_table_is_not_partitioned_by_floating_point_numbers(
+    orders: ArchiveBuilder, table_format: dict[str, Any]
+) -> None:
+    for kind in ("FLOAT", "DOUBLE"):
+        with pytest.raises(InvalidConfig, match=r"id is (float|double)"):
+            sync(orders, f"id {kind}", partition_by=["id"], **table_format)
+    assert not data_files(orders)
+
+
+def test_partitions_that_do_not_have_each_row_once_are_not_written(
+    orders: ArchiveBuilder,
+) -> None:
+    """Another engine may have partitioned by such numbers: -0.0 equals 0.0, but is another one."""
+    sync(orders, "id DOUBLE")
+    with iceberg(make_run(orders)).update_spec() as update:
+        update.add_identity("id")
+    records = [
+        Record(offset=80 + n, timestamp_ms=START_MS, key=b"k", value=value, headers=())
+        for n, value in enumerate((b'{"id": 0.0}', b'{"id": -0.0}'))
+    ]
+    orders.add_segment("orders", make_batches(records))
+    before = data_files(orders)
+    with pytest.raises(TableRefused, match="floating-point"):
+        sync(orders, "id DOUBLE")
+    assert data_files(orders) == before
+    assert rows_of(make_run(orders)) == every(range(80))
 
 
 @pytest.mark.parametrize("table_format", FORMATS)

@@ -26,8 +26,10 @@ from strandline.spark_lake.table.upkeep.maintain import (
 )
 from strandline.spark_lake.table.upkeep.retention import Retention
 from strandline.storage.crash_points import CRASH_POINTS, SimulatedCrash, simulated_crash
+from strandline.storage.errors import InvalidConfig
 from strandline.storage.records.batch.record import Record
 from tests.unit.spark_lake.archive_builder import START_MS, ArchiveBuilder, make_batches
+from tests.unit.spark_lake.table.position_deletes import delete_row
 from tests.unit.spark_lake.table.rig import (
     NoProgress,
     add_rows,
@@ -223,6 +225,26 @@ def test_two_maintenances_at_once_replace_each_file_once(
     assert named_files(run) == sorted(data_files(orders))
 
 
+def test_a_row_that_another_engine_deletes_meanwhile_stays_deleted(
+    orders: ArchiveBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync(orders)
+    run = make_run(orders)
+    commit_once = run.store.commit_once
+
+    def deleted_first(fill: Any) -> None:
+        monkeypatch.setattr(run.store, "commit_once", commit_once)
+        table = iceberg(make_run(orders))
+        delete_row(table, next(iter(table.scan().plan_files())).file, 0)
+        commit_once(fill)
+
+    monkeypatch.setattr(run.store, "commit_once", deleted_first)
+    assert run.maintain(None, NOW).lost_rounds == 1
+    assert len(rows_of(run)) == 159
+    # The data files and the one with the delete.
+    assert len(data_files(orders)) == len(named_files(run)) + 1
+
+
 def test_files_of_a_running_sync_stay_and_old_ones_without_a_commit_go(
     orders: ArchiveBuilder,
 ) -> None:
@@ -375,6 +397,32 @@ def test_a_table_of_another_catalog_at_the_same_place_is_not_taken_for_orphans(
         sync(orders, **other)
     assert make_run(orders, **other).store.load() is None
     check_is_clean(make_run(orders))
+
+
+def test_maintenance_leaves_a_table_alone_that_lies_below_its_own(orders: ArchiveBuilder) -> None:
+    below = {"table": "lake.orders.sub"}
+    sync(orders)
+    sync(orders, **below)
+    maintain(orders)
+    assert rows_of(make_run(orders, **below)) == every(range(80))
+    check_is_clean(make_run(orders))
+    for name in ("lake.orders.data", "lake.orders.metadata", "lake.orders.data.x"):
+        with pytest.raises(InvalidConfig, match=r"has files of table lake\.orders"):
+            make_run(orders, table=name)
+
+
+@pytest.mark.parametrize("formats", [("iceberg", "delta"), ("delta", "iceberg")])
+def test_tables_of_two_formats_do_not_share_a_folder(
+    orders: ArchiveBuilder, formats: tuple[str, str]
+) -> None:
+    first, second = formats
+    sync(orders, format=first)
+    before = data_files(orders)
+    with pytest.raises(TableRefused, match=r"has a Delta table already|has files already"):
+        sync(orders, format=second)
+    assert data_files(orders) == before
+    assert make_run(orders, format=second).store.load() is None
+    assert sync(orders, format=first).commits == 0
 
 
 def test_nulls_in_lists_outlive_a_rewrite(orders: ArchiveBuilder) -> None:

@@ -13,7 +13,11 @@ import pytest
 
 from strandline.spark_lake import scan
 from strandline.spark_lake.table import sync
+from strandline.spark_lake.table.run import TableRequest, TableRun
+from strandline.storage.records.batch.record import Record
+from tests.unit.spark_lake.archive_builder import START_MS, make_batches
 from tests.unit.spark_lake.fake_registry import FakeRegistry
+from tests.unit.spark_lake.table.rig import NoProgress, iceberg
 from tests.unit.spark_lake.values.protobuf_files import (
     BY_ID,
     LATEST,
@@ -103,3 +107,23 @@ def test_protobuf_by_a_registry(tmp_path: Path, registry: FakeRegistry) -> None:
         [*(framed(4, b"\x00" + value) for value in values), None],
         {"valueFormat": "protobuf", "schemaRegistry.url": registry.url},
     )
+
+
+def test_a_sync_that_goes_on_adds_the_fields_of_schemas_that_are_registered_meanwhile(
+    tmp_path: Path, registry: FakeRegistry
+) -> None:
+    latest = "/subjects/t-value/versions/latest"
+    newer = {**ORDER, "fields": [*ORDER["fields"], {"name": "more", "type": "long", "default": 0}]}
+    answers = [{"schema": json.dumps(one), "id": 7 + n} for n, one in enumerate((ORDER, newer))]
+    registry.answers = {latest: answers[0], "/schemas/ids/7": answers[0]}
+    archive = archive_of(tmp_path / "archive", [framed(7, avro(ORDER_ROW))])
+    options = {"valueFormat": "avro", "schemaRegistry.url": registry.url}
+    run = TableRun(TableRequest(remote=archive.url, topic="t", table="lake.t", options=options))
+    assert run.sync(NoProgress()).rows == 1
+    registry.answers |= {latest: answers[1], "/schemas/ids/8": answers[1]}
+    value = framed(8, avro({**ORDER_ROW, "more": 5}, newer))
+    record = Record(offset=1, timestamp_ms=START_MS, key=b"k", value=value)
+    archive.add_segment("t", make_batches([record]))
+    assert run.sync(NoProgress()).rows == 1
+    rows = iceberg(run).scan().to_arrow().sort_by("_offset")
+    assert rows.column("more").to_pylist() == [None, 5]
