@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 import yaml
 
-from tests.support.reader_questions import QUESTIONS
+from scripts.docs.reader_questions import QUESTIONS
 
 ROOT = Path(__file__).resolve().parent.parent
 SITE = ROOT / "build" / "site"
