@@ -166,6 +166,12 @@ def test_targets_of_make_that_documents_name_are_listed_by_make_help() -> None:
     assert unknown == []
 
 
+def test_the_page_of_recipes_says_how_long_each_target_takes() -> None:
+    helped = re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    page = (ROOT / "docs" / "contributing" / "recipes.md").read_text()
+    assert re.findall(r"^\| `make ([a-z-]+)` \|", page, re.MULTILINE) == helped
+
+
 # What the system or Python says, not we.
 SYSTEMS_WORDS = {"Address already in use", "No space left on device", "date value out of range"}
 
