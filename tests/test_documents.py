@@ -249,6 +249,19 @@ def test_every_runbook_has_the_same_parts_and_commands() -> None:
     assert wrong == []
 
 
+def test_every_page_opens_with_its_readers() -> None:
+    """Runbooks and single decisions have those of their lists."""
+    docs = ROOT / "docs"
+    pages = [
+        page
+        for page in sorted(docs.rglob("*.md"))
+        if page.parent not in (docs, RUNBOOKS) and not re.match(r"\d{4}-", page.name)
+    ]
+    opening = re.compile(r"# .*\n\n(?:<!--.*-->\n\n)?For ")
+    assert [name(page) for page in pages if not opening.match(page.read_text())] == []
+    assert len(pages) > 50, "the pages are not found any more"
+
+
 # --- versions --------------------------------------------------------------------------------
 
 

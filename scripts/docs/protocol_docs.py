@@ -9,9 +9,10 @@ _INTRODUCTION = """\
 
 <!-- Made by `make docs`. Do not edit. -->
 
-The table lists the APIs of the broker. It does not advertise others, and closes the connection on
-a request for one, as Apache Kafka does. The ranges end where Apache Kafka 4.3's do. From the
-version in the last column on, requests have compact lengths and tagged fields (KIP-482).
+For developers of clients, and for whoever checks whether a client works. The table lists the APIs
+of the broker. It does not advertise others, and closes the connection on a request for one, as
+Apache Kafka does. The ranges end where Apache Kafka 4.3's do. From the version in the last column
+on, requests have compact lengths and tagged fields (KIP-482).
 
 | API | key | versions | flexible |
 | --- | --- | --- | --- |
@@ -23,13 +24,13 @@ a batch of v2 ([decision 3](../decisions/0003-wire-protocol.md)). Fetch 0 to 3 r
 the message formats of that time. The broker also serves the other versions that Kafka 4 dropped
 (KIP-896), such as ListOffsets 0: clients from before Kafka 0.10 work.
 
-AlterConfigs and IncrementalAlterConfigs change topics, and those keys of brokers that
-[configuration.md](configuration.md) calls dynamic. The broker reads the other keys at its start and
-refuses to alter them (INVALID_REQUEST). You can turn `remote.storage.enable` on for a running
-topic, and off again together with `remote.log.delete.on.disable=true` (KIP-950). The APIs for
-elections and reassignments answer as a single broker: it needs no election, and a partition can be
-assigned to this broker alone. AlterReplicaLogDirs moves partitions between the log folders of the
-broker; an interrupted move continues after a restart.
+AlterConfigs and IncrementalAlterConfigs change topics, and those properties of brokers that
+[configuration.md](configuration.md) calls dynamic. The broker reads the other properties at its
+start and refuses to alter them (INVALID_REQUEST). You can turn `remote.storage.enable` on for a
+running topic, and off again together with `remote.log.delete.on.disable=true` (KIP-950). The APIs
+for elections and reassignments answer as a single broker: it needs no election, and a partition can
+be assigned to this broker alone. AlterReplicaLogDirs moves partitions between the log folders of
+the broker; an interrupted move continues after a restart.
 
 On a listener without SASL every client is the user `ANONYMOUS`, as in Kafka; there the broker
 answers SaslHandshake and SaslAuthenticate with ILLEGAL_SASL_STATE. Quotas of the entity `ip` take
