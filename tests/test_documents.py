@@ -10,9 +10,11 @@ from __future__ import annotations
 import ast
 import re
 import shlex
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -491,6 +493,23 @@ def test_links_between_documents_lead_somewhere() -> None:
             if not linked.exists() or (anchor and anchor not in anchors(linked)):
                 broken.append(f"{name(page)} -> {target}")
     assert broken == []
+
+
+def in_order(entries: list[Any]) -> Iterator[str]:
+    for entry in entries:
+        if isinstance(entry, str):
+            yield entry
+        else:
+            yield from (page for below in entry.values() for page in in_order(below))
+
+
+def test_the_site_orders_every_page() -> None:
+    """Pages that are not in the order cannot be found in the site's navigation."""
+    project = tomllib.loads((ROOT / "zensical.toml").read_text())["project"]
+    # The front page of the site is README.md.
+    names = [name(page).removesuffix(".md") for page in markdown_files()]
+    wanted = ["index.md" if one == "README" else f"{one}.md" for one in names]
+    assert sorted(in_order(project["nav"])) == sorted(wanted)
 
 
 @pytest.mark.parametrize("page", doc_pages.PAGES)
