@@ -36,10 +36,15 @@ def searched_pages() -> dict[str, str]:
 
 
 def seconds_to_answer(texts: Mapping[str, str], question: Question) -> float:
-    """Returns the time for which a reader of ordinary speed searches and reads."""
+    """Returns the time for which a reader of ordinary speed searches and reads.
+
+    Raises LookupError if the answer is not where the question says.
+    """
     section = docs_command.find(texts, question.place)
     is_found_at_once = docs_command.find(texts, question.words) == section
-    before = section[: section.index(question.answer)]
+    before, answer, _ = section.partition(question.answer)
+    if not answer:
+        raise LookupError(f"{question.place} lacks {question.answer!r}: see reader_questions.py")
     hops = 1 if is_found_at_once else 2
     return hops * HOP_SECONDS + len(before.split()) * 60 / WORDS_PER_MINUTE
 

@@ -182,7 +182,7 @@ ANALYST = (
         "The schema of the values changes over the years: what then?",
         "schema evolution",
         "how-to/decode-values.md#values",
-        "Avro gives the field's default",
+        "Avro returns the field's default",
     ),
     Question(
         "My bucket is in MinIO: where do I say so?",
