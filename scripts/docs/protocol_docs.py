@@ -51,16 +51,16 @@ Each difference is intentional:
   moment, a lookup by time gets KAFKA_STORAGE_ERROR, which clients retry, instead of
   UNKNOWN_SERVER_ERROR.
 * **Fetch** from an archive that is unreadable at the moment gets no records and no error, as at
-  the end of its wait; so does a read beyond `remote.log.reader.max.pending.tasks`. A partition with
+  the end of its wait. So does a read beyond `remote.log.reader.max.pending.tasks`. A partition with
   an error still gets its high watermark, last stable offset and log start, where the broker knows
   them. For a topic with `compression.type=zstd`, Fetch before 10 gets UNSUPPORTED_COMPRESSION_TYPE,
   as in Kafka before 4.
 * **Produce** accepts a batch whose base offset is not 0. It reads no records of topics that do not
   require it, except for the first batches of a connection
-  ([decision 5](../decisions/0005-append.md)); so of wrong max timestamps it corrects those below
-  the first record's. It refuses a batch that declares log append time; Kafka accepts it where the
-  topic has CreateTime. There the answer to a repeated batch has no append time; Kafka returns the
-  timestamp of the first one.
+  ([decision 5](../decisions/0005-append.md)). So of wrong max timestamps it corrects only those
+  below the first record's. It refuses a batch that declares log append time; Kafka accepts it if
+  the topic has CreateTime. For such a topic, the answer to a repeated batch has no append time;
+  Kafka returns the timestamp of the first one.
 * **Groups**: the broker does not keep a group of which it only refused a join; Kafka keeps it,
   empty, until a client deletes it.
 * **CreateTopics** refuses topics from the first one on with which the request exceeds 10,000
@@ -70,8 +70,8 @@ Each difference is intentional:
 * **Configurations**: compacted topics may be tiered
   ([decision 18](../decisions/0018-compaction.md)). `remote.copy.lag.ms` alone delays copies also
   where local retention has no limit in bytes; Kafka copies at once then. The broker refuses a limit
-  in bytes below -1, digits of other scripts, and an unknown key of the broker. Every property names
-  as its last synonym the key of its default; Kafka omits some.
+  in bytes below -1, digits of other scripts, and an unknown property of the broker. Every topic
+  property names as its last synonym the broker property of its default; Kafka omits some.
 """
 
 
