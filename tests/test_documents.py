@@ -10,9 +10,11 @@ from __future__ import annotations
 import ast
 import re
 import shlex
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -166,6 +168,12 @@ def test_targets_of_make_that_documents_name_are_listed_by_make_help() -> None:
     assert unknown == []
 
 
+def test_the_page_of_recipes_says_how_long_each_target_takes() -> None:
+    helped = re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    page = (ROOT / "docs" / "contributing" / "recipes.md").read_text()
+    assert re.findall(r"^\| `make ([a-z-]+)` \|", page, re.MULTILINE) == helped
+
+
 # What the system or Python says, not we.
 SYSTEMS_WORDS = {"Address already in use", "No space left on device", "date value out of range"}
 
@@ -243,18 +251,43 @@ def test_every_runbook_has_the_same_parts_and_commands() -> None:
     assert wrong == []
 
 
+def test_every_page_opens_with_its_readers() -> None:
+    """Runbooks and single decisions have those of their lists."""
+    docs = ROOT / "docs"
+    pages = [
+        page
+        for page in sorted(docs.rglob("*.md"))
+        if page.parent not in (docs, RUNBOOKS) and not re.match(r"\d{4}-", page.name)
+    ]
+    opening = re.compile(r"# .*\n\n(?:<!--.*-->\n\n)?For ")
+    assert [name(page) for page in pages if not opening.match(page.read_text())] == []
+    assert len(pages) > 50, "the pages are not found any more"
+
+
 # --- versions --------------------------------------------------------------------------------
 
 
 def test_which_python_java_and_spark_stands_on_one_page() -> None:
-    """The README too says which Python it takes; decisions say with what they measured."""
-    version = re.compile(r"\b(?:Python 3\.\d|Java (?:from )?\d|(?:Py)?Spark \d)")
-    folders = ("tutorials", "how-to", "runbooks")
+    """The README too says which Python it takes; a report says with what it measured."""
+    version = re.compile(
+        r"\b(?:Python|Java|(?:Py)?Spark)(?: from| is| version)?[ :=]+\d[\d.]*"
+        r"|\bpython3\.\d+|--python \d|\bopenjdk-\d+",
+        re.IGNORECASE,
+    )
+    # "Streams need 4.2": on a page about Spark, a version needs no name before it.
+    bare = re.compile(r"(?<![\d.])[34]\.\d+(?:\.\d+)?(?![\d.])")
+    docs = ROOT / "docs"
+    folders = ("tutorials", "how-to", "runbooks", "explanation")
+    pages = [page for folder in folders for page in sorted((docs / folder).glob("*.md"))]
+    pages = [*pages, docs / "reference" / "lake-options.md"]
     said = {
         name(page): found
-        for folder in folders
-        for page in sorted((ROOT / "docs" / folder).glob("*.md"))
-        if (found := version.findall(page.read_text()))
+        for page in pages
+        if page.name != "performance.md"
+        and (
+            found := version.findall(page.read_text())
+            + (bare.findall(page.read_text()) if "spark" in page.name else [])
+        )
     }
     assert said == {}
 
@@ -460,6 +493,23 @@ def test_links_between_documents_lead_somewhere() -> None:
             if not linked.exists() or (anchor and anchor not in anchors(linked)):
                 broken.append(f"{name(page)} -> {target}")
     assert broken == []
+
+
+def in_order(entries: list[Any]) -> Iterator[str]:
+    for entry in entries:
+        if isinstance(entry, str):
+            yield entry
+        else:
+            yield from (page for below in entry.values() for page in in_order(below))
+
+
+def test_the_site_orders_every_page() -> None:
+    """Pages that are not in the order cannot be found in the site's navigation."""
+    project = tomllib.loads((ROOT / "zensical.toml").read_text())["project"]
+    # The front page of the site is README.md.
+    names = [name(page).removesuffix(".md") for page in markdown_files()]
+    wanted = ["index.md" if one == "README" else f"{one}.md" for one in names]
+    assert sorted(in_order(project["nav"])) == sorted(wanted)
 
 
 @pytest.mark.parametrize("page", doc_pages.PAGES)

@@ -28,10 +28,12 @@ KAFKA_VERSION = "4.1.0"
 INTRODUCTION = """\
 # Performance, side by side with Apache Kafka
 
-Both brokers in the same run, on the same machine, under the same clients, turn by turn. Written by
-`{command}`; nothing here is edited by hand but the rows of tables. A ratio is
-strandline : Kafka of the medians; a goal is a bound on it. Figures are medians of {runs}
-runs, with the least and the most of them in brackets.
+For everyone who decides, and for contributors who measure a change. `{command}` writes this page;
+nobody edits more than the rows of its tables by hand. Both brokers run at the same time, on the
+same machine, under the same clients, which measure them in turns.
+
+A ratio is strandline : Kafka of the medians, and a goal is a bound on it. Figures are medians of
+{runs} runs, with the least and the most in brackets.
 
 {where}
 
@@ -44,58 +46,56 @@ TABLES = "## Tables of a topic\n"
 METHOD = """\
 ## How it is measured
 
-- **Clients.** librdkafka {librdkafka} for both brokers. Set-up goes through ctypes, and the loops
-  that hand over or take records are compiled (`bench/clients/rdkafka.py`), so no Python runs per
-  record: one such client takes more than a gigabyte per second off a broker. It shares the
-  machine's cores with the broker it measures, which bounds MB/s; broker CPU is free of it. The
-  row "Kafka's own perf tools" uses Java's clients.
-- **100 B records** are read by a client whose threads share one core, from both brokers: left to
-  themselves they wait for each other at the lock of their heap, the more the sooner a broker
-  answers ([why](../../bench/notes/clients.md)).
-- **Repeated reads.** What was produced is read by one new consumer after the other until a gigabyte
-  has been read, and the figure is of all of them: a small topic is read in a fifth of a second.
-- **Checks.** Every consumer counts the records and follows the offsets of each partition; every
-  producer fails on the first delivery that failed. A row that loses a record gives no figure.
-- **Turns.** The brokers of a section are up together. A row is run against one and then the other,
-  and the next run begins with the other. Each has a topic of its own, deleted afterwards.
-- **Warm.** Kafka's JVM is put under load for {warm_s:.0f} s before the first figure. Most of
-  what it gains it has gained by then; its CPU for consumers has been seen to fall in later runs.
-  "Start" is a new process each time.
-- **Transactions** have 1 KB records. Each producer makes one transaction after the other; a
-  consumer with `read_committed` then finds all their records. Java's client is of transaction
-  version 2 (KIP-890), librdkafka's of version 1, and needs ten producers: one waits for its own
-  timer. They run for 2 s before the measured stretch.
-- **Memory that is there.** Before a producer's clock runs, a file of the row's size is written and
-  removed. A virtual machine may pay for free memory when it is first written to again (2 s of CPU
-  per GB have been seen), and now one broker met such memory, now the other.
-- **Broker CPU** is that of the process and its children, read from its CPU clock, over the measured
-  stretch, per 10⁹ bytes of record values. MB are 10⁶ bytes of record values, before compression.
-- **Records.** Half of a record is random and half is words, so that codecs have work to do.
-- **Latency** is from the moment a record was due to be sent until its consumer has it, so that a
-  producer that falls behind shows. Producers wait for nothing (`linger.ms=0`), with five requests
-  in flight. Loads are shares of what the slower broker passes on when it is not held back
-  (the row "peak").
-- **Fetches** ask for up to 1 MB of a partition and wait 10 ms at most (500 ms in the rows of
-  latency): their consumers are behind all the time.
-- **Partitions** have taken one record each before they are measured, and where there are many of
-  them the whole load once: both brokers make and sync files at the first.
-- **Start** ends when every partition has acknowledged a record to a bare client
-  (`bench/clients/readiness.py`), which sends both brokers the same bytes and hears of an answer at
-  once.
-- **Kafka's second tier** is LocalTieredStorage, the only one it comes with: a folder. For that row
-  strandline's second tier is a folder too. Aiven's plugin for S3 is not on Maven Central (tried:
-  io.aiven:tiered-storage-for-apache-kafka, io.aiven:core, io.aiven.kafka.tieredstorage:core), so
-  the rows with S3 have no peer.
-- **Spark's Kafka source** reads from strandline beside its own archive in `make bench-lake`; here
-  it would measure Spark.
-- **Pacing.** Where the system's congestion control is BBR (the first lines say which it is),
-  loopback connections are paced. strandline takes the pacing off for clients of its own machine,
-  Kafka has no such thing. After `sysctl net.ipv4.tcp_congestion_control=reno` neither is paced:
-  the [notes](../../bench/notes/append-and-fetch.md) have three rows of such a run.
-- **No fsync.** Both brokers leave writing back to the system, as Kafka does by default.
-
-One thing is varied in each row; the rest is as in the first: records of 1 KB, batches of 16 KB, no
+Each row varies one thing. The rest is as in the first row: records of 1 KB, batches of 16 KB, no
 compression, acks=1, one partition, one connection.
+
+- **Clients.** Both brokers get librdkafka {librdkafka}. Compiled loops hand over and take the
+  records (`bench/clients/rdkafka.py`), so no Python runs for each record. The client shares the
+  cores with the broker, which bounds MB/s; broker CPU does not contain it. The row "Kafka's own
+  perf tools" uses Java's clients.
+- **100 B records.** The threads of this client share one core. On two cores they wait for each
+  other at the lock of their heap, and a faster broker makes them wait more
+  ([why](../../bench/notes/clients.md)).
+- **Repeated reads.** One new consumer after the other reads a topic until a gigabyte has been read.
+  The figure is that of all reads, because a single read of a small topic takes a fifth of a second.
+- **Checks.** Every consumer counts the records and follows the offsets of each partition. Every
+  producer fails at the first delivery that fails. A row that loses a record has no figure.
+- **Turns.** The brokers of a section run at the same time. The benchmark runs a row against one and
+  then the other, and begins the next run with the other. Each run has a topic of its own.
+- **Warm.** Kafka's JVM works for {warm_s:.0f} s before the first figure, and has gained most of its
+  speed by then. In some later runs its CPU for consumers fell further. "Start" is a new process
+  each time.
+- **Transactions** have 1 KB records. Each producer makes one transaction after the other for 2 s
+  before the measurement and then during it. Afterwards a consumer with `read_committed` must find
+  all their records. Java's client uses transaction version 2 (KIP-890), librdkafka's version 1.
+  librdkafka needs ten producers, because a single one waits for its own timer.
+- **Allocated memory.** A virtual machine may need CPU to allocate free memory (we saw 2 s for each
+  GB). So the benchmark writes and removes a file of the row's size before the clock of a producer
+  runs. Without this step the allocation delayed sometimes one broker, sometimes the other.
+- **Broker CPU** is the CPU time of the process and its children during the measurement, for 10⁹
+  bytes of record values. MB are 10⁶ bytes of record values, before compression.
+- **Records.** Half of a record is random and half is words, so that codecs have work to do.
+- **Latency** begins when a record is due to be sent and ends when its consumer has it, so that a
+  producer that falls behind shows. Producers do not wait for a batch (`linger.ms=0`) and have five
+  requests in flight. The percentages are loads: shares of what the slower broker reaches in the row
+  "peak".
+- **Fetches** ask for up to 1 MB of a partition and wait 10 ms at most (500 ms in the rows of
+  latency).
+- **Partitions** get one record each before the measurement, because both brokers make and sync
+  files at the first record. Rows with many partitions get the whole load once.
+- **Start** ends when every partition has acknowledged a record to a minimal client
+  (`bench/clients/readiness.py`), which sends both brokers the same bytes.
+- **Kafka's second tier** is LocalTieredStorage, the only one that Kafka brings: a folder. For that
+  row strandline's second tier is a folder too. The rows with S3 have no peer, because Aiven's
+  plugin for S3 is not on Maven Central (tried: io.aiven:tiered-storage-for-apache-kafka,
+  io.aiven:core, io.aiven.kafka.tieredstorage:core).
+- **Spark's Kafka source** is in `make bench-lake`, which reads the same archive by both ways; here
+  it would measure Spark.
+- **Pacing.** Linux paces loopback connections where its congestion control is BBR (the first lines
+  name it). strandline turns pacing off for clients of its own machine, and Kafka does not. The
+  [notes](../../bench/notes/append-and-fetch.md) have three rows with
+  `net.ipv4.tcp_congestion_control=reno`, where neither is paced.
+- **No fsync.** Both brokers leave the writing to the system, as Kafka does by default.
 """
 
 
@@ -259,7 +259,7 @@ def _commit() -> str:
 
 
 def _configurations() -> str:
-    parts = ["## Configurations\n\nWhat is not named has its default, in both brokers.\n"]
+    parts = ["## Configurations\n\nAll other properties have their defaults, in both brokers.\n"]
     for make in (Strandline, Kafka):
         for tiered in (False, True):
             text = make(Path("/FOLDER"), tiered=tiered).settings_text or "# defaults only\n"

@@ -39,7 +39,9 @@ class IdentityConfig:
     older_id: int | None = key(
         "broker.id", INT, None, "Older name of node.id; both must agree.", minimum=-1
     )
-    rack: str | None = key("broker.rack", STRING, None, "Rack (zone) that Metadata tells clients.")
+    rack: str | None = key(
+        "broker.rack", STRING, None, "Rack (zone) that the broker gives to clients in Metadata."
+    )
     # Kafka listens on every interface. A broker without passwords must not.
     listeners: tuple[str, ...] = key(
         "listeners",
@@ -53,8 +55,8 @@ class IdentityConfig:
         "advertised.listeners",
         LIST,
         None,
-        "What clients are told to connect to: NAME://host:port. Unset: the listeners, an empty host"
-        " replaced by this machine's name.",
+        "The addresses that the broker gives to clients: NAME://host:port. Unset: the listeners,"
+        " with this machine's name for an empty host.",
     )
     protocols: tuple[str, ...] = key(
         "listener.security.protocol.map",
@@ -157,7 +159,8 @@ class PartitionConfig:
         "max.request.partition.size.limit",
         INT,
         2000,
-        "Most partitions in one answer to DescribeTopicPartitions, whatever the client asks for.",
+        "Largest number of partitions in one answer to DescribeTopicPartitions, whatever the"
+        " client asks for.",
         minimum=1,
     )
     producer_expiration_ms: int = key(

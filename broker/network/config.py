@@ -49,13 +49,13 @@ class NetworkConfig:
         "connections.max.idle.ms",
         LONG,
         600_000,
-        "An idle connection is closed after this many ms; negative: never.",
+        "The broker closes a connection that is idle for this many ms; negative: never.",
     )
     connections_max: int = key(
         "max.connections",
         INT,
         INT_MAX,
-        "Open connections at one time; further ones are closed at once.",
+        "Open connections at one time; the broker closes further ones at once.",
         minimum=0,
         dynamic=True,
     )
@@ -63,7 +63,7 @@ class NetworkConfig:
         "max.connections.per.ip",
         INT,
         INT_MAX,
-        "Open connections from one address at one time; further ones are closed at once.",
+        "Open connections from one address at one time; the broker closes further ones at once.",
         minimum=0,
         dynamic=True,
     )

@@ -66,7 +66,7 @@ class QuotaWindows:
         "quota.window.num",
         INT,
         11,
-        "Windows over which a client's rate is taken for its quota.",
+        "Windows over which the broker measures a client's rate for its quota.",
         minimum=1,
         maximum=1000,
     )
@@ -99,8 +99,9 @@ class ConnectionRates:
         "max.connection.creation.rate",
         INT,
         INT_MAX,
-        "Connections per second that are accepted; further ones wait in the queue of the system."
-        " This and max.connections may be set for one listener: listener.name.<name>.<key>.",
+        "Connections per second that the broker accepts; further ones wait in the queue of the"
+        " system. This and max.connections may be set for one listener:"
+        " listener.name.<name>.<property>.",
         minimum=1,
         dynamic=True,
         convert=lambda rate: rate if rate < INT_MAX else None,

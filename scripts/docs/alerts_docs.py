@@ -17,9 +17,10 @@ _INTRODUCTION = """\
 
 <!-- Made by `make docs`. Do not edit. -->
 
-These alerts justify a page. The file `deploy/prometheus/alerts.yml` of a checkout has them as rules
-for Prometheus; [monitor](../how-to/monitor.md#prometheus-and-grafana) says how to load them. They
-need `strandline.metrics.listener`. `strandline status` reports the same conditions, at the same
+For operators who set up or get alerts. These alerts justify a page. The file
+`deploy/prometheus/alerts.yml` of a checkout has them as rules for Prometheus;
+[monitor](../how-to/monitor.md#prometheus-and-grafana) says how to load them. They need
+`strandline.metrics.listener`. `strandline status` reports the same conditions, at the same
 thresholds or earlier. Each alert has a runbook with symptom, impact, check, fix and verification.
 """
 

@@ -14,44 +14,47 @@ _INTRODUCTION = """\
 
 <!-- Made by `make docs`. Do not edit. -->
 
-`strandline serve --config server.properties --set key=value` reads a Java properties file (in
-UTF-8) and then the overrides, which win. Kafka's names have Kafka's meaning; keys that begin with
-`strandline.` are ours. A mistyped key or a value out of bounds stops the start with a
-message that names the line, the accepted values, and the nearest known key.
+For operators. This page has every property of the broker and of topics; [run](../how-to/run.md)
+says how to set and alter them.
 
-Defaults are Kafka's with three exceptions: `node.id` is 1, `log.dir` is a folder under the working
-directory (Kafka's `/tmp` is emptied at boot), and `listeners` is this machine alone, because
-by default the broker asks no client for a password.
+`strandline serve --config server.properties --set name=value` reads a Java properties file (in
+UTF-8) and then the overrides, which win. Kafka's names have Kafka's meaning; properties that begin
+with `strandline.` are ours. A mistyped name or a value out of bounds stops the start. The error
+names the line, the accepted values, and the nearest known name.
 
-The broker reads its keys at the start. You can alter those marked *dynamic* while it runs, for one
-broker or for all (`kafka-configs --entity-type brokers`); that value overrides the file, also after
-restarts. You can alter topic properties at any time.
+Defaults are Kafka's with three exceptions. `node.id` is 1. `log.dir` is a folder under the working
+directory, because the system empties Kafka's `/tmp` at boot. `listeners` is this machine alone,
+because by default the broker asks no client for a password.
+
+The broker reads its properties at the start. You can alter those marked *dynamic* while it runs,
+for one broker or for all (`kafka-configs --entity-type brokers`). That value overrides the file,
+also after restarts. You can alter topic properties at any time.
 """
 
 _TOPIC_INTRODUCTION = """\
 ## Topic properties
 
 Set them when you create a topic, or alter them later. A topic that does not set a property gets the
-broker's default for it, from the broker key in the last column.
+broker's default for it, from the broker property in the last column.
 """
 
 _TOPIC_DEFAULTS_INTRODUCTION = """\
-Each sets the default of the topic property in the last column. Where several keys set the same one,
-the finest unit wins: `.ms` over `.minutes` over `.hours`.
+Each sets the default of the topic property in the last column. If several set the same one, the
+finest unit wins: `.ms` over `.minutes` over `.hours`.
 """
 
 _IGNORED_INTRODUCTION = """\
-## Kafka's keys that have no effect
+## Kafka's properties that have no effect
 
-The broker accepts these keys, so that you can use a configuration made for Kafka, and logs that it
-ignores them. A star stands for all keys that begin so.
+The broker accepts these properties, so that you can use a configuration made for Kafka, and logs
+that it ignores them. A star stands for all properties that begin so.
 """
 
 _REFUSED_INTRODUCTION = """\
-## Kafka's keys that are refused
+## Kafka's properties that are refused
 
-If the broker ignored these keys, it would break a promise of the configuration. It accepts a value
-without effect, as in the last column.
+If the broker ignored these properties, it would break a promise of the configuration. It accepts a
+value without effect, as in the last column.
 """
 
 
@@ -82,7 +85,7 @@ def _topic_defaults_table() -> str:
 
 def _topic_table() -> str:
     return _table(
-        ("name", "default", "type", "accepted", "meaning", "broker key"),
+        ("name", "default", "type", "accepted", "meaning", "broker property"),
         [
             (*_facts(definition), definition.doc, ", ".join(map(_code, definition.synonyms)))
             for definition in TOPIC_CONFIGS.values()

@@ -18,10 +18,12 @@ from scripts.docs import (
     log_docs,
     metrics_docs,
     protocol_docs,
+    questions_docs,
 )
 from strandline.storage.files import write_atomically
 
 PAGES = {
+    "contributing/questions.md": questions_docs.render,
     "reference/alerts.md": alerts_docs.render,
     "reference/cli.md": cli_docs.render,
     "reference/configuration.md": config_docs.render,

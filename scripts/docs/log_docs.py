@@ -22,7 +22,8 @@ _INTRODUCTION = """\
 
 <!-- Made by `make docs`. Do not edit. -->
 
-Every message that the broker, the commands and the lake log at WARNING or ERROR, with its runbook.
+For operators. Every message that the broker, the commands and the lake log at WARNING or ERROR,
+with its runbook.
 Search this page for the text of a log line; three dots stand for a part that varies. The broker
 writes its log to standard error, one line per event:
 

@@ -10,6 +10,7 @@ _INTRODUCTION = """\
 
 <!-- Made by `make docs`. Do not edit. -->
 
+For operators who monitor a broker.
 `strandline.metrics.listener=http://127.0.0.1:9404` serves these metrics at `/metrics`, in
 Prometheus' text format, or in OpenMetrics to a client that asks for it. It also serves `/healthz`
 (the broker runs) and `/readyz` (it serves clients; 503 and the reason if not). There is no

@@ -9,9 +9,10 @@ _INTRODUCTION = """\
 
 <!-- Made by `make docs`. Do not edit. -->
 
-The table lists the APIs of the broker. It does not advertise others, and closes the connection on
-a request for one, as Apache Kafka does. The ranges end where Apache Kafka 4.3's do. From the
-version in the last column on, requests have compact lengths and tagged fields (KIP-482).
+For developers of clients, and for whoever checks whether a client works. The table lists the APIs
+of the broker. It does not advertise others, and closes the connection on a request for one, as
+Apache Kafka does. The ranges end where Apache Kafka 4.3's do. From the version in the last column
+on, requests have compact lengths and tagged fields (KIP-482).
 
 | API | key | versions | flexible |
 | --- | --- | --- | --- |
@@ -23,13 +24,13 @@ a batch of v2 ([decision 3](../decisions/0003-wire-protocol.md)). Fetch 0 to 3 r
 the message formats of that time. The broker also serves the other versions that Kafka 4 dropped
 (KIP-896), such as ListOffsets 0: clients from before Kafka 0.10 work.
 
-AlterConfigs and IncrementalAlterConfigs change topics, and those keys of brokers that
-[configuration.md](configuration.md) calls dynamic. The broker reads the other keys at its start and
-refuses to alter them (INVALID_REQUEST). You can turn `remote.storage.enable` on for a running
-topic, and off again together with `remote.log.delete.on.disable=true` (KIP-950). The APIs for
-elections and reassignments answer as a single broker: it needs no election, and a partition can be
-assigned to this broker alone. AlterReplicaLogDirs moves partitions between the log folders of the
-broker; an interrupted move continues after a restart.
+AlterConfigs and IncrementalAlterConfigs change topics, and those properties of brokers that
+[configuration.md](configuration.md) calls dynamic. The broker reads the other properties at its
+start and refuses to alter them (INVALID_REQUEST). You can turn `remote.storage.enable` on for a
+running topic, and off again together with `remote.log.delete.on.disable=true` (KIP-950). The APIs
+for elections and reassignments answer as a single broker: it needs no election, and a partition can
+be assigned to this broker alone. AlterReplicaLogDirs moves partitions between the log folders of
+the broker; an interrupted move continues after a restart.
 
 On a listener without SASL every client is the user `ANONYMOUS`, as in Kafka; there the broker
 answers SaslHandshake and SaslAuthenticate with ILLEGAL_SASL_STATE. Quotas of the entity `ip` take
@@ -50,16 +51,16 @@ Each difference is intentional:
   moment, a lookup by time gets KAFKA_STORAGE_ERROR, which clients retry, instead of
   UNKNOWN_SERVER_ERROR.
 * **Fetch** from an archive that is unreadable at the moment gets no records and no error, as at
-  the end of its wait; so does a read beyond `remote.log.reader.max.pending.tasks`. A partition with
+  the end of its wait. So does a read beyond `remote.log.reader.max.pending.tasks`. A partition with
   an error still gets its high watermark, last stable offset and log start, where the broker knows
   them. For a topic with `compression.type=zstd`, Fetch before 10 gets UNSUPPORTED_COMPRESSION_TYPE,
   as in Kafka before 4.
 * **Produce** accepts a batch whose base offset is not 0. It reads no records of topics that do not
   require it, except for the first batches of a connection
-  ([decision 5](../decisions/0005-append.md)); so of wrong max timestamps it corrects those below
-  the first record's. It refuses a batch that declares log append time; Kafka accepts it where the
-  topic has CreateTime. There the answer to a repeated batch has no append time; Kafka returns the
-  timestamp of the first one.
+  ([decision 5](../decisions/0005-append.md)). So of wrong max timestamps it corrects only those
+  below the first record's. It refuses a batch that declares log append time; Kafka accepts it if
+  the topic has CreateTime. For such a topic, the answer to a repeated batch has no append time;
+  Kafka returns the timestamp of the first one.
 * **Groups**: the broker does not keep a group of which it only refused a join; Kafka keeps it,
   empty, until a client deletes it.
 * **CreateTopics** refuses topics from the first one on with which the request exceeds 10,000
@@ -69,8 +70,8 @@ Each difference is intentional:
 * **Configurations**: compacted topics may be tiered
   ([decision 18](../decisions/0018-compaction.md)). `remote.copy.lag.ms` alone delays copies also
   where local retention has no limit in bytes; Kafka copies at once then. The broker refuses a limit
-  in bytes below -1, digits of other scripts, and an unknown key of the broker. Every property names
-  as its last synonym the key of its default; Kafka omits some.
+  in bytes below -1, digits of other scripts, and an unknown property of the broker. Every topic
+  property names as its last synonym the broker property of its default; Kafka omits some.
 """
 
 

@@ -364,9 +364,9 @@ class LogConfig:
         "strandline.remote.storage.class",
         STRING,
         "DEFAULT",
-        "S3 storage class of the topic's segments from now on; DEFAULT: the bucket's. Manifests"
-        " and indexes stay in the bucket's default class. GLACIER and DEEP_ARCHIVE have to be"
-        " restored by hand before they can be read.",
+        "S3 storage class of the topic's later segments; DEFAULT: the bucket's. Manifests and"
+        " indexes stay in the bucket's default class. Restore segments in GLACIER and DEEP_ARCHIVE"
+        " by hand before you read them.",
         "strandline.remote.storage.class",
         choices=STORAGE_CLASSES,
     )
@@ -374,8 +374,8 @@ class LogConfig:
         "strandline.remote.active.segment.upload.ms",
         LONG,
         3_600_000,
-        "Records of the segment that is still written are in the remote tier at most this many"
-        " ms later, for a restore and the lake; -1: only closed segments go there.",
+        "Longest time in ms until records of an open segment are in the remote tier, for a restore"
+        " and the lake; -1: the broker uploads only closed segments.",
         "strandline.remote.active.segment.upload.ms",
         minimum=-1,
     )
@@ -383,9 +383,8 @@ class LogConfig:
         "strandline.remote.compression.type",
         STRING,
         "producer",
-        "Codec of the topic's batches in the remote tier, from now on: producer leaves them as"
-        " they are, zstd rewrites those that become smaller. Records, offsets and times stay;"
-        " bytes do not.",
+        "Codec of later batches of the topic in the remote tier: producer leaves them as they are,"
+        " zstd rewrites those that become smaller. Records, offsets and times stay; bytes do not.",
         "strandline.remote.compression.type",
         choices=("producer", "zstd"),
     )

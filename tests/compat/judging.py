@@ -75,7 +75,8 @@ def page(outcomes: Sequence[Outcome], settings: Mapping[str, str], before: str) 
         "",
         "<!-- Made by `make compat`. Do not edit. -->",
         "",
-        "Results of the test suites of Kafka clients against the broker: kafka-python's",
+        "For everyone who asks whether a client works. These are the results of the test suites",
+        "of Kafka clients against the broker: kafka-python's",
         "integration tests and librdkafka's C tests. `make compat` runs them against a fresh",
         "broker with two log folders and "
         + ", ".join(f"`{key}={value}`" for key, value in settings.items())

@@ -79,7 +79,7 @@ class GroupRules:
         "group.max.size",
         INT,
         INT_MAX,
-        "Members that a group may have; further ones are refused.",
+        "Members that a group may have; the broker refuses further ones.",
         minimum=1,
     )
     # A member that joins for the first time cannot send heartbeats while it waits, so a client that

@@ -302,50 +302,51 @@ class ConsumerRules:
         "group.consumer.session.timeout.ms",
         INT,
         45_000,
-        "A member of the new group protocol is out of its group after this many ms of silence.",
+        "The broker removes a member of the new group protocol after this many ms without a"
+        " heartbeat.",
         minimum=1,
     )
     session_timeout_ms_min: int = key(
         "group.consumer.min.session.timeout.ms",
         INT,
         45_000,
-        "Shortest group.consumer.session.timeout.ms that is accepted.",
+        "Shortest group.consumer.session.timeout.ms that the broker accepts.",
         minimum=1,
     )
     session_timeout_ms_max: int = key(
         "group.consumer.max.session.timeout.ms",
         INT,
         60_000,
-        "Longest group.consumer.session.timeout.ms that is accepted.",
+        "Longest group.consumer.session.timeout.ms that the broker accepts.",
         minimum=1,
     )
     heartbeat_interval_ms: int = key(
         "group.consumer.heartbeat.interval.ms",
         INT,
         5000,
-        "Members of the new group protocol are told to send a heartbeat every so many ms; they"
-        " learn of a rebalance with it.",
+        "Ms between two heartbeats of a member of the new group protocol; a member learns of a"
+        " rebalance from the answer.",
         minimum=1,
     )
     heartbeat_interval_ms_min: int = key(
         "group.consumer.min.heartbeat.interval.ms",
         INT,
         5000,
-        "Shortest group.consumer.heartbeat.interval.ms that is accepted.",
+        "Shortest group.consumer.heartbeat.interval.ms that the broker accepts.",
         minimum=1,
     )
     heartbeat_interval_ms_max: int = key(
         "group.consumer.max.heartbeat.interval.ms",
         INT,
         15_000,
-        "Longest group.consumer.heartbeat.interval.ms that is accepted.",
+        "Longest group.consumer.heartbeat.interval.ms that the broker accepts.",
         minimum=1,
     )
     size_max: int = key(
         "group.consumer.max.size",
         INT,
         INT_MAX,
-        "Members that a group of the new protocol may have; further ones are refused.",
+        "Members that a group of the new protocol may have; the broker refuses further ones.",
         minimum=1,
     )
     assignors: tuple[str, ...] = key(
@@ -360,16 +361,16 @@ class ConsumerRules:
         "group.consumer.regex.refresh.interval.ms",
         INT,
         600_000,
-        "Regular expressions that members subscribe to are looked up again after this many ms;"
-        " sooner, after ten seconds, if topics came or went.",
+        "The broker matches the regular expressions of members against the topics again after this"
+        " many ms, and ten seconds after a topic was created or deleted.",
         minimum=10_000,
     )
     migration: MigrationPolicy = key(
         "group.consumer.migration.policy",
         STRING,
         "bidirectional",
-        "Whether a group of classic consumers goes over to the new protocol when a member that"
-        " speaks it joins (`upgrade`), and back when the last such member is gone (`downgrade`).",
+        "Whether the broker converts a group of classic consumers when a member that speaks the"
+        " new protocol joins (`upgrade`), and back when the last such member leaves (`downgrade`).",
         choices=tuple(policy.value for policy in MigrationPolicy),
         convert=MigrationPolicy,
     )

@@ -46,8 +46,8 @@ class GroupConfig:
         "offsets.retention.minutes",
         INT,
         10_080,
-        "Offsets are forgotten this many minutes after their group lost its last member, or after"
-        " the commit where a consumer assigns its partitions itself.",
+        "The broker forgets offsets this many minutes after their group lost its last member, or"
+        " after the commit of a consumer that assigns its partitions itself.",
         minimum=1,
         convert=lambda minutes: minutes * MINUTE_MS,
     )
@@ -55,7 +55,7 @@ class GroupConfig:
         "offsets.retention.check.interval.ms",
         LONG,
         600_000,
-        "Ms between two looks for offsets to forget.",
+        "Ms between two checks for expired offsets.",
         minimum=1,
     )
     offset_metadata_length_max: int = key(

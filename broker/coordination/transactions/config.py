@@ -29,14 +29,14 @@ class TransactionConfig:
         "transaction.abort.timed.out.transaction.cleanup.interval.ms",
         INT,
         10_000,
-        "Ms between two looks for transactions that have timed out; the broker aborts those.",
+        "Ms between two checks for transactions that have timed out; the broker aborts these.",
         minimum=1,
     )
     expiration_check_interval_ms: int = key(
         "transaction.remove.expired.transaction.cleanup.interval.ms",
         INT,
         60 * MINUTE_MS,
-        "Ms between two looks for transactional ids to forget.",
+        "Ms between two checks for expired transactional ids.",
         minimum=1,
     )
     partition_count: int = key(

@@ -98,7 +98,7 @@ class CleanerConfig:
         "log.cleaner.io.max.bytes.per.second",
         DOUBLE,
         "1.7976931348623157E308",
-        "Most bytes per second that all compaction reads and writes together.",
+        "Bytes per second that all compaction together may read and write.",
         minimum=1,
         dynamic=True,
     )
@@ -106,8 +106,8 @@ class CleanerConfig:
         "log.cleaner.dedupe.buffer.size",
         LONG,
         128 * MIB,
-        "Memory for keys during compaction over all threads, in bytes: 24 a key. What does not fit"
-        " is done in further passes. At least 1 MiB a thread.",
+        "Memory for keys during compaction over all threads, in bytes: 24 for each key. Further"
+        " passes compact what does not fit. At least 1 MiB for each thread.",
         minimum=MIB,
         dynamic=True,
     )
@@ -133,7 +133,7 @@ class CleanerConfig:
         "log.cleaner.backoff.ms",
         LONG,
         15_000,
-        "Ms between two looks for a log to compact, when there was none.",
+        "Ms until the next check for a log to compact, if there was none.",
         minimum=0,
         dynamic=True,
     )

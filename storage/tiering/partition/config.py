@@ -19,7 +19,7 @@ class TieringConfig:
         "remote.log.manager.task.interval.ms",
         LONG,
         30_000,
-        "Ms between two looks for segments to copy; a closing segment wakes the copier at once.",
+        "Ms between two checks for segments to copy; a closing segment starts a check at once.",
         minimum=1,
     )
     workers: int = key(

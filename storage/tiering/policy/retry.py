@@ -53,21 +53,22 @@ class RetryPolicy:
         "remote.log.manager.task.retry.backoff.ms",
         LONG,
         500,
-        "Ms before the first repetition of what failed; each further wait is twice as long.",
+        "Ms before the first retry of a copy or a deletion that failed; each further wait is twice"
+        " as long.",
         minimum=1,
     )
     backoff_ms_max: int = key(
         "remote.log.manager.task.retry.backoff.max.ms",
         LONG,
         30_000,
-        "Longest such wait, in ms.",
+        "Longest wait before a retry, in ms.",
         minimum=1,
     )
     jitter: float = key(
         "remote.log.manager.task.retry.jitter",
         DOUBLE,
         0.2,
-        "Part of such a wait that is left to chance, so that partitions spread.",
+        "Random part of the wait before a retry, so that partitions do not retry together.",
         minimum=0,
         maximum=0.5,
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """`place` is a page below docs/ with the anchor of a heading."""
+    """`place` is a page below docs/, or CONTRIBUTING.md, with the anchor of a heading."""
 
     asked: str
     words: str
@@ -182,7 +182,7 @@ ANALYST = (
         "The schema of the values changes over the years: what then?",
         "schema evolution",
         "how-to/decode-values.md#values",
-        "Avro gives the field's default",
+        "Avro returns the field's default",
     ),
     Question(
         "My bucket is in MinIO: where do I say so?",
@@ -223,6 +223,18 @@ CONTRIBUTOR = (
         "broker/config/sections.py",
     ),
     Question(
+        "And a new metric?",
+        "new metric",
+        "contributing/recipes.md#a-new-metric",
+        "broker/telemetry/families.py",
+    ),
+    Question(
+        "And a new version of an API?",
+        "new version API",
+        "contributing/recipes.md#a-new-version-of-an-api",
+        "broker/protocol/schema/api.py",
+    ),
+    Question(
         "Which imports may I use?",
         "floors rooms",
         "explanation/architecture.md#floors-and-rooms",
@@ -235,10 +247,22 @@ CONTRIBUTOR = (
         "py-spy record",
     ),
     Question(
+        "A broker hangs: how do I debug it?",
+        "debug broker",
+        "contributing/recipes.md#debug-a-broker",
+        "py-spy dump",
+    ),
+    Question(
         "Is there a first task for me?",
         "first task",
         "contributing/recipes.md#find-a-first-task",
         "Issues stand beside the code",
+    ),
+    Question(
+        "How do I send a pull request, who reviews it, and how do we speak to each other?",
+        "pull request",
+        "CONTRIBUTING.md#pull-requests-review-and-conduct",
+        "Send a change as a pull request",
     ),
     Question(
         "How do I report a vulnerability?",
