@@ -80,7 +80,6 @@ class LoadedChunk:
 
     records: tuple[LoadedRecord, ...]
     next_offset: int
-    skipped_count: int
 
 
 def encode_records(
@@ -114,7 +113,6 @@ def read_chunk(log: UnifiedLog, offset: int, end_offset: int) -> LoadedChunk:
         raise CorruptFile(f"{log.topic_partition}: nothing at {offset}, before its end")
     buffer = chunk.range.read()
     records: list[LoadedRecord] = []
-    skipped_count = 0
     for batch in walk(buffer):
         header = batch.header
         if header.next_offset <= offset:
@@ -127,15 +125,14 @@ def read_chunk(log: UnifiedLog, offset: int, end_offset: int) -> LoadedChunk:
                 continue
             decoded = _decode(log, record)
             if decoded is None:
-                skipped_count += 1
-            elif header.is_transactional:
+                continue
+            if header.is_transactional:
                 records.append(TransactionalRecord(header.producer_id, decoded))
             else:
                 records.append(decoded)
     return LoadedChunk(
         records=tuple(records),
         next_offset=min(chunk.next_offset, end_offset),
-        skipped_count=skipped_count,
     )
 
 

@@ -62,7 +62,6 @@ class PartitionStatistics:
     end_offset: Offset
     local_bytes: int
     remote_bytes: int
-    local_segments: int
     remote_segments: int
     deleting_segments: int
     deleting_bytes: int
@@ -72,8 +71,6 @@ class PartitionStatistics:
     manifest_known: bool
     copy_failure: FailureInfo | None
     delete_failure: FailureInfo | None
-    # End of the records that survive a loss of this machine, the open segment included.
-    restorable_end_offset: Offset | None = None
     merge_failure: FailureInfo | None = None
     holding: HoldingTransaction | None = None
 
@@ -100,7 +97,6 @@ def statistics_of(
         end_offset=unified_log.end_offset,
         local_bytes=unified_log.local.size_bytes,
         remote_bytes=0 if manifest is None else manifest.size_bytes,
-        local_segments=len(unified_log.local.segments),
         remote_segments=0 if manifest is None else manifest.segment_count,
         deleting_segments=sum(count for count, _ in deleting),
         deleting_bytes=sum(size_bytes for _, size_bytes in deleting),
@@ -110,7 +106,6 @@ def statistics_of(
         manifest_known=remote.life.is_settled,
         copy_failure=copy_failure,
         delete_failure=delete_failure,
-        restorable_end_offset=None if manifest is None else manifest.tail_end_offset,
         merge_failure=merge_failure,
         holding=holding,
     )

@@ -15,7 +15,6 @@ from strandline.broker.telemetry.exposition import LabelTexts, PageFormat, write
 from strandline.broker.telemetry.families import Step
 from strandline.broker.telemetry.requests import RequestTraffic
 from strandline.broker.telemetry.tier_rows import tier_rows
-from strandline.storage.clock import ManualClock
 from strandline.storage.metrics import MetricRegistry
 from strandline.storage.model import TopicPartition
 from strandline.storage.tiering.log.statistics import (
@@ -25,6 +24,7 @@ from strandline.storage.tiering.log.statistics import (
 )
 from strandline.storage.tiering.policy.lifecycle import SegmentState
 from strandline.storage.tiering.policy.retry import FailureInfo
+from tests.support.manual_clock import ManualClock
 
 TOPICS = [f"t{number:03d}" for number in range(100)]
 PARTITIONS_PER_TOPIC = 40
@@ -54,7 +54,6 @@ def statistics_of(where: TopicPartition) -> PartitionStatistics:
         end_offset=20,
         local_bytes=14,
         remote_bytes=5,
-        local_segments=2,
         remote_segments=1,
         deleting_segments=0,
         deleting_bytes=0,
