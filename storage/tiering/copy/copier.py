@@ -1,7 +1,7 @@
 """Copies one closed segment into the bucket, without committing or freeing anything.
 
     1 flush      the segment and all earlier ones are durable on this disk
-    2 inspect    every batch checked; checksum, counts, time bounds, chunks, indexes (own process);
+    2 inspect    every batch checked; checksum, counts, time bounds, chunks (own process);
                  if the topic asks for recompression, the segment is rewritten first, and steps 3
                  and 4 upload the rewritten one                crash point copy.after-rewrite
     3 put .log   under a key unique to this attempt            crash point copy.after-log

@@ -80,7 +80,7 @@ log = logging.getLogger(__name__)
 RUN_SEGMENTS_ENOUGH = 16
 # The most segments that one merge reads: a bound on its requests.
 RUN_SEGMENTS_MAX = 256
-# Indexes hold relative offsets of 32 bits, signed.
+# The indexes of a restored segment hold relative offsets of 32 bits, signed.
 RUN_OFFSETS_MAX = 2**31 - 1
 
 

@@ -77,21 +77,21 @@ def test_each_section_is_read_alone(sections: dict[Section, bytes], wanted: Sect
 
 def test_a_small_object_is_read_with_one_request() -> None:
     store = MemoryStore()
-    content = encode({Section.STATISTICS: statistics(3).encode(), Section.OFFSET_INDEX: b"x" * 99})
+    content = encode({Section.STATISTICS: statistics(3).encode(), Section.TXN_INDEX: b"x" * 99})
     store.put("m", content)
     store.requests.clear()
     reader = MetaReader(store, "m", len(content))
-    assert reader.read(Section.OFFSET_INDEX) == b"x" * 99
+    assert reader.read(Section.TXN_INDEX) == b"x" * 99
     assert reader.read(Section.STATISTICS) == statistics(3).encode()
     assert store.count_requests() == 1
 
 
 def test_a_large_object_is_not_read_for_one_section() -> None:
     store = MemoryStore()
-    index, snapshot = os.urandom(300_000), os.urandom(200_000)
+    key_filter, snapshot = os.urandom(300_000), os.urandom(200_000)
     content = encode(
         {
-            Section.OFFSET_INDEX: index,
+            Section.KEY_FILTER: key_filter,
             Section.PRODUCER_SNAPSHOT: snapshot,
             Section.STATISTICS: statistics(64).encode(),
         }
@@ -189,7 +189,7 @@ def test_damage_and_absence_stay_different_errors() -> None:
 
 
 def test_the_directory_names_where_sections_lie() -> None:
-    content = encode({Section.TIME_INDEX: b"time", Section.STATISTICS: b"facts"})
+    content = encode({Section.LEADER_EPOCHS: b"epochs", Section.STATISTICS: b"facts"})
     directory = decode_directory(content[-200:], size_bytes=len(content))
     found = directory.get(Section.STATISTICS)
     assert found is not None
