@@ -95,7 +95,6 @@ from strandline.storage.remote.manifest.store import Replacement
 from strandline.storage.remote.object_store.interface import ObjectOptions, ObjectStore
 from strandline.storage.system import crc32c
 from strandline.storage.tiering.copy.upload import UploadPoints
-from strandline.storage.tiering.log.statistics import PartitionCounters
 from strandline.storage.tiering.partition.manifest_owner import ManifestOwner
 from strandline.storage.tiering.policy.object_options import may_rewrite, object_options
 from strandline.storage.tiering.policy.quota import TierQuota
@@ -415,12 +414,9 @@ class ArchiveCompactor:
 class CompactionSteps:
     """Compacts one partition's archive. Used on the event loop only."""
 
-    def __init__(
-        self, owner: ManifestOwner, compactor: ArchiveCompactor, counters: PartitionCounters
-    ) -> None:
+    def __init__(self, owner: ManifestOwner, compactor: ArchiveCompactor) -> None:
         self._owner = owner
         self._compactor = compactor
-        self._counters = counters
         # Rewritten runs of one page that wait for a common commit, and since when.
         self._pending: list[Replacement] = []
         self._pending_since_s = 0.0
@@ -604,7 +600,6 @@ class CompactionSteps:
         crash_point(COMPACT_BEFORE_COMMIT)
         await self._owner.commit(new)  # 2d
         crash_point(COMPACT_AFTER_COMMIT)
-        self._counters.compacted_segments.add(sum(len(run.old) for run in runs))
         return True
 
     def _next_mark(self, done: CleaningStatistics) -> CompactionMark:

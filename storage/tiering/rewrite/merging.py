@@ -67,7 +67,6 @@ from strandline.storage.tiering.copy.inspection import Offsets, SegmentFacts
 from strandline.storage.tiering.copy.inspector import InspectionRequest, SegmentInspector
 from strandline.storage.tiering.copy.segment_sections import entry_of, sections_of
 from strandline.storage.tiering.copy.upload import UploadPoints, upload_segment
-from strandline.storage.tiering.log.statistics import PartitionCounters
 from strandline.storage.tiering.partition.manifest_owner import ManifestOwner
 from strandline.storage.tiering.policy.object_options import may_rewrite, object_options
 from strandline.storage.tiering.policy.quota import TierQuota
@@ -288,12 +287,9 @@ def _recompressed_from_bytes(run: Sequence[SegmentEntry]) -> int | None:
 class MergeSteps:
     """Merges one partition's small segments. Used on the event loop only."""
 
-    def __init__(
-        self, owner: ManifestOwner, merger: SegmentMerger, counters: PartitionCounters
-    ) -> None:
+    def __init__(self, owner: ManifestOwner, merger: SegmentMerger) -> None:
         self._owner = owner
         self._merger = merger
-        self._counters = counters
         # Failed reads of segments in the root, by key.
         self._unreadable: dict[str, int] = {}
 
@@ -324,7 +320,6 @@ class MergeSteps:
         now_ms = self._owner.clock.now_ms()
         await self._owner.commit(manifest.with_replacement(run, merged, marked_ms=now_ms))  # 6
         crash_point(MERGE_AFTER_COMMIT)
-        self._counters.merged_segments.add(len(run))
         log.info(
             "archived segments merged",
             extra={

@@ -35,7 +35,6 @@ from strandline.storage.local.cleaner.cleaner import CleanerConfig, LogCleaner
 from strandline.storage.local.formats import checkpoint
 from strandline.storage.local.log.log import LocalLog
 from strandline.storage.local.log_dirs import missing_folder_mark
-from strandline.storage.metrics import MetricRegistry
 from strandline.storage.model import Isolation, TopicIdPartition, TopicPartition
 from strandline.storage.records.batch.any_batch import walk
 from strandline.storage.records.batch.record import Record, encode_batch, iter_records
@@ -169,7 +168,6 @@ class Rig:
         # The cleaner's checkpoint, as LogDirs keeps it.
         self.cleaned_offset: int | None = None
         self.purged: list[TopicInfo] = []
-        self.metrics = MetricRegistry()
         # The next start begins with it.
         self.ownership = Ownership()
         self.log: UnifiedLog
@@ -232,7 +230,6 @@ class Rig:
             config=self.tiering_config,
             inspector=self.inspector,
             cleaner=ThreadedCleaner(self.clock),
-            metrics=self.metrics,
             on_topic_purged=self.purged.append,
             ownership=self.ownership,
         )
