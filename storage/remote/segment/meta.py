@@ -30,7 +30,6 @@ from operator import attrgetter
 
 from strandline.storage.errors import CorruptFile, ObjectCorrupt, UnsupportedFormat
 from strandline.storage.model import (
-    AbortedTransaction,
     Buffer,
     EpochStart,
     Offset,
@@ -56,9 +55,6 @@ TAIL_BYTES = 64 * 1024
 
 # The unit of STATISTICS: small enough that a query skips much, large enough for one GET.
 STATISTICS_CHUNK_BYTES = 1024 * 1024
-
-_TXN_ENTRY = struct.Struct(">hqqqq")
-_TXN_VERSION = 0
 
 
 class Section(Enum):
@@ -376,18 +372,6 @@ def decode_leader_epochs(content: Buffer, *, source: str = "") -> tuple[EpochSta
     except ValueError as error:
         raise CorruptFile(f"{source}: leader epochs are unreadable: {error}") from error
     return epochs
-
-
-def decode_txn_index(content: Buffer, *, source: str = "") -> tuple[AbortedTransaction, ...]:
-    """Returns the entries of Kafka's .txnindex, in order of their markers. Raises CorruptFile."""
-    if len(content) % _TXN_ENTRY.size:
-        raise CorruptFile(f"{source}: {len(content)} bytes are no transaction index")
-    entries: list[AbortedTransaction] = []
-    for version, producer_id, first, last, stable in _TXN_ENTRY.iter_unpack(bytes(content)):
-        if version != _TXN_VERSION:
-            raise CorruptFile(f"{source}: transaction index entry of version {version}")
-        entries.append(AbortedTransaction(producer_id, first, last, stable))
-    return tuple(entries)
 
 
 def _check_chunks(chunks: Sequence[ChunkStatistics], source: str) -> None:

@@ -50,7 +50,6 @@ from strandline.storage.errors import (
     TierUnavailable,
 )
 from strandline.storage.local.formats.producer_state import iter_snapshot
-from strandline.storage.local.formats.txn_index import decode_entries
 from strandline.storage.local.log.log import LocalLog
 from strandline.storage.local.segment.segment import LogSegment
 from strandline.storage.model import (
@@ -61,6 +60,7 @@ from strandline.storage.model import (
     Offset,
     TopicIdPartition,
 )
+from strandline.storage.records.txn_index import decode_entries
 from strandline.storage.remote.keys import SegmentKeys, new_unique, segment_keys
 from strandline.storage.remote.manifest.entries import SegmentEntry
 from strandline.storage.remote.object_store.interface import FileBody, ObjectOptions, ObjectStore
@@ -353,7 +353,9 @@ def _sections(source: CopySource, facts: SegmentFacts) -> dict[Section, Buffer]:
     aborted = set(source.aborted)
     if segment.txn_index_path.exists():
         # Decoding refuses a torn index, with which aborted records would always be visible.
-        aborted.update(decode_entries(_read(segment.txn_index_path)))
+        aborted.update(
+            decode_entries(_read(segment.txn_index_path), source=str(segment.txn_index_path))
+        )
     return sections_of(
         facts,
         leader_epochs=source.leader_epochs,

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from strandline.storage.local.formats.txn_index import encode_entries
 from strandline.storage.model import AbortedTransaction, Buffer, EpochStart, Offset, TimestampMs
+from strandline.storage.records.txn_index import encode_entries
 from strandline.storage.remote.keys import SegmentKeys
 from strandline.storage.remote.manifest.entries import SegmentEntry
 from strandline.storage.remote.segment import meta as segment_meta

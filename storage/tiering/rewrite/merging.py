@@ -51,6 +51,7 @@ from strandline.storage.errors import (
 )
 from strandline.storage.local.formats.producer_state import iter_snapshot
 from strandline.storage.model import AbortedTransaction, Epoch, TopicIdPartition
+from strandline.storage.records.txn_index import decode_entries
 from strandline.storage.remote.keys import new_unique, segment_keys
 from strandline.storage.remote.manifest import store as manifest_store
 from strandline.storage.remote.manifest.entries import SegmentEntry
@@ -267,7 +268,7 @@ def aborted_in(store: ObjectStore, entry: SegmentEntry) -> Sequence[AbortedTrans
     index = None
     if entry.has_transactions:
         index = _meta_reader(store, entry).read(Section.TXN_INDEX)
-    return () if index is None else segment_meta.decode_txn_index(index, source=entry.meta_key)
+    return () if index is None else decode_entries(index, source=entry.meta_key)
 
 
 def _meta_reader(store: ObjectStore, entry: SegmentEntry) -> MetaReader:

@@ -16,10 +16,9 @@ from strandline.storage.errors import (
     CorruptFile,
     ObjectCorrupt,
     ObjectNotFound,
-    StorageError,
     UnsupportedFormat,
 )
-from strandline.storage.model import AbortedTransaction, EpochStart
+from strandline.storage.model import EpochStart
 from strandline.storage.remote.manifest.json_document import encode_document
 from strandline.storage.remote.segment import meta as segment_meta
 from strandline.storage.remote.segment.meta import (
@@ -30,7 +29,6 @@ from strandline.storage.remote.segment.meta import (
     decode,
     decode_directory,
     decode_leader_epochs,
-    decode_txn_index,
     encode,
     encode_leader_epochs,
     read_section,
@@ -260,14 +258,3 @@ def test_leader_epochs_are_kafkas_checkpoint_text() -> None:
 def test_damaged_leader_epochs_are_corrupt(content: bytes) -> None:
     with pytest.raises(CorruptFile):
         decode_leader_epochs(content)
-
-
-def test_a_transaction_index_is_kafkas() -> None:
-    content = struct.pack(">hqqqq", 0, 7, 10, 20, 15) + struct.pack(">hqqqq", 0, 8, 11, 30, 31)
-    assert decode_txn_index(content) == (
-        AbortedTransaction(7, 10, 20, 15),
-        AbortedTransaction(8, 11, 30, 31),
-    )
-    for wrong in (content[:-1], struct.pack(">hqqqq", 1, 7, 10, 20, 15)):
-        with pytest.raises(StorageError):
-            decode_txn_index(wrong)
