@@ -93,7 +93,7 @@ from strandline.storage.remote.manifest.entries import PageRef, SegmentEntry
 from strandline.storage.remote.manifest.manifest import Manifest
 from strandline.storage.remote.manifest.store import Replacement
 from strandline.storage.remote.object_store.interface import ObjectOptions, ObjectStore
-from strandline.storage.system import crc32c
+from strandline.storage.remote.segment.download import download
 from strandline.storage.tiering.copy.upload import UploadPoints
 from strandline.storage.tiering.partition.manifest_owner import ManifestOwner
 from strandline.storage.tiering.policy.object_options import may_rewrite, object_options
@@ -104,7 +104,6 @@ from strandline.storage.tiering.rewrite.scratch import made
 
 log = logging.getLogger(__name__)
 
-DOWNLOAD_BYTES = 8 * 1024 * 1024
 # The child reads and writes in pieces of this size.
 IO_BYTES = 1024 * 1024
 LOAD_FACTOR = 0.9
@@ -266,14 +265,9 @@ class CompactionRound:
         self._forget_fetched()
         path = self._directory / file_name(entry.base_offset, LOG_SUFFIX)
         self._fetched = path
-        crc = 0
         try:
             with open(path, "wb") as file:
-                for start in range(0, entry.size_bytes, DOWNLOAD_BYTES):
-                    end = min(start + DOWNLOAD_BYTES, entry.size_bytes)
-                    content = self._store.get(entry.log_key, start=start, end=end)
-                    crc = crc32c.crc32c(content, crc)
-                    file.write(content)
+                crc = download(self._store, entry, file)
         except OSError as error:
             raise DiskError(f"cannot write {path}: {error.strerror}") from error
         if crc != entry.log_crc32c:

@@ -60,9 +60,9 @@ from strandline.storage.remote.object_store.interface import (
     FileBody,
     ObjectOptions,
     ObjectStore,
-    checksum,
 )
 from strandline.storage.remote.segment import meta as segment_meta
+from strandline.storage.remote.segment.download import download
 from strandline.storage.remote.segment.meta import MetaReader, Section
 from strandline.storage.tiering.copy.inspection import Offsets, SegmentFacts
 from strandline.storage.tiering.copy.inspector import InspectionRequest, SegmentInspector
@@ -178,11 +178,8 @@ class SegmentMerger:
         try:
             with tempfile.NamedTemporaryFile(dir=made(self._scratch), prefix="merge-") as file:
                 for entry in run:  # 1
-                    content = self._store.get(entry.log_key)
-                    if len(content) != entry.size_bytes or checksum(content) != entry.log_crc32c:
+                    if download(self._store, entry, file) != entry.log_crc32c:
                         raise ObjectCorrupt(entry.log_key, "merge", "is not what the manifest says")
-                    file.write(content)
-                file.flush()
                 return self.publish(
                     partition, run, Path(file.name), leader_epoch=leader_epoch, options=options
                 )
