@@ -56,7 +56,7 @@ from strandline.broker.server.folder_marks import (
     check_not_interrupted,
 )
 from strandline.broker.server.late_transactions import LateTransactions
-from strandline.broker.server.process import GarbageCollector, notify_manager, say
+from strandline.broker.server.process import GarbageCollector, notify_manager, print_or_log
 from strandline.broker.server.sasl import ConnectionHandlers, check_sasl
 from strandline.broker.server.workers import Workers
 from strandline.broker.telemetry.collector import MetricsCollector
@@ -346,7 +346,7 @@ class Broker:
                     tasks.create_task(keep_running(name, loop), name=name)
                 collector.start()
                 listener = self._config.listeners[0]
-                say(
+                print_or_log(
                     f"strandline ready: broker {self._config.node_id} at "
                     f"{listener.host or '0.0.0.0'}:{listener.port}"
                 )
