@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable
-from datetime import UTC, datetime
 
 from strandline.broker.commands.progress import Working
 from strandline.broker.commands.row_printer import (
@@ -19,7 +18,7 @@ from strandline.broker.commands.row_printer import (
     terminal_columns,
     widest,
 )
-from strandline.broker.tools.client.printing import Json, human_bytes
+from strandline.broker.tools.client.printing import Json, human_bytes, utc_text
 from strandline.storage.model import TimestampMs, TopicIdPartition
 from strandline.storage.plurals import counted
 from strandline.storage.remote.manifest.cluster_info import load_cluster_info
@@ -220,8 +219,4 @@ def human_time(timestamp_ms: TimestampMs | None) -> str:
     """Formats `2013-01-01 10:00:00` in UTC; a dash for none."""
     if timestamp_ms is None or timestamp_ms < 0:
         return "-"
-    try:
-        moment = datetime.fromtimestamp(timestamp_ms / 1000, tz=UTC)
-    except (OverflowError, ValueError):
-        return f"{timestamp_ms} ms"
-    return moment.strftime("%Y-%m-%d %H:%M:%S")
+    return utc_text(timestamp_ms).partition(".")[0]

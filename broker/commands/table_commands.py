@@ -18,6 +18,7 @@ from strandline.broker.tools.commands.options import (
     add_command,
     add_repeated,
 )
+from strandline.spark_lake.options.given_options import named_values
 from strandline.storage.crash_points import check_environment
 from strandline.storage.errors import InvalidConfig, StrandlineError
 from strandline.storage.extras import how_to_install
@@ -272,7 +273,7 @@ def _run_of(options: argparse.Namespace) -> TableRun:
             table=options.table,
             catalog=options.catalog,
             warehouse=options.warehouse,
-            catalog_properties=_named("--catalog-option", options.properties),
+            catalog_properties=named_values("--catalog-option", options.properties),
             options=_lake_options(options),
             columns=options.columns,
             **given,
@@ -430,7 +431,7 @@ def _tell_wait(error: StrandlineError) -> None:
 
 
 def _lake_options(options: argparse.Namespace) -> dict[str, str]:
-    given = _named("--option", options.query_options)
+    given = named_values("--option", options.query_options)
     for name, value in (
         ("s3.endpoint.url", options.endpoint_url),
         ("s3.region", options.region),
@@ -439,13 +440,3 @@ def _lake_options(options: argparse.Namespace) -> dict[str, str]:
         if value is not None:
             given[name] = str(value)
     return given
-
-
-def _named(option: str, texts: list[str]) -> dict[str, str]:
-    named = {}
-    for text in texts:
-        name, sign, value = text.partition("=")
-        if not sign:
-            raise InvalidConfig(f"{option} {text!r} must be NAME=VALUE")
-        named[name] = value
-    return named

@@ -56,7 +56,7 @@ from strandline.broker.server.folder_marks import (
     check_not_interrupted,
 )
 from strandline.broker.server.late_transactions import LateTransactions
-from strandline.broker.server.process import GarbageCollector, notify_manager, say
+from strandline.broker.server.process import GarbageCollector, notify_manager, print_or_log
 from strandline.broker.server.sasl import ConnectionHandlers, check_sasl
 from strandline.broker.server.workers import Workers
 from strandline.broker.telemetry.collector import MetricsCollector
@@ -72,7 +72,6 @@ from strandline.storage.local.cleaner.cleaner import LogCleaner
 from strandline.storage.local.log.log import LocalLog
 from strandline.storage.local.log_dirs.last_known_time import LastTime
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
-from strandline.storage.metrics import MetricRegistry
 from strandline.storage.model import TopicId, TopicPartition
 from strandline.storage.remote.object_store.interface import ObjectStore
 from strandline.storage.remote.object_store.local_directory import LocalDirectoryStore
@@ -347,7 +346,7 @@ class Broker:
                     tasks.create_task(keep_running(name, loop), name=name)
                 collector.start()
                 listener = self._config.listeners[0]
-                say(
+                print_or_log(
                     f"strandline ready: broker {self._config.node_id} at "
                     f"{listener.host or '0.0.0.0'}:{listener.port}"
                 )
@@ -456,7 +455,6 @@ class Broker:
             log_dirs=self._log_dirs,
             partitions_max=self._config.metrics.partitions_max,
             tiering=remote.manager if remote else None,
-            tiering_counters=remote.counters if remote else MetricRegistry(),
             cold_reader=remote.reader if remote else None,
             cold_pace=self._cold_pace,
             mirror_lag=lambda: self._metadata_log.statistics().mirror_lag,

@@ -132,7 +132,7 @@ def occupy_closed() -> None:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
 
 
-def say(line: str) -> None:
+def print_or_log(line: str) -> None:
     """Writes a line to standard output, or to the log if that fails."""
     try:
         print(line, flush=True)  # noqa: T201

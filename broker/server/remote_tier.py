@@ -8,7 +8,6 @@ from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.quotas.cold_pace import ColdPace
 from strandline.broker.server.workers import Workers
 from strandline.storage.clock import Clock
-from strandline.storage.metrics import MetricRegistry
 from strandline.storage.model import TimestampMs, TopicId
 from strandline.storage.remote.object_store.interface import ObjectStore
 from strandline.storage.remote.reader.cold_reader import ColdReader
@@ -35,7 +34,6 @@ class RemoteTier:
         """`pace` limits downloads; `on_topic_purged` is called with the id of each purged topic."""
         self._store = store
         self._workers = workers
-        self.counters = MetricRegistry()
         self.reader = ColdReader(store, workers.reader, config.cold_reader, pace=pace)
         self.manager = TieringManager(
             store,
@@ -49,7 +47,6 @@ class RemoteTier:
             clock=clock,
             believed_ms=believed_ms,
             config=tiering,
-            metrics=self.counters,
             on_topic_purged=lambda info: on_topic_purged(info.topic_id),
             # A read-only replica changes no archive, so it needs no claim.
             ownership=Ownership(OwnershipState.OURS if tiering.follows else OwnershipState.UNKNOWN),

@@ -17,7 +17,6 @@ from strandline.storage.clock import Clock
 from strandline.storage.concurrency.resizable_pool import ResizablePool
 from strandline.storage.local.cleaner.metrics import CleanerFigures
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
-from strandline.storage.metrics import MetricRegistry
 from strandline.storage.model import Offset, TopicPartition
 
 if TYPE_CHECKING:
@@ -58,7 +57,6 @@ class Sources:
     log_dirs: LogDirs
     partitions_max: int
     tiering: TieringManager | None = None
-    tiering_counters: MetricRegistry | None = None
     cold_reader: ColdReader | None = None
     cold_pace: ColdPace | None = None
     mirror_lag: Callable[[], int] = lambda: 0

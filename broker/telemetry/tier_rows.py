@@ -5,8 +5,9 @@ Without an object store there are none of these families.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from strandline.broker.cluster.replicas.partition import Partition
@@ -27,15 +28,19 @@ from strandline.storage.tiering.policy.lifecycle import SegmentState
 from strandline.storage.tiering.policy.retry import FailureInfo
 
 if TYPE_CHECKING:
-    from strandline.storage.tiering.log.statistics import HoldingTransaction, PartitionStatistics
+    from strandline.storage.tiering.log.statistics import (
+        HoldingTransaction,
+        PartitionStatistics,
+        TopicCounters,
+    )
+    from strandline.storage.tiering.manager.manager import TieringManager
 
-# Counters of tiering, by their names in Kafka.
-_TIERING_COUNTERS = {
-    "strandline_remote_copy_bytes_total": "remotecopybytes",
-    "strandline_remote_copy_segments_total": "remotecopyrequests",
-    "strandline_remote_copy_errors_total": "remotecopyerrors",
-    "strandline_remote_delete_segments_total": "remotedeleterequests",
-    "strandline_remote_delete_errors_total": "remotedeleteerrors",
+_TIERING_COUNTERS: Mapping[str, Callable[[TopicCounters], int]] = {
+    "remotecopybytes": lambda c: c.copied_bytes,
+    "remotecopyrequests": lambda c: c.copied_segments,
+    "remotecopyerrors": lambda c: c.copy_errors,
+    "remotedeleterequests": lambda c: c.deleted_segments,
+    "remotedeleteerrors": lambda c: c.delete_errors,
 }
 _TIER_GAUGES: Mapping[str, Callable[[PartitionStatistics], int]] = {
     "remotecopylagbytes": lambda s: s.copy_lag_bytes,
@@ -60,7 +65,7 @@ def tier_rows(
     """
     if sources.tiering is None:
         return
-    yield from _tiering_counters(sources, topics)
+    yield from _tiering_counters(sources.tiering, topics)
     sums = _Sums()
     for number, partition in enumerate(partitions):
         statistics = sources.tiering.statistics_of(partition.topic_partition)
@@ -170,22 +175,21 @@ class _Sums:
         )
 
 
-def _tiering_counters(sources: Sources, topics: Sequence[str]) -> Iterator[Step]:
-    by_name: dict[str, dict[str, float]] = defaultdict(dict)
-    # A copy: counters may be added and removed before the last one is summed.
-    counters = tuple(sources.tiering_counters or ())
-    for number, counter in enumerate(counters):
-        by_name[counter.name][dict(counter.labels).get("topic", ALL_TOPICS)] = counter.value
+def _tiering_counters(tiering: TieringManager, topics: Sequence[str]) -> Iterator[Step]:
+    total = replace(tiering.departed)
+    # A copy: topics may come and go before the last one is summed.
+    by_topic = dict(tiering.counters)
+    for number, counters in enumerate(by_topic.values()):
+        total.add(counters)
         if number % ADDED_UP_PER_STEP == 0:
             yield None
-    shown = set(topics)
-    for ours, kafkas in _TIERING_COUNTERS.items():
-        counts = by_name.get(ours, {})
+    shown = sorted(by_topic.keys() & set(topics))
+    for name, read in _TIERING_COUNTERS.items():
         yield row_of(
-            f"kafka_server_brokertopicmetrics_{kafkas}_total",
+            f"kafka_server_brokertopicmetrics_{name}_total",
             [
-                Sample(sum(counts.values()), (ALL_TOPICS,)),
-                *(Sample(counts[topic], (topic,)) for topic in sorted(counts.keys() & shown)),
+                Sample(read(total), (ALL_TOPICS,)),
+                *(Sample(read(by_topic[topic]), (topic,)) for topic in shown),
             ],
         )
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from strandline.broker.protocol.schema.api import protocol_rows
+from strandline.broker.protocol.schema.api import (
+    NEVER_FLEXIBLE,
+    SPECS,
+    ApiSpec,
+    api_name,
+)
 
 _INTRODUCTION = """\
 # Protocol
@@ -77,8 +82,10 @@ Each difference is intentional:
 
 def render() -> str:
     """The whole page."""
-    lines = [
-        f"| {row.name} | {row.key} | {row.supported} | {row.flexible} |\n"
-        for row in protocol_rows()
-    ]
+    lines = [_line(SPECS[key]) for key in sorted(SPECS)]
     return _INTRODUCTION + "".join(lines) + _NOTES
+
+
+def _line(row: ApiSpec) -> str:
+    flexible = "never" if row.flexible_from == NEVER_FLEXIBLE else f"{row.flexible_from}+"
+    return f"| {api_name(row.key)} | {int(row.key)} | {row.supported} | {flexible} |\n"

@@ -36,12 +36,12 @@ from strandline.storage.model import AbortedTransaction, Offset, Position
 from strandline.storage.records.batch.any_batch import walk
 from strandline.storage.records.batch.batch import LOG_OVERHEAD, LOG_OVERHEAD_BYTES, Batch
 from strandline.storage.records.columns.key_filter import KeyFilter
+from strandline.storage.records.txn_index import decode_entries
 from strandline.storage.remote.manifest.entries import SegmentEntry
 from strandline.storage.remote.segment.meta import (
     MetaReader,
     Section,
     SegmentStatistics,
-    decode_txn_index,
 )
 from strandline.storage.system import crc32c
 
@@ -145,7 +145,7 @@ class SegmentMeta:
         """Returns every aborted transaction that has records in the segment."""
         with self._objects.naming_damage(self._entry.meta_key):
             content = self._meta.section(Section.TXN_INDEX)
-            return decode_txn_index(content or b"", source=self._entry.meta_key)
+            return decode_entries(content or b"", source=self._entry.meta_key)
 
 
 def whole_segment(entry: SegmentEntry) -> ChunkRange:

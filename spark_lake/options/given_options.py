@@ -166,6 +166,17 @@ def nearest(name: str, names: Iterable[str]) -> str:
     return by_lower[difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.0)[0]]
 
 
+def named_values(flag: str, texts: Iterable[str]) -> dict[str, str]:
+    """Splits the NAME=VALUE of a command line's `flag`. Raises InvalidConfig."""
+    named = {}
+    for text in texts:
+        name, sign, value = text.partition("=")
+        if not sign:
+            raise InvalidConfig(f"{flag} {text!r} must be NAME=VALUE")
+        named[name.strip()] = value
+    return named
+
+
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from strandline.spark_lake.options.given_options import named_values
 from strandline.spark_lake.options.options import SPLIT_BYTES
 from strandline.spark_lake.plan.planner import PartitionPlan, ScanPlan, readable_size
 from strandline.spark_lake.plan.predicate import Comparison
@@ -37,7 +38,7 @@ def print_plan(
     url: str, *, topics: str | None, where: Sequence[str], options: Sequence[str]
 ) -> int:
     """Prints the plan of a query; returns the exit code. Raises StrandlineError."""
-    given = dict(_option(text) for text in options)
+    given = named_values("--option", options)
     if topics is None and not any(name.lower() in _SELECTIONS for name in given):
         raise InvalidConfig(
             "--topic is missing: topics joined by commas; or --option subscribePattern=PATTERN"
@@ -208,13 +209,6 @@ def _of(part: int, whole: int) -> str:
 
 
 # --- arguments --------------------------------------------------------------------------------
-
-
-def _option(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise InvalidConfig(f"--option {text!r} must be NAME=VALUE")
-    return name.strip(), value
 
 
 def parse_filter(text: str) -> FilterTuple:

@@ -52,8 +52,6 @@ class TaskReport:
     rows: int = 0
     segments_read: list[str] = field(default_factory=list)
     segments_skipped: list[str] = field(default_factory=list)  # without a wanted chunk
-    # A segment that is read whole without its statistics counts as one chunk.
-    chunks_read: int = 0
     chunks_skipped: int = 0
     requests: int = 0
     bytes_read: int = 0

@@ -133,7 +133,6 @@ class SplitScan:
                 yield from self._replaced(one.entry, error)
                 return
         if one.chunks is not None:
-            self.counts.chunks_read += one.chunks
             self.counts.segments_read.append(one.entry.log_key)
         for block in blocks:
             yield from self._encoded(one.entry, block, one.aborted)

@@ -42,7 +42,7 @@ class ValuePlan:
             case ValueFormat.STRING:
                 return TextValues()
             case ValueFormat.JSON:
-                kind = parse_columns(self.schema, option="valueSchema")
+                kind = parse_columns(self.schema)
                 return JsonValues(kind, framed=self.registry is not None)
             case ValueFormat.AVRO:
                 return AvroValues(self.schema, self.registry)

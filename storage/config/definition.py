@@ -42,7 +42,6 @@ class ValueType(Enum):
     LONG = 5
     DOUBLE = 6
     LIST = 7
-    CLASS = 8
     PASSWORD = 9
 
 

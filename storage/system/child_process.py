@@ -86,14 +86,14 @@ class ChildProcess:
         finally:
             theirs.close()
 
-    def bound_sends(self, wait_s: float) -> None:
-        """Makes a send raise BlockingIOError after this long without progress.
+    def bound_sends(self) -> None:
+        """Makes a send raise BlockingIOError after STILL_S_MAX without progress.
 
         Otherwise a send to a child that was stopped would wait for ever, once the socket is full.
         """
         # A setting of the socket itself, and not of this descriptor.
         with socket.socket(fileno=os.dup(self.connection.fileno())) as ours:
-            ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(wait_s))
+            ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(STILL_S_MAX))
 
     @property
     def pid(self) -> int:
@@ -194,7 +194,7 @@ class ChildOwner:
 
     def _start(self) -> ChildProcess:
         child = self._child = ChildProcess(self._program)
-        child.bound_sends(STILL_S_MAX)
+        child.bound_sends()
         return child
 
     def _await_message(self, child: ChildProcess, timeout_s: float, work: str) -> None:

@@ -29,7 +29,7 @@ from confluent_kafka.admin import NewTopic as Topic
 
 from bench.comparison.peers import Kafka, until
 from strandline.broker.protocol.messages.fetch import FetchResponse
-from strandline.storage.clock import ManualClock, SystemClock
+from strandline.storage.clock import SystemClock
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.local.cleaner.cleaner import CleanerConfig, LogCleaner
 from strandline.storage.local.formats import checkpoint
@@ -39,6 +39,7 @@ from strandline.storage.records.batch.any_batch import walk
 from strandline.storage.records.batch.batch import BatchHeader
 from strandline.storage.records.batch.record import Record, encode_batch, iter_records
 from strandline.storage.records.compression import Codec
+from tests.support.manual_clock import ManualClock
 from tests.support.wire import WireClient
 from tests.system.calls import (
     EARLIEST,

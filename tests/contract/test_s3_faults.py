@@ -15,7 +15,7 @@ import boto3.session
 import crc32c
 import pytest
 
-from strandline.storage.clock import ManualClock, SystemClock
+from strandline.storage.clock import SystemClock
 from strandline.storage.errors import (
     AccessDenied,
     InvalidConfig,
@@ -48,6 +48,7 @@ from strandline.storage.remote.s3.store import S3Store
 from tests.conftest import S3Bucket
 from tests.support.archived_segments import archive_segment, make_log
 from tests.support.fault_proxy import Action, FaultProxy, Rule
+from tests.support.manual_clock import ManualClock
 from tests.support.ports import ReservedPort
 
 pytestmark = [pytest.mark.s3, pytest.mark.slow]

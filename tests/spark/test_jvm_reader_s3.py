@@ -14,10 +14,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from strandline.spark_lake import load, scan
 from strandline.spark_lake.jvm import engine as jvm_engine
-from strandline.storage.clock import ManualClock
 from strandline.storage.errors import StrandlineError
 from tests.conftest import S3Bucket
 from tests.support.fault_proxy import Action, FaultProxy, Rule
+from tests.support.manual_clock import ManualClock
 from tests.unit.spark_lake.archive_builder import ArchiveBuilder, make_batches, make_records
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.s3]

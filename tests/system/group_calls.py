@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 
 from strandline.broker.protocol.formats.consumer_protocol import (
     ConsumerProtocolSubscription,
-    encode_subscription,
 )
 from strandline.broker.protocol.messages.describe_groups import (
     DescribedGroup,
@@ -51,6 +50,7 @@ from strandline.broker.protocol.messages.sync_group import (
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.model import ZERO_TOPIC_ID
 from tests.support.broker import eventually
+from tests.support.subscriptions import encode_subscription
 from tests.support.wire import WireClient
 
 SESSION_MS = 10_000

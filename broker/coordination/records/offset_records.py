@@ -8,7 +8,6 @@ worker thread. Commits of a transaction, and the marker that ends it, carry thei
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -37,6 +36,7 @@ from strandline.broker.protocol.formats.offsets_topic import (
 )
 from strandline.broker.protocol.schema.errors import MalformedRequest
 from strandline.storage.errors import CorruptFile
+from strandline.storage.local.formats.producer_state import read_marker
 from strandline.storage.records.batch.any_batch import iter_records, walk
 from strandline.storage.records.batch.record import Record, encode_batch
 from strandline.storage.tiering.log.unified_log import UnifiedLog
@@ -44,8 +44,6 @@ from strandline.storage.tiering.log.unified_log import UnifiedLog
 # Some thousand offsets: enough to make few round trips to the worker, little enough not to keep
 # the interpreter from the loop for long.
 CHUNK_BYTES = 256 * 1024
-
-_CONTROL_KEY = struct.Struct(">hh")
 
 
 class TransactionEnd(Enum):
@@ -80,7 +78,6 @@ class LoadedChunk:
 
     records: tuple[LoadedRecord, ...]
     next_offset: int
-    skipped_count: int
 
 
 def encode_records(
@@ -114,39 +111,28 @@ def read_chunk(log: UnifiedLog, offset: int, end_offset: int) -> LoadedChunk:
         raise CorruptFile(f"{log.topic_partition}: nothing at {offset}, before its end")
     buffer = chunk.range.read()
     records: list[LoadedRecord] = []
-    skipped_count = 0
     for batch in walk(buffer):
         header = batch.header
         if header.next_offset <= offset:
             continue
+        if header.is_control:
+            marker = read_marker(buffer, header, batch.position)
+            if marker is not None:
+                end = TransactionEnd(marker.type.value)
+                records.append(LoadedMarker(header.producer_id, end))
+            continue
         for record in iter_records(buffer, header, batch.position):
-            if header.is_control:
-                marker = _marker(header.producer_id, record)
-                if marker is not None:
-                    records.append(marker)
-                continue
             decoded = _decode(log, record)
             if decoded is None:
-                skipped_count += 1
-            elif header.is_transactional:
+                continue
+            if header.is_transactional:
                 records.append(TransactionalRecord(header.producer_id, decoded))
             else:
                 records.append(decoded)
     return LoadedChunk(
         records=tuple(records),
         next_offset=min(chunk.next_offset, end_offset),
-        skipped_count=skipped_count,
     )
-
-
-def _marker(producer_id: int, record: Record) -> LoadedMarker | None:
-    """Returns the end of a transaction; None for other control records."""
-    if record.key is None or len(record.key) < _CONTROL_KEY.size:
-        return None
-    _, kind = _CONTROL_KEY.unpack_from(record.key)
-    if kind not in (TransactionEnd.ABORT.value, TransactionEnd.COMMIT.value):
-        return None
-    return LoadedMarker(producer_id, TransactionEnd(kind))
 
 
 def _decode(log: UnifiedLog, record: Record) -> CoordinatorRecord | None:

@@ -19,15 +19,13 @@ from importlib import import_module
 from typing import Final, TypeVar
 
 from strandline.broker.protocol.codec.codegen import Decoder, Encoder, make_decoder, make_encoder
-from strandline.broker.protocol.schema.api import SPECS, ApiKey
+from strandline.broker.protocol.schema.api import SPECS, ApiKey, api_name
 from strandline.broker.protocol.schema.errors import MalformedRequest
 from strandline.broker.protocol.schema.schema import (
     IN_MEMORY,
     Message,
     Part,
     Request,
-    Response,
-    message_names,
 )
 
 M = TypeVar("M", bound=Message)
@@ -94,17 +92,13 @@ def join(parts: Sequence[Part]) -> bytes:
 
 @cache
 def request_class(api_key: int) -> type[Request]:
-    """Returns the request class of a served API, whose module is imported when first needed."""
-    module_name, name, _ = message_names(ApiKey(api_key))
-    found: type[Request] = getattr(import_module(f"{_MESSAGES}.{module_name}"), name)
-    return found
+    """Returns the request class of a served API, whose module is imported when first needed.
 
-
-@cache
-def response_class(api_key: int) -> type[Response]:
-    """Returns the response class of a served API."""
-    module_name, _, name = message_names(ApiKey(api_key))
-    found: type[Response] = getattr(import_module(f"{_MESSAGES}.{module_name}"), name)
+    It is found by its name, so that no registry imports all.
+    """
+    key = ApiKey(api_key)
+    module = import_module(f"{_MESSAGES}.{key.name.lower()}")
+    found: type[Request] = getattr(module, f"{api_name(key)}Request")
     return found
 
 

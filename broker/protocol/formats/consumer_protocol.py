@@ -73,13 +73,6 @@ def decode_subscribed_topics(metadata: Buffer) -> Sequence[str]:
     return read_struct(ConsumerProtocolSubscription, 0, encoded)[0].topics
 
 
-def encode_subscription(
-    subscription: ConsumerProtocolSubscription, version: int = CONSUMER_PROTOCOL_VERSION_MAX
-) -> bytes:
-    """Encodes a member's metadata for a protocol."""
-    return write_struct(subscription, version)
-
-
 def decode_assignment(assignment: Buffer) -> ConsumerProtocolAssignment:
     """Decodes an assignment. Raises MalformedRequest."""
     return _decode(ConsumerProtocolAssignment, assignment)

@@ -127,7 +127,7 @@ def _row(key: ApiKey, lowest: int, highest: int, *, flexible_from: int) -> ApiSp
 
 
 # The first flexible version of an API that never became flexible.
-_NEVER: Final = 32767
+NEVER_FLEXIBLE: Final = 32767
 
 SPECS: Mapping[int, ApiSpec] = MappingProxyType(
     {
@@ -149,7 +149,7 @@ SPECS: Mapping[int, ApiSpec] = MappingProxyType(
             _row(ApiKey.SYNC_GROUP, 0, 5, flexible_from=4),
             _row(ApiKey.DESCRIBE_GROUPS, 0, 6, flexible_from=5),
             _row(ApiKey.LIST_GROUPS, 0, 5, flexible_from=3),
-            _row(ApiKey.SASL_HANDSHAKE, 0, 1, flexible_from=_NEVER),
+            _row(ApiKey.SASL_HANDSHAKE, 0, 1, flexible_from=NEVER_FLEXIBLE),
             _row(ApiKey.API_VERSIONS, 0, 4, flexible_from=3),
             _row(ApiKey.CREATE_TOPICS, 0, 7, flexible_from=5),
             _row(ApiKey.DELETE_TOPICS, 0, 6, flexible_from=4),
@@ -176,7 +176,7 @@ SPECS: Mapping[int, ApiSpec] = MappingProxyType(
             _row(ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1, flexible_from=1),
             _row(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, 1, flexible_from=0),
             _row(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, 0, flexible_from=0),
-            _row(ApiKey.OFFSET_DELETE, 0, 0, flexible_from=_NEVER),
+            _row(ApiKey.OFFSET_DELETE, 0, 0, flexible_from=NEVER_FLEXIBLE),
             _row(ApiKey.DESCRIBE_CLIENT_QUOTAS, 0, 1, flexible_from=1),
             _row(ApiKey.ALTER_CLIENT_QUOTAS, 0, 1, flexible_from=1),
             _row(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, 0, flexible_from=0),
@@ -194,29 +194,6 @@ SPECS: Mapping[int, ApiSpec] = MappingProxyType(
         )
     }
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProtocolRow:
-    """One line of docs/reference/protocol.md."""
-
-    name: str
-    key: int
-    supported: str
-    flexible: str
-
-
-def protocol_rows() -> tuple[ProtocolRow, ...]:
-    """Returns the rows of docs/reference/protocol.md, ordered by API key."""
-    return tuple(
-        ProtocolRow(
-            name=api_name(row.key),
-            key=int(row.key),
-            supported=str(row.supported),
-            flexible="never" if row.flexible_from == _NEVER else f"{row.flexible_from}+",
-        )
-        for row in sorted(SPECS.values(), key=lambda row: row.key)
-    )
 
 
 def api_name(key: ApiKey) -> str:

@@ -37,7 +37,7 @@ from typing import (
     overload,
 )
 
-from strandline.broker.protocol.schema.api import SPECS, ApiKey, ApiSpec, api_name
+from strandline.broker.protocol.schema.api import SPECS, ApiKey, ApiSpec
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -358,9 +358,3 @@ class Request(Message):
 
 class Response(Message):
     """A response body."""
-
-
-def message_names(key: ApiKey) -> tuple[str, str, str]:
-    """Returns module and class names of an API: by convention, so that no registry imports all."""
-    name = api_name(key)
-    return key.name.lower(), f"{name}Request", f"{name}Response"

@@ -17,14 +17,14 @@ _TOKEN = re.compile(r"\s*(`[^`]+`|[A-Za-z_]\w*|\d+|[<>(),:])")
 DEPTH_MAX = 32
 
 
-def parse_columns(text: str, *, option: str) -> Any:
+def parse_columns(text: str) -> Any:
     """Returns the `pyarrow` struct type of `name TYPE, name TYPE`. Raises InvalidConfig."""
-    parser = _Parser(text, option)
+    parser = _Parser(text)
     fields = parser.fields("")
     parser.expect_end()
     names = [name for name, _ in fields]
     if len(set(names)) < len(names):
-        raise InvalidConfig(f"option {option} names a column twice: {text}")
+        raise InvalidConfig(f"option valueSchema names a column twice: {text}")
     return pa.struct([pa.field(name, kind) for name, kind in fields])
 
 
@@ -59,9 +59,8 @@ _SIMPLE = {
 
 
 class _Parser:
-    def __init__(self, text: str, option: str) -> None:
+    def __init__(self, text: str) -> None:
         self._text = text
-        self._option = option
         self._tokens: list[str] = []
         position = 0
         while position < len(text.rstrip()):
@@ -150,6 +149,6 @@ class _Parser:
 
     def _error(self, detail: str) -> InvalidConfig:
         return InvalidConfig(
-            f"option {self._option}: {detail}; expected something like"
+            f"option valueSchema: {detail}; expected something like"
             f" 'origin STRING, dep_time INT', given {self._text!r}"
         )

@@ -1,43 +1,18 @@
-"""The aborted transactions that ended in one segment, in Kafka's format.
+"""The `.txnindex` file of a local segment: the aborted transactions that ended in it.
 
-    .txnindex  entry = version i16 (0) | producer id i64 | first offset i64
-                     | last offset i64 | last stable offset i64             34 bytes, no gaps
-
-`last offset` is that of the abort marker; `last stable offset` is that of the partition just after
-the marker, and tells a search when it may stop. The file exists only if it has entries: most
-segments have none, and then no file is opened.
+The file exists only if it has entries (`records/txn_index.py`): most segments have none, and then
+no file is opened.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from pathlib import Path
 
 from strandline.storage import files
-from strandline.storage.errors import CorruptFile
 from strandline.storage.files import OpenFile
 from strandline.storage.model import AbortedTransaction
-
-ENTRY = struct.Struct(">hqqqq")
-VERSION = 0
-
-
-def decode_entries(content: bytes) -> list[AbortedTransaction]:
-    """Returns all entries of a file. Raises CorruptFile on a torn entry or an unknown version."""
-    if len(content) % ENTRY.size:
-        raise CorruptFile(f"transaction index of {len(content)} bytes ends inside an entry")
-    entries = []
-    for version, *fields in ENTRY.iter_unpack(content):
-        if version != VERSION:
-            raise CorruptFile(f"transaction index entry has version {version}")
-        entries.append(AbortedTransaction(*fields))
-    return entries
-
-
-def encode_entries(entries: Sequence[AbortedTransaction]) -> bytes:
-    """Returns a whole `.txnindex` file, in Kafka's format."""
-    return b"".join(ENTRY.pack(VERSION, *entry) for entry in entries)
+from strandline.storage.records.txn_index import decode_entries, encode_entries
 
 
 class TxnIndex:
@@ -64,7 +39,7 @@ class TxnIndex:
     def load(self) -> None:
         """Reads the file if there is one. Raises CorruptFile, DiskError."""
         content = files.read_if_there(self._path)
-        self._entries = decode_entries(content) if content else []
+        self._entries = list(decode_entries(content or b"", source=str(self._path)))
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -85,7 +60,7 @@ class TxnIndex:
         self._file_suspect = True
         file = OpenFile(self._path, writable=True, create=True)
         try:
-            file.append(ENTRY.pack(VERSION, *entry))
+            file.append(encode_entries([entry]))
         finally:
             file.close()
         self._file_suspect = False

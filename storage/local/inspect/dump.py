@@ -41,13 +41,13 @@ from strandline.storage.local.formats.producer_state import (
     iter_snapshot,
     marker_in,
 )
-from strandline.storage.local.formats.txn_index import decode_entries
 from strandline.storage.local.segment.trash import DELETED_SUFFIX
 from strandline.storage.plurals import counted
 from strandline.storage.records.batch.any_batch import iter_records, walk_file
 from strandline.storage.records.batch.batch import Batch
 from strandline.storage.records.batch.record import Record
 from strandline.storage.records.compression import Codec
+from strandline.storage.records.txn_index import decode_entries
 
 # Longer keys and values are cut in the output; a dump is for reading.
 PRINTED_BYTES_MAX = 200
@@ -188,7 +188,7 @@ def _entry_count(content: bytes, entry_bytes: int) -> str:
 
 
 def _dump_txn_index(path: Path) -> Iterator[str]:
-    for entry in decode_entries(files.read_whole(path)):
+    for entry in decode_entries(files.read_whole(path), source=path.name):
         yield (
             f"producer {entry.producer_id} aborted {entry.first_offset}..{entry.last_offset} "
             f"last stable offset {entry.last_stable_offset}"

@@ -51,7 +51,6 @@ from strandline.storage.local.formats.producer_state import (
     iter_snapshot,
     marker_in,
 )
-from strandline.storage.local.formats.txn_index import decode_entries
 from strandline.storage.local.log.recovery import aborted_entry
 from strandline.storage.local.log_dirs.log_dir import LOCK_FILE
 from strandline.storage.local.segment import partition_folder as folder
@@ -59,6 +58,7 @@ from strandline.storage.model import NO_TIMESTAMP, AbortedTransaction, TopicPart
 from strandline.storage.plurals import counted
 from strandline.storage.records.batch.any_batch import walk_file
 from strandline.storage.records.batch.batch import Batch
+from strandline.storage.records.txn_index import decode_entries
 
 _CHECKPOINTS = (
     checkpoint.RECOVERY_POINTS,
@@ -474,7 +474,8 @@ class _Segment:
     def _judge_transactions(self) -> None:
         path = self._path / file_name(self._base_offset, TXN_INDEX_SUFFIX)
         try:
-            listed = decode_entries(files.read_whole(path)) if path.exists() else []
+            content = files.read_whole(path) if path.exists() else b""
+            listed = decode_entries(content, source=path.name)
         except StrandlineError as error:
             self._wrong_cache(TXN_INDEX_SUFFIX, str(error))
             return

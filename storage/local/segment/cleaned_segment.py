@@ -25,9 +25,9 @@ from strandline.storage.local.formats.names import (
     TXN_INDEX_SUFFIX,
     file_name,
 )
-from strandline.storage.local.formats.txn_index import encode_entries
 from strandline.storage.local.segment.partition_folder import CLEANED_SUFFIX
 from strandline.storage.model import NO_TIMESTAMP, AbortedTransaction, Buffer
+from strandline.storage.records.txn_index import encode_entries
 
 # Small batches are gathered; one write each would cost more than the cleaning.
 WRITE_BYTES = 1024 * 1024

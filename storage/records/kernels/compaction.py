@@ -1,7 +1,7 @@
 """The compiled loops of compaction: the latest offset of each key, and the retained records.
 
     table   u64[slot] = hash 1 | hash 2 | latest offset + 1 (0: free)      24 bytes a key
-    rows    i64[batch][ROW_FIELDS]          positions of each batch's decompressed records
+    rows    i64[batch][7]                   positions of each batch's decompressed records
     found   i64[batch][FOUND_FIELDS]        results of `filter_records`
 
 The table stores a key as its SipHash-2-4 of 128 bits under a secret of this run. Without the
@@ -43,7 +43,6 @@ BASE_TIMESTAMP = 3
 RECORD_COUNT = 4
 LAST_OFFSET_DELTA = 5
 DROP_TOMBSTONES = 6
-ROW_FIELDS = 7
 
 # Columns of `found`.
 FOUND_START = 0

@@ -1,6 +1,6 @@
 """The compiled pass over the records of a segment before its upload; only `survey` calls it.
 
-    rows     i64[batch][ROW_FIELDS]     positions of each batch's records, decompressed
+    rows     i64[batch][4]              positions of each batch's records, decompressed
     found    i64[batch][FOUND_FIELDS]   their time bounds
 
 One call takes many batches: with batches of 16 KiB a call costs more than its work.
@@ -27,7 +27,6 @@ START = 0
 END = 1
 BASE_TIMESTAMP = 2
 RECORD_COUNT = 3
-ROW_FIELDS = 4
 
 # Columns of `found`.
 IS_READABLE = 0

@@ -22,6 +22,7 @@ from strandline.storage.model import AbortedTransaction
 from strandline.storage.quiet_log import QuietLog
 from strandline.storage.records.batch.any_batch import walk_file
 from strandline.storage.records.batch.batch import Batch
+from strandline.storage.records.txn_index import decode_entries
 from strandline.storage.remote.manifest.entries import SegmentEntry
 from strandline.storage.remote.object_store.interface import GetsRanges
 from strandline.storage.remote.segment.index import SegmentIndex
@@ -30,7 +31,6 @@ from strandline.storage.remote.segment.meta import (
     ChunkStatistics,
     Section,
     SegmentStatistics,
-    decode_txn_index,
     read_section,
 )
 
@@ -79,7 +79,7 @@ def load_txn_index(store: GetsRanges, entry: SegmentEntry) -> tuple[AbortedTrans
     if encoded is None:
         return ()
     try:
-        return decode_txn_index(encoded, source=entry.meta_key)
+        return decode_entries(encoded, source=entry.meta_key)
     except CorruptFile as error:
         raise ObjectCorrupt(entry.meta_key, "get", str(error)) from error
 

@@ -1,9 +1,9 @@
-"""The `.meta` object: a segment's indexes and facts, each section readable by one ranged GET.
+"""The `.meta` object: facts of a segment, each section readable by one ranged GET.
 
     ┌──────────────────────────┐ 0
     │ magic                    │ 8 bytes
     ├──────────────────────────┤
-    │ section bytes            │ back to back, as the local tier's files have them
+    │ section bytes            │ back to back
     │ ...                      │
     ├──────────────────────────┤
     │ directory                │ JSON: [[section, position, length, crc32c], ...]
@@ -15,7 +15,7 @@ The footer locates everything, so a reader needs the object's size (the manifest
 of the tail. STATISTICS is the last section and the one read most: the same GET usually includes it.
 Sections that do not exist for a segment are left out.
 
-Positions inside OFFSET_INDEX, and the chunks of STATISTICS, are positions in the `.log` object.
+Positions of the chunks of STATISTICS are positions in the `.log` object.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from operator import attrgetter
 
 from strandline.storage.errors import CorruptFile, ObjectCorrupt, UnsupportedFormat
 from strandline.storage.model import (
-    AbortedTransaction,
     Buffer,
     EpochStart,
     Offset,
@@ -57,15 +56,10 @@ TAIL_BYTES = 64 * 1024
 # The unit of STATISTICS: small enough that a query skips much, large enough for one GET.
 STATISTICS_CHUNK_BYTES = 1024 * 1024
 
-_TXN_ENTRY = struct.Struct(">hqqqq")
-_TXN_VERSION = 0
-
 
 class Section(Enum):
     """The sections of a `.meta`; the values are their names in its directory."""
 
-    OFFSET_INDEX = "offset_index"  # bytes of Kafka's .index
-    TIME_INDEX = "time_index"  # bytes of Kafka's .timeindex
     TXN_INDEX = "txn_index"  # bytes of Kafka's .txnindex
     PRODUCER_SNAPSHOT = "producer_snapshot"  # bytes of Kafka's .snapshot at the end offset
     LEADER_EPOCHS = "leader_epochs"  # text of leader-epoch-checkpoint up to the end offset
@@ -242,7 +236,8 @@ def _parse_directory(
                 raise CorruptFile(f"{source}: section {name} lies nowhere")
             if position < len(MAGIC) or length < 0 or position + length > end_position:
                 raise CorruptFile(f"{source}: section {name} lies outside the object")
-            # Sections of later releases are ignored.
+            # Sections of other releases are ignored: once there were `offset_index` and
+            # `time_index`, with Kafka's .index and .timeindex.
             if name in known:
                 sections[known[name]] = SectionRange(
                     section=known[name], position=position, length=length, crc32c=crc
@@ -377,18 +372,6 @@ def decode_leader_epochs(content: Buffer, *, source: str = "") -> tuple[EpochSta
     except ValueError as error:
         raise CorruptFile(f"{source}: leader epochs are unreadable: {error}") from error
     return epochs
-
-
-def decode_txn_index(content: Buffer, *, source: str = "") -> tuple[AbortedTransaction, ...]:
-    """Returns the entries of Kafka's .txnindex, in order of their markers. Raises CorruptFile."""
-    if len(content) % _TXN_ENTRY.size:
-        raise CorruptFile(f"{source}: {len(content)} bytes are no transaction index")
-    entries: list[AbortedTransaction] = []
-    for version, producer_id, first, last, stable in _TXN_ENTRY.iter_unpack(bytes(content)):
-        if version != _TXN_VERSION:
-            raise CorruptFile(f"{source}: transaction index entry of version {version}")
-        entries.append(AbortedTransaction(producer_id, first, last, stable))
-    return tuple(entries)
 
 
 def _check_chunks(chunks: Sequence[ChunkStatistics], source: str) -> None:

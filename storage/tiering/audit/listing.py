@@ -44,7 +44,6 @@ class ArchivedPartition:
     end_offset: Offset = 0
     min_timestamp_ms: TimestampMs | None = None
     max_timestamp_ms: TimestampMs | None = None
-    page_count: int = 0
     deleting_count: int = 0
     revision: int = 0
     leader_epoch: Epoch = 0
@@ -140,7 +139,6 @@ def _describe(store: ObjectStore, info: TopicInfo, number: int) -> ArchivedParti
         end_offset=manifest.end_offset,
         min_timestamp_ms=min((part.min_timestamp_ms for part in parts), default=None),
         max_timestamp_ms=max((part.max_timestamp_ms for part in parts), default=None),
-        page_count=len(manifest.pages),
         deleting_count=len(manifest.deleting),
         revision=manifest.revision,
         leader_epoch=manifest.leader_epoch,

@@ -59,8 +59,6 @@ log = logging.getLogger(__name__)
 
 # A copy's default deadline is ten minutes; a day leaves room for a longer one.
 GRACE_MS_DEFAULT = 24 * 3600 * 1000
-# Keys of one DeleteObjects request.
-KEYS_PER_DELETE_MAX = 1000
 # Partitions that are compared concurrently, if there is an executor.
 PARALLEL_MAX = 16
 # Listed objects of partitions that wait for their manifests: some 30 MB.
@@ -124,8 +122,7 @@ class BucketComparison:
 
 def delete_orphans(store: ObjectStore, orphans: Sequence[Orphan]) -> None:
     """Deletes the found orphans; blocks. Raises what the store raises."""
-    for start in range(0, len(orphans), KEYS_PER_DELETE_MAX):
-        store.delete([orphan.key for orphan in orphans[start : start + KEYS_PER_DELETE_MAX]])
+    store.delete([orphan.key for orphan in orphans])
 
 
 def time_of_both(store: ObjectStore, clock: Clock) -> TimestampMs:

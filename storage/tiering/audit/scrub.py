@@ -4,7 +4,7 @@
     pages        exist, with the manifest's checksum, and entries of the page's range
     segments     `.log` and `.meta` exist, with the manifest's size and checksum
     pieces       of the open segment: the same
-    EVERYTHING   every byte: batches' CRCs, offsets, counts, times; indexes agree with the log
+    EVERYTHING   every byte: batches' CRCs, offsets, counts, times; statistics agree with the log
 
 A scrub changes nothing; findings carry advice (findings.py). Where a store keeps no checksum of an
 object, only its size is compared, unless every byte is read; the report counts these objects.
@@ -19,13 +19,11 @@ Blocking; requests run in an executor's threads, a bounded number of segments at
 from __future__ import annotations
 
 import itertools
-import mmap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
-from pathlib import Path
 
 from strandline.storage.errors import (
     AccessDenied,
@@ -46,7 +44,8 @@ from strandline.storage.remote.manifest.manifest import Manifest
 from strandline.storage.remote.manifest.store import ManifestPages
 from strandline.storage.remote.manifest.topic_info import load_topic_info
 from strandline.storage.remote.object_store.interface import ObjectStore
-from strandline.storage.remote.segment.meta import MetaReader, Section, SegmentStatistics
+from strandline.storage.remote.segment.meta import Section, SegmentStatistics, decode
+from strandline.storage.system import crc32c
 from strandline.storage.tiering.audit.findings import (
     Damage,
     Finding,
@@ -56,7 +55,7 @@ from strandline.storage.tiering.audit.findings import (
 )
 from strandline.storage.tiering.audit.segment_download import SegmentDownloads
 from strandline.storage.tiering.copy.inspection import Offsets, SegmentFacts, inspect_segment
-from strandline.storage.tiering.copy.segment_sections import check_offset_index, statistics_of
+from strandline.storage.tiering.copy.segment_sections import statistics_of
 from strandline.storage.tiering.copy.segment_walk import AdaptiveWalk
 from strandline.storage.tiering.partition.older_manifest import (
     ArchivedEpochs,
@@ -283,25 +282,19 @@ class Scrub:
                 for detail in _differ(entry, facts)
             ]
             try:
-                self._check_meta(entry, facts, path)
+                self._check_meta(entry, facts)
             except StorageError as error:
                 if isinstance(error, AccessDenied | ObjectNotFound | TierUnavailable):
                     raise
                 findings.append(of_segment(partition, entry, Damage.META_CORRUPT, str(error)))
         return findings
 
-    def _check_meta(self, entry: SegmentEntry, facts: SegmentFacts, path: Path) -> None:
-        """Raises CorruptFile or ObjectCorrupt unless the `.meta` agrees with the log."""
-        reader = MetaReader(self._store, entry.meta_key, entry.meta_size_bytes)
-        sections = {section: reader.read(section) for section in Section}
-        index = sections[Section.OFFSET_INDEX]
-        if index is None:
-            raise CorruptFile(f"{entry.meta_key}: no offset index")
-        with open(path, "rb") as file:
-            # Released with the last view of it.
-            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        check_offset_index(index, memoryview(content), base_offset=entry.base_offset)
-        statistics = sections[Section.STATISTICS]
+    def _check_meta(self, entry: SegmentEntry, facts: SegmentFacts) -> None:
+        """Raises CorruptFile unless the `.meta` is the manifest's, and agrees with the log."""
+        content = self._store.get(entry.meta_key)
+        if crc32c.crc32c(content) != entry.meta_crc32c:
+            raise CorruptFile(f"{entry.meta_key}: its checksum is not the manifest's")
+        statistics = decode(content, source=entry.meta_key).get(Section.STATISTICS)
         if statistics is None:
             raise CorruptFile(f"{entry.meta_key}: no statistics")
         archived = SegmentStatistics.decode(statistics, source=entry.meta_key)

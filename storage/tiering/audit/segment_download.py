@@ -17,8 +17,8 @@ from pathlib import Path
 from strandline.storage.errors import DiskError
 from strandline.storage.remote.manifest.entries import SegmentEntry
 from strandline.storage.remote.object_store.interface import ObjectStore
+from strandline.storage.remote.segment.download import download
 
-DOWNLOAD_BYTES = 8 * 1024 * 1024
 # Two segments of Kafka's default size; the space that the temporary folder must have.
 SCRATCH_BYTES_MAX = 2 * 1024 * 1024 * 1024
 
@@ -53,14 +53,5 @@ class SegmentDownloads:
         except OSError as error:
             raise DiskError(f"cannot make a temporary file: {error.strerror}") from error
         with opened as file:
-            for start in range(0, entry.size_bytes, DOWNLOAD_BYTES):
-                end = min(start + DOWNLOAD_BYTES, entry.size_bytes)
-                piece = self._store.get(entry.log_key, start=start, end=end)
-                try:
-                    file.write(piece)  # 3
-                    file.flush()
-                except OSError as error:
-                    raise DiskError(
-                        f"cannot hold {entry.log_key} in a temporary file: {error.strerror}"
-                    ) from error
+            download(self._store, entry, file)  # 3
             yield Path(f"/dev/fd/{file.fileno()}")  # 4

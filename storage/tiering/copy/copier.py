@@ -1,7 +1,7 @@
 """Copies one closed segment into the bucket, without committing or freeing anything.
 
     1 flush      the segment and all earlier ones are durable on this disk
-    2 inspect    every batch checked; checksum, counts, time bounds, chunks, indexes (own process);
+    2 inspect    every batch checked; checksum, counts, time bounds, chunks (own process);
                  if the topic asks for recompression, the segment is rewritten first, and steps 3
                  and 4 upload the rewritten one                crash point copy.after-rewrite
     3 put .log   under a key unique to this attempt            crash point copy.after-log
@@ -50,7 +50,6 @@ from strandline.storage.errors import (
     TierUnavailable,
 )
 from strandline.storage.local.formats.producer_state import iter_snapshot
-from strandline.storage.local.formats.txn_index import decode_entries
 from strandline.storage.local.log.log import LocalLog
 from strandline.storage.local.segment.segment import LogSegment
 from strandline.storage.model import (
@@ -61,6 +60,7 @@ from strandline.storage.model import (
     Offset,
     TopicIdPartition,
 )
+from strandline.storage.records.txn_index import decode_entries
 from strandline.storage.remote.keys import SegmentKeys, new_unique, segment_keys
 from strandline.storage.remote.manifest.entries import SegmentEntry
 from strandline.storage.remote.object_store.interface import FileBody, ObjectOptions, ObjectStore
@@ -353,7 +353,9 @@ def _sections(source: CopySource, facts: SegmentFacts) -> dict[Section, Buffer]:
     aborted = set(source.aborted)
     if segment.txn_index_path.exists():
         # Decoding refuses a torn index, with which aborted records would always be visible.
-        aborted.update(decode_entries(_read(segment.txn_index_path)))
+        aborted.update(
+            decode_entries(_read(segment.txn_index_path), source=str(segment.txn_index_path))
+        )
     return sections_of(
         facts,
         leader_epochs=source.leader_epochs,

@@ -4,10 +4,6 @@
     for each ~1 MiB  position, first offset, records, timestamp bounds      (a chunk: for pruning)
     for the file     CRC-32C, records, batches, leader epochs, bounds       (the manifest entry)
                      its keys                                               (a filter, for pruning)
-    every 4 KiB      an entry of each sparse index, in Kafka's formats      (the `.meta` object)
-
-The indexes of the archive are built here, from the records that the same pass checked. The local
-index files are caches that may be stale or damaged; those of the archive must be right for years.
 
 The smallest timestamp needs the records themselves: a batch header carries its *first* record's
 timestamp and the largest one, and records of one batch need not be in order. So compressed batches
@@ -22,7 +18,6 @@ the size of such a segment; without records it has no timestamps.
 from __future__ import annotations
 
 import mmap
-import struct
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -31,7 +26,6 @@ from strandline.storage.errors import CorruptRecords, DiskError
 from strandline.storage.model import (
     EpochStart,
     Offset,
-    TimestampMs,
 )
 from strandline.storage.records.batch.batch import Batch, BatchHeader
 from strandline.storage.records.columns.key_filter import KeyFilter, KeyFilterBuilder
@@ -50,10 +44,6 @@ CHUNK_BYTES = 1024 * 1024
 # was merged from small ones, holds as much time as a large one, and little of it is asked for.
 CHUNKS_WANTED = 256
 CHUNK_BYTES_MIN = 64 * 1024
-# Kafka's default of index.interval.bytes.
-INDEX_INTERVAL_BYTES = 4096
-OFFSET_INDEX_ENTRY = struct.Struct(">II")  # relative last offset of a batch, its position
-TIME_INDEX_ENTRY = struct.Struct(">qI")  # highest timestamp so far, relative last offset
 
 
 class Offsets(Enum):
@@ -91,8 +81,6 @@ class SegmentFacts:
     bounds: TimestampBounds
     leader_epochs: tuple[EpochStart, ...]
     chunks: tuple[ChunkFacts, ...]
-    offset_index: bytes
-    time_index: bytes
     # None if a key could not be read, or there are too many for a useful filter.
     key_filter: KeyFilter | None
     # Size of the segment before recompression; None: it was not rewritten.
@@ -149,7 +137,6 @@ def inspect_records(
         view=view,
         next_offset=base_offset,
         offsets=offsets,
-        indexes=_Indexes(base_offset=base_offset),
         chunk_bytes=chunk_bytes(len(view)),
     )
     position = 0
@@ -164,8 +151,6 @@ def inspect_records(
     if not is_complete or not survey.batch_count:
         raise CorruptRecords(f"records end at {survey.next_offset}, not at {end_offset}")
     survey.close_chunk(len(view))
-    # The last time entry has the segment's highest timestamp.
-    survey.indexes.add_time_entry()
     return SegmentFacts(
         base_offset=base_offset,
         end_offset=end_offset,
@@ -179,40 +164,8 @@ def inspect_records(
         bounds=survey.bounds or NO_BOUNDS,
         leader_epochs=tuple(survey.leader_epochs),
         chunks=tuple(survey.chunks),
-        offset_index=bytes(survey.indexes.offset_index),
-        time_index=bytes(survey.indexes.time_index),
         key_filter=survey.keys.finish(),
     )
-
-
-@dataclass(slots=True, kw_only=True)
-class _Indexes:
-    """Builder of both sparse indexes, with entries at the same positions as Kafka's."""
-
-    base_offset: Offset
-    offset_index: bytearray = field(default_factory=bytearray)
-    time_index: bytearray = field(default_factory=bytearray)
-    unindexed_bytes: int = 0
-    highest_ms: TimestampMs = -1
-    highest_relative_offset: int = 0
-    indexed_ms: TimestampMs = -1
-
-    def add(self, position: int, header: BatchHeader, bounds: TimestampBounds | None) -> None:
-        relative_offset = header.last_offset - self.base_offset
-        if relative_offset >= 2**32:
-            raise CorruptRecords(f"offset {header.last_offset} is too far from the segment's base")
-        if bounds is not None and bounds.max_ms > self.highest_ms:
-            self.highest_ms, self.highest_relative_offset = bounds.max_ms, relative_offset
-        if self.unindexed_bytes > INDEX_INTERVAL_BYTES:
-            self.offset_index += OFFSET_INDEX_ENTRY.pack(relative_offset, position)
-            self.add_time_entry()
-            self.unindexed_bytes = 0
-        self.unindexed_bytes += header.size_bytes
-
-    def add_time_entry(self) -> None:
-        if self.highest_ms > self.indexed_ms:
-            self.time_index += TIME_INDEX_ENTRY.pack(self.highest_ms, self.highest_relative_offset)
-            self.indexed_ms = self.highest_ms
 
 
 @dataclass(slots=True, kw_only=True)
@@ -222,7 +175,6 @@ class _Survey:
     view: memoryview
     next_offset: Offset
     offsets: Offsets
-    indexes: _Indexes
     keys: KeyFilterBuilder = field(default_factory=KeyFilterBuilder)
     record_count: int = 0
     batch_count: int = 0
@@ -255,7 +207,6 @@ class _Survey:
         if bounds is not None:
             self.chunk_bounds = bounds.union(self.chunk_bounds)
             self.bounds = bounds.union(self.bounds)
-        self.indexes.add(position, header, bounds)
         self.chunk_record_count += header.record_count
         self.record_count += header.record_count
         self.batch_count += 1

@@ -5,22 +5,16 @@ A copy, a merge and a repair write them; a scrub compares them with the segment.
 
 from __future__ import annotations
 
-import struct
-from bisect import bisect_right
 from collections.abc import Collection, Sequence
 
-from strandline.storage.errors import CorruptFile
-from strandline.storage.local.formats.txn_index import encode_entries
 from strandline.storage.model import AbortedTransaction, Buffer, EpochStart, Offset, TimestampMs
-from strandline.storage.records.batch.any_batch import walk
+from strandline.storage.records.txn_index import encode_entries
 from strandline.storage.remote.keys import SegmentKeys
 from strandline.storage.remote.manifest.entries import SegmentEntry
 from strandline.storage.remote.segment import meta as segment_meta
 from strandline.storage.remote.segment.meta import ChunkStatistics, Section, SegmentStatistics
 from strandline.storage.system import crc32c
 from strandline.storage.tiering.copy.inspection import SegmentFacts
-
-_INDEX_ENTRY = struct.Struct(">II")
 
 
 def sections_of(
@@ -36,8 +30,6 @@ def sections_of(
     lake reads a segment alone, and must know them.
     """
     sections: dict[Section, Buffer] = {
-        Section.OFFSET_INDEX: facts.offset_index,
-        Section.TIME_INDEX: facts.time_index,
         Section.LEADER_EPOCHS: segment_meta.encode_leader_epochs(leader_epochs),
         Section.STATISTICS: statistics_of(facts).encode(),
     }
@@ -102,24 +94,3 @@ def statistics_of(facts: SegmentFacts) -> SegmentStatistics:
             for chunk in facts.chunks
         ),
     )
-
-
-def check_offset_index(index: Buffer, content: Buffer, *, base_offset: Offset) -> None:
-    """Raises CorruptFile unless each entry names the first byte of a batch that holds its offset.
-
-    `content` is the whole segment.
-    """
-    if len(index) % _INDEX_ENTRY.size:
-        raise CorruptFile(f"offset index of {len(index)} bytes ends inside an entry")
-    batches = list(walk(content))
-    positions = [batch.position for batch in batches]
-    for relative_offset, position in _INDEX_ENTRY.iter_unpack(index):
-        found = bisect_right(positions, position) - 1
-        if found < 0 or positions[found] != position:
-            raise CorruptFile(f"offset index names position {position}, where no batch begins")
-        header = batches[found].header
-        if not header.base_offset <= base_offset + relative_offset < header.next_offset:
-            raise CorruptFile(
-                f"offset index says {base_offset + relative_offset} lies at {position}, where"
-                f" [{header.base_offset}, {header.next_offset}) lies"
-            )

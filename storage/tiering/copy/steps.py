@@ -26,7 +26,7 @@ from strandline.storage.tiering.copy.copier import (
     Copying,
     SegmentCopier,
 )
-from strandline.storage.tiering.log.statistics import PartitionCounters
+from strandline.storage.tiering.log.statistics import TopicCounters
 from strandline.storage.tiering.partition.manifest_owner import ManifestOwner
 from strandline.storage.tiering.policy.lifecycle import SegmentVerdict
 from strandline.storage.tiering.policy.retry import RetryState
@@ -41,7 +41,7 @@ class CopySteps:
         self,
         owner: ManifestOwner,
         copier: SegmentCopier,
-        counters: PartitionCounters,
+        counters: TopicCounters,
         *,
         retry: RetryState,
     ) -> None:
@@ -136,8 +136,8 @@ class CopySteps:
         crash_point(COPY_BEFORE_COMMIT)
         await self._owner.commit(new)  # 6
         crash_point(COPY_AFTER_COMMIT)
-        self._counters.copied_bytes.add(entry.size_bytes)
-        self._counters.copied_segments.add()
+        self._counters.copied_bytes += entry.size_bytes
+        self._counters.copied_segments += 1
         log.info(
             "segment archived",
             extra={

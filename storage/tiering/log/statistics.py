@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from strandline.storage.metrics import MetricRegistry
 from strandline.storage.model import Offset, TopicPartition
 from strandline.storage.remote.manifest.manifest import Manifest
 from strandline.storage.tiering.log.remote_log import RemoteLog
@@ -62,7 +61,6 @@ class PartitionStatistics:
     end_offset: Offset
     local_bytes: int
     remote_bytes: int
-    local_segments: int
     remote_segments: int
     deleting_segments: int
     deleting_bytes: int
@@ -72,8 +70,6 @@ class PartitionStatistics:
     manifest_known: bool
     copy_failure: FailureInfo | None
     delete_failure: FailureInfo | None
-    # End of the records that survive a loss of this machine, the open segment included.
-    restorable_end_offset: Offset | None = None
     merge_failure: FailureInfo | None = None
     holding: HoldingTransaction | None = None
 
@@ -100,7 +96,6 @@ def statistics_of(
         end_offset=unified_log.end_offset,
         local_bytes=unified_log.local.size_bytes,
         remote_bytes=0 if manifest is None else manifest.size_bytes,
-        local_segments=len(unified_log.local.segments),
         remote_segments=0 if manifest is None else manifest.segment_count,
         deleting_segments=sum(count for count, _ in deleting),
         deleting_bytes=sum(size_bytes for _, size_bytes in deleting),
@@ -110,7 +105,6 @@ def statistics_of(
         manifest_known=remote.life.is_settled,
         copy_failure=copy_failure,
         delete_failure=delete_failure,
-        restorable_end_offset=None if manifest is None else manifest.tail_end_offset,
         merge_failure=merge_failure,
         holding=holding,
     )
@@ -160,31 +154,25 @@ def _pending(
     )
 
 
-class PartitionCounters:
+@dataclass(slots=True, kw_only=True)
+class TopicCounters:
     """Counts of the tiering work of a topic; its partitions share them."""
 
-    def __init__(self, metrics: MetricRegistry, topic: str) -> None:
-        labels = {"topic": topic}
-        self.copied_bytes = metrics.counter(
-            "strandline_remote_copy_bytes_total", "Bytes archived and committed.", **labels
-        )
-        self.copied_segments = metrics.counter(
-            "strandline_remote_copy_segments_total", "Segments archived and committed.", **labels
-        )
-        self.copy_errors = metrics.counter(
-            "strandline_remote_copy_errors_total", "Failed attempts to archive.", **labels
-        )
-        self.deleted_segments = metrics.counter(
-            "strandline_remote_delete_segments_total", "Segments deleted in the archive.", **labels
-        )
-        self.merged_segments = metrics.counter(
-            "strandline_remote_merged_segments_total", "Segments merged into larger ones.", **labels
-        )
-        self.compacted_segments = metrics.counter(
-            "strandline_remote_compacted_segments_total",
-            "Archived segments of compacted topics that were rewritten.",
-            **labels,
-        )
-        self.delete_errors = metrics.counter(
-            "strandline_remote_delete_errors_total", "Failed attempts to delete.", **labels
-        )
+    copied_bytes: int = 0
+    copied_segments: int = 0
+    copy_errors: int = 0
+    deleted_segments: int = 0
+    delete_errors: int = 0
+
+    def add(self, other: TopicCounters) -> None:
+        self.copied_bytes += other.copied_bytes
+        self.copied_segments += other.copied_segments
+        self.copy_errors += other.copy_errors
+        self.deleted_segments += other.deleted_segments
+        self.delete_errors += other.delete_errors
+
+    def add_copy_error(self) -> None:
+        self.copy_errors += 1
+
+    def add_delete_error(self) -> None:
+        self.delete_errors += 1

@@ -27,7 +27,6 @@ from strandline.storage.clock import Clock
 from strandline.storage.concurrency.tasks import side_by_side
 from strandline.storage.errors import StorageError, TierError, TierUnavailable
 from strandline.storage.local.cleaner.process import CleanerProcess
-from strandline.storage.metrics import MetricRegistry
 from strandline.storage.model import Epoch, TimestampMs, TopicId, TopicIdPartition, TopicPartition
 from strandline.storage.remote.manifest.store import ManifestPages
 from strandline.storage.remote.manifest.topic_info import TopicInfo, list_topics
@@ -38,7 +37,7 @@ from strandline.storage.tiering.changes.change_writer import ChangeWriter
 from strandline.storage.tiering.copy.inspector import SegmentInspector
 from strandline.storage.tiering.copy.open_segment import tail_check_ms
 from strandline.storage.tiering.log.remote_log import RemoteLog
-from strandline.storage.tiering.log.statistics import PartitionStatistics
+from strandline.storage.tiering.log.statistics import PartitionStatistics, TopicCounters
 from strandline.storage.tiering.log.unified_log import UnifiedLog
 from strandline.storage.tiering.manager.housekeeping import Housekeeping
 from strandline.storage.tiering.manager.partition_tiering import PartitionTiering
@@ -79,7 +78,6 @@ class TieringManager:
         executors: TieringExecutors,
         clock: Clock,
         config: TieringConfig,
-        metrics: MetricRegistry | None = None,
         inspector: SegmentInspector | None = None,
         cleaner: CleanerProcess | None = None,
         on_topic_purged: Callable[[TopicInfo], None] | None = None,
@@ -106,7 +104,9 @@ class TieringManager:
         self._reader = reader
         self._clock = clock
         self._config = config
-        self._metrics = metrics or MetricRegistry()
+        self.counters: dict[str, TopicCounters] = {}
+        # Of removed topics, so that a sum over all never decreases.
+        self.departed = TopicCounters()
         self._on_topic_purged = on_topic_purged
         self._pages = ManifestPages(store)
         self._gate = ReadGate(reads_max=config.reads_max, quota=self.fetch_quota)
@@ -193,7 +193,7 @@ class TieringManager:
             self._workers,
             health=self.health,
             retry=self._config.retry,
-            metrics=self._metrics,
+            counters=self.counters.setdefault(topic_partition.topic, TopicCounters()),
         )
         self._partitions[topic_partition] = partition
         self._of_topic.setdefault(topic_info.topic_id, {})[topic_partition] = partition
@@ -218,7 +218,7 @@ class TieringManager:
     def _retire_counters(self, topic: str) -> None:
         """Retires the counters of a removed topic, unless another one has its name."""
         if not self._topics.has_name(topic):
-            self._metrics.retire(topic=topic)
+            self.departed.add(self.counters.pop(topic, TopicCounters()))
 
     def disable_topics(self, topic_ids: Iterable[TopicId]) -> None:
         """Sets the topics that are not tiered: start-up deletes their archives."""

@@ -24,13 +24,12 @@ from strandline.storage.errors import (
     StorageError,
     TierUnavailable,
 )
-from strandline.storage.metrics import Counter, MetricRegistry
 from strandline.storage.tiering.changes.change_reader import Expectation, News
 from strandline.storage.tiering.copy.open_segment import OpenSegmentSteps
 from strandline.storage.tiering.copy.steps import CopySteps
 from strandline.storage.tiering.log.statistics import (
-    PartitionCounters,
     PartitionStatistics,
+    TopicCounters,
     statistics_of,
 )
 from strandline.storage.tiering.manager.workers import ArchiveWorkers
@@ -52,7 +51,7 @@ class PartitionTiering:
         *,
         health: StoreHealth,
         retry: RetryPolicy,
-        metrics: MetricRegistry,
+        counters: TopicCounters,
     ) -> None:
         self.log = owner.log
         self.remote = owner.remote
@@ -69,12 +68,12 @@ class PartitionTiering:
         )
         self._copying, self._deleting = state("copy"), state("delete")
         self._merging, self._compacting = state("merge"), state("compact")
-        self._counters = counters = PartitionCounters(metrics, self.log.topic_partition.topic)
+        self._counters = counters
         self._copies = CopySteps(owner, workers.copier, counters, retry=self._copying)
         self._open_segment = OpenSegmentSteps(owner, workers.open_segments)
         self._expiration = ExpirationSteps(owner, workers.expirer, counters)
-        self._merges = MergeSteps(owner, workers.merger, counters)
-        self._compaction = CompactionSteps(owner, workers.compactor, counters)
+        self._merges = MergeSteps(owner, workers.merger)
+        self._compaction = CompactionSteps(owner, workers.compactor)
 
     # --- for the manager ---------------------------------------------------------------------
 
@@ -115,7 +114,7 @@ class PartitionTiering:
 
         async with self._lock:
             if not self._life.is_detached() and self._copying.may_try:
-                await self._guard(self._copying, self._counters.copy_errors, noted)
+                await self._guard(self._copying, self._counters.add_copy_error, noted)
 
     @property
     def is_due(self) -> bool:
@@ -146,21 +145,23 @@ class PartitionTiering:
         if not self._life.ownership.is_ours and self.remote.known:
             return False
         if self._copying.may_try:
-            more = await self._guard(self._copying, counters.copy_errors, self._copy)
+            more = await self._guard(self._copying, counters.add_copy_error, self._copy)
         if owner.may_change and self._deleting.may_try:
-            more |= await self._guard(self._deleting, counters.delete_errors, self._expiration.step)
+            more |= await self._guard(
+                self._deleting, counters.add_delete_error, self._expiration.step
+            )
         if not self._health.takes_writes:
             return more
         may_merge = not self._compaction.is_under_way
         may_merge = may_merge and owner.may_change and self._merging.may_try
         if may_merge and (not more or self._merges.is_crowded):
-            more |= await self._guard(self._merging, counters.copy_errors, self._merges.step)
+            more |= await self._guard(self._merging, counters.add_copy_error, self._merges.step)
         # A running round continues beside copies: other partitions wait for its turn.
         may_compact = owner.may_change and self._compacting.may_try
         if may_compact and (not more or self._compaction.is_under_way):
             more |= await self._guard(
                 self._compacting,
-                counters.copy_errors,
+                counters.add_copy_error,
                 self._compaction.step,
                 # Only the end of a round is a success: a failing round may take a thousand good
                 # steps first, and the next one starts over.
@@ -181,7 +182,7 @@ class PartitionTiering:
     async def _guard(
         self,
         state: RetryState,
-        errors: Counter,
+        add_error: Callable[[], None],
         work: Callable[[], Awaitable[bool | None]],
         *,
         is_over: Callable[[], bool] = lambda: True,
@@ -196,7 +197,7 @@ class PartitionTiering:
             if self._life.is_detached():
                 # Its log was removed meanwhile: no failure, and no retry.
                 return False
-            errors.add()
+            add_error()
             state.failed(error)
             if not self.remote.known:
                 self.remote.load_error = error
@@ -204,7 +205,7 @@ class PartitionTiering:
                 self._health.failed(error)
             return False
         except MemoryError:
-            errors.add()
+            add_error()
             state.failed(OutOfResources("no memory for it"))
             return False
         if is_over():

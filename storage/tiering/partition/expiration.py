@@ -30,7 +30,7 @@ from strandline.storage.errors import (
 )
 from strandline.storage.remote.manifest.entries import DeletedEntry, SegmentEntry
 from strandline.storage.remote.manifest.manifest import Manifest
-from strandline.storage.tiering.log.statistics import PartitionCounters
+from strandline.storage.tiering.log.statistics import TopicCounters
 from strandline.storage.tiering.partition.manifest_owner import ManifestOwner
 from strandline.storage.tiering.policy.grace_times import GraceTimes
 from strandline.storage.tiering.policy.metadata_threads import MetadataThreads
@@ -57,7 +57,7 @@ class ExpirationSteps:
     """Expires one partition's archived segments. Used on the event loop only."""
 
     def __init__(
-        self, owner: ManifestOwner, expirer: SegmentExpirer, counters: PartitionCounters
+        self, owner: ManifestOwner, expirer: SegmentExpirer, counters: TopicCounters
     ) -> None:
         self._owner = owner
         self._expirer = expirer
@@ -156,4 +156,4 @@ class ExpirationSteps:
         await threads.run(partial(threads.store.delete, keys))
         crash_point(DELETE_AFTER_OBJECTS)
         await self._owner.commit(manifest.without_deleting(due))
-        self._counters.deleted_segments.add(sum(mark.log_key != mark.meta_key for mark in due))
+        self._counters.deleted_segments += sum(mark.log_key != mark.meta_key for mark in due)

@@ -93,9 +93,8 @@ from strandline.storage.remote.manifest.entries import PageRef, SegmentEntry
 from strandline.storage.remote.manifest.manifest import Manifest
 from strandline.storage.remote.manifest.store import Replacement
 from strandline.storage.remote.object_store.interface import ObjectOptions, ObjectStore
-from strandline.storage.system import crc32c
+from strandline.storage.remote.segment.download import download
 from strandline.storage.tiering.copy.upload import UploadPoints
-from strandline.storage.tiering.log.statistics import PartitionCounters
 from strandline.storage.tiering.partition.manifest_owner import ManifestOwner
 from strandline.storage.tiering.policy.object_options import may_rewrite, object_options
 from strandline.storage.tiering.policy.quota import TierQuota
@@ -105,7 +104,6 @@ from strandline.storage.tiering.rewrite.scratch import made
 
 log = logging.getLogger(__name__)
 
-DOWNLOAD_BYTES = 8 * 1024 * 1024
 # The child reads and writes in pieces of this size.
 IO_BYTES = 1024 * 1024
 LOAD_FACTOR = 0.9
@@ -267,14 +265,9 @@ class CompactionRound:
         self._forget_fetched()
         path = self._directory / file_name(entry.base_offset, LOG_SUFFIX)
         self._fetched = path
-        crc = 0
         try:
             with open(path, "wb") as file:
-                for start in range(0, entry.size_bytes, DOWNLOAD_BYTES):
-                    end = min(start + DOWNLOAD_BYTES, entry.size_bytes)
-                    content = self._store.get(entry.log_key, start=start, end=end)
-                    crc = crc32c.crc32c(content, crc)
-                    file.write(content)
+                crc = download(self._store, entry, file)
         except OSError as error:
             raise DiskError(f"cannot write {path}: {error.strerror}") from error
         if crc != entry.log_crc32c:
@@ -415,12 +408,9 @@ class ArchiveCompactor:
 class CompactionSteps:
     """Compacts one partition's archive. Used on the event loop only."""
 
-    def __init__(
-        self, owner: ManifestOwner, compactor: ArchiveCompactor, counters: PartitionCounters
-    ) -> None:
+    def __init__(self, owner: ManifestOwner, compactor: ArchiveCompactor) -> None:
         self._owner = owner
         self._compactor = compactor
-        self._counters = counters
         # Rewritten runs of one page that wait for a common commit, and since when.
         self._pending: list[Replacement] = []
         self._pending_since_s = 0.0
@@ -604,7 +594,6 @@ class CompactionSteps:
         crash_point(COMPACT_BEFORE_COMMIT)
         await self._owner.commit(new)  # 2d
         crash_point(COMPACT_AFTER_COMMIT)
-        self._counters.compacted_segments.add(sum(len(run.old) for run in runs))
         return True
 
     def _next_mark(self, done: CleaningStatistics) -> CompactionMark:

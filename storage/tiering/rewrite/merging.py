@@ -51,6 +51,7 @@ from strandline.storage.errors import (
 )
 from strandline.storage.local.formats.producer_state import iter_snapshot
 from strandline.storage.model import AbortedTransaction, Epoch, TopicIdPartition
+from strandline.storage.records.txn_index import decode_entries
 from strandline.storage.remote.keys import new_unique, segment_keys
 from strandline.storage.remote.manifest import store as manifest_store
 from strandline.storage.remote.manifest.entries import SegmentEntry
@@ -59,15 +60,14 @@ from strandline.storage.remote.object_store.interface import (
     FileBody,
     ObjectOptions,
     ObjectStore,
-    checksum,
 )
 from strandline.storage.remote.segment import meta as segment_meta
+from strandline.storage.remote.segment.download import download
 from strandline.storage.remote.segment.meta import MetaReader, Section
 from strandline.storage.tiering.copy.inspection import Offsets, SegmentFacts
 from strandline.storage.tiering.copy.inspector import InspectionRequest, SegmentInspector
 from strandline.storage.tiering.copy.segment_sections import entry_of, sections_of
 from strandline.storage.tiering.copy.upload import UploadPoints, upload_segment
-from strandline.storage.tiering.log.statistics import PartitionCounters
 from strandline.storage.tiering.partition.manifest_owner import ManifestOwner
 from strandline.storage.tiering.policy.object_options import may_rewrite, object_options
 from strandline.storage.tiering.policy.quota import TierQuota
@@ -80,7 +80,7 @@ log = logging.getLogger(__name__)
 RUN_SEGMENTS_ENOUGH = 16
 # The most segments that one merge reads: a bound on its requests.
 RUN_SEGMENTS_MAX = 256
-# Indexes hold relative offsets of 32 bits, signed.
+# The indexes of a restored segment hold relative offsets of 32 bits, signed.
 RUN_OFFSETS_MAX = 2**31 - 1
 
 
@@ -178,11 +178,8 @@ class SegmentMerger:
         try:
             with tempfile.NamedTemporaryFile(dir=made(self._scratch), prefix="merge-") as file:
                 for entry in run:  # 1
-                    content = self._store.get(entry.log_key)
-                    if len(content) != entry.size_bytes or checksum(content) != entry.log_crc32c:
+                    if download(self._store, entry, file) != entry.log_crc32c:
                         raise ObjectCorrupt(entry.log_key, "merge", "is not what the manifest says")
-                    file.write(content)
-                file.flush()
                 return self.publish(
                     partition, run, Path(file.name), leader_epoch=leader_epoch, options=options
                 )
@@ -268,7 +265,7 @@ def aborted_in(store: ObjectStore, entry: SegmentEntry) -> Sequence[AbortedTrans
     index = None
     if entry.has_transactions:
         index = _meta_reader(store, entry).read(Section.TXN_INDEX)
-    return () if index is None else segment_meta.decode_txn_index(index, source=entry.meta_key)
+    return () if index is None else decode_entries(index, source=entry.meta_key)
 
 
 def _meta_reader(store: ObjectStore, entry: SegmentEntry) -> MetaReader:
@@ -288,12 +285,9 @@ def _recompressed_from_bytes(run: Sequence[SegmentEntry]) -> int | None:
 class MergeSteps:
     """Merges one partition's small segments. Used on the event loop only."""
 
-    def __init__(
-        self, owner: ManifestOwner, merger: SegmentMerger, counters: PartitionCounters
-    ) -> None:
+    def __init__(self, owner: ManifestOwner, merger: SegmentMerger) -> None:
         self._owner = owner
         self._merger = merger
-        self._counters = counters
         # Failed reads of segments in the root, by key.
         self._unreadable: dict[str, int] = {}
 
@@ -324,7 +318,6 @@ class MergeSteps:
         now_ms = self._owner.clock.now_ms()
         await self._owner.commit(manifest.with_replacement(run, merged, marked_ms=now_ms))  # 6
         crash_point(MERGE_AFTER_COMMIT)
-        self._counters.merged_segments.add(len(run))
         log.info(
             "archived segments merged",
             extra={

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from strandline.broker.network.server import ACCEPT_PAUSE_S
-from strandline.broker.protocol.codec.codec import decode, response_class
+from strandline.broker.protocol.codec.codec import decode
 from strandline.broker.protocol.messages.api_versions import ApiVersionsResponse
 from strandline.broker.protocol.messages.describe_cluster import DescribeClusterRequest
 from strandline.broker.protocol.messages.fetch import FetchResponse
@@ -30,6 +30,7 @@ from strandline.broker.protocol.messages.metadata import MetadataRequest, Metada
 from strandline.broker.protocol.messages.produce import ProduceResponse
 from strandline.broker.protocol.schema.schema import Request, Response
 from tests.support.broker import BrokerProcess, eventually
+from tests.support.response_class import response_class
 from tests.support.wire import WireClient, decode_response_header
 from tests.system.calls import (
     LATEST,

@@ -11,12 +11,12 @@ import pytest
 
 from strandline.retention.enforcer import RetentionEnforcer
 from strandline.retention.jump_guard import JumpGuard
-from strandline.storage.clock import ManualClock
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.errors import DiskError
 from strandline.storage.local.log.log import LocalLog
 from strandline.storage.model import Offset
 from strandline.storage.tiering.log.unified_log import UnifiedLog
+from tests.support.manual_clock import ManualClock
 from tests.unit.storage.local.builders import NOW_MS, fill, open_log
 
 # Of six segments the newest stays.

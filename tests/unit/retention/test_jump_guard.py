@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from strandline.retention.jump_guard import HOLD_S, JUMP_MS_MIN, START_GAP_MS, JumpGuard
-from strandline.storage.clock import ManualClock
+from tests.support.manual_clock import ManualClock
 
 HOUR_MS = 3_600_000
 START_MS = 1_700_000_000_000

@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from strandline.storage.clock import ManualClock
 from strandline.storage.quiet_log import QUIET_S, QuietLog
+from tests.support.manual_clock import ManualClock
 
 LOG = logging.getLogger("test")
 

@@ -22,7 +22,6 @@ from strandline.broker.tools.client.printing import human_bytes
 from strandline.storage.model import TopicIdPartition
 from strandline.storage.records.batch.batch import read_header
 from strandline.storage.remote.keys import manifest_key, topic_key
-from strandline.storage.remote.segment import meta as segment_meta
 from tests.conftest import S3Bucket, make_bucket
 from tests.support.broker import REPOSITORY
 from tests.support.fault_proxy import Action, FaultProxy, Rule
@@ -327,17 +326,11 @@ def test_dump_log_reads_an_archived_segment_as_it_reads_a_local_one(
     assert f"{entry.record_count}" in ended.stdout.splitlines()[-1]
 
 
-def test_dump_log_reads_the_local_files_and_the_index_that_was_archived(
-    stopped: Stopped, tmp_path: Path
-) -> None:
+def test_dump_log_reads_the_local_files(stopped: Stopped) -> None:
     folder = stopped.data / "apples-0"
     files = sorted(p for p in folder.iterdir() if p.suffix in (".log", ".index", ".timeindex"))
     assert len(files) == 3
-    meta = stopped.archive.store.get(stopped.archive.segments("apples")[0].meta_key)
-    sections = segment_meta.decode(meta)
-    index = tmp_path / "00000000000000000000.index"
-    index.write_bytes(sections[segment_meta.Section.OFFSET_INDEX])
-    for path in [*files, index]:
+    for path in files:
         ended = strandline("dump-log", "--verify", str(path))
         assert ended.returncode == 0, ended.stderr
         assert "DAMAGED" not in ended.stdout

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from strandline.storage.clock import ManualClock
 from strandline.storage.remote.manifest.topic_info import save_topic_info
 from strandline.storage.remote.object_store.local_directory import LocalDirectoryStore
+from tests.support.manual_clock import ManualClock
 from tests.unit.storage.tiering.harness import CONFIG, Rig, asynchronous, keys_of
 
 CLOCK = ManualClock(1_700_000_000_000)

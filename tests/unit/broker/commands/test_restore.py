@@ -23,7 +23,6 @@ from strandline.broker.config.loading import load_config
 from strandline.broker.coordination.runtime.group_archive import LiveRecord, encode_live
 from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
 from strandline.broker.server.folder_marks import METADATA_FOLDER, RESTORE_MARK, RestoreRefused
-from strandline.storage.clock import ManualClock
 from strandline.storage.crash_points import RESTORE_BEFORE_UNMARK
 from strandline.storage.errors import LogDirLocked
 from strandline.storage.local.formats.checkpoint import META_PROPERTIES, read_properties
@@ -54,6 +53,7 @@ from strandline.storage.tiering.audit.restoring import read_partition
 from strandline.storage.tiering.audit.scrub import Depth
 from strandline.storage.tiering.manager.topic_purge import TopicPurge
 from strandline.storage.tiering.policy.metadata_threads import MetadataThreads
+from tests.support.manual_clock import ManualClock
 from tests.unit.storage.tiering.harness import (
     ID_PARTITION,
     PARTITION,

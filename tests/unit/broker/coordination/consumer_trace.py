@@ -63,10 +63,10 @@ from strandline.broker.protocol.formats.consumer_protocol import (
     ConsumerTopicPartitions,
     decode_assignment,
     encode_assignment,
-    encode_subscription,
 )
 from strandline.broker.protocol.formats.offsets_topic import GroupMember, GroupMetadataValue
 from strandline.broker.protocol.schema.errors import ErrorCode
+from tests.support.subscriptions import encode_subscription
 from tests.unit.broker.coordination.group_trace import logged
 from tests.unit.broker.coordination.trace_lines import TraceLines
 

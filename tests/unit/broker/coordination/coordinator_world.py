@@ -22,11 +22,11 @@ from strandline.broker.coordination.runtime import group_coordinator
 from strandline.broker.coordination.runtime.group_coordinator import GroupCoordinator
 from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
 from strandline.broker.protocol.schema.errors import ErrorCode
-from strandline.storage.clock import ManualClock
 from strandline.storage.concurrency.resizable_pool import ResizablePool
 from strandline.storage.local.log.log import AppendOrigin
 from strandline.storage.model import TopicPartition
 from strandline.storage.records.batch.batch import read_header, stamp
+from tests.support.manual_clock import ManualClock
 
 TOPIC_ID = uuid.UUID(int=7)
 CONFIG = GroupConfig(

@@ -32,12 +32,12 @@ from strandline.broker.coordination.model.offset_messages import CoordinatorReco
 from strandline.broker.coordination.records.offset_records import encode_records
 from strandline.broker.protocol.formats.consumer_protocol import (
     ConsumerProtocolSubscription,
-    encode_subscription,
 )
 from strandline.broker.protocol.formats.offsets_topic import GroupMetadataValue
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.records.batch.any_batch import walk
 from strandline.storage.records.batch.record import iter_records
+from tests.support.subscriptions import encode_subscription
 from tests.unit.broker.coordination.trace_lines import TraceLines
 
 SESSION_MS = 10_000

@@ -20,8 +20,9 @@ from strandline.broker.quotas.cold_pace import (
     ColdPace,
     PaceConfig,
 )
-from strandline.storage.clock import ManualClock, SystemClock
+from strandline.storage.clock import SystemClock
 from strandline.storage.files import FileRange, OpenFile
+from tests.support.manual_clock import ManualClock
 from tests.unit.broker.network.connected import REQUEST, connection_over, receive
 
 FLOOR = 64 * 1024 * 1024

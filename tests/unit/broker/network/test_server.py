@@ -20,8 +20,8 @@ from strandline.broker.network.server import (
     NetworkConfig,
     Server,
 )
-from strandline.storage.clock import ManualClock
 from strandline.storage.quiet_log import QUIET_S
+from tests.support.manual_clock import ManualClock
 
 IDLE_MS = 90_000
 # What no socket buffer holds.

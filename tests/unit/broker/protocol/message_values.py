@@ -35,6 +35,7 @@ from strandline.broker.protocol.schema.schema import (
     string,
     uuid_,
 )
+from tests.support.response_class import response_class
 
 M = TypeVar("M", bound=Struct)
 
@@ -85,7 +86,7 @@ def every_message() -> list[tuple[type[Message], int]]:
         (cls, version)
         for key, row in SPECS.items()
         for version in row.supported
-        for cls in (codec.request_class(key), codec.response_class(key))
+        for cls in (codec.request_class(key), response_class(key))
     ]
 
 

@@ -7,6 +7,7 @@ import pytest
 from strandline.broker.protocol.codec import codec
 from strandline.broker.protocol.schema.api import SPECS, ApiKey
 from strandline.broker.protocol.schema.schema import ArrayOf, Message, Struct, StructOf
+from tests.support.response_class import response_class
 from tests.unit.broker.protocol.message_values import is_own, label, messages_of_kio
 from tests.unit.broker.protocol.oracle_tables import (
     UNKNOWN_TO_KAFKA_PYTHON,
@@ -36,7 +37,7 @@ def test_the_table_is_that_of_kio(cls: type[Message], version: int) -> None:
 
 @pytest.mark.parametrize("key", KEYS_OF_KAFKA_PYTHON, ids=lambda key: key.name)
 def test_flexible_versions_begin_where_kafka_python_has_them(key: ApiKey) -> None:
-    for cls in (codec.request_class(key), codec.response_class(key)):
+    for cls in (codec.request_class(key), response_class(key)):
         for version in SPECS[key].supported:
             assert cls.spec.is_flexible(version) is kafka_python_class(cls).flexible_version_q(
                 version
@@ -46,7 +47,7 @@ def test_flexible_versions_begin_where_kafka_python_has_them(key: ApiKey) -> Non
 @pytest.mark.parametrize("key", KEYS_OF_KAFKA_PYTHON, ids=lambda key: key.name)
 def test_what_a_version_does_not_carry_has_kafkas_default(key: ApiKey) -> None:
     """Defaults count where nothing is sent: tags, and request fields of other versions."""
-    request, response = codec.request_class(key), codec.response_class(key)
+    request, response = codec.request_class(key), response_class(key)
     _compare_defaults(request, request, SPECS[key].supported.lowest, "", tags_only=False)
     _compare_defaults(response, response, SPECS[key].supported.lowest, "", tags_only=True)
 

@@ -10,8 +10,8 @@ from strandline.broker.quotas.quotas import (
     ConnectionRates,
     QuotaWindows,
 )
-from strandline.storage.clock import ManualClock
 from strandline.storage.rates import THROTTLE_MS_MAX
+from tests.support.manual_clock import ManualClock
 
 TWO_PER_SECOND = ConnectionRates(all_listeners=2.0, by_listener={})
 

@@ -24,10 +24,10 @@ from strandline.broker.server.background import (
 )
 from strandline.broker.server.workers import Workers
 from strandline.retention.jump_guard import JumpGuard
-from strandline.storage.clock import ManualClock
 from strandline.storage.errors import StrandlineError
 from strandline.storage.local.formats.producer_state import ProducerEntry, ProducerState
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
+from tests.support.manual_clock import ManualClock
 
 
 class CountingMetadata:

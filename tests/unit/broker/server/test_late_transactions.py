@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 from strandline.broker.coordination.transactions.transaction import Transaction, TransactionState
 from strandline.broker.server.late_transactions import LateTransactions
-from strandline.storage.clock import ManualClock
 from strandline.storage.local.formats.producer_state import ProducerState
 from strandline.storage.model import TopicPartition
+from tests.support.manual_clock import ManualClock
 
 P = TopicPartition("t", 0)
 PRODUCER_ID = 7

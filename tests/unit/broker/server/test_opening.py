@@ -9,9 +9,9 @@ import pytest
 from strandline.broker.cluster.metadata.metadata_log import MetadataLog
 from strandline.broker.config.loading import load_config
 from strandline.broker.server.app import load_metadata
-from strandline.storage.clock import ManualClock
 from strandline.storage.errors import TierError
 from strandline.storage.remote.object_store.local_directory import LocalDirectoryStore
+from tests.support.manual_clock import ManualClock
 
 CLUSTER = "cluster-of-the-tests00"
 

@@ -23,7 +23,7 @@ from strandline.broker.telemetry.requests import (
     RequestTraffic,
     count_errors,
 )
-from strandline.storage.clock import ManualClock
+from tests.support.manual_clock import ManualClock
 
 
 @given(st.lists(st.floats(1e-6, 1e4), min_size=1, max_size=200))

@@ -15,16 +15,16 @@ from strandline.broker.telemetry.exposition import LabelTexts, PageFormat, write
 from strandline.broker.telemetry.families import Step
 from strandline.broker.telemetry.requests import RequestTraffic
 from strandline.broker.telemetry.tier_rows import tier_rows
-from strandline.storage.clock import ManualClock
-from strandline.storage.metrics import MetricRegistry
 from strandline.storage.model import TopicPartition
 from strandline.storage.tiering.log.statistics import (
     HoldingTransaction,
     PartitionStatistics,
     PendingSegment,
+    TopicCounters,
 )
 from strandline.storage.tiering.policy.lifecycle import SegmentState
 from strandline.storage.tiering.policy.retry import FailureInfo
+from tests.support.manual_clock import ManualClock
 
 TOPICS = [f"t{number:03d}" for number in range(100)]
 PARTITIONS_PER_TOPIC = 40
@@ -54,7 +54,6 @@ def statistics_of(where: TopicPartition) -> PartitionStatistics:
         end_offset=20,
         local_bytes=14,
         remote_bytes=5,
-        local_segments=2,
         remote_segments=1,
         deleting_segments=0,
         deleting_bytes=0,
@@ -72,12 +71,11 @@ def statistics_of(where: TopicPartition) -> PartitionStatistics:
 def steps() -> Callable[[], Iterator[Step]]:
     """The families of the remote tier, of a tiering that knows nothing but its figures."""
     clock = ManualClock()
-    counters = MetricRegistry()
-    for topic in TOPICS:
-        counters.counter("strandline_remote_copy_bytes_total", "", topic=topic).add(2)
     quota = SimpleNamespace(throttled_s=0.0)
     tiering = SimpleNamespace(
         statistics_of=statistics_of,
+        counters={topic: TopicCounters(copied_bytes=2) for topic in TOPICS},
+        departed=TopicCounters(),
         health=SimpleNamespace(is_up=True, write_refusal=None),
         ownership=SimpleNamespace(is_ours=True),
         copy_quota=quota,
@@ -85,7 +83,6 @@ def steps() -> Callable[[], Iterator[Step]]:
     )
     sources = SimpleNamespace(
         tiering=tiering,
-        tiering_counters=counters,
         clock=clock,
         partitions_max=10,
         open_transaction_s=lambda _partition, _first_offset: 45.0,

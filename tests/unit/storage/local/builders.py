@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from strandline.storage.clock import Clock, ManualClock
+from strandline.storage.clock import Clock
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.local.formats.producer_state import (
     MarkerType,
@@ -27,6 +27,7 @@ from strandline.storage.records.batch.batch import (
 )
 from strandline.storage.records.batch.record import Record, encode_batch, with_crc
 from strandline.storage.records.compression import Codec
+from tests.support.manual_clock import ManualClock
 
 NOW_MS = 1_700_000_000_000
 PARTITION = TopicPartition("topic", 0)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from strandline.retention.jump_guard import JumpGuard
-from strandline.storage.clock import Clock, ManualClock
+from strandline.storage.clock import Clock
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.local.cleaner.cleaner import CleanerConfig, LogCleaner
 from strandline.storage.local.cleaner.cleaning import Cleaning
@@ -25,6 +25,7 @@ from strandline.storage.records.batch.any_batch import walk
 from strandline.storage.records.batch.batch import BatchHeader
 from strandline.storage.records.batch.record import Record, encode_batch, iter_records
 from strandline.storage.records.compression import Codec
+from tests.support.manual_clock import ManualClock
 from tests.unit.storage.local.builders import NOW_MS, PARTITION, TOPIC_ID, append, read_bytes
 
 CONFIG = LogConfig(

@@ -36,6 +36,7 @@ from strandline.storage.local.log.append_rules import AppendOrigin
 from strandline.storage.records.batch.any_batch import walk
 from strandline.storage.records.batch.record import Record, encode_batch, iter_records
 from strandline.storage.records.compression import Codec
+from strandline.storage.records.txn_index import decode_entries
 from strandline.storage.remote.manifest.entries import SegmentEntry
 from strandline.storage.remote.manifest.manifest import Manifest
 from strandline.storage.remote.manifest.store import read_page
@@ -278,7 +279,7 @@ class History(Rig):
         if aborted:
             meta = self._content(entry.meta_key)
             section = segment_meta.decode(meta).get(Section.TXN_INDEX)
-            index = () if section is None else segment_meta.decode_txn_index(section)
+            index = () if section is None else decode_entries(section, source="")
             for offset in aborted:
                 assert any(t.first_offset <= offset <= t.last_offset for t in index), (
                     entry,

@@ -30,13 +30,11 @@ from uuid import UUID
 
 from strandline.retention.enforcer import RetentionEnforcer
 from strandline.retention.jump_guard import JumpGuard
-from strandline.storage.clock import ManualClock
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.local.cleaner.cleaner import CleanerConfig, LogCleaner
 from strandline.storage.local.formats import checkpoint
 from strandline.storage.local.log.log import LocalLog
 from strandline.storage.local.log_dirs import missing_folder_mark
-from strandline.storage.metrics import MetricRegistry
 from strandline.storage.model import Isolation, TopicIdPartition, TopicPartition
 from strandline.storage.records.batch.any_batch import walk
 from strandline.storage.records.batch.record import Record, encode_batch, iter_records
@@ -56,6 +54,7 @@ from strandline.storage.tiering.manager.manager import TieringManager
 from strandline.storage.tiering.partition.config import TieringConfig, TieringExecutors
 from strandline.storage.tiering.policy.ownership import Ownership
 from strandline.storage.tiering.policy.retry import RetryPolicy
+from tests.support.manual_clock import ManualClock
 from tests.support.memory_store import MemoryStore
 from tests.unit.storage.local.compaction import InlineProcess, InThisThread
 from tests.unit.storage.tiering.threaded_cleaner import ThreadedCleaner
@@ -169,7 +168,6 @@ class Rig:
         # The cleaner's checkpoint, as LogDirs keeps it.
         self.cleaned_offset: int | None = None
         self.purged: list[TopicInfo] = []
-        self.metrics = MetricRegistry()
         # The next start begins with it.
         self.ownership = Ownership()
         self.log: UnifiedLog
@@ -232,7 +230,6 @@ class Rig:
             config=self.tiering_config,
             inspector=self.inspector,
             cleaner=ThreadedCleaner(self.clock),
-            metrics=self.metrics,
             on_topic_purged=self.purged.append,
             ownership=self.ownership,
         )

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from strandline.storage.clock import ManualClock
 from strandline.storage.config.log_config import LONG_MAX
+from tests.support.manual_clock import ManualClock
 from tests.unit.storage.tiering.harness import CONFIG, Rig, asynchronous
 
 MINUTE_MS = 60_000

@@ -13,12 +13,12 @@ import pytest
 from strandline.broker.cluster.replicas.partition import Partition
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.cluster.replicas.replica_moves import ReplicaMoves
-from strandline.storage.clock import ManualClock
 from strandline.storage.errors import DiskError
 from strandline.storage.local.log.log import LocalLog
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
 from strandline.storage.local.log_dirs.move import LogMove
 from strandline.storage.local.log_dirs.revival import RevivedLog
+from tests.support.manual_clock import ManualClock
 from tests.unit.broker.cluster.served import serving
 from tests.unit.storage.local.builders import NOW_MS, assert_dense, fill
 from tests.unit.storage.local.log_folders import kill, load_all, open_dirs

@@ -30,7 +30,6 @@ from strandline.broker.protocol.formats.offsets_topic import (
     encode_key,
     encode_offset_commit,
 )
-from strandline.storage.clock import ManualClock
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.errors import CorruptRecords, TierUnavailable
 from strandline.storage.local.formats.producer_state import (
@@ -44,6 +43,7 @@ from strandline.storage.records.batch.record import Record, encode_batch
 from strandline.storage.remote.keys import GROUPS_PREFIX, state_key
 from strandline.storage.remote.object_store.interface import IfMatches, ObjectInfo
 from strandline.storage.tiering.log.unified_log import UnifiedLog
+from tests.support.manual_clock import ManualClock
 from tests.support.memory_store import Fault, MemoryStore, Timing
 
 PARTITION = TopicPartition(OFFSETS_TOPIC, 0)

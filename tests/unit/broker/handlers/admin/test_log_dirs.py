@@ -14,11 +14,11 @@ from strandline.broker.protocol.messages.describe_log_dirs import (
     DescribableLogDirTopic,
     DescribeLogDirsRequest,
 )
-from strandline.storage.clock import ManualClock
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
 from strandline.storage.local.log_dirs.move import LogMove
 from strandline.storage.model import TopicPartition
+from tests.support.manual_clock import ManualClock
 from tests.unit.storage.local.builders import PARTITION, TOPIC_ID, fill
 
 

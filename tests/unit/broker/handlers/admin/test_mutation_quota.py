@@ -18,7 +18,7 @@ from strandline.broker.cluster.metadata.records import ClientQuotasSet, QuotaEnt
 from strandline.broker.handlers.admin.mutation_quota import Admission, addition_cost, creation_cost
 from strandline.broker.handlers.services.services import RequestContext, Services
 from strandline.broker.quotas.quotas import ClientQuotas, QuotaWindows
-from strandline.storage.clock import ManualClock
+from tests.support.manual_clock import ManualClock
 from tests.unit.broker.cluster.controlled import assigned, with_topic
 
 STRICT_FROM = 6

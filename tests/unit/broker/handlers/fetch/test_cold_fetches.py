@@ -18,10 +18,10 @@ from strandline.broker.handlers.fetch.partition_answers import error_answer
 from strandline.broker.handlers.fetch.plan import FetchPass
 from strandline.broker.handlers.fetch.sessions import WantedPartition
 from strandline.broker.telemetry.requests import RemoteWaits
-from strandline.storage.clock import ManualClock
 from strandline.storage.errors import AccessDenied, ObjectNotFound, TierUnavailable
 from strandline.storage.model import TopicPartition
 from strandline.storage.tiering.log.cold_read import RemoteRead
+from tests.support.manual_clock import ManualClock
 from tests.unit.broker.handlers.fetch.fetch_rig import plan_of_nothing
 
 # Longer than any test: who waits for it fails.

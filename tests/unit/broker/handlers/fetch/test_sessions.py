@@ -9,7 +9,7 @@ from strandline.broker.handlers.fetch.sessions import (
     WantedPartition,
 )
 from strandline.broker.protocol.schema.errors import ErrorCode
-from strandline.storage.clock import ManualClock
+from tests.support.manual_clock import ManualClock
 
 
 def wanted(topic: str, partition: int, offset: int = 0) -> WantedPartition:

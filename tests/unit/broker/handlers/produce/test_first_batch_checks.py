@@ -17,12 +17,12 @@ from strandline.broker.handlers.produce.first_batch_checks import (
     FirstBatchChecks,
     look_inside,
 )
-from strandline.storage.clock import ManualClock
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.errors import InvalidRecords
 from strandline.storage.records.batch import batch as batch_format
 from strandline.storage.records.batch.record import Header, Record, encode_batch, with_crc
 from strandline.storage.records.compression import Codec, compress
+from tests.support.manual_clock import ManualClock
 
 CONFIG = LogConfig()
 

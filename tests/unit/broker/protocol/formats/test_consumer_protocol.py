@@ -22,9 +22,9 @@ from strandline.broker.protocol.formats.consumer_protocol import (
     decode_subscribed_topics,
     decode_subscription,
     encode_assignment,
-    encode_subscription,
 )
 from strandline.broker.protocol.schema.errors import MalformedRequest
+from tests.support.subscriptions import encode_subscription
 from tests.unit.broker.protocol.message_values import random_struct
 
 with warnings.catch_warnings():

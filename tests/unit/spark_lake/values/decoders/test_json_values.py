@@ -33,7 +33,7 @@ NO_TIMES = ["2024-03-10T02:30:61.1234567Z", "2024-03-10T02:30:00.1234567Q", "171
 
 
 def decoded(columns: str, *texts: str) -> list[Any]:
-    made = JsonValues(parse_columns(columns, option="valueSchema"))
+    made = JsonValues(parse_columns(columns))
     values = pa.array([text.encode() for text in texts], pa.binary())
     return list(made.decode(values).to_pylist())
 
@@ -112,14 +112,14 @@ def test_json_objects_become_columns(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("bad", BAD)
 def test_what_is_no_such_object_is_refused_wherever_it_stands(bad: bytes) -> None:
-    decoder = JsonValues(parse_columns("a INT", option="x"))
+    decoder = JsonValues(parse_columns("a INT"))
     for values in ([bad], [b'{"a":1}', bad, b"{}"]):
         with pytest.raises(UnparsableValue):
             decoder.decode(pa.array(values, pa.binary()))
 
 
 def test_values_never_melt_into_each_other() -> None:
-    decoder = JsonValues(parse_columns("a STRING, b INT", option="x"))
+    decoder = JsonValues(parse_columns("a STRING, b INT"))
     for first, second in (
         (b'{"a":', b'"x"}{"a":"y"}'),
         (b'{"a":"}', b'{","b":1}'),

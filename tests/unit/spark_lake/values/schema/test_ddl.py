@@ -21,7 +21,7 @@ from strandline.storage.errors import InvalidConfig
     ],
 )
 def test_column_types_are_sparks_to_the_letter(text: str) -> None:
-    made = parse_columns(text, option="valueSchema")
+    made = parse_columns(text)
     assert to_arrow_type(from_arrow_type(made), timezone="UTC").equals(made)
 
 
@@ -40,4 +40,4 @@ def test_column_types_are_sparks_to_the_letter(text: str) -> None:
 )
 def test_wrong_column_types_are_explained(text: str, says: str) -> None:
     with pytest.raises(InvalidConfig, match=says):
-        parse_columns(text, option="valueSchema")
+        parse_columns(text)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from strandline.storage.clock import ManualClock
 from strandline.storage.system.child_process import ChildFailed
+from tests.support.manual_clock import ManualClock
 from tests.unit.storage.local.compaction import CONFIG, CompactedLog
 
 YEAR_MS = 365 * 24 * 3600 * 1000

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from strandline.storage.clock import ManualClock
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.local.cleaner.messages import CleaningRequest, ProducerTail
 from strandline.storage.local.cleaner.process import CleanerProcess
 from strandline.storage.system import child_process
 from strandline.storage.system.child_process import ChildFailed, ChildProcess
+from tests.support.manual_clock import ManualClock
 
 
 class HurriedClock(ManualClock):

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from strandline.storage.errors import CorruptFile, DiskError
-from strandline.storage.local.formats.txn_index import TxnIndex, decode_entries
+from strandline.storage.local.formats.txn_index import TxnIndex
 from strandline.storage.model import AbortedTransaction
+from strandline.storage.records.txn_index import decode_entries
 from tests.unit.storage.local.formats.half_written import half_then_full
 
 
@@ -37,7 +38,9 @@ def test_a_transaction_index_has_34_bytes_per_abort(tmp_path: Path) -> None:
     assert content == struct.pack(">hqqqqhqqqq", 0, 5, 10, 20, 21, 0, 6, 15, 30, 31)
     assert list(TxnIndex.open(index.path).entries) == list(index.entries)
     index.truncate(30)
-    assert decode_entries(index.path.read_bytes()) == [AbortedTransaction(5, 10, 20, 21)]
+    assert decode_entries(index.path.read_bytes(), source="") == (
+        AbortedTransaction(5, 10, 20, 21),
+    )
     index.truncate(20)
     assert not index.path.exists()
 
@@ -45,4 +48,4 @@ def test_a_transaction_index_has_34_bytes_per_abort(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"x", bytes(33), bytes(35), b"\x00\x01" + bytes(32)])
 def test_a_damaged_transaction_index_is_an_error(content: bytes) -> None:
     with pytest.raises(CorruptFile):
-        decode_entries(content)
+        decode_entries(content, source="")

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from strandline.broker.cli import main
-from strandline.storage.clock import ManualClock
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.local.formats import checkpoint
 from strandline.storage.local.formats.epoch_cache import LeaderEpochCache
@@ -22,6 +21,7 @@ from strandline.storage.local.inspect.verify import (
     verify_folders,
 )
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
+from tests.support.manual_clock import ManualClock
 from tests.unit.storage.local.builders import (
     NOW_MS,
     PARTITION,

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from strandline.storage import files
-from strandline.storage.clock import ManualClock
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.errors import DiskError
 from strandline.storage.local.formats import checkpoint
 from strandline.storage.local.formats.epoch_cache import LeaderEpochCache
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
 from strandline.storage.model import EpochStart
+from tests.support.manual_clock import ManualClock
 from tests.unit.storage.local.builders import (
     NOW_MS,
     PARTITION,

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from strandline.storage.clock import ManualClock
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.errors import CorruptFile, OffsetOutOfRange
 from strandline.storage.local.log.log import AppendOrigin, LocalLog
@@ -16,6 +15,7 @@ from strandline.storage.model import TimestampType
 from strandline.storage.records.batch.batch import check_crc, read_header
 from strandline.storage.records.batch.record import Record, encode_batch, iter_records
 from strandline.storage.records.compression import Codec
+from tests.support.manual_clock import ManualClock
 from tests.unit.storage.local.builders import (
     NOW_MS,
     append,

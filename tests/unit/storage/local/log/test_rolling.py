@@ -5,11 +5,11 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
-from strandline.storage.clock import ManualClock
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.local.log.log import AppendOrigin
 from strandline.storage.local.segment.segment import LogSegment
 from strandline.storage.records.batch.any_batch import walk
+from tests.support.manual_clock import ManualClock
 from tests.unit.storage.local.builders import (
     NOW_MS,
     append,

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from strandline.storage import files
-from strandline.storage.clock import ManualClock
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.errors import DiskError, OffsetOutOfRange
 from strandline.storage.model import EpochStart
+from tests.support.manual_clock import ManualClock
 from tests.unit.storage.local.builders import (
     NOW_MS,
     TOPIC_ID,

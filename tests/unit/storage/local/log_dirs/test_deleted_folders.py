@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from strandline.storage import files
-from strandline.storage.clock import ManualClock
 from strandline.storage.errors import DiskError
 from strandline.storage.local.formats.names import partition_of
 from strandline.storage.local.log_dirs.deleted_folders import DeletedFolders
 from strandline.storage.model import TopicPartition
 from strandline.storage.tiering.log.unified_log import UnifiedLog
+from tests.support.manual_clock import ManualClock
 from tests.unit.storage.local.builders import NOW_MS, TOPIC_ID, fill
 from tests.unit.storage.local.log_folders import CONFIG, T0, T1, T2, kill, load_all, open_dirs
 

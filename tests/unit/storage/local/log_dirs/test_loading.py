@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from strandline.storage import files
-from strandline.storage.clock import ManualClock
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.errors import CorruptFile, DiskError
 from strandline.storage.local.formats.checkpoint import PARTITION_METADATA
 from strandline.storage.local.log_dirs import loading as log_loading
 from strandline.storage.local.log_dirs.move import LogMove
 from strandline.storage.model import ZERO_TOPIC_ID, TopicId, TopicPartition
+from tests.support.manual_clock import ManualClock
 from tests.unit.storage.local.builders import (
     NOW_MS,
     TOPIC_ID,

@@ -67,7 +67,7 @@ def test_a_copy_of_the_folder_in_its_place_is_locked_and_taken_up_again(tmp_path
 def test_the_lock_of_a_dead_process_does_not_count(tmp_path: Path) -> None:
     code = (
         "import os, sys; from pathlib import Path;"
-        "from strandline.storage.clock import ManualClock;"
+        "from tests.support.manual_clock import ManualClock;"
         "from strandline.storage.local.log_dirs.log_dirs import LogDirs;"
         "LogDirs.open([Path(sys.argv[1])], node_id=1, cluster_id=None, clock=ManualClock());"
         "os._exit(9)"

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from strandline.storage.clock import ManualClock
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.errors import DiskError
 from strandline.storage.local.formats.names import partition_of
@@ -18,6 +17,7 @@ from strandline.storage.local.log.diverged_records import SetAside
 from strandline.storage.local.log.log import LocalLog
 from strandline.storage.local.log_dirs import move as log_move
 from strandline.storage.local.log_dirs.move import LogMove, SourceChanged
+from tests.support.manual_clock import ManualClock
 from tests.unit.storage.local.builders import (
     NOW_MS,
     append,

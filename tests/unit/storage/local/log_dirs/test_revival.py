@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from strandline.storage import files
-from strandline.storage.clock import ManualClock
 from strandline.storage.errors import DiskError
 from strandline.storage.local.log.log import LocalLog
+from tests.support.manual_clock import ManualClock
 from tests.unit.storage.local.builders import (
     NOW_MS,
     TOPIC_ID,

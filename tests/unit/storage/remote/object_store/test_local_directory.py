@@ -14,7 +14,7 @@ from typing import BinaryIO
 import crc32c
 import pytest
 
-from strandline.storage.clock import ManualClock, SystemClock
+from strandline.storage.clock import SystemClock
 from strandline.storage.errors import (
     ObjectNotFound,
     PreconditionFailed,
@@ -24,6 +24,7 @@ from strandline.storage.errors import (
 )
 from strandline.storage.remote.object_store.interface import FileBody, IfMatches
 from strandline.storage.remote.object_store.local_directory import LocalDirectoryStore
+from tests.support.manual_clock import ManualClock
 
 # --- a folder --------------------------------------------------------------------------------
 

@@ -6,12 +6,12 @@ import logging
 
 import pytest
 
-from strandline.storage.clock import ManualClock
 from strandline.storage.errors import CorruptRecords
 from strandline.storage.quiet_log import QuietLog
 from strandline.storage.remote.reader import corruption_log
 from strandline.storage.remote.reader.corruption_log import TOLD_AGAIN_S
 from strandline.storage.remote.segment.index import ChunkKey
+from tests.support.manual_clock import ManualClock
 
 WRONG = CorruptRecords("crc is wrong")
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 
 from strandline.storage.backoff import Backoff
-from strandline.storage.clock import ManualClock
 from strandline.storage.errors import (
     ObjectNotFound,
     TierError,
@@ -16,6 +15,7 @@ from strandline.storage.errors import (
 from strandline.storage.remote.object_store.interface import Deadlines
 from strandline.storage.remote.s3 import attempts
 from strandline.storage.remote.s3.attempts import AgainError, Attempts, Failure
+from tests.support.manual_clock import ManualClock
 
 UNAVAILABLE = TierUnavailable("k", "get", "busy")
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import crc32c
 import pytest
 
-from strandline.storage.clock import ManualClock
 from strandline.storage.errors import ObjectCorrupt
 from strandline.storage.remote.object_store.interface import FileBody
 from strandline.storage.remote.s3.attempts import DeadlineError
@@ -20,6 +19,7 @@ from strandline.storage.remote.s3.upload_body import (
     StalledError,
     measure_body,
 )
+from tests.support.manual_clock import ManualClock
 
 CONTENT = bytes(range(256)) * 40_000
 PART = BodyPart(position=0, size_bytes=len(CONTENT), crc32c=crc32c.crc32c(CONTENT))

@@ -8,12 +8,12 @@ import boto3.session
 import pytest
 from botocore.stub import Stubber
 
-from strandline.storage.clock import ManualClock
 from strandline.storage.errors import TierError
 from strandline.storage.remote.object_store.interface import Deadlines
 from strandline.storage.remote.s3.access import S3Access
 from strandline.storage.remote.s3.attempts import Attempts, Failure
 from strandline.storage.remote.s3.uploads import S3Uploads
+from tests.support.manual_clock import ManualClock
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client

@@ -16,10 +16,9 @@ from strandline.storage.errors import (
     CorruptFile,
     ObjectCorrupt,
     ObjectNotFound,
-    StorageError,
     UnsupportedFormat,
 )
-from strandline.storage.model import AbortedTransaction, EpochStart
+from strandline.storage.model import EpochStart
 from strandline.storage.remote.manifest.json_document import encode_document
 from strandline.storage.remote.segment import meta as segment_meta
 from strandline.storage.remote.segment.meta import (
@@ -30,7 +29,6 @@ from strandline.storage.remote.segment.meta import (
     decode,
     decode_directory,
     decode_leader_epochs,
-    decode_txn_index,
     encode,
     encode_leader_epochs,
     read_section,
@@ -77,21 +75,21 @@ def test_each_section_is_read_alone(sections: dict[Section, bytes], wanted: Sect
 
 def test_a_small_object_is_read_with_one_request() -> None:
     store = MemoryStore()
-    content = encode({Section.STATISTICS: statistics(3).encode(), Section.OFFSET_INDEX: b"x" * 99})
+    content = encode({Section.STATISTICS: statistics(3).encode(), Section.TXN_INDEX: b"x" * 99})
     store.put("m", content)
     store.requests.clear()
     reader = MetaReader(store, "m", len(content))
-    assert reader.read(Section.OFFSET_INDEX) == b"x" * 99
+    assert reader.read(Section.TXN_INDEX) == b"x" * 99
     assert reader.read(Section.STATISTICS) == statistics(3).encode()
     assert store.count_requests() == 1
 
 
 def test_a_large_object_is_not_read_for_one_section() -> None:
     store = MemoryStore()
-    index, snapshot = os.urandom(300_000), os.urandom(200_000)
+    key_filter, snapshot = os.urandom(300_000), os.urandom(200_000)
     content = encode(
         {
-            Section.OFFSET_INDEX: index,
+            Section.KEY_FILTER: key_filter,
             Section.PRODUCER_SNAPSHOT: snapshot,
             Section.STATISTICS: statistics(64).encode(),
         }
@@ -189,7 +187,7 @@ def test_damage_and_absence_stay_different_errors() -> None:
 
 
 def test_the_directory_names_where_sections_lie() -> None:
-    content = encode({Section.TIME_INDEX: b"time", Section.STATISTICS: b"facts"})
+    content = encode({Section.LEADER_EPOCHS: b"epochs", Section.STATISTICS: b"facts"})
     directory = decode_directory(content[-200:], size_bytes=len(content))
     found = directory.get(Section.STATISTICS)
     assert found is not None
@@ -260,14 +258,3 @@ def test_leader_epochs_are_kafkas_checkpoint_text() -> None:
 def test_damaged_leader_epochs_are_corrupt(content: bytes) -> None:
     with pytest.raises(CorruptFile):
         decode_leader_epochs(content)
-
-
-def test_a_transaction_index_is_kafkas() -> None:
-    content = struct.pack(">hqqqq", 0, 7, 10, 20, 15) + struct.pack(">hqqqq", 0, 8, 11, 30, 31)
-    assert decode_txn_index(content) == (
-        AbortedTransaction(7, 10, 20, 15),
-        AbortedTransaction(8, 11, 30, 31),
-    )
-    for wrong in (content[:-1], struct.pack(">hqqqq", 1, 7, 10, 20, 15)):
-        with pytest.raises(StorageError):
-            decode_txn_index(wrong)

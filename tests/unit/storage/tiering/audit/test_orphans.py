@@ -9,7 +9,6 @@ from uuid import UUID
 
 import pytest
 
-from strandline.storage.clock import ManualClock
 from strandline.storage.crash_points import (
     COPY_AFTER_LOG,
     COPY_AFTER_META,
@@ -28,6 +27,7 @@ from strandline.storage.tiering.audit.orphans import (
     delete_orphans,
     delete_safe_orphans,
 )
+from tests.support.manual_clock import ManualClock
 from tests.support.memory_store import Fault, MemoryStore
 from tests.unit.storage.tiering.harness import GRACE_MS, TOPIC, TOPIC_ID, Rig, asynchronous, keys_of
 

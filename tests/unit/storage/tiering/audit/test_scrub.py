@@ -134,11 +134,14 @@ async def test_objects_without_a_checksum_in_the_store_are_counted_unless_they_a
         entries = await archived(rig)
         rig.memory.forget_checksum(entries[1].log_key)
         rig.memory.damage(entries[1].log_key, lambda old: old[:-1] + bytes([old[-1] ^ 1]))
+        rig.memory.forget_checksum(entries[2].meta_key)
+        rig.memory.damage(entries[2].meta_key, lambda old: old[:20] + b"?" + old[21:])
         with ThreadPoolExecutor(4) as executor:
             report = scrub(rig, executor, Depth.CHECKSUMS)
-            assert (report.findings, report.by_size_count) == ((), 1)
+            assert (report.findings, report.by_size_count) == ((), 2)
             report = scrub(rig, executor, Depth.EVERYTHING)
-            assert (damages(report), report.by_size_count) == ([(Damage.LOG_CORRUPT, 10)], 0)
+            assert damages(report) == [(Damage.LOG_CORRUPT, 10), (Damage.META_CORRUPT, 20)]
+            assert report.by_size_count == 0
 
 
 @pytest.mark.parametrize("depth", [Depth.CHECKSUMS, Depth.EVERYTHING])

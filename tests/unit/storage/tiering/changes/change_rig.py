@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
-from strandline.storage.clock import ManualClock
 from strandline.storage.remote.manifest import change_list
 from strandline.storage.remote.manifest.change_list import ChangeList
 from strandline.storage.remote.manifest.manifest import Manifest
@@ -13,6 +12,7 @@ from strandline.storage.tiering.changes.change_reader import ChangeReader
 from strandline.storage.tiering.changes.change_writer import ChangeWriter
 from strandline.storage.tiering.policy.ownership import Ownership
 from strandline.storage.tiering.policy.retry import RetryPolicy
+from tests.support.manual_clock import ManualClock
 from tests.support.memory_store import MemoryStore
 from tests.unit.storage.tiering.harness import TOPIC_ID
 

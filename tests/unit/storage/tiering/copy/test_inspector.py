@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from strandline.storage.clock import ManualClock
 from strandline.storage.errors import CorruptRecords
 from strandline.storage.records.compression import Codec
 from strandline.storage.system import child_process
@@ -21,6 +20,7 @@ from strandline.storage.tiering.copy.inspector import (
     InspectionRequest,
     SegmentInspector,
 )
+from tests.support.manual_clock import ManualClock
 from tests.unit.storage.tiering.copy.inspected import BASE_MS, batch
 
 # Of a child on a loaded machine, which starts in a second on another one.

@@ -113,7 +113,8 @@ async def test_statistics_say_what_lies_where_and_why(tmp_path: Path) -> None:
         ]
         await rig.settle()
         row = rig.statistics
-        assert (row.copy_lag_segments, row.remote_segments, row.local_segments) == (0, 2, 3)
+        assert (row.copy_lag_segments, row.remote_segments) == (0, 2)
+        assert len(rig.local_segments) == 3
         assert row.remote_bytes == sum(map(len, rig.sent[:2]))
         assert row.remote_end_offset == 20
         sizes = rig.log.tier_sizes

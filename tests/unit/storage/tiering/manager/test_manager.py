@@ -194,13 +194,13 @@ async def test_whether_a_topic_has_a_namesake_is_known_without_a_look_at_the_oth
         assert known.has_name("other")
 
 
-def archived_bytes(rig: Rig) -> float:
-    name = "strandline_remote_copy_bytes_total"
-    return sum(counter.value for counter in rig.metrics if counter.name == name)
+def archived_bytes(rig: Rig) -> int:
+    counted = (*rig.manager.counters.values(), rig.manager.departed)
+    return sum(counters.copied_bytes for counters in counted)
 
 
 def counted_topics(rig: Rig) -> set[str]:
-    return {topic for counter in rig.metrics for _, topic in counter.labels}
+    return set(rig.manager.counters)
 
 
 @asynchronous

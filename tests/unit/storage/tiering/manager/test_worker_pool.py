@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from strandline.storage.clock import ManualClock
 from strandline.storage.tiering.manager.worker_pool import WorkerPool
+from tests.support.manual_clock import ManualClock
 
 
 class Steps:

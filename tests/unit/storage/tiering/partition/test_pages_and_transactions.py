@@ -13,6 +13,7 @@ import pytest
 from strandline.storage.errors import OffsetOutOfRange, TierUnavailable
 from strandline.storage.local.formats.producer_state import MarkerType
 from strandline.storage.model import Isolation
+from strandline.storage.records.txn_index import decode_entries
 from strandline.storage.remote.manifest import manifest as manifest_module
 from strandline.storage.remote.manifest import store as manifest_store
 from strandline.storage.remote.segment import meta as segment_meta
@@ -292,7 +293,7 @@ async def test_the_meta_of_a_segment_alone_tells_which_of_its_records_were_abort
             rig.store, entry.meta_key, entry.meta_size_bytes, segment_meta.Section.TXN_INDEX
         )
         assert section is not None
-        [aborted] = segment_meta.decode_txn_index(section)
+        [aborted] = decode_entries(section, source="")
         assert (aborted.producer_id, aborted.first_offset, aborted.last_offset) == (
             1,
             first_offset,

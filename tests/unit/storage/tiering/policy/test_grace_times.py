@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from strandline.storage.clock import ManualClock
 from strandline.storage.remote.manifest.compaction_mark import CompactionMark, next_mark
+from tests.support.manual_clock import ManualClock
 from tests.unit.storage.tiering.harness import COMPACTED, GRACE_MS, Rig, asynchronous
 from tests.unit.storage.tiering.slow_reader import DELETE_RETENTION_MS
 

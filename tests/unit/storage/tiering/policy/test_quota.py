@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from strandline.storage.clock import ManualClock
 from strandline.storage.errors import TierUnavailable
 from strandline.storage.tiering.policy import quota
 from strandline.storage.tiering.policy.quota import QuotaExceeded, QuotaLimits, ReadGate, TierQuota
+from tests.support.manual_clock import ManualClock
 from tests.unit.storage.tiering.harness import CONFIG, Rig, asynchronous
 
 

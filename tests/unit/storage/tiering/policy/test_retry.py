@@ -7,9 +7,9 @@ from itertools import pairwise
 
 import pytest
 
-from strandline.storage.clock import ManualClock
 from strandline.storage.errors import AccessDenied, ObjectCorrupt
 from strandline.storage.tiering.policy.retry import RetryPolicy, RetryState
+from tests.support.manual_clock import ManualClock
 
 # --- failures ----------------------------------------------------------------------------------
 

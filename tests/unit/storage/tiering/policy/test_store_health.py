@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from strandline.storage.clock import ManualClock
 from strandline.storage.errors import AccessDenied, TierUnavailable
 from strandline.storage.tiering.policy.retry import RetryPolicy, RetryState
 from strandline.storage.tiering.policy.store_health import StoreHealth
+from tests.support.manual_clock import ManualClock
 from tests.support.memory_store import Fault, MemoryStore
 from tests.unit.storage.tiering.harness import Executors, asynchronous
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from strandline.storage.local.formats.txn_index import encode_entries
 from strandline.storage.model import AbortedTransaction
 from strandline.storage.records.batch.record import Record, encode_batch
+from strandline.storage.records.txn_index import encode_entries
 from strandline.storage.remote.manifest import manifest as manifest_module
 from strandline.storage.remote.manifest import store as manifest_store
 from strandline.storage.remote.manifest.compaction_mark import CompactionMark

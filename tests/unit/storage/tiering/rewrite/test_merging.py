@@ -17,8 +17,9 @@ from strandline.storage.crash_points import (
 )
 from strandline.storage.errors import ObjectArchived, ObjectNotFound, TierError
 from strandline.storage.local.formats.producer_state import MarkerType, iter_snapshot
+from strandline.storage.records.txn_index import decode_entries
 from strandline.storage.remote.manifest.entries import SegmentEntry
-from strandline.storage.remote.segment.meta import Section, decode_txn_index, read_section
+from strandline.storage.remote.segment.meta import Section, read_section
 from strandline.storage.tiering.audit.orphans import compare, delete_orphans
 from strandline.storage.tiering.rewrite.merging import (
     RUN_SEGMENTS_ENOUGH,
@@ -116,7 +117,7 @@ async def test_a_merged_segment_has_the_transactions_of_all_and_the_producers_of
         assert len(rig.archived) == 1
         assert rig.manifest is not None
         (entry,) = rig.manifest.segments
-        found = decode_txn_index(section_of(rig, entry, Section.TXN_INDEX))
+        found = decode_entries(section_of(rig, entry, Section.TXN_INDEX), source="")
         assert [t.first_offset for t in found] == aborted
         producers = iter_snapshot(section_of(rig, entry, Section.PRODUCER_SNAPSHOT))
         assert {p.producer_id: p.last_sequence for p in producers} == {1: 1, 2: 0}
