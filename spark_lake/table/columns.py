@@ -140,6 +140,11 @@ class RowLayout:
                 found = _joined(found, _too_far(column, f"a time in field {field.name}"))
         return None if found is None or found.null_count == len(found) else found
 
+    def accepted(self, batch: Any) -> Any:
+        """The rows that the table can have."""
+        reasons = self.reasons(batch)
+        return batch if reasons is None else batch.filter(reasons.is_null())
+
     def _of_no_row(self, batch: Any) -> Any | None:
         """Reasons of events that are of no row, such as truncate (t) and message (m)."""
         has_row = pc.or_(self._row(batch).is_valid(), batch.column("value").is_null())

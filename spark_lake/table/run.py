@@ -223,11 +223,6 @@ class TableRun:
         """Compares the table with the archive. Raises TableRefused, TierError, TableUnavailable."""
         table = self.upkeep()
         offsets = load_made(table)
-        if offsets.mode is not Mode.APPEND:
-            raise TableRefused(
-                f"table {table.name} has the newest record of each key: a check compares tables"
-                " that have each record (--mode append)"
-            )
         self._check_names(table)
         kept = self._dropped(table)
         filters = [("timestamp", ">=", kept.before_ms)] if kept.before_ms else []

@@ -14,7 +14,7 @@ A file has rows of one partition of the topic, so partitions are upserted side b
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -40,12 +40,35 @@ class UpsertPlan:
     key: str
 
 
-@dataclass(slots=True)
-class _Newest:
-    """The newest rows of one partition; `pending_bytes` may have older rows of their keys."""
+class NewestRows:
+    """Of rows of one partition of the topic, the one with the greatest offset of each key.
 
-    tables: list[Any] = field(default_factory=list)
-    pending_bytes: int = 0
+    Memory: these rows, and REDUCE_BYTES that may have older ones.
+    """
+
+    def __init__(self, *, key: str, offset: str) -> None:
+        self._key = key
+        self._offset = offset
+        self._tables: list[Any] = []
+        self._pending_bytes = 0
+
+    def add(self, rows: Any) -> None:
+        """Takes a `pyarrow.RecordBatch`."""
+        self._tables.append(pa.Table.from_batches([rows]))
+        self._pending_bytes += rows.nbytes
+        if self._pending_bytes > REDUCE_BYTES:
+            self._tables = [self.rows()]
+            self._pending_bytes = 0
+
+    def rows(self) -> Any:
+        """A `pyarrow.Table`; of no rows one without columns."""
+        if not self._tables:
+            return pa.table({})
+        rows = pa.concat_tables(self._tables)
+        pairs = rows.select([self._key, self._offset]).group_by(self._key)
+        last = pairs.aggregate([(self._offset, "max")]).column(f"{self._offset}_max")
+        # Offsets are unique within a partition.
+        return rows.filter(pc.is_in(rows.column(self._offset), value_set=last.combine_chunks()))
 
 
 class UpsertBuffers:
@@ -56,25 +79,22 @@ class UpsertBuffers:
         self._plan = plan
         self._writer = writer
         self._files = files
-        self._newest: dict[int, _Newest] = {}
+        self._newest: dict[int, NewestRows] = {}
 
     def add(self, rows: Any) -> None:
         """Takes a `pyarrow.RecordBatch` with the column DELETED, each row with a key."""
         plan = self._plan
         assert not rows.column(plan.key).null_count, plan
         for partition in pc.unique(rows.column(plan.partition)).to_pylist():
-            newest = self._newest.setdefault(partition, _Newest())
+            if partition not in self._newest:
+                self._newest[partition] = NewestRows(key=plan.key, offset=plan.offset)
             part = rows.filter(pc.equal(rows.column(plan.partition), partition))
-            newest.tables.append(pa.Table.from_batches([part]))
-            newest.pending_bytes += part.nbytes
-            if newest.pending_bytes > REDUCE_BYTES:
-                newest.tables = [self._reduced(newest)]
-                newest.pending_bytes = 0
+            self._newest[partition].add(part)
 
     def finish(self) -> Iterator[WrittenFile]:
         """The files that the commit removes, and those it adds, but for rows left in `files`."""
         for partition, newest in self._newest.items():
-            rows = self._reduced(newest)
+            rows = newest.rows()
             gone = rows.column(DELETED)
             kept = rows.filter(pc.invert(gone)).drop_columns([DELETED])
             yield from self._rewritten(
@@ -97,11 +117,3 @@ class UpsertBuffers:
         for batch in rows.to_batches():
             if batch.num_rows:
                 yield from self._files.add(batch)
-
-    def _reduced(self, newest: _Newest) -> Any:
-        plan = self._plan
-        rows = pa.concat_tables(newest.tables)
-        pairs = rows.select([plan.key, plan.offset]).group_by(plan.key)
-        last = pairs.aggregate([(plan.offset, "max")]).column(f"{plan.offset}_max")
-        # Offsets are unique within a partition.
-        return rows.filter(pc.is_in(rows.column(plan.offset), value_set=last.combine_chunks()))

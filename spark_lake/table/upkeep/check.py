@@ -7,6 +7,9 @@ also every value.
     the archive             record counts of manifests and statistics, for the same offsets
     deep                    the rows of all, in rounds of DEEP_BYTES, compared column by column
 
+Of a table with the newest record of each key, the archive's keys tell which offsets it must have;
+those of one partition are in memory.
+
 Rows that retention took out of the archive are the table's alone: they are counted, not compared.
 Rows that the table's own retention dropped are not missed (`retention.DROPPED_PROPERTY`).
 """
@@ -31,9 +34,11 @@ from strandline.spark_lake.query.query import Query
 from strandline.spark_lake.table.archive import TopicView, check_identity, entries_of, load_view
 from strandline.spark_lake.table.columns import RowLayout
 from strandline.spark_lake.table.conform import conform, shared_schema
+from strandline.spark_lake.table.offsets import Mode
 from strandline.spark_lake.table.rounds import next_round
 from strandline.spark_lake.table.upkeep.maintained import CheckedTable, LiveFile, load_made
 from strandline.spark_lake.table.upkeep.retention import DROPPED_PROPERTY, Kept
+from strandline.spark_lake.table.upsert import DELETED, NewestRows
 from strandline.storage.model import Offset, TopicPartition
 from strandline.storage.plurals import counted
 
@@ -61,6 +66,8 @@ class PartitionCheck:
     rejected_rows: int = 0
     # Also a row of the one table that the other has, too.
     rows_twice: int = 0
+    # Of a table of the newest records: those that are not the newest of their key.
+    rows_old: int = 0
     # Of the offsets that both must have.
     compared_rows: int = 0
     archive_rows: int = 0
@@ -136,6 +143,8 @@ class Check:
         self._query = query
         self._names = names
         self._report = CheckReport(table=table.name)
+        # The offsets of the newest records, sorted, by partition; none of a table of all records.
+        self._newest: dict[int, Any] = {}
 
     def run(self, *, deep: bool, count_query: Query) -> CheckReport:
         """`count_query` selects the same topic without its values.
@@ -151,19 +160,49 @@ class Check:
         checks = self._report.partitions
         for partition, next_offset in sorted(has.of(view.topic_id).items()):
             checks.append(self._partition(view, partition, next_offset, kept))
-        self._count_rows(view.topic_id, sources)
-        ranges = {}
-        for one in checks:
-            place = TopicPartition(view.topic, one.partition)
-            ranges[place] = OffsetRange(
+        layout = RowLayout(
+            topic=view.topic,
+            topic_id=view.topic_id,
+            names=self._names,
+            value_type=self._query.schema.field("value").type,
+            mode=has.mode,
+        )
+        ranges = {
+            TopicPartition(view.topic, one.partition): OffsetRange(
                 start_offset=min(one.archive_start, one.next_offset), end_offset=one.next_offset
             )
-            plan = count_query.plan_ranges(reader, view.partitions, {place: ranges[place]})
-            one.archive_rows = count_plan(count_query, plan, reader)
+            for one in checks
+        }
+        for one, (place, found) in zip(checks, ranges.items(), strict=True):
+            if has.mode is Mode.APPEND:
+                plan = count_query.plan_ranges(reader, view.partitions, {place: found})
+                one.archive_rows = count_plan(count_query, plan, reader)
+            else:
+                newest = self._newest_offsets(view, layout, {place: found}, kept, reader)
+                self._newest[one.partition] = newest
+                one.archive_rows = len(newest)
+        self._count_rows(view.topic_id, sources)
+        for one in checks:
             self._compare(one)
         if deep:
-            self._compare_values(view, sources, ranges, reader)
+            self._compare_values(view, layout, sources, ranges, reader)
         return self._report
+
+    def _newest_offsets(
+        self, view: TopicView, layout: RowLayout, ranges: Ranges, kept: Kept, reader: ObjectReader
+    ) -> Any:
+        """The offsets that a table of the newest records must have, sorted."""
+        schema = layout.schema(self._query.schema)
+        columns = [self._names[part] for part in ("key", "offset")]
+        plan = self._query.plan_ranges(reader, view.partitions, ranges)
+        newest = NewestRows(key=columns[0], offset=columns[1])
+        for batch in read_in_order(self._query, plan, reader, threads=default_threads()):
+            rows = layout.changes(layout.accepted(batch), schema)
+            newest.add(rows.select([*dict.fromkeys([*columns, *kept.columns]), DELETED]))
+        rows = newest.rows()
+        rows = rows.filter(pc.invert(rows.column(DELETED)))
+        left = [kept.rows(one).column(columns[1]).to_numpy() for one in rows.to_batches()]
+        return np.sort(np.concatenate(left)) if left else np.empty(0, np.int64)
 
     def _sources(self) -> list[_Source]:
         return [
@@ -284,7 +323,12 @@ class Check:
         distinct = np.unique(inside - window.start)
         one.rows_twice += len(inside) - len(distinct) + int(window.seen[distinct].sum())
         window.seen[distinct] = 1
-        one.compared_rows += int((inside >= one.archive_start).sum())
+        compared = inside[inside >= one.archive_start]
+        newest = self._newest.get(one.partition)
+        if newest is None or not is_rejected:
+            one.compared_rows += len(compared)
+        if newest is not None and not is_rejected:
+            one.rows_old += int(np.isin(compared, newest, invert=True).sum())
 
     def _of_ranges(self, rows: Any, topic_id: UUID, ranges: Ranges) -> Any:
         """The rows of one topic id in these offsets."""
@@ -320,6 +364,11 @@ class Check:
                 f"{where}: the table has offset {one.last_offset}, its property says that"
                 f" {one.next_offset} is next: the next sync adds rows again"
             )
+        if one.rows_old:
+            self._report.find(
+                f"{where}: {counted(one.rows_old, 'row')} with a newer record of its key"
+                " in the archive"
+            )
         rows = one.compared_rows - one.rows_twice
         if rows != one.archive_rows:
             what = "lacks" if rows < one.archive_rows else "has more than the archive:"
@@ -336,17 +385,12 @@ class Check:
     def _compare_values(
         self,
         view: TopicView,
+        layout: RowLayout,
         sources: Sequence[_Source],
         ranges: Ranges,
         reader: ObjectReader,
     ) -> None:
         first, kept = sources[0], sources[0].kept
-        layout = RowLayout(
-            topic=view.topic,
-            topic_id=view.topic_id,
-            names=self._names,
-            value_type=self._query.schema.field("value").type,
-        )
         left = {one: found for one, found in ranges.items() if _count(found)}
         while left:
             catalog = Catalog(reader)
@@ -381,10 +425,18 @@ class Check:
         schema = layout.schema(self._query.schema)
         plan = self._query.plan_ranges(reader, view.partitions, ranges)
         batches = [
-            kept.rows(layout.rows(batch, schema))
+            kept.rows(self._wanted_rows(layout, batch, schema))
             for batch in read_in_order(self._query, plan, reader, threads=default_threads())
         ]
         return pa.Table.from_batches(batches, schema)
+
+    def _wanted_rows(self, layout: RowLayout, batch: Any, schema: Any) -> Any:
+        """The rows of a batch of one partition that the table must have."""
+        if layout.mode is Mode.APPEND or not batch.num_rows:
+            return layout.rows(batch, schema)
+        newest = self._newest[batch.column("partition")[0].as_py()]
+        wanted = batch.filter(pa.array(np.isin(batch.column("offset").to_numpy(), newest)))
+        return layout.changes(wanted, schema).drop_columns([DELETED])
 
     def _rows_of(self, view: TopicView, source: _Source, ranges: Ranges) -> Any:
         found = [

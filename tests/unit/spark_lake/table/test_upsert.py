@@ -17,6 +17,7 @@ from strandline.storage.records.batch.record import Record
 from tests.unit.spark_lake.archive_builder import START_MS, ArchiveBuilder, make_batches
 from tests.unit.spark_lake.table.position_deletes import delete_row
 from tests.unit.spark_lake.table.rig import NoProgress, iceberg, make_run, named_files, sync
+from tests.unit.spark_lake.values.valued_archive import avro, record_of
 
 pytestmark = pytest.mark.slow
 
@@ -73,6 +74,12 @@ def state_of(run: TableRun) -> State:
     return found
 
 
+def check_is_clean(run: TableRun, row_count: int) -> None:
+    report = run.check(deep=True)
+    assert report.findings == []
+    assert report.deep_rows == row_count
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_a_table_has_the_newest_record_of_each_key_and_none_of_a_deleted_one(
     tmp_path: Path, seed: int
@@ -83,6 +90,7 @@ def test_a_table_has_the_newest_record_of_each_key_and_none_of_a_deleted_one(
         sync(changing.archive, SCHEMA, **UPSERT)
         run = make_run(changing.archive, SCHEMA, **UPSERT)
         assert state_of(run) == changing.state
+        check_is_clean(run, len(changing.state))
     assert sync(changing.archive, SCHEMA, **UPSERT).commits == 0
 
 
@@ -147,12 +155,48 @@ def test_a_row_that_another_engine_deletes_meanwhile_does_not_come_back(
     assert len(state_of(run)) == len(before) - len(named_files(run))
 
 
-def test_debeziums_envelope_gives_the_rows_after_its_events(tmp_path: Path) -> None:
+@pytest.mark.parametrize("table_format", ["iceberg", "delta"])
+def test_a_check_finds_rows_that_are_not_the_newest_of_their_key(
+    tmp_path: Path, table_format: str
+) -> None:
+    more = {"format": table_format}
+    changing = ChangingArchive(tmp_path / "archive", 5)
+    changing.add()
+    sync(changing.archive, SCHEMA, **UPSERT, **more)
+    early = make_run(changing.archive, SCHEMA, **more).store.load()
+    assert early is not None
+    changing.add()
+    run = make_run(changing.archive, SCHEMA, **more)
+    # Behind, and so right.
+    assert [one.behind for one in run.check(deep=True).partitions] == [20, 20]
+    # As if a sync had lost its rows: the table says that it has them.
+    pretended = make_run(changing.archive, SCHEMA, **UPSERT, **more)
+    topic_id = changing.archive.topics["orders"].info.topic_id
+    assert pretended.store.load() is not None
+    pretended.store.commit([], early.advanced(topic_id, {0: 40, 1: 40}, commit_id="lost"))
+    findings = run.check().findings
+    assert sum("with a newer record of its key" in one for one in findings) == 2
+
+
+ENVELOPE = "op STRING, after STRUCT<id: BIGINT, city: STRING>"
+AVRO_ROW = record_of(id="long", city=["null", "string"])
+AVRO_ENVELOPE = record_of(op="string", after=["null", {**AVRO_ROW, "name": "Value"}])
+
+
+@pytest.mark.parametrize("table_format", ["iceberg", "delta"])
+@pytest.mark.parametrize("kind", ["plain", "payload", "avro"])
+def test_debeziums_envelope_gives_the_rows_after_its_events(
+    tmp_path: Path, kind: str, table_format: str
+) -> None:
+    """Plain as of a converter without schemas, payload with them, Avro as of a registry's."""
     archive = ArchiveBuilder(tmp_path / "archive")
     archive.add_topic("orders")
 
     def event(op: str, after: dict[str, Any] | None) -> bytes:
-        return json.dumps({"op": op, "before": None, "after": after}).encode()
+        made = {"op": op, "before": None, "after": after}
+        if kind == "avro":
+            return avro(made, AVRO_ENVELOPE)
+        return json.dumps({"schema": {}, "payload": made} if kind == "payload" else made).encode()
 
     events = [
         (b"1", event("r", {"id": 1, "city": "a"})),
@@ -170,20 +214,34 @@ def test_debeziums_envelope_gives_the_rows_after_its_events(tmp_path: Path) -> N
         ]
         archive.add_segment("orders", make_batches(records))
 
-    schema = "op STRING, after STRUCT<id: BIGINT, city: STRING>"
+    schema = {
+        "plain": ENVELOPE,
+        "payload": f"payload STRUCT<{ENVELOPE.replace(' ', ': ', 1).replace('after ', 'after: ')}>",
+        "avro": json.dumps(AVRO_ENVELOPE),
+    }[kind]
+    options = {"valueFormat": "avro" if kind == "avro" else "json"}
+    more: dict[str, Any] = {"mode": "debezium", "format": table_format, "options": options}
     add(0, events)
-    sync(archive, schema, mode="debezium")
-    run = make_run(archive, schema, mode="debezium")
-    rows = iceberg(run).scan().to_arrow().to_pylist()
+    sync(archive, schema, **more)
+    run = make_run(archive, schema, **more)
+    table = run.upkeep()
+    assert table.load() is not None
+    rows = [r for file in table.live_files() for b in table.read(file) for r in b.to_pylist()]
     assert sorted((row["_key"], row["id"], row["city"]) for row in rows) == [
         (b"1", 1, None),
         (b"3", 3, "c"),
     ]
+    check_is_clean(run, 2)
     add(6, [(b"x", event("t", None))])
     with pytest.raises(CorruptRecords, match=r"offset 6 of orders partition 0 .* op t has no row"):
-        sync(archive, schema, mode="debezium")
+        sync(archive, schema, **more)
+
+
+def test_values_without_an_envelope_are_refused(tmp_path: Path) -> None:
+    changing = ChangingArchive(tmp_path / "archive", 3)
+    changing.add()
     with pytest.raises(InvalidConfig, match="needs values with the fields after and op"):
-        sync(archive, "id BIGINT", mode="debezium", table="lake.other")
+        sync(changing.archive, "id BIGINT", mode="debezium")
 
 
 def test_what_cannot_be_upserted_is_refused(tmp_path: Path) -> None:
