@@ -7,6 +7,7 @@
     maintenance   that ends, that dies, that meets a sync; with and without retention
     others        expire snapshots and rewrite the table, by pyiceberg
     of Delta      the same, without our maintenance; others compact, write checkpoints and vacuum
+    of upserts    the same; the table has the newest record of each key
 
     python -m tests.unit.spark_lake.table.random_history --minutes 5 --seed 7
 
@@ -17,6 +18,7 @@ once. In the end no file lies there that the table does not name.
 from __future__ import annotations
 
 import argparse
+import datetime as dt
 import json
 import random
 import shutil
@@ -27,7 +29,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 from deltalake import DeltaTable
@@ -39,7 +41,7 @@ from strandline.spark_lake.table.upkeep.maintain import DAY_MS, MaintainSettings
 from strandline.spark_lake.table.upkeep.retention import Retention
 from strandline.storage.crash_points import CRASH_POINTS, SimulatedCrash, simulated_crash
 from strandline.storage.model import AbortedTransaction
-from strandline.storage.records.batch.record import Record, encode_batch
+from strandline.storage.records.batch.record import Header, Record, encode_batch
 from strandline.storage.records.compression import Codec
 from tests.unit.spark_lake.archive_builder import START_MS, ArchiveBuilder
 from tests.unit.spark_lake.table.rig import (
@@ -77,7 +79,18 @@ NOW = MaintainSettings(
 )
 
 Place = tuple[str, int, int]
-Rows = dict[Place, tuple[bytes | None, str]]
+
+
+class Row(NamedTuple):
+    """A record as a table and the archive must show it; `value` is None for a null value."""
+
+    key: bytes | None
+    timestamp: dt.datetime
+    headers: list[dict[str, Any]]
+    value: str | None
+
+
+Rows = dict[Place, Row]
 
 
 class TableHistory:
@@ -85,6 +98,7 @@ class TableHistory:
 
     schemas = SCHEMAS
     more: Mapping[str, str] = MappingProxyType({})
+    keys: Sequence[bytes | None] = (None, b"k1", b"k2")
     partitionings: Sequence[list[str]] = (
         ["day(_timestamp)"],
         ["bucket(2, _key)", "_topic_partition"],
@@ -103,6 +117,8 @@ class TableHistory:
         self._is_rewritten = False
         # What the archive has, or had before retention or the end of the topic.
         self._archived: Rows = {}
+        # Of this topic and those of its name before it.
+        self._topic_ids = [self._topic_id]
         self._weights: dict[Callable[[], None], int] = {
             self._write: 5,
             self._sync: 2,
@@ -197,10 +213,10 @@ class TableHistory:
         is_null = self.random.random() < 0.1
         return Record(
             offset=offset,
-            timestamp_ms=START_MS + offset * HOUR_MS,
-            key=self.random.choice([None, b"k1", b"k2"]),
+            timestamp_ms=self.random.choice([*[START_MS + offset * HOUR_MS] * 5, START_MS, 0, -1]),
+            key=self.random.choice(self.keys),
             value=None if is_null else json.dumps(known).encode(),
-            headers=(),
+            headers=self.random.choice([(), (Header("h", b"1"), Header("h", None))]),
         )
 
     def _evolve(self) -> None:
@@ -219,6 +235,7 @@ class TableHistory:
     def _recreate(self) -> None:
         self._remember()
         recreate_topic(self.archive, partitions=PARTITIONS)
+        self._topic_ids.append(self._topic_id)
         self._ends = [0] * PARTITIONS
         self._write()
 
@@ -372,28 +389,38 @@ class TableHistory:
     def _remember(self) -> None:
         """Adds the archive's own rows; those that it has lost stay known."""
         options = {"valueFormat": "json", "valueSchema": self._schema}
-        rows = scan(self.archive.url, "orders", options=options).read_all().to_pylist()
+        columns = ["partition", "offset", "key", "timestamp", "headers", "value"]
+        found = scan(self.archive.url, "orders", columns=columns, options=options)
+        rows = found.read_all().to_pylist()
         for row in rows:
             place = self._topic_id, row["partition"], row["offset"]
-            self._archived[place] = row["key"], _shown(row["value"] or {})
+            self._archived[place] = Row(
+                row["key"], row["timestamp"], row["headers"] or [], _shown(row["value"])
+            )
 
     def _verify(self) -> None:
         self._remember()
         ends = self._next_offsets()
         if not ends and not self._exists:
             return
-        wanted = {
+        taken = {
             place: row
             for place, row in self._archived.items()
             if place[2] < ends.get(place[0], {}).get(place[1], 0)
         }
-        found: list[tuple[Place, tuple[bytes | None, str]]] = []
+        found: list[tuple[Place, Row]] = []
         for row in self._rows():
             record = {name: row.pop(name) for name in list(row) if name[0] == "_"}
             place = record["_topic_id"], record["_topic_partition"], record["_offset"]
-            found.append((place, (record["_key"], _shown(row))))
+            headers = record["_headers"] or []
+            found.append((place, Row(record["_key"], record["_timestamp"], headers, _shown(row))))
         assert len(found) == len(dict(found)), "rows are twice"
-        assert dict(found) == wanted
+        assert dict(found) == self._wanted(taken)
+
+    def _wanted(self, taken: Rows) -> Rows:
+        """The rows of a table that has taken these records."""
+        nothing = _shown({})
+        return {place: row._replace(value=row.value or nothing) for place, row in taken.items()}
 
     def _rows(self) -> Iterator[dict[str, Any]]:
         table = self._new_run().upkeep()
@@ -461,7 +488,23 @@ class DeltaHistory(TableHistory):
         yield from pl.read_delta(place).to_dicts()
 
 
-def _shown(value: dict[str, Any]) -> str:
+class UpsertHistory(TableHistory):
+    """Of a table of the newest records."""
+
+    more = MappingProxyType({"mode": "upsert"})
+    keys = (b"k1", b"k2", b"k3", b"k4")
+    partitionings = (["_topic_partition"], ["_topic_partition", "day(_timestamp)"])
+
+    def _wanted(self, taken: Rows) -> Rows:
+        newest: dict[tuple[int, bytes | None], Place] = {}
+        for place in sorted(taken, key=lambda one: (self._topic_ids.index(one[0]), one[2])):
+            newest[place[1], taken[place].key] = place
+        return {place: taken[place] for place in newest.values() if taken[place].value is not None}
+
+
+def _shown(value: dict[str, Any] | None) -> str | None:
+    if value is None:
+        return None
     known = {name: part for name, part in value.items() if name != FORGOTTEN}
     return json.dumps(_without_nulls(known), sort_keys=True)
 
@@ -480,6 +523,9 @@ def _marker(offset: int, producer: int, *, commits: bool) -> bytes:
     )
 
 
+HISTORIES = (TableHistory, UpsertHistory, TableHistory, DeltaHistory)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Random histories of tables, for minutes.")
     parser.add_argument("--minutes", type=float, default=5)
@@ -489,7 +535,7 @@ def main() -> None:
     seed = given.seed
     while time.monotonic() < ends_s:
         folder = Path(tempfile.mkdtemp(prefix="table-history-"))
-        history = (DeltaHistory if seed % 4 == 3 else TableHistory)(folder, seed)
+        history = HISTORIES[seed % len(HISTORIES)](folder, seed)
         try:
             history.run()
         except Exception:

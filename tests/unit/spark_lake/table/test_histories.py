@@ -6,7 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.spark_lake.table.random_history import DeltaHistory, TableHistory
+from tests.unit.spark_lake.table.random_history import (
+    DeltaHistory,
+    TableHistory,
+    UpsertHistory,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -20,6 +24,13 @@ def test_a_table_has_the_archives_rows_whatever_happens(tmp_path: Path, seed: in
 @pytest.mark.parametrize("seed", range(4))
 def test_a_delta_table_has_the_archives_rows_whatever_happens(tmp_path: Path, seed: int) -> None:
     run(DeltaHistory(tmp_path, seed), seed)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_an_upserted_table_has_the_newest_records_whatever_happens(
+    tmp_path: Path, seed: int
+) -> None:
+    run(UpsertHistory(tmp_path, seed), seed)
 
 
 def run(history: TableHistory, seed: int) -> None:
