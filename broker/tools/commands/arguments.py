@@ -33,7 +33,7 @@ examples:
 
 
 def _add_status(commands: Commands) -> None:
-    text = "check brokers, and show what lies in which tier"
+    text = "check brokers, and show the contents of each tier"
     parser = command_parser(commands, "status", text, _STATUS_EXAMPLES, _status)
     add_connection(parser)
     add_repeated(parser, "--metrics", "URL", "where a broker serves its metrics; may be repeated")

@@ -91,7 +91,7 @@ def add_group(commands: Commands) -> None:
     target.add_argument(
         "--to-current",
         action="store_true",
-        help="the present offset, moved into the log if it lies outside",
+        help="the present offset, moved into the log if it is outside",
     )
     target.add_argument(
         "--to-offset", type=int, metavar="OFFSET", help="this one, in each partition"

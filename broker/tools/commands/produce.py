@@ -68,7 +68,7 @@ def add_produce(commands: Commands) -> None:
     form = parser.add_alternatives()
     form.add_argument("--whole", action="store_true", help="the whole input is one record")
     form.add_argument("--json", action="store_true", help="lines as `consume --json` writes them")
-    form.add_argument("--key-separator", metavar="TEXT", help="stands between key and value")
+    form.add_argument("--key-separator", metavar="TEXT", help="the text between key and value")
     parser.add_argument("--key", help="the same key for every record")
     add_repeated(parser, "--header", "NAME=VALUE", "on every record")
     parser.add_argument(
@@ -88,8 +88,7 @@ def add_produce(commands: Commands) -> None:
         "--acks",
         default="all",
         choices=("0", "1", "all"),
-        help="who must have a record before it counts: nobody, the leader, all in-sync replicas"
-        " [all]",
+        help="when a record counts as sent: at once, on the leader, on all in-sync replicas [all]",
     )
     parser.add_argument("--quiet", "-q", action="store_true", help="say nothing on success")
     add_connection(parser)
@@ -129,7 +128,7 @@ def _produce(options: argparse.Namespace) -> int:
     if options.key is not None and options.key_separator is not None:
         raise WrongUse("--key and --key-separator exclude each other")
     if options.key_separator == "":
-        raise WrongUse("--key-separator is empty; write what stands between key and value")
+        raise WrongUse("--key-separator is empty; write the text between key and value")
     connection.check_reachable()
     clock = SystemClock()
     began_s = clock.monotonic_s()
