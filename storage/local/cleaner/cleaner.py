@@ -50,10 +50,10 @@ from strandline.storage.local.cleaner.facts import (
 )
 from strandline.storage.local.cleaner.messages import (
     CleanedGroup,
+    CleanerFigures,
     CleaningRequest,
     CleaningStatistics,
 )
-from strandline.storage.local.cleaner.metrics import CleanerFigures
 from strandline.storage.local.cleaner.plan import CleaningPlan, plan_cleaning
 from strandline.storage.local.cleaner.process import CleanerProcess
 from strandline.storage.local.log.log import LocalLog

@@ -40,7 +40,6 @@ from strandline.storage.remote.reader.chunk_cache import BatchRun, Chunk, ChunkC
 from strandline.storage.remote.reader.corruption_log import log_corrupt_chunk
 from strandline.storage.remote.reader.disk_chunk_cache import DiskChunkCache
 from strandline.storage.remote.reader.prefetch_queue import Download, PrefetchQueue, Reader
-from strandline.storage.remote.reader.statistics import DownloadCounters
 from strandline.storage.remote.segment.index import ChunkKey
 
 log = logging.getLogger(__name__)
@@ -52,6 +51,20 @@ WAITING_MAX = 100
 DISK_WRITES_MAX = 4
 # Raised if a job cannot start for lack of threads or memory.
 REFUSALS = (OutOfResources, RuntimeError, MemoryError)
+
+
+@dataclass(slots=True, kw_only=True)
+class DownloadCounters:
+    """Counts since the start; owned by the event loop."""
+
+    memory_hits: int = 0
+    joined_downloads: int = 0
+    disk_hits: int = 0
+    downloads: int = 0
+    downloaded_bytes: int = 0
+    prefetched_downloads: int = 0
+    corrupt_chunks: int = 0
+    failed_downloads: int = 0
 
 
 @dataclass(frozen=True, slots=True)
