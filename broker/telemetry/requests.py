@@ -147,7 +147,7 @@ class ApiTraffic:
         self._late_total.record(local_s + remote_s)
         self.remote.record(remote_s)
 
-    def held_up(self, throttle_ms: int) -> None:
+    def add_throttle(self, throttle_ms: int) -> None:
         self.throttled += 1
         self.throttle_s += throttle_ms / 1000
 

@@ -47,7 +47,7 @@ from strandline.spark_lake.plan.splits import Split
 from strandline.spark_lake.query.arrow import schema_of
 from strandline.spark_lake.query.error_messages import plainly
 from strandline.spark_lake.query.query import Query
-from strandline.spark_lake.query.query_log import tell
+from strandline.spark_lake.query.query_log import log_event
 from strandline.spark_lake.query.report import report_folder
 from strandline.spark_lake.query.worker_reuse import leave_out_what_is_loaded
 from strandline.spark_lake.spark.filters import push_down
@@ -76,7 +76,7 @@ def register(spark: SparkSession) -> None:
         add_jar(spark)
     except NoJvmReader as error:
         spark.dataSource.register(StrandlineDataSource)
-        tell("filters of Spark spare nothing here, those of `load` do", {"why": str(error)})
+        log_event("filters of Spark spare nothing here, those of `load` do", {"why": str(error)})
     else:
         spark.conf.set(PUSHDOWN_CONF, "true")
         with _active(spark):
@@ -113,7 +113,7 @@ def warn_of_another_python(spark: SparkSession) -> None:
     except PySparkException:  # with Spark Connect the server's Python is unknown
         return
     if workers is not None and not _is_one_environment(Path(workers), Path(sys.executable)):
-        tell(
+        log_event(
             "Spark's workers run another Python than this process: unless strandline[lake] is"
             " installed there too, set PYSPARK_PYTHON before the session starts",
             {"workers": workers, "this_process": sys.executable},

@@ -37,7 +37,7 @@ from strandline.spark_lake.plan.splits import Split
 from strandline.spark_lake.query.bounds import BoundsResolver
 from strandline.spark_lake.query.error_messages import plainly
 from strandline.spark_lake.query.query import Query
-from strandline.spark_lake.query.query_log import tell
+from strandline.spark_lake.query.query_log import log_event
 from strandline.spark_lake.spark.progress import (
     DataLoss,
     Standing,
@@ -240,7 +240,7 @@ class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
                 f"{told}; failOnDataLoss=false goes on with what there is, a new"
                 " checkpointLocation begins anew"
             )
-        tell("records are gone before they were read", {"losses": told}, level=logging.WARNING)
+        log_event("records are gone before they were read", {"losses": told}, level=logging.WARNING)
         return True
 
 

@@ -38,7 +38,11 @@ from strandline.broker.coordination.model.consumer_messages import (
     HeartbeatAnswer,
 )
 from strandline.broker.coordination.model.topic_regex import find_topics
-from strandline.broker.coordination.runtime.journal import in_batches, settle, write_members
+from strandline.broker.coordination.runtime.journal import (
+    flush_if_needed,
+    in_batches,
+    write_members,
+)
 from strandline.broker.coordination.runtime.shard import GroupEffects, GroupSlot
 from strandline.broker.protocol.formats.consumer_protocol import CONSUMER_PROTOCOL_TYPE
 from strandline.broker.protocol.schema.errors import ErrorCode
@@ -92,7 +96,7 @@ class ConsumerCoordinator:
             self._search(slot, group, image, now)
             self._surroundings.arm(group)
         if decision.records:
-            await settle(slot)
+            await flush_if_needed(slot)
         return answer
 
     # --- members of the classic protocol -----------------------------------------------------
@@ -112,7 +116,7 @@ class ConsumerCoordinator:
             group.saw(image)
             self._surroundings.arm(group)
         if decision.records:
-            await settle(slot)
+            await flush_if_needed(slot)
         return answer
 
     def sync(self, group: ConsumerGroup, request: SyncRequest, ticket: Ticket) -> SyncAnswer:
@@ -162,7 +166,7 @@ class ConsumerCoordinator:
         decision = slot.shard.consumers.classic_leave(group, leaving, image, now)
         self._carry_out(slot, group.group_id, decision, now)
         if decision.records:
-            await settle(slot)
+            await flush_if_needed(slot)
         return decision.leave
 
     def clear_empty(self, slot: GroupSlot, group: ConsumerGroup) -> None:

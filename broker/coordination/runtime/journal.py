@@ -112,7 +112,7 @@ def log_failed_write(slot: Slot[S], error: StrandlineError) -> None:
     )
 
 
-async def settle(slot: Slot[S]) -> None:
+async def flush_if_needed(slot: Slot[S]) -> None:
     """Returns when the written records may be answered. Raises CoordinatorFault."""
     if slot.partition.must_flush:
         try:

@@ -151,7 +151,7 @@ class Dispatcher:
         if isinstance(answer, list):
             traffic.at_once(answer, local_s)
             if isinstance(answer, ThrottledParts):
-                traffic.held_up(answer.throttle_ms)
+                traffic.add_throttle(answer.throttle_ms)
         elif answer is None:
             traffic.at_once((), local_s)
         elif isinstance(answer, DeferredAnswer):
@@ -168,7 +168,7 @@ class Dispatcher:
         local_s = min(local_s + busy_s, total_s)
         traffic.late(parts, local_s=local_s, remote_s=total_s - local_s)
         if isinstance(parts, ThrottledParts):
-            traffic.held_up(parts.throttle_ms)
+            traffic.add_throttle(parts.throttle_ms)
 
     async def _count_later(
         self,
@@ -278,7 +278,7 @@ class Dispatcher:
         else:
             traffic.at_once(parts, local_s)
         if throttle_ms > 0:
-            traffic.held_up(throttle_ms)
+            traffic.add_throttle(throttle_ms)
             return ThrottledParts(parts, throttle_ms)
         return parts
 

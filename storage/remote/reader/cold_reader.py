@@ -206,7 +206,7 @@ class ColdReader:
         """
         assert entry.base_offset <= offset < entry.end_offset, (entry, offset)
         if self._due:
-            self._ahead.look()
+            self._ahead.start_due()
         folder = _folder(entry)
         stream = self._streams.get((folder, offset))
         following = self._following(stream)

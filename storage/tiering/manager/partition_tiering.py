@@ -24,7 +24,7 @@ from strandline.storage.errors import (
     StorageError,
     TierUnavailable,
 )
-from strandline.storage.tiering.changes.change_reader import Expectation, News
+from strandline.storage.tiering.changes.change_reader import Expectation, PolledChanges
 from strandline.storage.tiering.copy.open_segment import OpenSegmentSteps
 from strandline.storage.tiering.copy.steps import CopySteps
 from strandline.storage.tiering.log.statistics import (
@@ -98,18 +98,18 @@ class PartitionTiering:
 
     async def load(self) -> None:
         """Loads the manifest if it is not known yet; a failure is recorded and retried later."""
-        await self._look(self.owner.load_if_needed)
+        await self._poll(self.owner.load_if_needed)
 
     async def follow(self) -> bool:
         """Adopts the newest manifest of an archive that another broker writes."""
         if self._health.is_up:
-            await self._look(self.owner.adopt_newest)
+            await self._poll(self.owner.adopt_newest)
         return False
 
-    async def _look(self, look: Callable[[], Awaitable[None]]) -> None:
+    async def _poll(self, poll: Callable[[], Awaitable[None]]) -> None:
         async def noted() -> None:
             asked, before = self.expectation.asked, self.remote.manifest
-            await look()
+            await poll()
             self.expectation.found(asked, before, self.remote.manifest)
 
         async with self._lock:
@@ -121,10 +121,10 @@ class PartitionTiering:
         """Whether there may be work; a replica waits for announced changes."""
         return not self.remote.is_followed or self.expectation.is_due
 
-    def hear(self, news: News) -> bool:
-        """As `TieringManager.hear`."""
+    def apply_changes(self, changes: PolledChanges) -> bool:
+        """As `TieringManager.apply_changes`."""
         key = self.log.topic_id, self.log.topic_partition.partition
-        return self.expectation.hear(news, key, self.remote.manifest)
+        return self.expectation.apply_changes(changes, key, self.remote.manifest)
 
     async def step(self) -> bool:
         """Does the work that is due; True if there is more to do right away."""
