@@ -92,7 +92,7 @@ class ConsumerCoordinator:
         if group is not None:
             if request.member_epoch >= 0:
                 group.touch(answer.member_id, now)
-                group.saw(image)
+                group.note_image(image)
             self._search(slot, group, image, now)
             self._surroundings.arm(group)
         if decision.records:
@@ -113,7 +113,7 @@ class ConsumerCoordinator:
         if answer.error_code is ErrorCode.NONE and self._is_current(slot, group):
             group.touch(answer.member_id, now)
             group.await_sync(answer.member_id, now)
-            group.saw(image)
+            group.note_image(image)
             self._surroundings.arm(group)
         if decision.records:
             await flush_if_needed(slot)
@@ -258,7 +258,7 @@ class ConsumerCoordinator:
         except CoordinatorFault:
             # Retried later: an expression without a record is evaluated again after a while.
             return
-        group.saw(image)
+        group.note_image(image)
 
 
 def _log_epoch(decision: ConsumerDecision) -> None:

@@ -507,7 +507,7 @@ def _write(store: ObjectStore, key: str, shadow: _Shadow) -> None:
             shadow.etag = None
         shadow.is_known = True
     condition: PutCondition = IfAbsent() if shadow.etag is None else IfMatches(shadow.etag)
-    content = encode_live(shadow.live, shadow.live.pending) + _unlike_all_others()
+    content = encode_live(shadow.live, shadow.live.pending) + _unique_suffix()
     try:
         shadow.etag = store.put(key, content, condition=condition).etag
     except StorageError as error:
@@ -539,7 +539,7 @@ def _is_there(store: ObjectStore, key: str) -> bool:
     return True
 
 
-def _unlike_all_others() -> bytes:
+def _unique_suffix() -> bytes:
     """Returns an empty batch with a random producer, so that no two objects are equal."""
     record = Record(offset=0, timestamp_ms=0, key=None, value=None)
     return empty_batch(encode_batch([record], producer_id=secrets.randbits(63)))

@@ -239,7 +239,7 @@ class ChunkDownloads:
             block = self._reserve(key.size_bytes, is_prefetch, self._loop.time())
         except (OSError, MemoryError, OverflowError) as error:
             # Fails the waiters, or they and all queued behind them would wait for ever.
-            self._give_up(download, f"no memory for {key.size_bytes} bytes: {error}")
+            self._fail_unstarted(download, f"no memory for {key.size_bytes} bytes: {error}")
             return True
         if block is None:
             return False
@@ -249,7 +249,7 @@ class ChunkDownloads:
         self._fetch_in_worker(download, block)
         return True
 
-    def _give_up(self, download: Download, reason: str) -> None:
+    def _fail_unstarted(self, download: Download, reason: str) -> None:
         """Fails a download before its start, wanted or prefetched."""
         self.counters.failed_downloads += 1
         download.lose()

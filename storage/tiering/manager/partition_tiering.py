@@ -82,7 +82,7 @@ class PartitionTiering:
         self.owner.detach()
         self._copies.forget_all()
         if not self._lock.locked():
-            self._compaction.give_up()
+            self._compaction.end_round()
         self.log.remote = None
         self.log.local.on_segment_closed = None
 
@@ -133,9 +133,9 @@ class PartitionTiering:
             if not life.is_detached() and self.log.is_tiered and self._health.is_up:
                 more = await self._next_step()
             if life.is_detached() or life.is_fenced or not self.log.is_tiered:
-                given_up = self._compaction.give_up()
-                if given_up is not None:
-                    await given_up
+                ended = self._compaction.end_round()
+                if ended is not None:
+                    await ended
             return more and not life.is_detached()
 
     # --- one step ----------------------------------------------------------------------------
