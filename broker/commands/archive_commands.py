@@ -127,11 +127,11 @@ def verify(store: ObjectStore, options: VerifyOptions) -> int:
     state = _State(options, store.url)
     reports: list[PartitionReport] = []
     try:
-        _look(store, wanted, options, state, reports)
+        _scrub_all(store, wanted, options, state, reports)
     except (StorageError, KeyboardInterrupt):
-        _tell(store, reports, troubles, replace(options, repair=False, drop_pieces=False))
+        _report(store, reports, troubles, replace(options, repair=False, drop_pieces=False))
         raise
-    left = _tell(store, reports, troubles, options)
+    left = _report(store, reports, troubles, options)
     if not left:
         state.remove()
     skipped = f", {counted(state.skipped, 'partition')} done before" if state.skipped else ""
@@ -153,7 +153,7 @@ def _by_size(reports: Sequence[PartitionReport]) -> str:
     return f"; {counted(count, 'object')} by size alone, without a CRC-32C in the store: see --deep"
 
 
-def _look(
+def _scrub_all(
     store: ObjectStore,
     wanted: Sequence[TopicIdPartition],
     options: VerifyOptions,
@@ -275,7 +275,7 @@ def _has_manifest(store: ObjectStore, folder: str) -> bool:
     return any(info.key == key for key in keys for info in store.list(key, limit=1))
 
 
-def _tell(
+def _report(
     store: ObjectStore,
     reports: Sequence[PartitionReport],
     troubles: Sequence[str],

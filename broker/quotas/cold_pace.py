@@ -120,7 +120,7 @@ class _UsualLateness:
         """Returns the lateness above which a tick counts as late."""
         return max(setting_s, min(RATIO * self._lateness_s, LATE_S_MAX))
 
-    def saw(self, lateness_s: float, setting_s: float) -> None:
+    def record(self, lateness_s: float, setting_s: float) -> None:
         """Records the lateness of a tick without cold reads."""
         least_s = setting_s / RATIO
         known_s = max(self._lateness_s, least_s)
@@ -202,7 +202,7 @@ class ColdPace:
             elif paused_s > DRAIN_S_MAX:
                 self._end_pause(now_s)
             return
-        self._usual.saw(lateness_s, setting_s)
+        self._usual.record(lateness_s, setting_s)
         if now_s - self._measuring_began_s >= QUIET_S:
             self._end_pause(now_s)
 

@@ -387,7 +387,7 @@ class Broker:
             "metadata mirror": archive.mirror_forever,
             "tiering": archive.tier_forever,
             "groups archive": archive.archive_groups_forever,
-            "archive look": archive.look_forever,
+            "archive look": archive.check_forever,
         }
 
     def _listen(self, spawn: Spawn) -> None:

@@ -180,7 +180,7 @@ class ArchiveClaim:
         self._note_writes(answer)
         return self._is_ours
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """Checks that the archive is still ours; writes a deleted cluster.json again.
 
         Raises WrongArchive if another cluster owns it, and StorageError if the store fails.
@@ -311,10 +311,12 @@ async def _claim_soon(tiering: TieringManager, metadata_log: MetadataLog, worker
     """Waits CLAIM_WAIT_S for the claim; the loop retries it and logs the reason."""
     with contextlib.suppress(TimeoutError, StorageError):
         async with asyncio.timeout(CLAIM_WAIT_S):
-            await _tell(metadata_log.claim_mirror, tiering, workers)
+            await _mirror_and_confirm(metadata_log.claim_mirror, tiering, workers)
 
 
-async def _tell(mirror: Callable[[], object], tiering: TieringManager, workers: Workers) -> None:
+async def _mirror_and_confirm(
+    mirror: Callable[[], object], tiering: TieringManager, workers: Workers
+) -> None:
     """Mirrors changes of the metadata; `tiering` learns the owner of the archive from the result.
 
     Raises StorageError.
@@ -389,7 +391,7 @@ class ArchiveUpkeep:
                     metadata_log.claim_mirror if is_urgent else metadata_log.mirror_once
                 )
                 try:
-                    await _tell(mirror, self._tiering, self._workers)
+                    await _mirror_and_confirm(mirror, self._tiering, self._workers)
                 except StorageError as error:
                     mirroring.failed(error)
                 else:
@@ -405,7 +407,7 @@ class ArchiveUpkeep:
                 await self._groups.run_once()
                 await self._transactions.run_once()
 
-    async def look_forever(self) -> None:
+    async def check_forever(self) -> None:
         """Rewrites deleted objects outside the topics' folders."""
         looking = RetryState("look", "archive", policy=RetryPolicy(), clock=self._clock)
         while True:
@@ -413,11 +415,13 @@ class ArchiveUpkeep:
             if not self._may_tell:
                 continue
             try:
-                await self._claim.look()
-                await _tell(self._metadata_log.repair_mirror, self._tiering, self._workers)
+                await self._claim.check()
+                await _mirror_and_confirm(
+                    self._metadata_log.repair_mirror, self._tiering, self._workers
+                )
                 self._note_mirror()
-                await self._groups.look()
-                await self._transactions.look()
+                await self._groups.check()
+                await self._transactions.check()
             except WrongArchive as error:
                 self._tiering.ownership.lose(str(error))
             except StorageError as error:
@@ -464,7 +468,9 @@ class ArchiveUpkeep:
         crash_point(STOP_AFTER_MARK)
         try:
             async with asyncio.timeout(STOP_S):
-                await _tell(self._metadata_log.mirror_once, self._tiering, self._workers)  # 3
+                await _mirror_and_confirm(
+                    self._metadata_log.mirror_once, self._tiering, self._workers
+                )  # 3
                 self._note_mirror()
                 if self._is_mirrored:
                     await self._groups.write_rest()  # 4

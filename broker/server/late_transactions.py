@@ -65,10 +65,10 @@ class LateTransactions:
         while True:
             coordinated = self._coordinated()
             if coordinated is not None:
-                await self._look(coordinated)
+                await self._check(coordinated)
             await asyncio.sleep(LOADING_CHECK_S if coordinated is None else CHECK_S)
 
-    async def _look(self, coordinated: Mapping[int, Transaction]) -> None:
+    async def _check(self, coordinated: Mapping[int, Transaction]) -> None:
         now_s, limit_s = self._clock.monotonic_s(), (self._timeout_ms_max() + LATE_AFTER_MS) / 1000
         since_s = {}
         late_count = 0

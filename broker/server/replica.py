@@ -90,7 +90,7 @@ class ReplicaBroker(Broker):
         self._changes = ChangeReader(
             store, clock=clock, full_interval_ms=config.replica.full_poll_ms
         )
-        await self._in(self._workers.changes, self._changes.ask)  # 3
+        await self._in(self._workers.changes, self._changes.poll)  # 3
         await self._in(self._workers.metadata, origin.refresh)  # 4
         await self._in(self._workers.metadata, self._metadata_log.load)
         self._remote = self._make_remote(
@@ -161,14 +161,14 @@ class ReplicaBroker(Broker):
         state = RetryState("follow", "metadata", policy=RetryPolicy(), clock=self._clock)
         while True:
             await asyncio.sleep(self._config.replica.poll_ms / 1000)
-            await self._look(tiering, state)
+            await self._poll(tiering, state)
 
-    async def _look(self, tiering: TieringManager, state: RetryState) -> None:
-        news = await self._in(self._workers.changes, self._changes.ask)
-        if tiering.hear(news):
+    async def _poll(self, tiering: TieringManager, state: RetryState) -> None:
+        changes = await self._in(self._workers.changes, self._changes.poll)
+        if tiering.apply_changes(changes):
             self._changes.doubt()
-        is_news = news.metadata_version > self._following.origin_version
-        self._is_behind |= is_news or news.is_everything
+        is_newer = changes.metadata_version > self._following.origin_version
+        self._is_behind |= is_newer or changes.is_everything
         if self._is_behind:
             try:
                 await self._following.refresh()

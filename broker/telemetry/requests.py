@@ -124,13 +124,13 @@ class ApiTraffic:
         self._late_local = Durations()
         self._late_total = Durations()
 
-    def came(self, version: int, request_bytes: int, queue_s: float) -> None:
+    def started(self, version: int, request_bytes: int, queue_s: float) -> None:
         self.by_version[version - self._first_version] += 1
         self.request_bytes += request_bytes
         if queue_s > QUEUE_NOTED_S:
             self._queue.record(queue_s)
 
-    def at_once(self, parts: Parts, local_s: float) -> None:
+    def answered(self, parts: Parts, local_s: float) -> None:
         """Counts `parts` that are sent without any wait; none for acks=0."""
         if parts:
             self.response_bytes += _LENGTH(parts[0])[0] + 4  # type: ignore[arg-type]  # in memory
@@ -139,15 +139,15 @@ class ApiTraffic:
         prompt.sum_s += local_s
         prompt.latest[int(local_s * 1e6).bit_length()] += 1
 
-    def late(self, parts: Parts, *, local_s: float, remote_s: float) -> None:
-        """As `at_once`, after a wait of `remote_s`."""
+    def answered_late(self, parts: Parts, *, local_s: float, remote_s: float) -> None:
+        """As `answered`, after a wait of `remote_s`."""
         if parts:
             self.response_bytes += _LENGTH(parts[0])[0] + 4  # type: ignore[arg-type]  # in memory
         self._late_local.record(local_s)
         self._late_total.record(local_s + remote_s)
         self.remote.record(remote_s)
 
-    def held_up(self, throttle_ms: int) -> None:
+    def add_throttle(self, throttle_ms: int) -> None:
         self.throttled += 1
         self.throttle_s += throttle_ms / 1000
 

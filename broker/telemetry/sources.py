@@ -15,7 +15,7 @@ from strandline.broker.quotas.cold_pace import ColdPace
 from strandline.broker.telemetry.requests import RequestTraffic
 from strandline.storage.clock import Clock
 from strandline.storage.concurrency.resizable_pool import ResizablePool
-from strandline.storage.local.cleaner.metrics import CleanerFigures
+from strandline.storage.local.cleaner.messages import CleanerFigures
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
 from strandline.storage.model import Offset, TopicPartition
 

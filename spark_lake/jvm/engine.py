@@ -28,7 +28,7 @@ from strandline.spark_lake.plan.predicate import COMPARED, Comparison, Operator
 from strandline.spark_lake.plan.splits import Split
 from strandline.spark_lake.query.pruning import is_worth_it
 from strandline.spark_lake.query.query import Query
-from strandline.spark_lake.query.query_log import tell
+from strandline.spark_lake.query.query_log import log_event
 from strandline.storage.clock import SystemClock
 from strandline.storage.errors import InvalidConfig
 
@@ -77,7 +77,7 @@ def choose_engine(
             reason = str(error)
     if wanted is Engine.JVM:
         raise InvalidConfig(f"option engine is jvm, but {reason}")
-    tell("read in Python", {"why": reason})
+    log_event("read in Python", {"why": reason})
     return Choice(Engine.PYTHON, reason)
 
 

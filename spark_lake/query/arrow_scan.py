@@ -34,7 +34,7 @@ from strandline.spark_lake.plan.planner import ScanPlan
 from strandline.spark_lake.plan.predicate import Comparison, Operator, Predicate, taken
 from strandline.spark_lake.plan.splits import Split
 from strandline.spark_lake.query.query import Query
-from strandline.spark_lake.query.query_log import read_fields, tell
+from strandline.spark_lake.query.query_log import log_event, read_fields
 from strandline.storage.errors import InvalidConfig
 from strandline.storage.records.columns.vectorised import INT64_MAX, INT64_MIN
 
@@ -179,7 +179,7 @@ def read_in_order(
         if not batches:
             yield pa.RecordBatch.from_pylist([], schema=query.schema)
     finally:
-        tell("scan read", read_fields(plan, rows, reader.statistics(), planning=planning))
+        log_event("scan read", read_fields(plan, rows, reader.statistics(), planning=planning))
 
 
 class _SplitThreads:

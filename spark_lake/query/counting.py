@@ -28,7 +28,7 @@ from strandline.spark_lake.query.arrow_scan import (
 )
 from strandline.spark_lake.query.pruning import covers, may_have, owned_chunks
 from strandline.spark_lake.query.query import Query
-from strandline.spark_lake.query.query_log import read_fields, tell
+from strandline.spark_lake.query.query_log import log_event, read_fields
 from strandline.storage.remote.manifest.entries import SegmentEntry
 
 
@@ -46,7 +46,7 @@ def count(
     plan = query.plan(reader)
     planning = reader.statistics()
     counted = count_plan(query, plan, reader)
-    tell("rows counted", read_fields(plan, counted, reader.statistics(), planning=planning))
+    log_event("rows counted", read_fields(plan, counted, reader.statistics(), planning=planning))
     return counted
 
 

@@ -27,7 +27,7 @@ def plain(error: E) -> E:
     return error.with_traceback(None)
 
 
-def plainly(call: Callable[P, R]) -> Callable[P, R]:
+def without_traceback(call: Callable[P, R]) -> Callable[P, R]:
     """Decorator of a method that Spark calls: makes its errors plain."""
 
     @wraps(call)

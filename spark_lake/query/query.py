@@ -36,7 +36,7 @@ from strandline.spark_lake.query.arrow import schema_of
 from strandline.spark_lake.query.bounds import BoundsResolver
 from strandline.spark_lake.query.error_messages import plain
 from strandline.spark_lake.query.pruning import prune_selections
-from strandline.spark_lake.query.query_log import plan_fields, tell
+from strandline.spark_lake.query.query_log import log_event, plan_fields
 from strandline.spark_lake.query.report import ReportWriter, TaskReport
 from strandline.spark_lake.query.row_filter import RowFilter
 from strandline.spark_lake.query.split_scan import SplitScan
@@ -148,7 +148,7 @@ class Query:
     ) -> None:
         """Logs the line of a query that Spark reads; `reader` planned it."""
         fields = plan_fields(made, reader.statistics())
-        tell("scan planned", {"scan": self._scan_id, **fields, **(more or {})})
+        log_event("scan planned", {"scan": self._scan_id, **fields, **(more or {})})
 
     def read(self, split: Split, reader: ObjectReader) -> Iterator[Any]:
         """One split as `pyarrow.RecordBatch`es of `columns`.
@@ -219,6 +219,6 @@ class Query:
 
     def _tell_task(self, split: Split, report: TaskReport) -> None:
         fields: dict[str, str | int] = {"scan": self._scan_id, "split": split.index}
-        tell("split read", fields | report.fields(), level=logging.DEBUG)
+        log_event("split read", fields | report.fields(), level=logging.DEBUG)
         if self.options.scan_report is not None:
             ReportWriter(self.options.scan_report, self._scan_id).write_task(split.index, report)

@@ -32,13 +32,13 @@ log = logging.getLogger("strandline.spark_lake")
 _COLLECTED = "PYSPARK_SPARK_SESSION_UUID"
 
 
-def tell(text: str, fields: Mapping[str, str | int], *, level: int = logging.INFO) -> None:
-    """Logs one line: the constant `text`, followed by the `fields`."""
+def log_event(event: str, fields: Mapping[str, str | int], *, level: int = logging.INFO) -> None:
+    """Logs one line: the constant `event`, followed by the `fields`."""
     if _COLLECTED in os.environ and log.level == logging.NOTSET:
         log.setLevel(logging.INFO)
     context = {name: str(value) for name, value in fields.items()}
-    told = "; ".join(f"{name}={value}" for name, value in context.items())
-    log.log(level, "%s: %s", text, told, extra={"fields": dict(fields), "context": context})
+    text = "; ".join(f"{name}={value}" for name, value in context.items())
+    log.log(level, "%s: %s", event, text, extra={"fields": dict(fields), "context": context})
 
 
 def plan_fields(plan: ScanPlan, planning: ReadStatistics) -> dict[str, str | int]:

@@ -99,7 +99,7 @@ class DataLoss:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class StreamPosition:
     """The position of a stream relative to the archive."""
 
     position: StreamOffsets
@@ -108,7 +108,7 @@ class Standing:
     losses: tuple[DataLoss, ...] = ()
 
 
-def compare(position: StreamOffsets, archived: Sequence[LakePartition]) -> Standing:
+def compare(position: StreamOffsets, archived: Sequence[LakePartition]) -> StreamPosition:
     """The records since `position`, and losses; new partitions start where their archive begins."""
     offsets: dict[TopicPartition, Offset] = {}
     waiting: dict[TopicPartition, OffsetRange] = {}
@@ -160,7 +160,7 @@ def compare(position: StreamOffsets, archived: Sequence[LakePartition]) -> Stand
         for partition in sorted(position.offsets)
         if partition not in found
     ]
-    return Standing(
+    return StreamPosition(
         position=StreamOffsets(
             offsets=offsets,
             topic_ids={one.topic_partition.topic: one.partition.topic_id for one in archived},
@@ -171,7 +171,7 @@ def compare(position: StreamOffsets, archived: Sequence[LakePartition]) -> Stand
 
 
 def admitted(
-    standing: Standing,
+    standing: StreamPosition,
     manifests: Mapping[TopicPartition, Manifest],
     *,
     offsets_max: int | None = None,
@@ -200,7 +200,9 @@ def admitted(
     )
 
 
-def up_to(target: StreamOffsets, standing: Standing, *, known: StreamOffsets) -> Standing:
+def up_to(
+    target: StreamOffsets, standing: StreamPosition, *, known: StreamOffsets
+) -> StreamPosition:
     """`standing` without records beyond `target`, or in partitions that it does not have.
 
     Partitions that the stream knows keep their positions: else they would count as new later.
@@ -221,7 +223,7 @@ def up_to(target: StreamOffsets, standing: Standing, *, known: StreamOffsets) ->
     topics = {partition.topic for partition in offsets}
     topic_ids = {name: one for name, one in standing.position.topic_ids.items() if name in topics}
     position = StreamOffsets(offsets=offsets, topic_ids=topic_ids)
-    return Standing(position=position, waiting=waiting, losses=standing.losses)
+    return StreamPosition(position=position, waiting=waiting, losses=standing.losses)
 
 
 def _known_end(manifest: Manifest | None) -> Offset:

@@ -45,9 +45,9 @@ from strandline.spark_lake.options.options import (
 )
 from strandline.spark_lake.plan.splits import Split
 from strandline.spark_lake.query.arrow import schema_of
-from strandline.spark_lake.query.error_messages import plainly
+from strandline.spark_lake.query.error_messages import without_traceback
 from strandline.spark_lake.query.query import Query
-from strandline.spark_lake.query.query_log import tell
+from strandline.spark_lake.query.query_log import log_event
 from strandline.spark_lake.query.report import report_folder
 from strandline.spark_lake.query.worker_reuse import leave_out_what_is_loaded
 from strandline.spark_lake.spark.filters import push_down
@@ -76,7 +76,7 @@ def register(spark: SparkSession) -> None:
         add_jar(spark)
     except NoJvmReader as error:
         spark.dataSource.register(StrandlineDataSource)
-        tell("filters of Spark spare nothing here, those of `load` do", {"why": str(error)})
+        log_event("filters of Spark spare nothing here, those of `load` do", {"why": str(error)})
     else:
         spark.conf.set(PUSHDOWN_CONF, "true")
         with _active(spark):
@@ -113,7 +113,7 @@ def warn_of_another_python(spark: SparkSession) -> None:
     except PySparkException:  # with Spark Connect the server's Python is unknown
         return
     if workers is not None and not _is_one_environment(Path(workers), Path(sys.executable)):
-        tell(
+        log_event(
             "Spark's workers run another Python than this process: unless strandline[lake] is"
             " installed there too, set PYSPARK_PYTHON before the session starts",
             {"workers": workers, "this_process": sys.executable},
@@ -139,18 +139,18 @@ class StrandlineDataSource(DataSource):
     def name(cls) -> str:
         return FORMAT_NAME
 
-    @plainly
+    @without_traceback
     def schema(self) -> StructType:
         """Returns the schema of the options. Raises InvalidConfig for wrong ones."""
         options = self._parsed(ReadMode.ANY)
         return spark_schema(options.columns, plan_values(options.values, options.selection))
 
-    @plainly
+    @without_traceback
     def reader(self, schema: StructType) -> DataSourceReader:
         """Returns a reader of these columns: all, or those of a schema that the user chose."""
         return StrandlineReader(self._query(ReadMode.BATCH, schema))
 
-    @plainly
+    @without_traceback
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's
         """A reader of a stream. Raises InvalidConfig for a PySpark without limits of batches."""
         try:
@@ -161,7 +161,7 @@ class StrandlineDataSource(DataSource):
             ) from error
         return StrandlineStreamReader(self._query(ReadMode.STREAM, schema))
 
-    @plainly
+    @without_traceback
     def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
         """Raises InvalidConfig, with a remedy that Spark's own error lacks."""
         raise InvalidConfig(
@@ -203,7 +203,7 @@ class PlannedDataSource(StrandlineDataSource):
     def name(cls) -> str:
         return PYTHON_NAME
 
-    @plainly
+    @without_traceback
     def reader(self, schema: StructType) -> PlannedReader:
         """Returns a reader of these columns, which takes filters."""
         query = self._query(ReadMode.BATCH, schema)

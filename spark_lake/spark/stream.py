@@ -35,13 +35,13 @@ from strandline.spark_lake.archive.objects import ObjectReader
 from strandline.spark_lake.plan.planner import OffsetRange
 from strandline.spark_lake.plan.splits import Split
 from strandline.spark_lake.query.bounds import BoundsResolver
-from strandline.spark_lake.query.error_messages import plainly
+from strandline.spark_lake.query.error_messages import without_traceback
 from strandline.spark_lake.query.query import Query
-from strandline.spark_lake.query.query_log import tell
+from strandline.spark_lake.query.query_log import log_event
 from strandline.spark_lake.spark.progress import (
     DataLoss,
-    Standing,
     StreamOffsets,
+    StreamPosition,
     admitted,
     began_of,
     compare,
@@ -76,7 +76,7 @@ class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     # --- the driver --------------------------------------------------------------------------
 
-    @plainly
+    @without_traceback
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's name, as all of these
         """The offsets of `startingOffsets` or `startingTimestamp`; the archive's end by default."""
         reader = self._query.open()
@@ -99,7 +99,7 @@ class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             return ReadMinRows(trigger.offsets_min)
         return ReadAllAvailable()
 
-    @plainly
+    @without_traceback
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fixes the end of this run; records archived later are for the next run."""
         _, archived = self._load(self._query.open())
@@ -109,7 +109,7 @@ class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             offsets={**nowhere.position.offsets, **ends}, topic_ids=nowhere.position.topic_ids
         )
 
-    @plainly
+    @without_traceback
     def latestOffset(self, start: Json, limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Returns the end of the next micro-batch; `start` if there are no records for it.
 
@@ -142,7 +142,7 @@ class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         """The archive's end at the last `latestOffset`, from which Spark computes the lag."""
         return None if self._latest is None else self._latest.to_json()
 
-    @plainly
+    @without_traceback
     def partitions(self, start: Json, end: Json) -> list[InputPartition]:
         """Returns the splits of [start, end): the same for the same offsets."""
         last = StreamOffsets.from_json(end)
@@ -205,7 +205,7 @@ class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             options.selection, open_for=options.open_for, topics_min=0
         )
 
-    def _waits_for_more(self, standing: Standing) -> bool:
+    def _waits_for_more(self, standing: StreamPosition) -> bool:
         """Whether minOffsetsPerTrigger delays the batch: too few new records, and no long wait yet.
 
         As in Spark's Kafka source the first trigger of a query never waits: a query that is started
@@ -240,7 +240,7 @@ class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
                 f"{told}; failOnDataLoss=false goes on with what there is, a new"
                 " checkpointLocation begins anew"
             )
-        tell("records are gone before they were read", {"losses": told}, level=logging.WARNING)
+        log_event("records are gone before they were read", {"losses": told}, level=logging.WARNING)
         return True
 
 

@@ -120,36 +120,36 @@ def salvage_history(store: ObjectStore, *, cluster_id: str) -> SalvagedMetadata:
 
     Raises CorruptFile if it is another cluster's, UnsupportedFormat, or TierError.
     """
-    told = _told_version(store)
+    noted = _noted_version(store)
     try:
         loaded = read_history(store, cluster_id=cluster_id)
-        damage = _shortness(store, loaded.image.version, told)
+        damage = _shortness(store, loaded.image.version, noted)
     except (CorruptFile, ObjectCorrupt) as error:
         loaded, damage = _before_damage(store), str(error)
         _check_cluster(store, loaded.image, cluster_id)
     entry = loaded.image.version
     if damage:
         newest = max(indexes(store, METADATA_PREFIX), default=0)
-        loaded = _numbered(store, loaded, cluster_id, max(told, newest))
+        loaded = _numbered(store, loaded, cluster_id, max(noted, newest))
     return SalvagedMetadata(loaded, damage, entry)
 
 
-def _told_version(store: ObjectStore) -> int:
+def _noted_version(store: ObjectStore) -> int:
     """Returns the mirror's newest entry as noted in the list of changes; 0 if it is unknown."""
     with contextlib.suppress(CorruptFile, ObjectCorrupt, ObjectNotFound, UnsupportedFormat):
-        told = change_list.load(store).changes.metadata_version
-        return told if told <= ENTRIES_MAX else 0
+        noted = change_list.load(store).changes.metadata_version
+        return noted if noted <= ENTRIES_MAX else 0
     return 0
 
 
-def _shortness(store: ObjectStore, version: int, told: int) -> str:
+def _shortness(store: ObjectStore, version: int, noted: int) -> str:
     """Describes the entries missing at the end; a new archive has none yet."""
-    if not version and (told or any(_has_any(store, p) for p in (TOPICS_PREFIX, GROUPS_PREFIX))):
+    if not version and (noted or any(_has_any(store, p) for p in (TOPICS_PREFIX, GROUPS_PREFIX))):
         return f"{METADATA_PREFIX} holds no metadata of the cluster: they were deleted"
-    if version < told:
+    if version < noted:
         return (
-            f"{METADATA_PREFIX} ends with entry {version}, and had entry {told}: what came after it"
-            " was deleted"
+            f"{METADATA_PREFIX} ends with entry {version}, and had entry {noted}: what came after"
+            " it was deleted"
         )
     return ""
 

@@ -241,7 +241,7 @@ class MetadataLog:
         with self._mirroring:
             known = mirror.version, mirror.snapshot_version
             if known != (self.image.version, self._loaded.snapshot_version):
-                self._bring(mirror)
+                self._copy_missing(mirror)
             # An append may be durable, and mirrored, before its image is current.
             return max(0, self.image.version - mirror.version)
 
@@ -252,7 +252,7 @@ class MetadataLog:
         """
         if self._mirror is not None:
             with self._mirroring:
-                self._bring(self._mirror)
+                self._copy_missing(self._mirror)
 
     def claim_mirror(self) -> None:
         """Copies missing objects to the mirror, after checking only its newest entry.
@@ -264,12 +264,12 @@ class MetadataLog:
             return
         with self._mirroring:
             if not mirror.claim(self.image.version, self._loaded.snapshot_version):
-                self._bring(mirror)
+                self._copy_missing(mirror)
 
-    def _bring(self, mirror: MetadataMirror) -> None:
+    def _copy_missing(self, mirror: MetadataMirror) -> None:
         for attempt in range(1, LISTING_ATTEMPTS_MAX + 1):
             try:
-                mirror.bring(self.image.version)
+                mirror.copy_missing(self.image.version)
                 break
             except ObjectNotFound:
                 # A new snapshot has pruned some of the listed objects: list again.

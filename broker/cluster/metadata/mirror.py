@@ -76,7 +76,7 @@ class MetadataMirror:
         # Objects that this process had seen in the mirror, and that were deleted.
         self.deleted_count = 0
 
-    def bring(self, version: int) -> None:
+    def copy_missing(self, version: int) -> None:
         """Copies all objects that the mirror lacks; the log's image is at `version`.
 
         Raises MirrorDiverged, CorruptFile if the log is damaged, and TierError.
@@ -99,7 +99,7 @@ class MetadataMirror:
         self.snapshot_version = max(kept.snapshots, default=0)
 
     def claim(self, version: int, snapshot_version: int) -> bool:
-        """As `bring`, after checking only the newest entry; returns False if that was not enough.
+        """As `copy_missing`, but checks only the newest entry; returns False if that is not enough.
 
         Each entry names its predecessor, so the newest one identifies the history.
         """

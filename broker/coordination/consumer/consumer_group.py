@@ -166,7 +166,7 @@ class ConsumerGroup:
             self.touch(member_id, now)
             self._time_revocation(member_id, now)
 
-    def saw(self, image: MetadataImage) -> None:
+    def note_image(self, image: MetadataImage) -> None:
         """Notes that the group has taken the topics of `image` into account."""
         self._seen = image
 

@@ -38,7 +38,11 @@ from strandline.broker.coordination.model.consumer_messages import (
     HeartbeatAnswer,
 )
 from strandline.broker.coordination.model.topic_regex import find_topics
-from strandline.broker.coordination.runtime.journal import in_batches, settle, write_members
+from strandline.broker.coordination.runtime.journal import (
+    flush_if_needed,
+    in_batches,
+    write_members,
+)
 from strandline.broker.coordination.runtime.shard import GroupEffects, GroupSlot
 from strandline.broker.protocol.formats.consumer_protocol import CONSUMER_PROTOCOL_TYPE
 from strandline.broker.protocol.schema.errors import ErrorCode
@@ -88,11 +92,11 @@ class ConsumerCoordinator:
         if group is not None:
             if request.member_epoch >= 0:
                 group.touch(answer.member_id, now)
-                group.saw(image)
+                group.note_image(image)
             self._search(slot, group, image, now)
             self._surroundings.arm(group)
         if decision.records:
-            await settle(slot)
+            await flush_if_needed(slot)
         return answer
 
     # --- members of the classic protocol -----------------------------------------------------
@@ -109,10 +113,10 @@ class ConsumerCoordinator:
         if answer.error_code is ErrorCode.NONE and self._is_current(slot, group):
             group.touch(answer.member_id, now)
             group.await_sync(answer.member_id, now)
-            group.saw(image)
+            group.note_image(image)
             self._surroundings.arm(group)
         if decision.records:
-            await settle(slot)
+            await flush_if_needed(slot)
         return answer
 
     def sync(self, group: ConsumerGroup, request: SyncRequest, ticket: Ticket) -> SyncAnswer:
@@ -162,7 +166,7 @@ class ConsumerCoordinator:
         decision = slot.shard.consumers.classic_leave(group, leaving, image, now)
         self._carry_out(slot, group.group_id, decision, now)
         if decision.records:
-            await settle(slot)
+            await flush_if_needed(slot)
         return decision.leave
 
     def clear_empty(self, slot: GroupSlot, group: ConsumerGroup) -> None:
@@ -254,7 +258,7 @@ class ConsumerCoordinator:
         except CoordinatorFault:
             # Retried later: an expression without a record is evaluated again after a while.
             return
-        group.saw(image)
+        group.note_image(image)
 
 
 def _log_epoch(decision: ConsumerDecision) -> None:

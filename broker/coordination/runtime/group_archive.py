@@ -375,7 +375,7 @@ class GroupArchive:
                 self._state.succeeded()
         return written
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """Finds objects deleted in the bucket; the next run writes them. Raises StorageError."""
         loop = asyncio.get_running_loop()
         written = [(key[1], shadow) for key, shadow in self._shadows.items() if shadow.is_ours]
@@ -405,7 +405,7 @@ class GroupArchive:
 
         Raises StorageError, RecordsRejected.
         """
-        await self._settle()
+        await self._wait_until_idle()
         for unified_log in tuple(self._logs()):
             shadow = await self._read_on(unified_log)
             if shadow is not None:
@@ -417,7 +417,7 @@ class GroupArchive:
         `run_once` may have been cancelled before, but it is not running any more. Failed writes are
         left out.
         """
-        await self._settle()
+        await self._wait_until_idle()
         if self._is_fenced:
             return 0
         loop = asyncio.get_running_loop()
@@ -441,14 +441,14 @@ class GroupArchive:
                 raise outcome
         return outcomes.count(None)
 
-    async def _settle(self) -> None:
+    async def _wait_until_idle(self) -> None:
         """Waits for a cancelled caller's task: its write would look like another broker's."""
         if self._under_way is not None:
             await asyncio.wait((self._under_way,))
 
     async def _in_thread(self, call: Callable[[], None]) -> None:
         under_way = asyncio.get_running_loop().run_in_executor(self._executor, call)
-        under_way.add_done_callback(_look_at_failure)
+        under_way.add_done_callback(_retrieve_failure)
         self._under_way = under_way
         await result_of(under_way)
 
@@ -481,7 +481,7 @@ class GroupArchive:
         return shadow
 
 
-def _look_at_failure(under_way: asyncio.Future[None]) -> None:
+def _retrieve_failure(under_way: asyncio.Future[None]) -> None:
     """Retrieves the exception: asyncio would log it as never retrieved if no caller waits."""
     if not under_way.cancelled():
         under_way.exception()
@@ -507,7 +507,7 @@ def _write(store: ObjectStore, key: str, shadow: _Shadow) -> None:
             shadow.etag = None
         shadow.is_known = True
     condition: PutCondition = IfAbsent() if shadow.etag is None else IfMatches(shadow.etag)
-    content = encode_live(shadow.live, shadow.live.pending) + _unlike_all_others()
+    content = encode_live(shadow.live, shadow.live.pending) + _unique_suffix()
     try:
         shadow.etag = store.put(key, content, condition=condition).etag
     except StorageError as error:
@@ -539,7 +539,7 @@ def _is_there(store: ObjectStore, key: str) -> bool:
     return True
 
 
-def _unlike_all_others() -> bytes:
+def _unique_suffix() -> bytes:
     """Returns an empty batch with a random producer, so that no two objects are equal."""
     record = Record(offset=0, timestamp_ms=0, key=None, value=None)
     return empty_batch(encode_batch([record], producer_id=secrets.randbits(63)))

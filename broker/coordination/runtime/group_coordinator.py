@@ -70,8 +70,8 @@ from strandline.broker.coordination.runtime.consumer_coordinator import Consumer
 from strandline.broker.coordination.runtime.deadlines import GroupDeadlines
 from strandline.broker.coordination.runtime.group_effects import carry_out
 from strandline.broker.coordination.runtime.journal import (
+    flush_if_needed,
     in_batches,
-    settle,
     write_offsets,
     write_pending,
 )
@@ -210,7 +210,7 @@ class GroupCoordinator:
         with self._waiting.park() as (ticket, answered):
             self.carry_out(slot, slot.shard.join(group_id, request, ticket, self.now()))
             answer = await answered
-        await settle(slot)
+        await flush_if_needed(slot)
         assert isinstance(answer, JoinAnswer), answer
         return answer
 
@@ -227,7 +227,7 @@ class GroupCoordinator:
             effects = group.sync(request, ticket, self.now())
             self.carry_out(slot, GroupEffects(group=group, effects=effects))
             answer = await answered
-        await settle(slot)
+        await flush_if_needed(slot)
         assert isinstance(answer, SyncAnswer), answer
         return answer
 
@@ -282,7 +282,7 @@ class GroupCoordinator:
             return await self._consumers.leave(slot, group, leaving)
         results, effects = group.leave(leaving, self.now())
         self.carry_out(slot, GroupEffects(group=group, effects=effects))
-        await settle(slot)
+        await flush_if_needed(slot)
         return results
 
     async def consumer_heartbeat(self, request: ConsumerHeartbeat) -> HeartbeatAnswer:
@@ -308,7 +308,7 @@ class GroupCoordinator:
             self.arm(group)
         if decision.records:
             write_offsets(slot, decision.records, now)
-            await settle(slot)
+            await flush_if_needed(slot)
         return decision.error_codes
 
     async def offsets_partition_of(self, group_id: str) -> TopicPartition:
@@ -343,7 +343,7 @@ class GroupCoordinator:
             self.arm(group)
         if decision.records:
             write_pending(slot, decision.records, producer, now)
-            await settle(slot)
+            await flush_if_needed(slot)
         return decision.error_codes
 
     def ended_transaction(self, partition: TopicPartition, ended: LoadedMarker) -> None:
@@ -396,7 +396,7 @@ class GroupCoordinator:
         deletion = slot.shard.delete_offsets(group_id, wanted)
         if deletion.records:
             write_offsets(slot, deletion.records, self.now())
-            await settle(slot)
+            await flush_if_needed(slot)
         return deletion
 
     # --- groups ------------------------------------------------------------------------------
@@ -443,7 +443,7 @@ class GroupCoordinator:
                 return deletion.error_code
             for records in in_batches(deletion.records):
                 write_offsets(slot, records, self.now())
-            await settle(slot)
+            await flush_if_needed(slot)
         except CoordinatorFault as fault:
             return fault.error_code
         return ErrorCode.NONE

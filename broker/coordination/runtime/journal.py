@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault, Instant
 from strandline.broker.coordination.model.offset_messages import CoordinatorRecord, OffsetRecord
@@ -38,13 +38,7 @@ def append(slot: GroupSlot, records: Sequence[CoordinatorRecord], now: Instant) 
 
 def write_offsets(slot: GroupSlot, records: Sequence[CoordinatorRecord], now: Instant) -> None:
     """Appends and replays. Raises CoordinatorFault with the code for a committing client."""
-    try:
-        append(slot, records, now)
-    except (MessageTooLarge, RecordListTooLarge) as error:
-        raise CoordinatorFault(ErrorCode.INVALID_COMMIT_OFFSET_SIZE) from error
-    except (RecordsRejected, StorageError) as error:
-        log_failed_write(slot, error)
-        raise CoordinatorFault(ErrorCode.NOT_COORDINATOR) from error
+    _append(slot, encode_records(records, now.wall_ms), _offset_code)
     replay(slot, records, now)
 
 
@@ -58,33 +52,46 @@ def write_pending(
     batch = encode_records(
         records, now.wall_ms, producer_id=producer.producer_id, producer_epoch=producer.epoch
     )
-    try:
-        slot.partition.append(memoryview(batch), origin=AppendOrigin.COORDINATOR)
-    except (MessageTooLarge, RecordListTooLarge) as error:
-        raise CoordinatorFault(ErrorCode.INVALID_COMMIT_OFFSET_SIZE) from error
-    except InvalidProducerEpoch as error:
-        raise CoordinatorFault(ErrorCode.INVALID_PRODUCER_EPOCH) from error
-    except (RecordsRejected, StorageError) as error:
-        log_failed_write(slot, error)
-        raise CoordinatorFault(ErrorCode.NOT_COORDINATOR) from error
+    _append(slot, batch, _offset_code)
     for record in records:
         slot.shard.take(TransactionalRecord(producer.producer_id, record), now)
 
 
 def write_members(slot: GroupSlot, records: Sequence[CoordinatorRecord], now: Instant) -> None:
     """Appends and replays. Raises CoordinatorFault with the code for a member."""
-    try:
-        append(slot, records, now)
-    except (RecordsRejected, StorageError) as error:
-        log_failed_write(slot, error)
-        raise CoordinatorFault(member_code(error)) from error
+    _append(slot, encode_records(records, now.wall_ms), member_code)
     replay(slot, records, now)
+
+
+def _append(
+    slot: GroupSlot, batch: bytearray, code_of: Callable[[StrandlineError], ErrorCode]
+) -> None:
+    try:
+        slot.partition.append(memoryview(batch), origin=AppendOrigin.COORDINATOR)
+    except (RecordsRejected, StorageError) as error:
+        code = code_of(error)
+        if code not in _CODES_OF_REQUESTS:
+            log_failed_write(slot, error)
+        raise CoordinatorFault(code) from error
 
 
 def replay(slot: GroupSlot, records: Sequence[CoordinatorRecord], now: Instant) -> None:
     """Applies written records, in their order, to the state of their slot."""
     for record in records:
         slot.shard.replay(record, now)
+
+
+# The request is wrong, not the broker.
+_CODES_OF_REQUESTS = (ErrorCode.INVALID_COMMIT_OFFSET_SIZE, ErrorCode.INVALID_PRODUCER_EPOCH)
+
+
+def _offset_code(error: StrandlineError) -> ErrorCode:
+    """Returns the error code for a client whose offsets could not be written."""
+    if isinstance(error, MessageTooLarge | RecordListTooLarge):
+        return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+    if isinstance(error, InvalidProducerEpoch):
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    return ErrorCode.NOT_COORDINATOR
 
 
 def member_code(error: StrandlineError) -> ErrorCode:
@@ -105,7 +112,7 @@ def log_failed_write(slot: Slot[S], error: StrandlineError) -> None:
     )
 
 
-async def settle(slot: Slot[S]) -> None:
+async def flush_if_needed(slot: Slot[S]) -> None:
     """Returns when the written records may be answered. Raises CoordinatorFault."""
     if slot.partition.must_flush:
         try:

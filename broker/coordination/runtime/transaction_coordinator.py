@@ -46,7 +46,7 @@ from strandline.broker.cluster.metadata.metadata import Metadata
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault, Instant
 from strandline.broker.coordination.records.offset_records import TransactionEnd
-from strandline.broker.coordination.runtime.journal import settle
+from strandline.broker.coordination.runtime.journal import flush_if_needed
 from strandline.broker.coordination.runtime.markers import EndMarker, LocalMarkers
 from strandline.broker.coordination.runtime.producer_ids import ProducerIds
 from strandline.broker.coordination.runtime.slots import Slot, Slots
@@ -260,7 +260,7 @@ class TransactionCoordinator:
             server_version=self.version,
             now_ms=self._clock.now_ms(),
         )
-        await self._carry_out_and_settle(slot, decision)
+        await self._carry_out_and_flush(slot, decision)
         return decision.identity
 
     def add_partitions(
@@ -361,7 +361,7 @@ class TransactionCoordinator:
             fresh_id=fresh_id,
             now_ms=self._clock.now_ms(),
         )
-        await self._carry_out_and_settle(slot, decision)
+        await self._carry_out_and_flush(slot, decision)
         return decision.identity
 
     def find(self, transactional_id: str) -> Transaction | None:
@@ -398,14 +398,14 @@ class TransactionCoordinator:
         except StorageError as error:
             raise CoordinatorFault(ErrorCode(error.kafka_code)) from error
 
-    async def _carry_out_and_settle(self, slot: _Slot, decision: Transition) -> None:
+    async def _carry_out_and_flush(self, slot: _Slot, decision: Transition) -> None:
         """Writes what was decided. Raises CoordinatorFault with the code of the answer."""
         try:
             self._carry_out(slot, decision)
         finally:
             # Also of a refusal: it may have aborted the transaction of another producer.
             if decision.written is not None:
-                await settle(slot)
+                await flush_if_needed(slot)
                 whose = decision.written.transactional_id
                 if self._finish_named(whose) and whose in self._ending:
                     # It has more partitions than one turn takes, and `run` goes on with it.
@@ -535,7 +535,7 @@ class TransactionCoordinator:
     async def _finish_all(self) -> None:
         for slot in self._slots.present():
             try:
-                await settle(slot)
+                await flush_if_needed(slot)
             except CoordinatorFault:
                 # Its folder is offline; what is ending there waits.
                 continue

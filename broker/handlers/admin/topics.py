@@ -12,10 +12,11 @@ say because the disk is full, each topic is answered KAFKA_STORAGE_ERROR with th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from strandline.broker.cluster.metadata import controller
 from strandline.broker.cluster.metadata.controller_messages import (
+    Decision,
     DeleteResult,
     Intent,
     NewPartitions,
@@ -24,6 +25,7 @@ from strandline.broker.cluster.metadata.controller_messages import (
     TopicReference,
     TopicResult,
 )
+from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.config.rows import ConfigRow, describe_topic
 from strandline.broker.handlers.admin.mutation_quota import (
     REFUSED,
@@ -82,19 +84,16 @@ class TopicHandlers:
             [_new_topic(topic) for topic in request.topics],
             lambda topic: 0 if request.validate_only else creation_cost(image, topic, defaults),
         )
-        try:
-            decision = await self._metadata.change(
-                lambda image: controller.create_topics(
-                    image,
-                    topics,
-                    node_ids=self._node_ids,
-                    defaults=self._services.topic_defaults,
-                    intent=_intent(request.validate_only),
-                )
-            )
-            done = decision.results
-        except StorageError as error:
-            done = _not_stored((topic.name for topic in topics), error)
+        done = await self._change(
+            lambda image: controller.create_topics(
+                image,
+                topics,
+                node_ids=self._node_ids,
+                defaults=self._services.topic_defaults,
+                intent=_intent(request.validate_only),
+            ),
+            (topic.name for topic in topics),
+        )
         results = [*done, *(_throttled(topic.name) for topic in refused)]
         return CreateTopicsResponse(
             throttle_time_ms=admission.throttle_ms,
@@ -179,18 +178,15 @@ class TopicHandlers:
         topics, refused = admission.split(
             wanted, lambda topic: 0 if request.validate_only else addition_cost(image, topic)
         )
-        try:
-            decision = await self._metadata.change(
-                lambda image: controller.create_partitions(
-                    image,
-                    topics,
-                    node_ids=self._node_ids,
-                    intent=_intent(request.validate_only),
-                )
-            )
-            done = decision.results
-        except StorageError as error:
-            done = _not_stored((topic.name for topic in topics), error)
+        done = await self._change(
+            lambda image: controller.create_partitions(
+                image,
+                topics,
+                node_ids=self._node_ids,
+                intent=_intent(request.validate_only),
+            ),
+            (topic.name for topic in topics),
+        )
         results = [*done, *(_throttled(topic.name) for topic in refused)]
         return CreatePartitionsResponse(
             throttle_time_ms=admission.throttle_ms,
@@ -204,13 +200,18 @@ class TopicHandlers:
             ],
         )
 
-
-def _not_stored(names: Iterable[str], error: StorageError) -> tuple[TopicResult, ...]:
-    """Returns the results if the metadata log could not be written: no change is durable."""
-    return tuple(
-        TopicResult(name=name, error_code=ErrorCode(error.kafka_code), error_message=str(error))
-        for name in dict.fromkeys(names)
-    )
+    async def _change(
+        self, decide: Callable[[MetadataImage], Decision[TopicResult]], names: Iterable[str]
+    ) -> Sequence[TopicResult]:
+        """Returns a result per name; errors if the metadata log could not be written."""
+        try:
+            return (await self._metadata.change(decide)).results
+        except StorageError as error:
+            code = ErrorCode(error.kafka_code)
+            return [
+                TopicResult(name=name, error_code=code, error_message=str(error))
+                for name in dict.fromkeys(names)
+            ]
 
 
 def _throttled(name: str) -> TopicResult:

@@ -118,7 +118,7 @@ class Dispatcher:
                 header = header._replace(user=caller.user)
             traffic = self._apis[header.api_key]
             size_bytes = len(frame) + LENGTH_BYTES
-            traffic.came(header.api_version, size_bytes, started_s - received_s)
+            traffic.started(header.api_version, size_bytes, started_s - received_s)
             body = frame[header.body_position :]
             if size_bytes > DECODED_AT_ONCE_BYTES_MAX and size_bytes > DECODED_AT_ONCE_OTHERS.get(
                 header.api_key, 0
@@ -149,11 +149,11 @@ class Dispatcher:
         """Counts the answer, at once or when it is complete."""
         local_s = self._now_s() - started_s
         if isinstance(answer, list):
-            traffic.at_once(answer, local_s)
+            traffic.answered(answer, local_s)
             if isinstance(answer, ThrottledParts):
-                traffic.held_up(answer.throttle_ms)
+                traffic.add_throttle(answer.throttle_ms)
         elif answer is None:
-            traffic.at_once((), local_s)
+            traffic.answered((), local_s)
         elif isinstance(answer, DeferredAnswer):
             answer.watcher = partial(self._note_late, traffic, started_s, local_s)
         else:
@@ -166,9 +166,9 @@ class Dispatcher:
     ) -> None:
         total_s = self._now_s() - started_s
         local_s = min(local_s + busy_s, total_s)
-        traffic.late(parts, local_s=local_s, remote_s=total_s - local_s)
+        traffic.answered_late(parts, local_s=local_s, remote_s=total_s - local_s)
         if isinstance(parts, ThrottledParts):
-            traffic.held_up(parts.throttle_ms)
+            traffic.add_throttle(parts.throttle_ms)
 
     async def _count_later(
         self,
@@ -274,11 +274,11 @@ class Dispatcher:
         parts = frame_response(header.api_key, header.api_version, header.correlation_id, body)
         local_s += self._now_s() - began_s
         if remote_s > 0:
-            traffic.late(parts, local_s=local_s, remote_s=remote_s)
+            traffic.answered_late(parts, local_s=local_s, remote_s=remote_s)
         else:
-            traffic.at_once(parts, local_s)
+            traffic.answered(parts, local_s)
         if throttle_ms > 0:
-            traffic.held_up(throttle_ms)
+            traffic.add_throttle(throttle_ms)
             return ThrottledParts(parts, throttle_ms)
         return parts
 

@@ -59,7 +59,7 @@ class _Seen:
 def status(connection: ClusterConnection, urls: Sequence[str], *, as_json: bool) -> int:
     """Returns the exit code: 0 if all is well, 3 if not. Raises ToolFailure, WrongUse."""
     named = [(url, _checked(url)) for url in urls] or list(_of_cluster(connect(connection)))
-    seen = [_look(name, url) for name, url in named]
+    seen = [_read_status(name, url) for name, url in named]
     if as_json:
         print_json([_document(broker) for broker in seen])
     else:
@@ -99,7 +99,7 @@ def _checked(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc}"
 
 
-def _look(name: str, url: str) -> _Seen:
+def _read_status(name: str, url: str) -> _Seen:
     page = Page(_get(f"{url}/metrics"))
     if not page.has("strandline_build_info"):
         raise ToolFailure(f"{url} serves no metrics of strandline")

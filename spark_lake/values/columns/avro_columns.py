@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from strandline.spark_lake.values.columns import ops
-from strandline.spark_lake.values.columns.value_columns import Columns, Layout, Node, NotHere
+from strandline.spark_lake.values.columns.value_columns import Columns, Layout, Node, Unsupported
 
 
 class AvroColumns:
@@ -32,7 +32,7 @@ class AvroColumns:
         layout = Layout()
         try:
             root = _compile(parsed, kind, layout, {}, in_list=False)
-        except NotHere:
+        except Unsupported:
             return None
         return cls(layout, root)
 
@@ -51,11 +51,11 @@ class AvroColumns:
 def _compile(
     schema: Any, kind: Any, layout: Layout, named: dict[str, Any], *, in_list: bool
 ) -> Node:
-    """Appends the ops of a schema to `layout`. Raises NotHere."""
+    """Appends the ops of a schema to `layout`. Raises Unsupported."""
 
     if isinstance(schema, list):
         if len(schema) != 2 or schema.count("null") != 1:
-            raise NotHere
+            raise Unsupported
         null = schema.index("null")
         union = [ops.UNION, -1, null, 0]
         layout.ops.append(union)
@@ -82,7 +82,7 @@ def _compile(
         else:
             children.append(_compile(schema["items"], kind.value_type, layout, named, in_list=True))
             if _may_be_empty(children[0]):
-                raise NotHere
+                raise Unsupported
         layout.ops.append([ops.LIST_END, -1, 0, 0])
     sizes = {ops.FIXED: schema.get("size", 0), ops.ENUM: len(schema.get("symbols", ()))}
     own[ops.ARGUMENT] = sizes.get(op, 0)
@@ -127,5 +127,5 @@ def _op(name: str, schema: Mapping[str, Any]) -> int:
         "map": ops.LIST,
     }
     if name not in known or logical is not None:
-        raise NotHere
+        raise Unsupported
     return known[name]

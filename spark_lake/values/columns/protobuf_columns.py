@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from strandline.spark_lake.values.columns import ops
-from strandline.spark_lake.values.columns.value_columns import Columns, Layout, Node, NotHere
+from strandline.spark_lake.values.columns.value_columns import Columns, Layout, Node, Unsupported
 
 _TIMESTAMP = "google.protobuf.Timestamp"
 
@@ -43,7 +43,7 @@ class ProtobufColumns:
             own = compiler.layout.add(ops.STRUCT, in_list=False, has_bytes=False)
             children, _ = compiler.message(descriptor, kind, in_list=False)
             own[ops.END] = len(compiler.layout.ops)
-        except NotHere:
+        except Unsupported:
             return None
         return cls(compiler, Node(op=ops.STRUCT, column=0, kind=kind, children=children))
 
@@ -68,7 +68,7 @@ class _Compiler:
     def message(
         self, descriptor: Any, kind: Any, *, in_list: bool, is_entry: bool = False
     ) -> tuple[tuple[Node, ...], int]:
-        """The nodes of a message's fields, and its index among the messages. Raises NotHere."""
+        """The nodes of a message's fields, and its index among the messages. Raises Unsupported."""
         place = len(self.messages)
         rows: list[list[int]] = []
         self.messages.append(rows)
@@ -118,7 +118,7 @@ class _Compiler:
         names: list[tuple[int, str]] = []
         if one.enum_type is not None:
             if one.enum_type.is_closed:
-                raise NotHere
+                raise Unsupported
             names = sorted((n, v.name) for n, v in one.enum_type.values_by_number.items())
         node = Node(
             op=op,
@@ -133,7 +133,7 @@ class _Compiler:
 
 
 def _wire_and_op(one: Any) -> tuple[int, int]:
-    """Raises NotHere for a group."""
+    """Raises Unsupported for a group."""
 
     if one.type == one.TYPE_MESSAGE:
         if one.message_type.full_name == _TIMESTAMP:
@@ -158,5 +158,5 @@ def _wire_and_op(one: Any) -> tuple[int, int]:
         one.TYPE_BYTES: (ops.TEXT, ops.BYTES),
     }
     if one.type not in known:
-        raise NotHere
+        raise Unsupported
     return known[one.type]

@@ -31,7 +31,7 @@ _DAYS_MAX = (dt.date.max - _EPOCH.date()).days
 OPS_MAX = 4096
 
 
-class NotHere(Exception):
+class Unsupported(Exception):
     """A schema or value that the compiled loops leave to the row-by-row reader."""
 
 
@@ -60,9 +60,9 @@ class Layout:
     has_bytes: list[bool] = field(default_factory=list)
 
     def add(self, op: int, *, in_list: bool, has_bytes: bool) -> list[int]:
-        """The row of a new op with a column of its own. Raises NotHere if there are too many."""
+        """The row of a new op with a column of its own. Raises Unsupported for one too many."""
         if len(self.ops) >= OPS_MAX:
-            raise NotHere
+            raise Unsupported
         row = [op, len(self.in_list), 0, 0]
         self.in_list.append(in_list)
         self.has_bytes.append(has_bytes)
@@ -121,11 +121,11 @@ class Columns(NamedTuple):
             return None
         try:
             return self.array(root)
-        except (pa.ArrowInvalid, NotHere):
+        except (pa.ArrowInvalid, Unsupported):
             return None
 
     def array(self, node: Node) -> Any:
-        """Returns the Arrow array of a node. Raises ArrowInvalid, or NotHere."""
+        """Returns the Arrow array of a node. Raises ArrowInvalid, or Unsupported."""
 
         start = int(self.start[node.column])
         rows = int(self.counts[node.column])
@@ -171,7 +171,7 @@ class Columns(NamedTuple):
 
 
 def _data(node: Node, numbers: Any) -> Any:
-    """Returns the Arrow buffer of fixed-width values. Raises NotHere."""
+    """Returns the Arrow buffer of fixed-width values. Raises Unsupported."""
 
     if node.op == ops.BOOL:
         return pa.py_buffer(np.packbits(numbers.astype(np.uint8), bitorder="little"))
@@ -191,25 +191,25 @@ def _data(node: Node, numbers: Any) -> Any:
 
 
 def _places(node: Node, numbers: Any, valid: Any) -> Any:
-    """Returns the symbol index of each number. Raises NotHere for a number without a name."""
+    """Returns the symbol index of each number. Raises Unsupported for a number without a name."""
     if not node.codes:
         return numbers
     codes = np.array(node.codes, np.int64)
     places = np.minimum(np.searchsorted(codes, numbers), len(codes) - 1)
     if ((codes[places] != numbers) & (valid != 0)).any():
-        raise NotHere
+        raise Unsupported
     return places
 
 
 def _check_keys(ends: Any, keys: Any) -> None:
-    """Raises NotHere for a map with a duplicate key: the last one counts."""
+    """Raises Unsupported for a map with a duplicate key: the last one counts."""
     places = np.repeat(np.arange(len(ends) - 1), np.diff(ends))
     codes = np.asarray(keys.dictionary_encode().indices).astype(np.int64)
     if len(np.unique(places * (len(keys) + 1) + codes)) < len(keys):
-        raise NotHere
+        raise Unsupported
 
 
 def _check_range(numbers: Any, least: int, most: int) -> None:
-    """Raises NotHere for a value out of range: the row-by-row reader has the error text."""
+    """Raises Unsupported for a value out of range: the row-by-row reader has the error text."""
     if len(numbers) and (int(numbers.min()) < least or int(numbers.max()) > most):
-        raise NotHere
+        raise Unsupported

@@ -67,7 +67,7 @@ class AvroValues:
                 raise InvalidConfig(f"option valueSchema {NOTHING_LISTED}")
         except BAD_SCHEMA as error:
             raise InvalidConfig(
-                f"option valueSchema is no Avro schema that stands alone: {_told(error)}"
+                f"option valueSchema is no Avro schema that stands alone: {_reason(error)}"
             ) from error
         self._logical = logical_types(parsed)
         self._reader_schema = _parsed(without_logical(json.loads(schema), self._logical))
@@ -131,13 +131,13 @@ class AvroValues:
         if schema_id not in self._writers:
             if len(self._writers) >= WRITERS_MAX:
                 self._writers.clear()
-            self._writers[schema_id] = self._asked(schema_id)
+            self._writers[schema_id] = self._fetched(schema_id)
         writer = self._writers[schema_id]
         if isinstance(writer, UnparsableValue):
             raise writer
         return writer
 
-    def _asked(self, schema_id: int) -> _Writer | UnparsableValue:
+    def _fetched(self, schema_id: int) -> _Writer | UnparsableValue:
         """Returns the schema of this id, or the reason that its values do not parse."""
         assert self._registry is not None
         try:
@@ -156,7 +156,7 @@ class AvroValues:
         except BAD_SCHEMA as error:
             return UnparsableValue(
                 f"its schema {schema_id} in the registry is no Avro schema that stands alone:"
-                f" {_told(error)}"
+                f" {_reason(error)}"
             )
         if lists_nothing(parsed, {}):
             return UnparsableValue(f"its schema {schema_id} {NOTHING_LISTED}")
@@ -185,7 +185,7 @@ def _name_of(schema: Any) -> str:
     return str(schema.get("name", schema["type"])) if isinstance(schema, dict) else str(schema)
 
 
-def _told(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     return f"{error} is missing" if type(error) is KeyError else str(error)
 
 
@@ -196,7 +196,7 @@ def schema_of_registry(registry: Registry, found: RegisteredSchema) -> str:
     except BAD_SCHEMA as error:
         raise InvalidConfig(
             "the schema of the registry, with those it refers to, is no Avro schema:"
-            f" {_told(error)}"
+            f" {_reason(error)}"
         ) from error
 
 

@@ -69,13 +69,13 @@ class ProtobufFrames:
         if schema_id not in self._places:
             if len(self._places) >= WRITERS_MAX:
                 self._places.clear()
-            self._places[schema_id] = self._asked(schema_id)
+            self._places[schema_id] = self._fetched(schema_id)
         place = self._places[schema_id]
         if isinstance(place, UnparsableValue):
             raise place
         return place
 
-    def _asked(self, schema_id: int) -> tuple[int, ...] | UnparsableValue:
+    def _fetched(self, schema_id: int) -> tuple[int, ...] | UnparsableValue:
         from google.protobuf import descriptor_pb2
 
         try:

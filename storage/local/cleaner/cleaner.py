@@ -50,10 +50,10 @@ from strandline.storage.local.cleaner.facts import (
 )
 from strandline.storage.local.cleaner.messages import (
     CleanedGroup,
+    CleanerFigures,
     CleaningRequest,
     CleaningStatistics,
 )
-from strandline.storage.local.cleaner.metrics import CleanerFigures
 from strandline.storage.local.cleaner.plan import CleaningPlan, plan_cleaning
 from strandline.storage.local.cleaner.process import CleanerProcess
 from strandline.storage.local.log.log import LocalLog
@@ -261,7 +261,7 @@ class LogCleaner:
             try:
                 plan = self._plan(opened, now_ms)
             except StrandlineError as error:
-                self._give_up(opened, error)
+                self._mark_uncleanable(opened, error)
                 continue
             if opened.topic_partition in self._uncleanable:
                 uncleanable_bytes += plan.dirty_bytes
@@ -298,7 +298,7 @@ class LogCleaner:
         cleaned_offset = self._offsets.cleaned_offset(opened)
         return plan_cleaning(log_facts(opened), cleaned_offset=cleaned_offset, now_ms=now_ms)
 
-    def _give_up(self, opened: LocalLog, error: Exception) -> None:
+    def _mark_uncleanable(self, opened: LocalLog, error: Exception) -> None:
         if self._uncleanable.get(opened.topic_partition) != opened.topic_id:
             self._uncleanable[opened.topic_partition] = opened.topic_id
             _warn(
@@ -321,7 +321,7 @@ class LogCleaner:
             case _:
                 failures = CHILD_DEATHS_MAX
         if failures >= CHILD_DEATHS_MAX:
-            self._give_up(opened, error)
+            self._mark_uncleanable(opened, error)
             return
         self._retry_at_s[key] = self._clock.monotonic_s() + RETRIES.wait_s(failures)
         _warn("log not compacted, will be tried again", opened.topic_partition, error)

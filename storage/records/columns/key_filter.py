@@ -126,7 +126,7 @@ class KeyFilter:
 class KeyFilterBuilder:
     """Builds a segment's filter: `add` in plain Python, or compiled loops that fill `words`.
 
-    A caller that cannot read some keys calls `give_up`: half a filter would be wrong.
+    A caller that cannot read some keys calls `abandon`: half a filter would be wrong.
     """
 
     def __init__(self) -> None:
@@ -170,7 +170,7 @@ class KeyFilterBuilder:
         self._record_count += records
         self._check_false_share(records)
 
-    def give_up(self) -> None:
+    def abandon(self) -> None:
         """Builds no filter: some key is missing in it."""
         self._is_complete = False
 
@@ -183,7 +183,7 @@ class KeyFilterBuilder:
         if self._keys_until_check <= 0:
             self._keys_until_check = CHECK_KEYS
             if false_share(self._all_blocks()) > FALSE_SHARE_MAX:
-                self.give_up()
+                self.abandon()
 
     def _all_blocks(self) -> list[int]:
         if self._words is None:

@@ -56,7 +56,7 @@ def survey(
         0 if wanted else KEYS_LOST,
     )
     if wanted and added == KEYS_LOST:
-        keys.give_up()
+        keys.abandon()
     elif wanted:
         keys.count(added)
     return [

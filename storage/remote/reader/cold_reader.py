@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
@@ -34,7 +34,11 @@ from strandline.storage.remote.reader.chunk_cache import Chunk
 from strandline.storage.remote.reader.config import ColdReaderConfig
 from strandline.storage.remote.reader.corruption_log import Unreadable, log_unreadable
 from strandline.storage.remote.reader.disk_chunk_cache import DiskChunkCache
-from strandline.storage.remote.reader.downloads import ChunkDownloads, DownloadPace
+from strandline.storage.remote.reader.downloads import (
+    ChunkDownloads,
+    DownloadCounters,
+    DownloadPace,
+)
 from strandline.storage.remote.reader.prefetch import (
     READ_AHEAD_CHUNKS,
     READ_AHEAD_FIRST,
@@ -42,7 +46,6 @@ from strandline.storage.remote.reader.prefetch import (
     Prefetch,
 )
 from strandline.storage.remote.reader.prefetch_queue import Reader
-from strandline.storage.remote.reader.statistics import ColdReaderStatistics
 from strandline.storage.remote.reader.time_search import find_in_segment
 from strandline.storage.remote.segment.index import ChunkKey, SegmentIndex
 from strandline.storage.remote.segment.index_cache import (
@@ -55,6 +58,20 @@ from strandline.storage.remote.segment.index_loading import load_index, load_txn
 
 # Consumers whose next offset is remembered; a forgotten one starts without prefetch again.
 STREAMS_MAX = 1024
+
+
+@dataclass(slots=True, kw_only=True)
+class ColdReaderStatistics(DownloadCounters):
+    """The counters, and the state; fields that end in `_now` are current values."""
+
+    live_bytes_now: int
+    running_downloads_now: int
+    waiting_reads_now: int
+    # Corrupt downloads and failed reads, by reason.
+    unreadable: Mapping[Unreadable, int]
+    indexes_now: int
+    index_bytes_now: int
+    evicted_indexes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +206,7 @@ class ColdReader:
         """
         assert entry.base_offset <= offset < entry.end_offset, (entry, offset)
         if self._due:
-            self._ahead.look()
+            self._ahead.start_due()
         folder = _folder(entry)
         stream = self._streams.get((folder, offset))
         following = self._following(stream)

@@ -40,7 +40,6 @@ from strandline.storage.remote.reader.chunk_cache import BatchRun, Chunk, ChunkC
 from strandline.storage.remote.reader.corruption_log import log_corrupt_chunk
 from strandline.storage.remote.reader.disk_chunk_cache import DiskChunkCache
 from strandline.storage.remote.reader.prefetch_queue import Download, PrefetchQueue, Reader
-from strandline.storage.remote.reader.statistics import DownloadCounters
 from strandline.storage.remote.segment.index import ChunkKey
 
 log = logging.getLogger(__name__)
@@ -52,6 +51,20 @@ WAITING_MAX = 100
 DISK_WRITES_MAX = 4
 # Raised if a job cannot start for lack of threads or memory.
 REFUSALS = (OutOfResources, RuntimeError, MemoryError)
+
+
+@dataclass(slots=True, kw_only=True)
+class DownloadCounters:
+    """Counts since the start; owned by the event loop."""
+
+    memory_hits: int = 0
+    joined_downloads: int = 0
+    disk_hits: int = 0
+    downloads: int = 0
+    downloaded_bytes: int = 0
+    prefetched_downloads: int = 0
+    corrupt_chunks: int = 0
+    failed_downloads: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +239,7 @@ class ChunkDownloads:
             block = self._reserve(key.size_bytes, is_prefetch, self._loop.time())
         except (OSError, MemoryError, OverflowError) as error:
             # Fails the waiters, or they and all queued behind them would wait for ever.
-            self._give_up(download, f"no memory for {key.size_bytes} bytes: {error}")
+            self._fail_unstarted(download, f"no memory for {key.size_bytes} bytes: {error}")
             return True
         if block is None:
             return False
@@ -236,7 +249,7 @@ class ChunkDownloads:
         self._fetch_in_worker(download, block)
         return True
 
-    def _give_up(self, download: Download, reason: str) -> None:
+    def _fail_unstarted(self, download: Download, reason: str) -> None:
         """Fails a download before its start, wanted or prefetched."""
         self.counters.failed_downloads += 1
         download.lose()

@@ -65,9 +65,9 @@ class Prefetch:
         """
         self.due.append(due)
         if len(self.due) == 1:
-            asyncio.get_running_loop().call_soon(self.look)
+            asyncio.get_running_loop().call_soon(self.start_due)
 
-    def look(self) -> None:
+    def start_due(self) -> None:
         """Runs due prefetches; each read does so first, so chunks read since are skipped."""
         while self.due:
             due = self.due.popleft()

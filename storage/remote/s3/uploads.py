@@ -125,13 +125,13 @@ class S3Uploads:
         if is_multipart:
             return self._put_parts(upload)
         try:
-            return self._settle(upload, lambda deadline_s: self._put_whole(upload, deadline_s))
+            return self._send(upload, lambda deadline_s: self._put_whole(upload, deadline_s))
         except ObjectCorrupt:
             if isinstance(body, FileBody):
-                self._take_back(key)
+                self._delete_changed(key)
             raise
 
-    def _take_back(self, key: str) -> None:
+    def _delete_changed(self, key: str) -> None:
         """Deletes the object of a file that changed while it was sent, if the server kept it."""
         with contextlib.suppress(TierError):
             self._access.send(
@@ -172,7 +172,7 @@ class S3Uploads:
             progress_s=self._access.deadlines.read_s,
         )
 
-    def _settle(self, upload: _Upload, attempt: Callable[[float], str]) -> ObjectInfo:
+    def _send(self, upload: _Upload, attempt: Callable[[float], str]) -> ObjectInfo:
         """Sends the write; a HEAD resolves a failure that may be a lost response."""
         try:
             etag = self._access.attempts.run(
@@ -181,16 +181,16 @@ class S3Uploads:
         except BucketMissing:
             raise
         except (PreconditionFailed, TierUnavailable) as error:
-            return self._settle_doubt(upload, error)
+            return self._resolve_doubt(upload, error)
         except ObjectNotFound as error:
             # S3 answers If-Match on a missing key with 404 instead of 412.
-            return self._settle_doubt(upload, PreconditionFailed(upload.key, "put", error.detail))
+            return self._resolve_doubt(upload, PreconditionFailed(upload.key, "put", error.detail))
         if not etag:
             # The next conditional write needs the etag, and a HEAD may return it.
-            return self._settle_doubt(upload, _lacking(upload.key, "an ETag"))
+            return self._resolve_doubt(upload, _lacking(upload.key, "an ETag"))
         return upload.info(etag)
 
-    def _settle_doubt(
+    def _resolve_doubt(
         self, upload: _Upload, error: PreconditionFailed | TierUnavailable
     ) -> ObjectInfo:
         """Returns if the object is our own; else raises `error`, or TierUnavailable if in doubt."""
@@ -230,7 +230,7 @@ class S3Uploads:
             raise _lacking(key, "an UploadId")
         try:
             completed = self._send_parts(upload, upload_id)
-            return self._settle(upload, lambda _: self._complete(upload, upload_id, completed))
+            return self._send(upload, lambda _: self._complete(upload, upload_id, completed))
         except BaseException:
             self._abort(key, upload_id)
             raise

@@ -31,20 +31,20 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class News:
+class PolledChanges:
     """The manifests to poll. `orders` are the listed ones, by topic and partition.
 
-    `is_told`: the list has all changes, as far as is known.
+    `is_complete`: the list has all changes, as far as is known.
     """
 
     is_everything: bool
-    is_told: bool = False
+    is_complete: bool = False
     metadata_version: int = 0
     orders: Mapping[tuple[TopicId, int], ManifestOrder] = field(default_factory=dict)
 
 
 class ChangeReader:
-    """Reads the change list for a replica. One call at a time; `ask` blocks."""
+    """Reads the change list for a replica. One call at a time; `poll` blocks."""
 
     def __init__(self, store: ObjectStore, *, clock: Clock, full_interval_ms: int) -> None:
         """`full_interval_ms` is the maximum time between two polls of all manifests."""
@@ -61,7 +61,7 @@ class ChangeReader:
         """Records a manifest change that the list does not have."""
         self._doubted_until_s = self._clock.monotonic_s() + self._full_interval_s
 
-    def ask(self) -> News:
+    def poll(self) -> PolledChanges:
         """Returns the manifests to poll now; blocks. Raises no store errors."""
         known = self._known
         try:
@@ -69,11 +69,11 @@ class ChangeReader:
         except StorageError as error:
             self._note(type(error).__name__, str(error))
             # What was known stays known: it is not less that is asked for.
-            return News(is_everything=True)
+            return PolledChanges(is_everything=True)
         self._note("", "")
         return self._decide(None if known is None else known.changes, self._known.changes)
 
-    def _decide(self, known: ChangeList | None, found: ChangeList) -> News:
+    def _decide(self, known: ChangeList | None, found: ChangeList) -> PolledChanges:
         now_s = self._clock.monotonic_s()
         goes_on = (
             known is not None
@@ -83,15 +83,15 @@ class ChangeReader:
         if known is None or not goes_on:
             self._full_s = now_s + self._full_interval_s
             self._doubted_until_s = 0.0
-            return News(is_everything=True, metadata_version=found.metadata_version)
+            return PolledChanges(is_everything=True, metadata_version=found.metadata_version)
         if found.sequence > known.sequence:
             self._doubted_until_s = 0.0
         is_full_due = now_s >= self._full_s
         if is_full_due:
             self._full_s = now_s + self._full_interval_s
-        return News(
+        return PolledChanges(
             is_everything=is_full_due or now_s < self._doubted_until_s,
-            is_told=True,
+            is_complete=True,
             metadata_version=found.metadata_version,
             orders={
                 (change.topic_id, change.partition): change.order
@@ -118,32 +118,34 @@ class Expectation:
     its start, if it found at least the announced order.
     """
 
-    __slots__ = ("_answered", "_is_told", "_order", "_was_silent", "asked")
+    __slots__ = ("_answered", "_expects_no_change", "_order", "_was_silent", "asked")
 
     def __init__(self) -> None:
         self.asked = 1
         self._answered = 0
         self._order: ManifestOrder | None = None
-        self._is_told = self._was_silent = False
+        self._expects_no_change = self._was_silent = False
 
     @property
     def is_due(self) -> bool:
         """Whether its manifest has to be polled."""
         return self._answered < self.asked
 
-    def hear(self, news: News, key: tuple[TopicId, int], held: Manifest | None) -> bool:
-        """Applies `news` to the partition; returns whether it changed since the last call without
-        an entry in the list.
+    def apply_changes(
+        self, changes: PolledChanges, key: tuple[TopicId, int], held: Manifest | None
+    ) -> bool:
+        """Applies `changes` to the partition; returns whether the list lacked a change of it that
+        was found since the last call.
         """
         was_silent, self._was_silent = self._was_silent, False
-        order = news.orders.get(key)
-        if news.is_everything:
+        order = changes.orders.get(key)
+        if changes.is_everything:
             # Since the last poll, only listed manifests can have changed.
-            self._is_told = news.is_told and order is None and not self.is_due
+            self._expects_no_change = changes.is_complete and order is None and not self.is_due
             self._order = None
             self.asked += 1
         elif order is not None and (held is None or held.order < order):
-            self._is_told = False
+            self._expects_no_change = False
             self._order = order
             self.asked += 1
         return was_silent
@@ -151,8 +153,8 @@ class Expectation:
     def found(self, asked: int, before: Manifest | None, now: Manifest | None) -> None:
         """Records a poll that began at `asked` and found `now` in place of `before`."""
         is_newer = now is not None and (before is None or now.order > before.order)
-        self._was_silent |= self._is_told and is_newer
+        self._was_silent |= self._expects_no_change and is_newer
         if self._order is None or (now is not None and now.order >= self._order):
             self._answered = max(self._answered, asked)
             if not self.is_due:
-                self._is_told = False
+                self._expects_no_change = False

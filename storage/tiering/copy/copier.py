@@ -217,11 +217,11 @@ class SegmentCopier:
         except TimeoutError:
             raise self._too_late(copying.source) from None
 
-    def take_back(self, copying: Copying) -> None:
+    def delete_when_ended(self, copying: Copying) -> None:
         """Deletes the objects of a copy once it has ended; no commit of it was or will be tried."""
-        copying.outcome.add_done_callback(self._take_back)
+        copying.outcome.add_done_callback(self._delete_copy)
 
-    def _take_back(self, outcome: asyncio.Future[SegmentEntry]) -> None:
+    def _delete_copy(self, outcome: asyncio.Future[SegmentEntry]) -> None:
         if outcome.cancelled() or outcome.exception() is not None:
             # A failed copy deletes its own objects.
             return

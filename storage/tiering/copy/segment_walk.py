@@ -142,7 +142,7 @@ def _read(
         # The keys of control records (markers) get into the filter too, which does no harm.
         return bounds_of(encoded, header, keys)
     except (CorruptRecords, UnsupportedCodec):
-        keys.give_up()
+        keys.abandon()
         return None
 
 
@@ -194,9 +194,9 @@ def _add_key(records: bytes, position: int, end: int, keys: KeyFilterBuilder) ->
         try:
             length, position = read_varint(records, position, end)
         except CorruptRecords:
-            keys.give_up()
+            keys.abandon()
             return
     if length < -1 or length > end - position:
-        keys.give_up()
+        keys.abandon()
     elif length >= 0:
         keys.add(records[position : position + length])

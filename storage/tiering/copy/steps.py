@@ -54,7 +54,7 @@ class CopySteps:
         # Of these, those whose commit may have been tried.
         self._finished: set[Offset] = set()
         self._running: set[asyncio.Future[SegmentEntry]] = set()
-        self._misfit_told: Offset | None = None
+        self._logged_misfit: Offset | None = None
 
     @property
     def is_idle(self) -> bool:
@@ -74,7 +74,7 @@ class CopySteps:
         verdict = self._owner.log.judge()
         wanted = verdict.next_copies()
         self._forget_all_but(wanted)
-        self._tell_of_misfit(verdict.misfit)
+        self._log_misfit(verdict.misfit)
         if not wanted:
             return False
         head = wanted[0]
@@ -99,11 +99,11 @@ class CopySteps:
         self._forget(head.base_offset)
         return bool(self._owner.log.judge().next_copies())
 
-    def _tell_of_misfit(self, segment: SegmentVerdict | None) -> None:
+    def _log_misfit(self, segment: SegmentVerdict | None) -> None:
         """Logs a misfit once for each segment: retries cannot fix it."""
-        told = self._misfit_told
-        self._misfit_told = None if segment is None else segment.base_offset
-        if segment is None or segment.base_offset == told:
+        logged = self._logged_misfit
+        self._logged_misfit = None if segment is None else segment.base_offset
+        if segment is None or segment.base_offset == logged:
             return
         log.warning(
             "copying has stopped: segment and archive do not fit together;"
@@ -206,7 +206,7 @@ class CopySteps:
         if base_offset in self._finished:
             self._finished.discard(base_offset)
         else:
-            self._copier.take_back(copying)
+            self._copier.delete_when_ended(copying)
 
     def forget_all(self) -> None:
         """Cancels all copies; none is committed any more."""

@@ -129,11 +129,11 @@ async def in_newest(log: ReadLog, remote: RemoteLog, search: Callable[[], Awaita
             try:
                 return await search()
             except _GoneError as gone:
-                if not await _is_let_go(log, remote, gone.entry):
+                if not await _is_released(log, remote, gone.entry):
                     raise gone.error from None
             except ObjectNotFound as error:
                 # A page, or an offset that no segment has.
-                await remote.look_again()
+                await remote.refresh()
                 newest = remote.manifest
                 if newest is searched or newest is None or newest.names_page(error.key):
                     raise
@@ -142,9 +142,9 @@ async def in_newest(log: ReadLog, remote: RemoteLog, search: Callable[[], Awaita
         raise
 
 
-async def _is_let_go(log: ReadLog, remote: RemoteLog, entry: SegmentEntry) -> bool:
+async def _is_released(log: ReadLog, remote: RemoteLog, entry: SegmentEntry) -> bool:
     """Returns whether no read is directed to `entry` any more."""
-    await remote.look_again()
+    await remote.refresh()
     offset = max(entry.base_offset, log.log_start_offset)
     return offset >= entry.end_offset or await remote.find_entry(offset) not in (None, entry)
 

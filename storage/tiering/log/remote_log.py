@@ -137,7 +137,7 @@ class RemoteLog:
         manifest = self.manifest
         return 0 if manifest is None else manifest.log_start_offset
 
-    async def look_again(self) -> None:
+    async def refresh(self) -> None:
         """Returns when the manifest is as new as the store's; the owner's always is."""
         if self.follow is not None:
             await self.follow()

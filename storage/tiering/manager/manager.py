@@ -32,7 +32,7 @@ from strandline.storage.remote.manifest.store import ManifestPages
 from strandline.storage.remote.manifest.topic_info import TopicInfo, list_topics
 from strandline.storage.remote.object_store.interface import ObjectStore
 from strandline.storage.remote.reader.cold_reader import ColdReader
-from strandline.storage.tiering.changes.change_reader import News
+from strandline.storage.tiering.changes.change_reader import PolledChanges
 from strandline.storage.tiering.changes.change_writer import ChangeWriter
 from strandline.storage.tiering.copy.inspector import SegmentInspector
 from strandline.storage.tiering.copy.open_segment import tail_check_ms
@@ -159,7 +159,7 @@ class TieringManager:
         topic_partition = unified_log.topic_partition
         assert topic_partition not in self._partitions, topic_partition
         assert topic_info.topic_id == unified_log.topic_id, (topic_info, unified_log)
-        if self._removals.hold_up(unified_log, topic_info, leader_epoch):
+        if self._removals.defer(unified_log, topic_info, leader_epoch):
             return
         remote = RemoteLog(
             TopicIdPartition(
@@ -267,12 +267,12 @@ class TieringManager:
         self._retire_counters(purge.info.topic)
         if purge.is_second and self._on_topic_purged is not None:
             self._on_topic_purged(purge.info)
-        told = self._topics.get(purge.info.topic_id)
+        known = self._topics.get(purge.info.topic_id)
         for waiting in self._removals.end(purge):
             # The earlier archive is gone, so there is no manifest to load.
             if waiting.log.config.remote_storage_enable:
                 # The topic may have been altered meanwhile.
-                info = waiting.info if told is None else told.info
+                info = waiting.info if known is None else known.info
                 self.attach(waiting.log, info, leader_epoch=waiting.leader_epoch, is_new=True)
 
     def update_leader_epoch(self, topic_partition: TopicPartition, leader_epoch: Epoch) -> None:
@@ -337,9 +337,9 @@ class TieringManager:
             works += [self._keep_house(), self.changes.run()]
         await side_by_side(*works)
 
-    def hear(self, news: News) -> bool:
-        """Takes news of changed manifests on a replica; whether a change had not been announced."""
-        silent = [partition.hear(news) for partition in self._partitions.values()]
+    def apply_changes(self, changes: PolledChanges) -> bool:
+        """Applies a poll of the change list on a replica; whether it lacked an earlier change."""
+        silent = [partition.apply_changes(changes) for partition in self._partitions.values()]
         self._add_all()
         return any(silent)
 
@@ -393,7 +393,7 @@ class TieringManager:
         for topic_partition, partition in self._partitions.items():
             if partition.is_due:
                 self._pool.add(topic_partition)
-        self._removals.let_go()
+        self._removals.release_idle()
         for topic_id in self._removals:
             self._pool.add(topic_id)
 

@@ -24,7 +24,7 @@ from strandline.storage.errors import (
     StorageError,
     TierUnavailable,
 )
-from strandline.storage.tiering.changes.change_reader import Expectation, News
+from strandline.storage.tiering.changes.change_reader import Expectation, PolledChanges
 from strandline.storage.tiering.copy.open_segment import OpenSegmentSteps
 from strandline.storage.tiering.copy.steps import CopySteps
 from strandline.storage.tiering.log.statistics import (
@@ -82,7 +82,7 @@ class PartitionTiering:
         self.owner.detach()
         self._copies.forget_all()
         if not self._lock.locked():
-            self._compaction.give_up()
+            self._compaction.end_round()
         self.log.remote = None
         self.log.local.on_segment_closed = None
 
@@ -98,18 +98,18 @@ class PartitionTiering:
 
     async def load(self) -> None:
         """Loads the manifest if it is not known yet; a failure is recorded and retried later."""
-        await self._look(self.owner.load_if_needed)
+        await self._poll(self.owner.load_if_needed)
 
     async def follow(self) -> bool:
         """Adopts the newest manifest of an archive that another broker writes."""
         if self._health.is_up:
-            await self._look(self.owner.adopt_newest)
+            await self._poll(self.owner.adopt_newest)
         return False
 
-    async def _look(self, look: Callable[[], Awaitable[None]]) -> None:
+    async def _poll(self, poll: Callable[[], Awaitable[None]]) -> None:
         async def noted() -> None:
             asked, before = self.expectation.asked, self.remote.manifest
-            await look()
+            await poll()
             self.expectation.found(asked, before, self.remote.manifest)
 
         async with self._lock:
@@ -121,10 +121,10 @@ class PartitionTiering:
         """Whether there may be work; a replica waits for announced changes."""
         return not self.remote.is_followed or self.expectation.is_due
 
-    def hear(self, news: News) -> bool:
-        """As `TieringManager.hear`."""
+    def apply_changes(self, changes: PolledChanges) -> bool:
+        """As `TieringManager.apply_changes`."""
         key = self.log.topic_id, self.log.topic_partition.partition
-        return self.expectation.hear(news, key, self.remote.manifest)
+        return self.expectation.apply_changes(changes, key, self.remote.manifest)
 
     async def step(self) -> bool:
         """Does the work that is due; True if there is more to do right away."""
@@ -133,9 +133,9 @@ class PartitionTiering:
             if not life.is_detached() and self.log.is_tiered and self._health.is_up:
                 more = await self._next_step()
             if life.is_detached() or life.is_fenced or not self.log.is_tiered:
-                given_up = self._compaction.give_up()
-                if given_up is not None:
-                    await given_up
+                ended = self._compaction.end_round()
+                if ended is not None:
+                    await ended
             return more and not life.is_detached()
 
     # --- one step ----------------------------------------------------------------------------

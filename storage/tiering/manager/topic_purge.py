@@ -68,7 +68,7 @@ class TopicPurge:
         # Whether the topic still exists and may be tiered again; set by the caller.
         self.stays = False
         self._leaving = tuple(leaving)
-        self.let_go()
+        self.release_idle()
         self._threads = threads
         self._clock = clock
         self._on_away = on_away
@@ -76,12 +76,12 @@ class TopicPurge:
         # Long ago: no reader knows late uploads, so they need no grace time.
         self._deleted_ms: TimestampMs | None = 0 if is_second else None
         self._objects = TopicObjects(
-            info, threads.store, before_first=self._bury if is_second else None
+            info, threads.store, before_first=self._write_tombstone if is_second else None
         )
         self._purging = RetryState("purge", info.topic, policy=retry, clock=clock)
         self.done = False
 
-    def let_go(self) -> None:
+    def release_idle(self) -> None:
         """Drops the idle partitions, which the purge need not wait for.
 
         Each holds its log, whose open files keep deleted segments on the disk and use descriptors,
@@ -106,7 +106,7 @@ class TopicPurge:
 
     async def _step(self) -> bool:
         if self._deleted_ms is None:
-            self._deleted_ms = await self._threads.run(self._bury)  # 1
+            self._deleted_ms = await self._threads.run(self._write_tombstone)  # 1
             crash_point(PURGE_AFTER_TOMBSTONE)
         for partition in self._leaving:
             await partition.wait_until_idle()  # 2
@@ -135,7 +135,7 @@ class TopicPurge:
         )
         return False
 
-    def _bury(self) -> TimestampMs:
+    def _write_tombstone(self) -> TimestampMs:
         """Writes the tombstone unless there is one; returns the time of the deletion."""
         deleted_ms = self._clock.now_ms()
 

@@ -96,7 +96,7 @@ class TopicRemovals:
         """Returns the generation of the partition's earlier archive; empty if it had none."""
         return self._generations.get(topic_id, {}).get(number, "")
 
-    def hold_up(self, unified_log: UnifiedLog, info: TopicInfo, leader_epoch: Epoch) -> bool:
+    def defer(self, unified_log: UnifiedLog, info: TopicInfo, leader_epoch: Epoch) -> bool:
         """Whether a partition waits to be tiered: late writes of its past archive may arrive."""
         if info.topic_id not in self._purges and info.topic_id not in self._in_doubt:
             # A late upload of the earlier archive is deleted as an orphan.
@@ -145,10 +145,10 @@ class TopicRemovals:
             )
         self._purges[info.topic_id].stays = stays
 
-    def let_go(self) -> None:
+    def release_idle(self) -> None:
         """Drops the partitions that no purge needs to wait for."""
         for purge in self._purges.values():
-            purge.let_go()
+            purge.release_idle()
 
     def begin_second_purges(self) -> None:
         """Starts the second purges that are due."""

@@ -450,7 +450,7 @@ class CompactionSteps:
     def _under_way(self) -> CompactionRound | None:
         return self._compactor.round_of(self._owner.remote.partition)
 
-    def give_up(self) -> asyncio.Future[None] | None:
+    def end_round(self) -> asyncio.Future[None] | None:
         """Ends this partition's round between two steps, if there is one, so that other partitions
         can begin theirs; they can when the future is done.
         """

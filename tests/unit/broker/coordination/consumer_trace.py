@@ -265,7 +265,7 @@ class ConsumerTrace(TraceLines):
         self._carry_out(decision)
         if request.member_epoch >= 0:
             self.group.touch(who, self.now)
-            self.group.saw(self.image)
+            self.group.note_image(self.image)
         client.epoch = answer.member_epoch
         told = ""
         if answer.assignment is not None:
@@ -368,7 +368,7 @@ class ConsumerTrace(TraceLines):
             return
         if "g" in self.shard.consumers:
             self.group.await_sync(answer.member_id, self.now)
-            self.group.saw(self.image)
+            self.group.note_image(self.image)
         if answer.member_id != who:
             self.clients[answer.member_id] = self.clients.pop(who)
         client.epoch = answer.generation

@@ -208,15 +208,15 @@ def test_a_cluster_json_that_is_another_ones_by_now_takes_the_archive_away() -> 
         with ThreadPoolExecutor(1) as thread:
             claim = claim_of(store, thread)
             assert await claim.attempt()
-            await claim.look()
+            await claim.check()
             assert (claim.is_ours, claim.deleted_count) == (True, 0)
             store.delete([CLUSTER_KEY])
-            await claim.look()
+            await claim.check()
             assert (claim.is_ours, claim.deleted_count) == (True, 1)
             assert load_cluster_info(store) == ClusterInfo(cluster_id="c")
             store.put(CLUSTER_KEY, ClusterInfo(cluster_id="another").encode())
             with pytest.raises(WrongArchive):
-                await claim.look()
+                await claim.check()
             return claim
 
     assert not asyncio.run(look()).is_ours

@@ -42,8 +42,8 @@ def test_quantiles_are_of_late_and_sums_for_ever() -> None:
     clock = ManualClock()
     requests = RequestTraffic(clock)
     traffic = requests.apis[ApiKey.METADATA]
-    traffic.came(9, 100, 0.0)
-    traffic.late([b"\x00\x00\x00\x10", b"x" * 16], local_s=0.001, remote_s=0.5)
+    traffic.started(9, 100, 0.0)
+    traffic.answered_late([b"\x00\x00\x00\x10", b"x" * 16], local_s=0.001, remote_s=0.5)
     clock.advance_ms(int(WINDOW_S * 1000))
     requests.turn_if_due()
     assert not math.isnan(traffic.total.quantile_s(0.5))

@@ -332,14 +332,14 @@ def test_what_was_deleted_of_the_groups_is_written_again(tmp_path: Path, then: s
             groups = [commit("a", 1)]
             append(local, groups)
             assert await archive.run_once() == 1
-            await archive.look()
+            await archive.check()
             assert archive.deleted_count == 0
             store.delete([state_key(GROUPS_PREFIX, 0)])
             if then == "a commit":
                 groups.append(commit("b", 2))
                 append(local, groups[1:])
             else:
-                await archive.look()
+                await archive.check()
                 assert archive.deleted_count == 1
             for _ in range(2):
                 await archive.run_once()

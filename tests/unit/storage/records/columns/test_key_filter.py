@@ -91,7 +91,7 @@ def test_too_many_keys_make_no_filter(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_filter_that_lacks_a_key_is_none() -> None:
     builder = KeyFilterBuilder()
     builder.add(b"k")
-    builder.give_up()
+    builder.abandon()
     assert builder.finish() is None
 
 

@@ -69,4 +69,4 @@ class World:
     def follow(self) -> None:
         """What the writer has is written, and read."""
         self.write()
-        self.reader.ask()
+        self.reader.poll()

@@ -12,13 +12,13 @@ from strandline.storage.errors import AccessDenied, TierUnavailable
 from strandline.storage.remote.keys import CHANGES_KEY
 from strandline.storage.remote.manifest.change_list import LIST_BYTES_MAX
 from strandline.storage.remote.manifest.manifest import Manifest
-from strandline.storage.tiering.changes.change_reader import Expectation, News
+from strandline.storage.tiering.changes.change_reader import Expectation, PolledChanges
 from tests.support.memory_store import Fault
 from tests.unit.storage.tiering.changes.change_rig import FULL_MS, KEY, World, manifest
 from tests.unit.storage.tiering.harness import PARTITION, Rig, asynchronous
 
 
-def revisions(news: News) -> dict[int, int]:
+def revisions(news: PolledChanges) -> dict[int, int]:
     """By partition; all of one topic."""
     return {partition: order[2] for (_, partition), order in news.orders.items()}
 
@@ -29,19 +29,19 @@ def revisions(news: News) -> dict[int, int]:
 def test_a_replica_is_told_what_changed_and_nothing_else(world: World) -> None:
     world.writer.note(manifest(1))
     world.write(after_ms=0)
-    assert world.reader.ask().is_everything, "nothing is known at first"
+    assert world.reader.poll().is_everything, "nothing is known at first"
     asked = len(world.store.requests)
     for _ in range(5):
-        assert world.reader.ask() == News(is_everything=False, is_told=True)
+        assert world.reader.poll() == PolledChanges(is_everything=False, is_complete=True)
     assert len(world.store.requests) == asked + 5, "a HEAD each"
     world.writer.note(manifest(3, partition=1))
     world.writer.note(manifest(4, partition=2))
     world.writer.note_metadata(9)
     world.write()
-    news = world.reader.ask()
+    news = world.reader.poll()
     assert (news.is_everything, news.metadata_version) == (False, 9)
     assert revisions(news) == {1: 3, 2: 4}
-    assert revisions(world.reader.ask()) == {}
+    assert revisions(world.reader.poll()) == {}
 
 
 def test_changes_that_were_dropped_before_they_were_read_make_a_full_look(world: World) -> None:
@@ -49,12 +49,12 @@ def test_changes_that_were_dropped_before_they_were_read_make_a_full_look(world:
     for number in range(4):
         world.writer.note(manifest(1, partition=number))
     world.write()
-    assert not world.reader.ask().is_everything, "just as many as there is room for"
+    assert not world.reader.poll().is_everything, "just as many as there is room for"
     for number in range(5):
         world.writer.note(manifest(2, partition=number))
     world.write()
-    assert world.reader.ask().is_everything
-    assert not world.reader.ask().is_everything
+    assert world.reader.poll().is_everything
+    assert not world.reader.poll().is_everything
 
 
 def test_another_start_of_the_broker_makes_a_full_look(world: World) -> None:
@@ -66,8 +66,8 @@ def test_another_start_of_the_broker_makes_a_full_look(world: World) -> None:
     world.clock.advance_ms(1)
     world.writer = world.new_writer()
     world.write()
-    assert world.reader.ask().is_everything
-    assert not world.reader.ask().is_everything
+    assert world.reader.poll().is_everything
+    assert not world.reader.poll().is_everything
 
 
 def test_a_list_that_went_back_makes_a_full_look(world: World) -> None:
@@ -76,7 +76,7 @@ def test_a_list_that_went_back_makes_a_full_look(world: World) -> None:
     world.writer.note(manifest(1))
     world.follow()
     world.store.put(CHANGES_KEY, older)
-    assert world.reader.ask().is_everything
+    assert world.reader.poll().is_everything
 
 
 @pytest.mark.parametrize(
@@ -93,13 +93,13 @@ def test_without_a_list_everything_is_asked_for_each_time(
     else:
         world.store.put(CHANGES_KEY, content)
     for _ in range(3):
-        assert world.reader.ask().is_everything
+        assert world.reader.poll().is_everything
     # What was known when it was lost is known still.
     if content is None:
         world.writer.note(manifest(1))
         world.write()
         world.write(after_ms=500)
-        news = world.reader.ask()
+        news = world.reader.poll()
         assert (news.is_everything, revisions(news)) == (False, {0: 1})
 
 
@@ -107,16 +107,16 @@ def test_without_a_list_everything_is_asked_for_each_time(
 def test_a_list_that_may_not_be_read_is_none(world: World, error: type[AccessDenied]) -> None:
     world.follow()
     world.store.add_fault(Fault(operation="head", error=error, times=2))
-    assert [world.reader.ask().is_everything for _ in range(3)] == [True, True, False]
+    assert [world.reader.poll().is_everything for _ in range(3)] == [True, True, False]
 
 
 def test_everything_is_asked_for_now_and_then_whatever_the_list_says(world: World) -> None:
     world.follow()
     world.clock.advance_ms(FULL_MS - 1)
-    assert not world.reader.ask().is_everything
+    assert not world.reader.poll().is_everything
     world.clock.advance_ms(1)
-    assert world.reader.ask().is_everything
-    assert not world.reader.ask().is_everything
+    assert world.reader.poll().is_everything
+    assert not world.reader.poll().is_everything
 
 
 def test_a_list_that_kept_silent_is_not_believed_until_it_moves_on(world: World) -> None:
@@ -125,27 +125,27 @@ def test_a_list_that_kept_silent_is_not_believed_until_it_moves_on(world: World)
     world.reader.doubt()
     for _ in range(3):
         world.clock.advance_ms(10_000)
-        assert world.reader.ask().is_everything
+        assert world.reader.poll().is_everything
     world.writer.note(manifest(1))
     world.write()
-    news = world.reader.ask()
+    news = world.reader.poll()
     assert (news.is_everything, revisions(news)) == (False, {0: 1})
     # Nor for ever: its broker may have died, and nothing else happened.
     world.reader.doubt()
     world.clock.advance_ms(FULL_MS)
-    world.reader.ask()
+    world.reader.poll()
     world.clock.advance_ms(10_000)
-    assert not world.reader.ask().is_everything
+    assert not world.reader.poll().is_everything
 
 
 # --- one partition of the replica ------------------------------------------------------------
 
 
-EVERYTHING = News(is_everything=True)
-NOTHING = News(is_everything=False, is_told=True)
+EVERYTHING = PolledChanges(is_everything=True)
+NOTHING = PolledChanges(is_everything=False, is_complete=True)
 
 
-def told(revision: int) -> News:
+def told(revision: int) -> PolledChanges:
     return replace(NOTHING, orders={KEY: manifest(revision).order})
 
 
@@ -160,17 +160,17 @@ def test_a_partition_is_due_until_it_was_looked_at() -> None:
     assert Expectation().is_due
     expectation = looked()
     assert not expectation.is_due
-    expectation.hear(EVERYTHING, KEY, None)
+    expectation.apply_changes(EVERYTHING, KEY, None)
     assert expectation.is_due
     # A look that failed says nothing.
-    expectation.hear(NOTHING, KEY, None)
+    expectation.apply_changes(NOTHING, KEY, None)
     assert expectation.is_due
 
 
 def test_a_look_that_began_before_it_was_asked_for_is_no_answer() -> None:
     expectation = looked()
     began = expectation.asked
-    expectation.hear(EVERYTHING, KEY, None)
+    expectation.apply_changes(EVERYTHING, KEY, None)
     expectation.found(began, None, manifest(1))
     assert expectation.is_due
 
@@ -178,42 +178,42 @@ def test_a_look_that_began_before_it_was_asked_for_is_no_answer() -> None:
 def test_a_manifest_that_is_older_than_was_told_is_looked_at_again() -> None:
     """A bucket that is a copy of another one may have the list first."""
     expectation = looked(manifest(1))
-    expectation.hear(told(3), KEY, manifest(1))
+    expectation.apply_changes(told(3), KEY, manifest(1))
     expectation.found(expectation.asked, manifest(1), manifest(2))
     assert expectation.is_due
     expectation.found(expectation.asked, manifest(2), manifest(3))
     assert not expectation.is_due
     # One that is not there at all is not waited for longer than until the next full look.
-    expectation.hear(told(2**62), KEY, manifest(3))
-    expectation.hear(EVERYTHING, KEY, manifest(3))
+    expectation.apply_changes(told(2**62), KEY, manifest(3))
+    expectation.apply_changes(EVERYTHING, KEY, manifest(3))
     expectation.found(expectation.asked, manifest(3), manifest(3))
     assert not expectation.is_due
 
 
 def test_what_is_held_already_is_not_looked_at() -> None:
     expectation = looked(manifest(3))
-    expectation.hear(told(3), KEY, manifest(3))
+    expectation.apply_changes(told(3), KEY, manifest(3))
     assert not expectation.is_due
     other = replace(NOTHING, orders={(uuid.UUID(int=1), 0): manifest(9).order})
-    expectation.hear(other, KEY, manifest(3))
+    expectation.apply_changes(other, KEY, manifest(3))
     assert not expectation.is_due
 
 
 def test_a_change_that_nobody_told_is_noticed_by_a_full_look() -> None:
     expectation = looked(manifest(1))
-    full = replace(EVERYTHING, is_told=True)
-    expectation.hear(full, KEY, manifest(1))
+    full = replace(EVERYTHING, is_complete=True)
+    expectation.apply_changes(full, KEY, manifest(1))
     expectation.found(expectation.asked, manifest(1), manifest(1))
-    assert not expectation.hear(full, KEY, manifest(1))
+    assert not expectation.apply_changes(full, KEY, manifest(1))
     expectation.found(expectation.asked, manifest(1), manifest(2))
-    assert expectation.hear(NOTHING, KEY, manifest(2))
-    assert not expectation.hear(NOTHING, KEY, manifest(2))
+    assert expectation.apply_changes(NOTHING, KEY, manifest(2))
+    assert not expectation.apply_changes(NOTHING, KEY, manifest(2))
     # Where it was told, or nobody said that all is told, it is none.
-    expectation.hear(replace(full, orders={KEY: manifest(3).order}), KEY, manifest(2))
+    expectation.apply_changes(replace(full, orders={KEY: manifest(3).order}), KEY, manifest(2))
     expectation.found(expectation.asked, manifest(2), manifest(3))
-    expectation.hear(EVERYTHING, KEY, manifest(3))
+    expectation.apply_changes(EVERYTHING, KEY, manifest(3))
     expectation.found(expectation.asked, manifest(3), manifest(4))
-    assert not expectation.hear(NOTHING, KEY, manifest(4))
+    assert not expectation.apply_changes(NOTHING, KEY, manifest(4))
 
 
 @asynchronous
@@ -227,12 +227,12 @@ async def test_a_replica_asks_for_nothing_that_it_was_not_told_of(tmp_path: Path
             partition = replica.manager._partitions[PARTITION]
             assert not partition.is_due
             asked = len(origin.memory.requests)
-            replica.manager.hear(NOTHING)
+            replica.manager.apply_changes(NOTHING)
             assert not partition.is_due
             origin.produce_segments(1)
             await origin.settle()
             assert origin.manifest is not None
-            replica.manager.hear(replace(NOTHING, orders={KEY: origin.manifest.order}))
+            replica.manager.apply_changes(replace(NOTHING, orders={KEY: origin.manifest.order}))
             # The store is away for a moment: it stays to be done.
             fault = Fault(operation="head", error=TierUnavailable)
             origin.memory.add_fault(fault)

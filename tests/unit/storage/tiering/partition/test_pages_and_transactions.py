@@ -17,7 +17,7 @@ from strandline.storage.records.txn_index import decode_entries
 from strandline.storage.remote.manifest import manifest as manifest_module
 from strandline.storage.remote.manifest import store as manifest_store
 from strandline.storage.remote.segment import meta as segment_meta
-from strandline.storage.tiering.changes.change_reader import News
+from strandline.storage.tiering.changes.change_reader import PolledChanges
 from tests.support.memory_store import Fault
 from tests.unit.storage.tiering.bucket_checks import check_bucket
 from tests.unit.storage.tiering.harness import (
@@ -350,7 +350,7 @@ async def test_a_replica_is_not_fenced_by_an_epoch_that_it_hears_of_later(
             origin.manager.update_leader_epoch(PARTITION, 2)
             origin.produce_segments(1)
             await origin.settle()
-            replica.manager.hear(News(is_everything=True))
+            replica.manager.apply_changes(PolledChanges(is_everything=True))
             await replica.manager.run_once()
             remote = replica.log.remote
             assert remote is not None
