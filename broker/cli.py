@@ -45,7 +45,7 @@ first steps:
   strandline consume orders --from start --until-end
 
 Each command says with --help what it takes, with examples. Defaults stand in [brackets].
-`strandline docs` prints the documentation; messages name its pages as docs/...
+`strandline docs` prints the documentation; messages name its pages, and how to print them.
 """
 
 _SERVE_EXAMPLES = """
@@ -66,7 +66,7 @@ examples:
     strandline serve --config server.properties --set listeners=PLAINTEXT://:9093
 
 Then create a topic with remote.storage.enable=true to have its closed segments archived.
-All keys: docs/reference/configuration.md
+All keys: strandline docs reference/configuration
 """
 
 _RESTORE_EXAMPLES = """

@@ -194,7 +194,7 @@ class UnsupportedFormat(StorageError):
         """`what` names the file or object, and its format; the text says what to do."""
         reads = f"{known.start}" if len(known) == 1 else f"{known.start} to {known.stop - 1}"
         if isinstance(found, int) and found < known.start:
-            advice = "a state before the first release wrote it, see docs/how-to/upgrade.md"
+            advice = "a state before the first release wrote it: strandline docs how-to/upgrade"
         else:
             advice = "a later release wrote it, start that one or a newer one"
         return cls(f"{what} version {found}, this release reads {reads}: {advice}")

@@ -264,6 +264,37 @@ def test_every_page_opens_with_its_readers() -> None:
     assert len(pages) > 50, "the pages are not found any more"
 
 
+# A page in a text of the product: as a path in a checkout, or as the command that prints it.
+PATH_OF_A_PAGE = re.compile(r"(?<![\w/`])docs/[a-z][\w/.-]*")
+COMMAND_OF_A_PAGE = re.compile(r"strandline docs\s+([a-z-]+/[\w#/-]+)")
+
+
+def texts_of_the_product() -> Iterator[tuple[Path, str]]:
+    """Every text but docstrings; of one with values in it, the words between them."""
+    for folder in ("broker", "storage", "retention", "spark_lake"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            tree = ast.parse(path.read_text())
+            remarks = {
+                id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)
+            }  # docstrings stand alone
+            for node in ast.walk(tree):
+                if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    if id(node) not in remarks:
+                        yield path, node.value
+
+
+def test_messages_name_pages_by_the_command_that_prints_them() -> None:
+    """A reader of the wheel has no checkout."""
+    found = list(texts_of_the_product())
+    paths = [f"{name(path)}: {one}" for path, text in found for one in PATH_OF_A_PAGE.findall(text)]
+    assert paths == []
+    pages_asked = [(path, one) for path, text in found for one in COMMAND_OF_A_PAGE.findall(text)]
+    pages_known = docs_command.pages()
+    for path, asked in pages_asked:
+        assert docs_command.find(pages_known, asked), f"{name(path)}: {asked}"
+    assert len(pages_asked) > 9, "the texts are not found any more"
+
+
 # --- versions --------------------------------------------------------------------------------
 
 

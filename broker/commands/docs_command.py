@@ -1,8 +1,9 @@
 """`strandline docs`: the pages of docs/, which the wheel brings, on a terminal.
 
-Messages and alerts name a page by its path in a checkout. This command takes that path, a part of
-it, or words, so that a reader with the wheel alone has the page too. Words are looked for in the
-headings, and if no heading has them all, in the text. One section is printed, several are listed.
+Messages and alerts name a page as this command takes it, so that a reader with the wheel alone has
+the page too. It also takes a path in a checkout, a part of a path, or words. Words are looked for
+in the headings, and if no heading has them all, in the text. One section is printed, several are
+listed.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from strandline.storage.errors import InvalidConfig
 _EXAMPLES = """
 examples:
   strandline docs                       # all pages
-  strandline docs runbooks/disk         # one page: its name, or its path in a message
+  strandline docs runbooks/disk         # one page: its name, or its path in a checkout
   strandline docs how-to/restore#losing-every-disk   # one section: the anchor of its heading
   strandline docs disk full             # the section with these words in its heading
   strandline docs too few descriptors   # or in its text; of several sections the list

@@ -35,8 +35,8 @@ def remedy_for(error: BaseException, *, command: str) -> str:
     """
     if any(isinstance(one, CorruptFile) for one in _chain(error)):
         is_of_archive = command in ("archive", "lake")
-        runbook = "archive-damage.md" if is_of_archive else "damaged-files.md"
-        return f"; what to do is in docs/runbooks/{runbook}"
+        runbook = "archive-damage" if is_of_archive else "damaged-files"
+        return f"; what to do: strandline docs runbooks/{runbook}"
     numbers = (one.errno for one in _chain(error) if isinstance(one, OSError))
     remedy = _REMEDIES.get(next(numbers, None) or 0)
     return f"; {remedy}" if remedy else ""

@@ -292,7 +292,8 @@ def _add_lake(commands: Commands) -> None:
         plan,
         "--option",
         "NAME=VALUE",
-        "an option of the Spark source, see docs/reference/lake-options.md; may be repeated",
+        "an option of the Spark source, see: strandline docs reference/lake-options; may be"
+        " repeated",
         "query_options",
     )
     add_bucket_access(plan)

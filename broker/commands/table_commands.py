@@ -159,8 +159,8 @@ def _add_table_options(parser: CommandParser) -> None:
         parser,
         "--option",
         "NAME=VALUE",
-        "an option of the lake, such as valueFormat, see docs/reference/lake-options.md; may be"
-        " repeated",
+        "an option of the lake, such as valueFormat, see: strandline docs reference/lake-options;"
+        " may be repeated",
         "query_options",
     )
     add_repeated(

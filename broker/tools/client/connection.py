@@ -38,7 +38,7 @@ _REMEDIES: Mapping[str, str] = {
     "TOPIC_ALREADY_EXISTS": "look at it with: strandline topic describe NAME",
     "TOPIC_EXCEPTION": "names are 1 to 249 letters, digits, '.', '_' and '-'",
     "INVALID_REPLICATION_FACTOR": "a topic cannot have more replicas than there are brokers",
-    "INVALID_CONFIG": "docs/reference/configuration.md lists every topic property and its values",
+    "INVALID_CONFIG": "all properties and values: strandline docs reference/configuration",
     "GROUP_ID_NOT_FOUND": "strandline group list  shows the groups there are",
     "NON_EMPTY_GROUP": "stop the group's consumers first; group describe shows who they are",
     "GROUP_SUBSCRIBED_TO_TOPIC": "stop the group's consumers first",

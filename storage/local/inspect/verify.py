@@ -85,13 +85,12 @@ class FileDamage(Enum):
         " served again until retention takes it"
     )
     TAIL = (
-        "a stop that was not clean left this behind what was synced: nothing is to be done, the"
-        " next start cuts it off"
+        "a crash left this after the synced part; no action is needed: the next start truncates it"
     )
     FOLDER = (
         "a file that says what the folder belongs to is wrong, or the folder is there twice: write"
         " the file again, or move the folder away that does not belong there;"
-        " docs/runbooks/damaged-files.md says how"
+        " see: strandline docs runbooks/damaged-files"
     )
 
 

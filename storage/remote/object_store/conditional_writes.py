@@ -98,8 +98,9 @@ def _check_refused(
 
 def _unsafe(store: ObjectStore, what: str) -> InvalidConfig:
     return InvalidConfig(
-        f"the server behind {store.url} {what}. Manifests would not be safe there; use a server"
-        " with conditional writes (docs/how-to/bucket.md, servers for the archive)"
+        f"the server behind {store.url} {what}. Two brokers could overwrite each other's manifests"
+        " there. Use a server with conditional writes: strandline docs"
+        " how-to/bucket#servers-for-the-archive"
     )
 
 

@@ -38,8 +38,9 @@ _ADVICE = {
     Damage.MANIFEST: "bring back an older version of this object (bucket versioning)",
     Damage.OLDER: "if an older manifest was put over a newer one, bring back the newest version of"
     " this object; what copies that failed have left is archived again by itself",
-    Damage.OTHER_RECORDS: "the archive went on from an older manifest. They stay until `strandline"
-    " archive orphans --delete-all`; docs/runbooks/older-manifest.md",
+    Damage.OTHER_RECORDS: "the archive continued from an older manifest. These objects stay until"
+    " `strandline archive orphans --delete-all`, which deletes them for good; first read:"
+    " strandline docs runbooks/older-manifest",
     Damage.PAGE: "bring back this object from a version of the bucket",
     Damage.OVERLAP: "two brokers have written here; keep the one with the higher epoch",
     Damage.EPOCH: "two brokers have written here; keep the one with the higher epoch",

@@ -107,7 +107,7 @@ class CopySteps:
             return
         log.warning(
             "copying has stopped: segment and archive do not fit together;"
-            " see docs/runbooks/copying.md",
+            " see: strandline docs runbooks/copying",
             extra={
                 "fields": {
                     "partition": str(self._owner.log.topic_partition),

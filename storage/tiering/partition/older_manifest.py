@@ -94,7 +94,7 @@ def compare_folder(
             f"{manifest_key(manifest.topic_id_partition)}: ends at {manifest.end_offset} and is an"
             f" older one: {sign}. Records written behind it would take the offsets of others. Bring"
             " back the newest version of this object (a bucket with versioning still has it); if"
-            " it is lost: docs/runbooks/older-manifest.md"
+            " it is lost: strandline docs runbooks/older-manifest"
         )
     named = (parse_partition_object(key) for key in listed)
     epochs = [o.leader_epoch for o in named if o is not None and o.leader_epoch <= EPOCH_MAX]

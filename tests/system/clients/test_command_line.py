@@ -257,7 +257,7 @@ def test_the_offsets_of_a_group_with_members_are_left_alone(
         (
             ("topic", "create", "x", "--config", "no.such.key=1"),
             1,
-            "docs/reference/configuration.md",
+            "strandline docs reference/configuration",
         ),
         (("topic", "create", "x", "--replication-factor", "3"), 1, "more replicas than"),
         (("topic", "create", "x", "--config", "novalue"), 2, "KEY=VALUE"),

@@ -306,7 +306,7 @@ def test_a_damaged_description_of_one_topic_hides_no_other(stopped: Stopped) -> 
 
     shown = look(copy.bucket, "show", "--topic", "pears")
     assert shown.returncode == 1
-    assert shown.stderr.endswith("what to do is in docs/runbooks/archive-damage.md\n")
+    assert shown.stderr.endswith("what to do: strandline docs runbooks/archive-damage\n")
 
 
 def test_dump_log_reads_an_archived_segment_as_it_reads_a_local_one(

@@ -84,7 +84,7 @@ def test_a_server_that_ignores_a_condition_is_refused_with_what_to_do(
     kind: type[IfAbsent] | type[IfMatches], header: str
 ) -> None:
     store = Ignores(kind)
-    with pytest.raises(InvalidConfig, match=rf"ignores {header}: .* use a server with conditional"):
+    with pytest.raises(InvalidConfig, match=rf"ignores {header}: .* Use a server with conditional"):
         check_conditional_writes(store)
     assert store.keys() == []
 
