@@ -108,7 +108,7 @@ OPERATOR = (
         "I get a new machine, and the old disk is intact.",
         "move another machine",
         "how-to/restore.md#move-a-broker-to-another-machine",
-        "take it along",
+        "move it to the new machine",
     ),
 )
 ANALYST = (

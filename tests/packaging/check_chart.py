@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -192,6 +193,35 @@ def test_changed_properties_restart_the_broker(tmp_path: Path) -> None:
 
     assert checksum({}) == checksum({"resources": {}})
     assert checksum({}) != checksum({"properties": {"log.retention.ms": "-1"}})
+
+
+def test_the_pod_of_the_page_on_restores_is_the_brokers_but_for_its_command(
+    schemas: Path, tmp_path: Path
+) -> None:
+    page = (ROOT / "docs" / "how-to" / "restore.md").read_text()
+    (text,) = re.findall(r"^```yaml\n# restore.yaml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    done = conform(text, schemas)
+    assert done.returncode == 0, done.stdout + done.stderr
+    claim, restore = yaml.safe_load_all(text)
+    values = {
+        "image": {"repository": "registry.example.org/strandline"},
+        "credentialsSecret": "archive-credentials",
+        "storage": {"size": "200Gi"},
+    }
+    (one,) = objects(values, tmp_path)["StatefulSet"]
+    (wanted,) = one["spec"]["volumeClaimTemplates"]
+    assert claim["metadata"]["name"] == f"{wanted['metadata']['name']}-{one['metadata']['name']}-0"
+    assert claim["spec"] == wanted["spec"]
+    pod, ours = restore["spec"], one["spec"]["template"]["spec"]
+    (container,), (broker,) = pod["containers"], ours["containers"]
+    assert container["args"] == ["restore", *broker["args"][1:]]
+    for key in ("envFrom", "securityContext", "volumeMounts"):
+        assert container[key] == broker[key], key
+    assert pod["serviceAccountName"] == ours["serviceAccountName"]
+    rights = {**pod["securityContext"], "fsGroupChangePolicy": "OnRootMismatch"}
+    assert rights == ours["securityContext"]
+    data = {"name": "data", "persistentVolumeClaim": {"claimName": claim["metadata"]["name"]}}
+    assert pod["volumes"] == [data, *ours["volumes"]]
 
 
 @pytest.mark.parametrize(

@@ -299,7 +299,7 @@ def _fill(broker: BrokerProcess) -> None:
             key = CARRIERS[number % len(CARRIERS)]
             producer.produce(topic, value, key, partition=0, timestamp=time_ms)
     assert producer.flush(60) == 0
-    _commit(broker)
+    commit(broker.bootstrap)
 
 
 def _archived(url: str, options: Mapping[str, str]) -> int:
@@ -310,8 +310,9 @@ def _archived(url: str, options: Mapping[str, str]) -> int:
         return 0
 
 
-def _commit(broker: BrokerProcess) -> None:
-    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "billing"})
+def commit(bootstrap: str) -> None:
+    """Gives the broker the group that the pages name."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "billing"})
     consumer.commit(offsets=[TopicPartition("orders", 0, 10)], asynchronous=False)
     consumer.close()
 

@@ -1,7 +1,8 @@
 """The commands and examples of the pages are run, in a world that has what they name.
 
 A command that several pages have is run once. A block that starts a broker, or restores one, gets a
-copy of the archive, whose owner is gone. Examples of Spark are run by tests/spark.
+copy of the archive, whose owner is gone; so does a block that asks a replica, which runs there with
+a group. Examples of Spark are run by tests/spark.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from strandline.broker.config.loading import load_config
+from strandline.broker.config.sections import LogDirsConfig
 from tests.conftest import S3Bucket, make_bucket
 from tests.support.ministack import ServerProcess
 from tests.support.page_blocks import JOURNEYS, ROOT, Block, blocks_of, is_of_spark, pages, runnable
@@ -25,6 +27,7 @@ from tests.support.page_world import (
     PageWorld,
     Shell,
     commands,
+    commit,
     copy_archive,
     page_world,
     traveller,
@@ -54,15 +57,19 @@ def world(archive: S3Bucket, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield running
 
 
+REPLICA = "replica.example.org:9092"
+RUN_REPLICA = f"strandline serve --read-only --set log.dirs={FOLDER} --set strandline.remote.url={ARCHIVE}"
+
+
 def is_of_a_broker(block: Block) -> bool:
-    return "strandline serve" in block.text or "strandline restore" in block.text
+    return any(words in block.text for words in ("strandline serve", "strandline restore", REPLICA))
 
 
 def run_with_own_broker(archive: S3Bucket, block: Block, folder: Path) -> list[str]:
     """In a shell with empty folders; a first broker gets an empty bucket, others the archive."""
     # The folder of the broker before, which the reader moves.
     (folder / "data").mkdir()
-    known = "restore" in block.text or "--read-only" in block.text
+    known = any(words in block.text for words in ("restore", "--read-only", REPLICA))
     bucket = make_bucket(archive.endpoint_url)
     if known:
         copy_archive(archive, bucket)
@@ -74,13 +81,21 @@ def run_with_own_broker(archive: S3Bucket, block: Block, folder: Path) -> list[s
         "/var/lib/replica": str(folder / "replica"),
     }
     bootstrap = f"127.0.0.1:{port.number}"
+    values |= dict.fromkeys((REPLICA, "kafka.example.org:9092"), bootstrap)
     shell = Shell(folder, values, wanted_environment(bucket.endpoint_url, bootstrap, folder))
-    properties = f"log.dirs={folder / 'data'}\nremote.log.storage.system.enable=true\n"
-    (folder / "server.properties").write_text(f"{properties}strandline.remote.url={bucket.url}\n")
+    # As the file of run.md it names no log.dirs: the command has to.
+    properties = "remote.log.storage.system.enable=true\nstrandline.remote.url="
+    (folder / "server.properties").write_text(f"{properties}{bucket.url}\n")
     try:
-        return shell.run(block)
+        wrong = []
+        if REPLICA in block.text:
+            wrong += shell.run(replace(block, text=RUN_REPLICA, output=""))
+            commit(bootstrap)
+        wrong += shell.run(block)
     finally:
         shell.stop_brokers()
+    elsewhere = folder / LogDirsConfig().only_dir
+    return [*wrong, f"writes to {elsewhere}"] if elsewhere.exists() else wrong
 
 
 @pytest.mark.parametrize("page", with_blocks("bash"), ids=name)
