@@ -279,7 +279,7 @@ def _reads(page: Page) -> HealthCheck:
     told = f"since the start: {', '.join(met)}; `archive verify` says what to do"
     return HealthCheck(
         what="reads of the archive",
-        figure="met damage" if met else "whole",
+        figure="met damage" if met else "no failures",
         trouble=told if met else "",
         runbook="runbooks/archive-damage#archived-object-cannot-be-read--cold-reads-fail",
     )
@@ -293,10 +293,8 @@ def _deleted(page: Page) -> HealthCheck:
         if sample.value
     ]
     trouble = f"{', '.join(found)} deleted in the bucket since the start" if found else ""
-    figure = "deleted, written again" if found else "there"
-    return HealthCheck(
-        what="what lies beside topics", figure=figure, trouble=trouble, runbook=_DELETED
-    )
+    figure = "deleted, written again" if found else "present"
+    return HealthCheck(what="metadata objects", figure=figure, trouble=trouble, runbook=_DELETED)
 
 
 def _writes(page: Page) -> HealthCheck:
@@ -384,7 +382,7 @@ def _loop(page: Page) -> HealthCheck:
     longest_ms = max(waits, default=0.0)
     return HealthCheck(
         what="requests wait",
-        figure=f"{longest_ms:,.0f} ms (99 of 100 less)",
+        figure=f"{longest_ms:,.0f} ms at the 99th percentile",
         trouble="the broker's one core is busy" if longest_ms > QUEUE_MS_MAX else "",
         runbook="runbooks/machine#requests-wait--the-brokers-one-core-is-busy",
     )

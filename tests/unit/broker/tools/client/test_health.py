@@ -77,7 +77,7 @@ def test_a_broker_without_a_remote_tier_is_well() -> None:
         (
             'strandline_remote_deleted_objects_total{object="cluster"}',
             "1",
-            "what lies beside topics",
+            "metadata objects",
         ),
         ('strandline_cold_failures_total{reason="corrupt"}', "1", "reads of the archive"),
         ('strandline_cold_failures_total{reason="missing"}', "1", "reads of the archive"),
