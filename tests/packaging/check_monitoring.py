@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import urllib.parse
 import urllib.request
@@ -28,7 +29,7 @@ from tests.packaging.monitoring import (
 )
 from tests.support.broker import BrokerProcess, eventually
 from tests.support.first_minutes import run
-from tests.support.metrics import METRICS_ON, metrics_port
+from tests.support.metrics import METRICS_ON, get, metrics_port
 from tests.support.ministack import ServerProcess, ministack
 from tests.support.ports import ReservedPort
 from tests.system.tiers.tiered_broker import BROKER_SETTINGS, REGION
@@ -66,6 +67,14 @@ class Prometheus(ServerProcess):
         command += [f"--storage.tsdb.path={folder / 'series'}"]
         command += [f"--web.listen-address=127.0.0.1:{port.number}"]
         super().__init__(command, port=port, log_path=folder / "prometheus.log", environment={})
+
+    def _answers(self) -> bool:
+        """It answers queries, which it refuses while it opens its series."""
+        try:
+            with urllib.request.urlopen(f"{self.endpoint_url}/-/ready", timeout=60):
+                return True
+        except OSError:
+            return False
 
     def ask(self, path: str, **arguments: str) -> Any:
         url = f"{self.endpoint_url}/api/v1/{path}?{urllib.parse.urlencode(arguments)}"
@@ -134,6 +143,30 @@ def test_promtool_takes_the_rules_and_their_tests() -> None:
         )
         assert found.returncode == 0, found.stdout + found.stderr
         assert "SUCCESS" in found.stdout
+
+
+def remarks(page: str) -> list[str]:
+    """What promtool has to say of a page of metrics; that it reads it at all is asserted."""
+    found = subprocess.run(
+        [program("promtool"), "check", "metrics"],
+        input=page,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    # 3: it has remarks. 1: it cannot read the page.
+    assert found.returncode in (0, 3), found.stderr
+    return found.stderr.splitlines()
+
+
+def test_promtool_reads_the_brokers_page_and_has_remarks_on_names_of_kafkas_alone(
+    broker: BrokerProcess,
+) -> None:
+    page = get(broker, "/metrics")
+    assert "strandline_log_directory_free_bytes" in page
+    assert [line for line in remarks(page) if not line.startswith("kafka_")] == []
+    without_help = re.sub(r"# HELP strandline_remote_up .*\n", "", page)
+    assert "strandline_remote_up no help text" in remarks(without_help)
 
 
 def is_while_failing(query: Query) -> bool:
