@@ -23,8 +23,8 @@ _REMEDIES: Mapping[int, str] = {
     errno.ENFILE: "the machine has too many open files (sysctl fs.file-max)",
     errno.EADDRINUSE: "another process has the port (ss -ltnp says which). Stop it, or take another"
     " port (listeners, strandline.metrics.listener)",
-    errno.EADDRNOTAVAIL: "this machine has no such address. What clients are told to connect to is"
-    " advertised.listeners; listeners is where the broker listens",
+    errno.EADDRNOTAVAIL: "this machine has no such address. The address that the broker gives to"
+    " clients is advertised.listeners; listeners is where the broker listens",
 }
 
 
