@@ -75,10 +75,10 @@ OPERATOR = (
         "Give this broker 2 GB",
     ),
     Question(
-        "How do I upgrade, and roll back?",
+        "How do I roll back an upgrade?",
         "roll back",
-        "how-to/upgrade.md#upgrade-and-downgrade",
-        "Stop the broker (SIGTERM), install the other release",
+        "how-to/upgrade.md#roll-back-an-upgrade",
+        "install the older release on the same folders",
     ),
     Question(
         "Is it highly available?",
