@@ -11,7 +11,7 @@ import ast
 import re
 import shlex
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 
 from scripts.docs import doc_pages
-from scripts.docs.alerts_docs import alert_rules
+from scripts.docs.alerts_docs import alert_rules, runbook_command
 from scripts.docs.cli_docs import parsers
-from scripts.docs.log_docs import RUNBOOKS, runbooks
+from scripts.docs.log_docs import RUNBOOKS, Runbook, runbooks
 from scripts.docs.log_messages import log_messages
 from strandline.broker.cli import make_parser
 from strandline.broker.commands import docs_command
@@ -229,16 +229,39 @@ def test_every_message_at_warning_or_error_has_one_runbook() -> None:
 
 
 def test_every_alert_has_a_runbook() -> None:
-    rules = list(alert_rules())
-    expressions = [rule.expression for rule in rules]
+    """It has the alert's name, which is what a page at night says, and its metric."""
+    rules = {rule.name: rule for rule in alert_rules()}
     named = [alert for runbook in runbooks() for alert in runbook.alerts]
-    without = [one for one in expressions if not any(alert in one for alert in named)]
-    unknown = [alert for alert in named if not any(alert in one for one in expressions)]
-    assert (without, unknown) == ([], [])
+    assert sorted(named) == sorted(rules)
     texts = docs_command.pages()
-    for rule in rules:
-        asked = rule.annotations["runbook"].removeprefix("strandline docs ")
-        assert docs_command.find(texts, asked).count("**Symptom.**") == 1, rule.name
+    for runbook in runbooks():
+        for alert, metric in runbook.alerts.items():
+            assert rules[alert].annotations["runbook"] == runbook_command(runbook), alert
+            assert metric in rules[alert].expression, alert
+            assert leads_to(texts, alert, runbook), alert
+
+
+# A reader looks at the first lines of a list.
+LINES_LOOKED_AT = 4
+
+
+def leads_to(texts: Mapping[str, str], words: str, runbook: Runbook) -> bool:
+    """Whether `strandline docs` prints the runbook for the words, or lists it at the top."""
+    place = f"runbooks/{runbook.page}#{runbook.anchor}"
+    found = docs_command.find(texts, words)
+    is_listed = place in found.splitlines()[:LINES_LOOKED_AT]
+    return is_listed or found == docs_command.find(texts, place)
+
+
+def test_the_text_of_a_log_line_leads_to_its_runbook() -> None:
+    texts = docs_command.pages()
+    wrong = [
+        message
+        for runbook in runbooks()
+        for message in runbook.messages
+        if not leads_to(texts, message.replace("...", " "), runbook)
+    ]
+    assert wrong == []
 
 
 def test_every_runbook_has_the_same_parts_and_commands() -> None:
@@ -264,6 +287,18 @@ def test_every_page_opens_with_its_readers() -> None:
     assert len(pages) > 50, "the pages are not found any more"
 
 
+def test_every_check_of_a_runbook_says_what_to_look_for() -> None:
+    """Text stands between the part's name and its first command."""
+    bare = [
+        f"{runbook.page}: {runbook.heading}: {part}"
+        for runbook in runbooks()
+        for part in re.findall(
+            r"^\*\*(Check|Verify)\.\*\*\s*^(?:```|<!--)", runbook.text, re.MULTILINE
+        )
+    ]
+    assert bare == []
+
+
 # A page in a text of the product: as a path in a checkout, or as the command that prints it.
 PATH_OF_A_PAGE = re.compile(r"(?<![\w/`])docs/[a-z][\w/.-]*")
 COMMAND_OF_A_PAGE = re.compile(r"strandline docs\s+([a-z-]+/[\w#/-]+)")
@@ -274,13 +309,11 @@ def texts_of_the_product() -> Iterator[tuple[Path, str]]:
     for folder in ("broker", "storage", "retention", "spark_lake"):
         for path in sorted((ROOT / folder).rglob("*.py")):
             tree = ast.parse(path.read_text())
-            remarks = {
-                id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)
-            }  # docstrings stand alone
+            alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
             for node in ast.walk(tree):
-                if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                    if id(node) not in remarks:
-                        yield path, node.value
+                text = node.value if isinstance(node, ast.Constant) else None
+                if isinstance(text, str) and id(node) not in alone:
+                    yield path, text
 
 
 def test_messages_name_pages_by_the_command_that_prints_them() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ import yaml
 
 from scripts.docs.log_docs import Runbook, runbooks
 from scripts.docs.log_messages import ROOT
+from strandline.broker.tools.client.health import QUEUED_COUNT_MIN
 
 RULES = ROOT / "deploy" / "prometheus" / "alerts.yml"
 
@@ -20,9 +22,17 @@ _INTRODUCTION = """\
 For operators who set up or get alerts. These alerts justify a page. The file
 `deploy/prometheus/alerts.yml` of a checkout has them as rules for Prometheus;
 [monitor](../how-to/monitor.md#prometheus-and-grafana) says how to load them. They need
-`strandline.metrics.listener`. `strandline status` reports the same conditions, at the same
-thresholds or earlier. Each alert has a runbook with symptom, impact, check, fix and verification.
+`strandline.metrics.listener`. Each alert has a runbook with symptom, impact, check, fix and
+verification.
+
+`strandline status` reports the same conditions, at the same thresholds or earlier, with these
+exceptions. It does not check what only a change over time shows: {not_in_status}.
+And of StrandlineRequestsWait it checks only kinds of requests that came {queued:,} times or more
+since the start.
 """
+
+# How fast something changes, which a page of metrics does not say.
+_OF_CHANGE = re.compile(r"\b(rate|delta|predict_linear)\(")
 
 _TITLES = {
     "strandline-broker": "The broker",
@@ -67,7 +77,8 @@ def render() -> str:
     """The whole page."""
     rules = list(alert_rules())
     links = {runbook_command(runbook): runbook for runbook in runbooks()}
-    parts = [_INTRODUCTION]
+    moving = [rule.name for rule in rules if _OF_CHANGE.search(rule.expression)]
+    parts = [_INTRODUCTION.format(not_in_status=", ".join(moving), queued=QUEUED_COUNT_MIN)]
     for group, title in _TITLES.items():
         lines = [_line(rule, links) for rule in rules if rule.group == group]
         parts.append(f"\n## {title}\n{_HEAD}" + "".join(lines))

@@ -4,13 +4,13 @@ A runbook is a section of a page in docs/runbooks. It names its messages and ale
 
     ## `log folder full` — disk full
     * Log: `log folder full: appends are refused until there is room`
-    * Alert: `strandline_log_directory_free_bytes`
+    * Alert: `StrandlineDiskNearlyFull` (`strandline_log_directory_free_bytes`)
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from scripts.docs.log_messages import ROOT, LogMessage, log_messages
@@ -31,8 +31,9 @@ writes its log to standard error, one line per event:
 time level logger event key=value key=value
 ```
 
-A condition that a client, a disk or a store can repeat is logged once a minute at most; the field
-`not_logged` of the next line counts the lines that were left out. Level DEBUG shows them all: see
+A condition that a client, a disk or a store can repeat is logged once a minute at most, and clients
+that the broker cut off once a second. The field `not_logged` of the next line counts the lines that
+were left out. Level DEBUG shows them all: see
 [log levels](../how-to/run.md#altering-a-running-broker).
 
 | message | level | logger | runbook |
@@ -42,13 +43,13 @@ A condition that a client, a disk or a store can repeat is logged once a minute 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runbook:
-    """A section of a page: its heading, its text, and the messages and alerts that it names."""
+    """A section of a page: its heading, its text, its messages, and the metric of each alert."""
 
     page: str
     heading: str
     text: str
     messages: tuple[str, ...]
-    alerts: tuple[str, ...]
+    alerts: Mapping[str, str]
 
     @property
     def anchor(self) -> str:
@@ -66,7 +67,7 @@ def runbooks() -> Iterator[Runbook]:
                 heading=heading,
                 text=text,
                 messages=tuple(re.findall(r"^\* Log: `(.+)`$", text, re.MULTILINE)),
-                alerts=tuple(re.findall(r"^\* Alert: `(.+)`$", text, re.MULTILINE)),
+                alerts=dict(re.findall(r"^\* Alert: `(\w+)` \(`(\w+)`\)$", text, re.MULTILINE)),
             )
 
 

@@ -41,13 +41,31 @@ OPERATOR = (
     Question(
         "The disk is 99 % full.",
         "disk full",
-        "runbooks/disk.md#log-folder-full--disk-full",
-        "Make a few MiB of room",
+        "runbooks/disk.md#log-folder-full-append-failed--disk-full",
+        "Free a few MiB on this volume",
+    ),
+    Question(
+        "StrandlineCopyFails fired: what is that?",
+        "StrandlineCopyFails",
+        "runbooks/store.md#tiering-does-not-succeed--copying-fails-with-an-error",
+        "Act by the `kind`",
+    ),
+    Question(
+        "The machine of a systemd unit lost its disk: what do I type?",
+        "restore systemd",
+        "how-to/restore.md#restore-under-systemd",
+        "systemctl start strandline",
+    ),
+    Question(
+        "My consumers cannot wait for a restore.",
+        "read from a replica",
+        "how-to/restore.md#read-from-a-replica-meanwhile",
+        "group reset-offsets billing",
     ),
     Question(
         "What is this line of the log?",
         "log folder full: appends are refused until there is room",
-        "runbooks/disk.md#log-folder-full--disk-full",
+        "runbooks/disk.md#log-folder-full-append-failed--disk-full",
         "Appends to this disk's partitions",
     ),
     Question(

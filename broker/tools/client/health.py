@@ -187,7 +187,7 @@ def _folders(page: Page) -> Iterator[HealthCheck]:
             what=f"disk of {folder}",
             figure=figure,
             trouble=trouble,
-            runbook="runbooks/disk#log-folder-full--disk-full",
+            runbook="runbooks/disk#log-folder-full-append-failed--disk-full",
         )
 
 
@@ -220,7 +220,7 @@ def _transactions(page: Page) -> Iterator[HealthCheck]:
             what="transactions",
             figure=f"{count:,} open",
             trouble=trouble,
-            runbook="runbooks/groups#transaction-hangs",
+            runbook="runbooks/groups#transaction-hangs--read_committed-consumers-stop",
         )
 
 

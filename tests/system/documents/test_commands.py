@@ -1,8 +1,8 @@
 """The commands and examples of the pages are run, in a world that has what they name.
 
 A command that several pages have is run once. A block that starts a broker, or restores one, gets a
-copy of the archive, whose owner is gone; so does a block that asks a replica, which runs there with
-a group. Examples of Spark are run by tests/spark.
+copy of the archive, whose owner is gone; so does a block that changes something, or asks a replica:
+there runs a broker with a group. Examples of Spark are run by tests/spark.
 """
 
 from __future__ import annotations
@@ -58,38 +58,54 @@ def world(archive: S3Bucket, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 REPLICA = "replica.example.org:9092"
-RUN_REPLICA = f"strandline serve --read-only --set log.dirs={FOLDER} --set strandline.remote.url={ARCHIVE}"
+RUN_REPLICA = (
+    f"strandline serve --read-only --set log.dirs={FOLDER} --set strandline.remote.url={ARCHIVE}"
+)
+AS_OWNER = f"--config server.properties --set log.dirs={FOLDER}"
+RUN_OWNER = f"strandline restore {AS_OWNER}\nstrandline serve {AS_OWNER}"
+# What other pages would no longer find as they expect it.
+CHANGES = re.compile(r"strandline topic alter|--execute\b|delete_records")
+
+
+def broker_before(block: Block) -> str:
+    """The commands that start the broker which the block asks; empty if that is the world's."""
+    if REPLICA in block.text:
+        return RUN_REPLICA
+    return RUN_OWNER if CHANGES.search(block.text) else ""
 
 
 def is_of_a_broker(block: Block) -> bool:
-    return any(words in block.text for words in ("strandline serve", "strandline restore", REPLICA))
+    starts = any(words in block.text for words in ("strandline serve", "strandline restore"))
+    return starts or broker_before(block) != ""
 
 
 def run_with_own_broker(archive: S3Bucket, block: Block, folder: Path) -> list[str]:
     """In a shell with empty folders; a first broker gets an empty bucket, others the archive."""
     # The folder of the broker before, which the reader moves.
     (folder / "data").mkdir()
-    known = any(words in block.text for words in ("restore", "--read-only", REPLICA))
+    before = broker_before(block)
+    known = before or any(words in block.text for words in ("restore", "--read-only"))
     bucket = make_bucket(archive.endpoint_url)
     if known:
         copy_archive(archive, bucket)
     metrics, port = ReservedPort(), ReservedPort()
     values = {
+        "1200": "12",
         ARCHIVE: bucket.url,
         FOLDER: str(folder / "data"),
         METRICS: f"http://127.0.0.1:{metrics.number}",
         "/var/lib/replica": str(folder / "replica"),
     }
     bootstrap = f"127.0.0.1:{port.number}"
-    values |= dict.fromkeys((REPLICA, "kafka.example.org:9092"), bootstrap)
+    values |= dict.fromkeys((REPLICA, "kafka.example.org:9092", "127.0.0.1:9092"), bootstrap)
     shell = Shell(folder, values, wanted_environment(bucket.endpoint_url, bootstrap, folder))
     # As the file of run.md it names no log.dirs: the command has to.
     properties = "remote.log.storage.system.enable=true\nstrandline.remote.url="
     (folder / "server.properties").write_text(f"{properties}{bucket.url}\n")
     try:
         wrong = []
-        if REPLICA in block.text:
-            wrong += shell.run(replace(block, text=RUN_REPLICA, output=""))
+        if before:
+            wrong += shell.run(replace(block, language="bash", text=before, output=""))
             commit(bootstrap)
         wrong += shell.run(block)
     finally:
@@ -151,15 +167,23 @@ def test_examples_of_the_command_line_that_change_nothing_succeed(world: PageWor
     ids=name,
 )
 def test_python_of_a_page_runs(
-    world: PageWorld, page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: PageWorld,
+    archive: S3Bucket,
+    page: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for variable in ("AWS_ENDPOINT_URL", "AWS_DEFAULT_REGION"):
         monkeypatch.setenv(variable, world.shell.environment[variable])
     for block in runnable(page, "bash"):
-        assert world.shell.run(block, once=True) == []
+        if not is_of_a_broker(block):
+            assert world.shell.run(block, once=True) == []
     names: dict[str, object] = {}
     for block in runnable(page, "python"):
+        if is_of_a_broker(block):
+            assert run_with_own_broker(archive, block, tmp_path) == []
+            continue
         exec(compile(world.shell.replaced(block.text), block.place, "exec"), names)
 
 
