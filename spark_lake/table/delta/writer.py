@@ -56,7 +56,8 @@ class DeltaWriter:
             yield PartitionRows(key=(), rows=rows)
             return
         keys = pa.table([self._values(rows, one) for one in self.partition_by], self.partition_by)
-        for found in keys.group_by(list(self.partition_by)).aggregate([]).to_pylist():
+        groups = keys.group_by(list(self.partition_by), use_threads=False).aggregate([])
+        for found in groups.to_pylist():
             key = tuple(found[name] for name in self.partition_by)
             yield PartitionRows(key=key, rows=rows.filter(has_key(keys, key)))
 

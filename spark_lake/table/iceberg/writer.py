@@ -85,7 +85,7 @@ class IcebergWriter:
             values.append(one.transform.pyarrow_transform(source.field_type)(column))
         names = [str(number) for number in range(len(values))]
         keys = pa.table(values, names=names)
-        found = keys.group_by(names).aggregate([]).to_pylist()
+        found = keys.group_by(names, use_threads=False).aggregate([]).to_pylist()
         for one_key in found:
             key = tuple(one_key[name] for name in names)
             if len(found) == 1:
