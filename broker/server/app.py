@@ -164,7 +164,7 @@ class Broker:
         await self._in(
             metadata, partial(load_metadata, self._metadata_log, config, self._store)
         )  # 3
-        started = controller.start_broker(self._metadata_log.image, config.node_id)
+        started = controller.start_broker(config.node_id)
         image = await self._in(metadata, partial(self._metadata_log.append, started.records))  # 4
         if self._store is None:
             warn_of_unreachable_archive(image)

@@ -43,7 +43,7 @@ class Durations:
 
     def __init__(self) -> None:
         self.sum_s = 0.0
-        # Frequent callers add to these two without a call, see `ApiTraffic.at_once`.
+        # Frequent callers add to these two without a call, see `ApiTraffic.answered`.
         self.latest = [0] * BUCKETS
         self.earlier = [0] * BUCKETS
         self.older_count = 0

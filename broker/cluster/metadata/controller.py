@@ -425,9 +425,8 @@ def is_true(properties: Mapping[str, str], name: str) -> bool:
 # --- brokers and producers -------------------------------------------------------------------
 
 
-def start_broker(image: MetadataImage, node_id: NodeId) -> Decision[None]:
+def start_broker(node_id: NodeId) -> Decision[None]:
     """Bumps the leader epoch of everything the broker leads, so that clients notice the restart."""
-    del image  # Every start is recorded, whatever the image holds.
     return Decision(records=(BrokerStarted(node_id=node_id),), results=())
 
 

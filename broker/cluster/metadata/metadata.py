@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
-from functools import partial
 from typing import Protocol
 
 from strandline.broker.cluster.metadata import controller
@@ -97,7 +96,7 @@ class Metadata:
         """Bumps the epochs of all that the node leads: it reuses offsets, which readers must notice
         (KIP-320). Creates missing folders. Raises as `change`.
         """
-        await self.change(partial(controller.start_broker, node_id=node_id))
+        await self.change(lambda _: controller.start_broker(node_id))
 
     async def _refresh(self) -> None:
         loop = asyncio.get_running_loop()

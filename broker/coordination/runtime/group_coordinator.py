@@ -97,7 +97,6 @@ class CoordinatorStatistics:
 
     groups_by_state: Mapping[GroupState, int]
     offset_count: int
-    loading_partitions: int
     loaded_partitions: int
     parked_requests: int
 
@@ -180,7 +179,6 @@ class GroupCoordinator:
                 group.state for slot in slots for group in (*slot.shard, *slot.shard.consumers)
             ),
             offset_count=sum(slot.shard.offset_count for slot in slots),
-            loading_partitions=sum(not slot.is_loaded for slot in slots),
             loaded_partitions=sum(slot.is_loaded for slot in slots),
             parked_requests=len(self._waiting),
         )

@@ -353,7 +353,7 @@ def test_bad_properties_and_unknown_topics_are_refused() -> None:
 def test_every_start_of_a_broker_raises_its_leader_epochs() -> None:
     image = with_topic("a")
     for expected in (1, 2):
-        image = image.apply_entry(controller.start_broker(image, 1).records)
+        image = image.apply_entry(controller.start_broker(1).records)
         assert {p.leader_epoch for p in image.topics["a"].partitions} == {expected}
 
 

@@ -91,7 +91,7 @@ def test_a_log_that_cannot_be_read_is_tried_again_and_nothing_forgotten() -> Non
         world.fail(DiskError("broken"))
         async with Running(world) as restarted:
             await asyncio.sleep(0.05)
-            assert restarted.statistics().loading_partitions == 1
+            assert restarted.statistics().loaded_partitions == 1
             world.fail(None)
             world.clock.advance_ms(30_000)
             await until_loaded(restarted)
