@@ -31,9 +31,10 @@ from strandline.broker.cluster.metadata.records import (
 from strandline.storage.model import Epoch, TopicId, TopicIdPartition
 from strandline.storage.remote.manifest.topic_info import TopicInfo
 
-# Blocks of 1000 ids may have been allocated after the mirror's last entry: the mirror lags by
-# seconds, in which this many cannot be used up. There are 2^63 ids.
-PRODUCER_IDS_SKIPPED = 1_000_000
+# Ids may have been allocated after the mirror's last entry, and producers that live have them. The
+# mirror lags by seconds, and by as long as the bucket is away: this many are not used up in months
+# of that. There are 2^63 ids.
+PRODUCER_IDS_SKIPPED = 2**32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

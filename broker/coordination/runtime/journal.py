@@ -115,10 +115,15 @@ def log_failed_write(slot: Slot[S], error: StrandlineError) -> None:
 async def flush_if_needed(slot: Slot[S]) -> None:
     """Returns when the written records may be answered. Raises CoordinatorFault."""
     if slot.partition.must_flush:
-        try:
-            await slot.partition.flush()
-        except StorageError as error:
-            raise CoordinatorFault(ErrorCode.NOT_COORDINATOR) from error
+        await flush(slot)
+
+
+async def flush(slot: Slot[S]) -> None:
+    """Returns when the written records are on the device. Raises CoordinatorFault."""
+    try:
+        await slot.partition.flush()
+    except StorageError as error:
+        raise CoordinatorFault(ErrorCode.NOT_COORDINATOR) from error
 
 
 def in_batches(records: Sequence[CoordinatorRecord]) -> list[Sequence[CoordinatorRecord]]:

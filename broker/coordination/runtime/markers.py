@@ -8,7 +8,7 @@ sends WriteTxnMarkers to the leader, whose handler calls `LocalMarkers.write` as
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from strandline.broker.cluster.replicas.partition import Partition
@@ -116,6 +116,16 @@ class LocalMarkers:
             return True
         entry = partition.log.local.producers.entries.get(opened.producer.producer_id)
         return entry is not None and entry.transaction_first_offset == opened.first_offset
+
+    def producers_above(self, epochs: Mapping[int, int]) -> set[int]:
+        """Returns the producers that have a greater epoch in a partition than `epochs` says."""
+        found: set[int] = set()
+        for partition in self._replicas.partitions():
+            entries = partition.log.local.producers.entries
+            if entries:
+                shared = entries.keys() & epochs.keys()
+                found.update(one for one in shared if entries[one].epoch > epochs[one])
+        return found
 
     def _append(self, marker: EndMarker, partition: Partition) -> MarkerPlace:
         producer = marker.producer

@@ -14,12 +14,13 @@ from strandline.broker.coordination.transactions.records import (
     decode_transaction,
     encode_transaction,
 )
-from strandline.broker.coordination.transactions.restored import end_of_open, restored
+from strandline.broker.coordination.transactions.restored import end_of_open
 from strandline.broker.coordination.transactions.transaction import (
     NO_PRODUCER_ID,
     ProducerIdentity,
     Transaction,
     TransactionVersion,
+    retire,
 )
 from strandline.broker.protocol.formats.transaction_log import TRANSACTION_TOPIC, decode_key
 from strandline.broker.protocol.schema.errors import MalformedRequest
@@ -50,7 +51,7 @@ def transactions_by_producer(
 def restored_transactions(
     live: Iterable[LiveRecord], version: TransactionVersion, now_ms: int
 ) -> Iterator[LiveRecord]:
-    """Yields the records with which a restored broker begins; open transactions are aborted.
+    """Yields the records with which a restored broker begins: every producer id is retired.
 
     `version` is the finalized level of `transaction.version`.
     """
@@ -59,7 +60,7 @@ def restored_transactions(
         if transaction is None:
             yield record
         else:
-            value = encode_transaction(restored(transaction, now_ms), version)
+            value = encode_transaction(retire(transaction, now_ms=now_ms), version)
             yield replace(record, value=value)
 
 

@@ -25,6 +25,14 @@ coordinator (`lost_ends.py`):
 
     4 load all transactional ids, with the places of markers that may be lost
     5 append the lost end to each such partition; what nobody knows aborts
+                                                        crash point transaction.after-lost-end
+    6 retire each producer id that a partition has with a greater epoch than the coordinator: epochs
+      that are given twice would make new batches pass for duplicates
+                                                        crash point transaction.after-retire
+
+Epochs may be lost in all logs, and a producer live that has them. So InitProducerId is answered
+when its record is on the device, and after an unclean stop the next one for each transactional id
+takes a new producer id. A producer that goes on with the epoch that the coordinator has is served.
 
 `run` also aborts transactions that time out, and forgets transactional ids that expire.
 """
@@ -46,7 +54,7 @@ from strandline.broker.cluster.metadata.metadata import Metadata
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault, Instant
 from strandline.broker.coordination.records.offset_records import TransactionEnd
-from strandline.broker.coordination.runtime.journal import flush_if_needed
+from strandline.broker.coordination.runtime.journal import flush, flush_if_needed
 from strandline.broker.coordination.runtime.markers import EndMarker, LocalMarkers
 from strandline.broker.coordination.runtime.producer_ids import ProducerIds
 from strandline.broker.coordination.runtime.slots import Slot, Slots
@@ -78,8 +86,10 @@ from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.clock import Clock
 from strandline.storage.crash_points import (
     TRANSACTION_AFTER_COMPLETE,
+    TRANSACTION_AFTER_LOST_END,
     TRANSACTION_AFTER_MARKER,
     TRANSACTION_AFTER_PREPARE,
+    TRANSACTION_AFTER_RETIRE,
     crash_point,
 )
 from strandline.storage.errors import RecordsRejected, StorageError
@@ -202,6 +212,10 @@ class TransactionCoordinator:
         self._ending: OrderedDict[str, _EndingTransaction] = OrderedDict()
         # What an unclean stop left open in partitions, until step 5 is done with it.
         self._left_open = self._find_left_open()
+        # Whether step 5 or 6 is not done yet.
+        self._is_unsettled = True
+        # Transactional ids whose state was loaded after an unclean stop, until InitProducerId.
+        self._may_be_old: set[str] = set()
         self._ended_total = Counter(dict.fromkeys(Outcome, 0))
         self._refused_partitions_total = 0
         now_ms = self._monotonic_ms()
@@ -247,12 +261,12 @@ class TransactionCoordinator:
         if not 0 < timeout_ms <= self._config().timeout_ms_max:
             raise CoordinatorFault(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
         await self._slots.ensure_topic()
-        fresh_id = await self._fresh_id_for(transactional_id)
+        fresh_id = await self._fresh_id_for(self._before_init(transactional_id, expected))
         slot = self._slot_of(transactional_id)
         if slot is None:
             raise CoordinatorFault(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         decision = rules.init_producer(
-            slot.shard.get(transactional_id),
+            self._before_init(transactional_id, expected),
             transactional_id,
             timeout_ms=timeout_ms,
             expected=expected,
@@ -261,7 +275,28 @@ class TransactionCoordinator:
             now_ms=self._clock.now_ms(),
         )
         await self._carry_out_and_flush(slot, decision)
+        if expected is None:
+            self._may_be_old.discard(transactional_id)
+        await flush(slot)
         return decision.identity
+
+    def _before_init(
+        self, transactional_id: str, expected: ProducerIdentity | None
+    ) -> Transaction | None:
+        """Returns the state that InitProducerId finds. Raises CoordinatorFault.
+
+        A producer that recovers with the epoch that the coordinator has goes on with its id: only
+        itself may have had a later one.
+        """
+        current = self.find(transactional_id)
+        if (
+            current is None
+            or expected is not None
+            or transactional_id not in self._may_be_old
+            or not current.state.is_idle
+        ):
+            return current
+        return rules.retire(current, now_ms=self._clock.now_ms())
 
     def add_partitions(
         self,
@@ -349,12 +384,15 @@ class TransactionCoordinator:
             raise CoordinatorFault(ErrorCode.INVALID_REQUEST)
         fresh_id = None
         if client_version.bumps_epoch and self._slots.topic() is not None:
-            fresh_id = await self._fresh_id_for(transactional_id)
+            fresh_id = await self._fresh_id_for(self.find(transactional_id))
         slot = self._slot_of(transactional_id)
         if slot is None:
             raise CoordinatorFault(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        current = slot.shard.get(transactional_id)
+        if self._may_lack_part(producer, current):
+            raise CoordinatorFault(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         decision = rules.end_transaction(
-            slot.shard.get(transactional_id),
+            current,
             producer,
             is_commit=end is TransactionEnd.COMMIT,
             client_version=client_version,
@@ -389,9 +427,9 @@ class TransactionCoordinator:
 
     # --- writing -----------------------------------------------------------------------------
 
-    async def _fresh_id_for(self, transactional_id: str) -> int | None:
+    async def _fresh_id_for(self, current: Transaction | None) -> int | None:
         """Returns a producer id if the next decision may need one. Raises CoordinatorFault."""
-        if not rules.needs_producer_id(self.find(transactional_id)):
+        if not rules.needs_producer_id(current):
             return None
         try:
             return await self.producer_ids.take()
@@ -466,6 +504,7 @@ class TransactionCoordinator:
             self._topic_id = topic_id
             self._slots.drop()
             self._ending.clear()
+            self._may_be_old.clear()
 
     # --- ending ------------------------------------------------------------------------------
 
@@ -576,6 +615,8 @@ class TransactionCoordinator:
         for transaction in slot.shard:
             if transaction.state.is_ending:
                 self._take_up(slot, transaction)
+        if not slot.partition.log.local.recovery_report.clean_shutdown:
+            self._may_be_old.update(one.transactional_id for one in slot.shard)
 
     # --- after an unclean stop -----------------------------------------------------------------
 
@@ -584,6 +625,7 @@ class TransactionCoordinator:
         self._slots.drop()
         self._ending.clear()
         self._left_open = self._find_left_open()
+        self._is_unsettled = True
         self._wake.set()
 
     def is_settling(self, partition: TopicPartition) -> bool:
@@ -591,40 +633,65 @@ class TransactionCoordinator:
         # Asked for each batch of a transaction, and nearly always empty: hashing takes longer.
         return bool(self._left_open) and partition in self._left_open
 
+    def _may_lack_part(self, producer: ProducerIdentity, current: Transaction | None) -> bool:
+        """Whether a part of the producer's transaction may be lost, which step 5 then aborts."""
+        if current is None or current.identity != producer:
+            return False
+        return any(
+            one.producer.producer_id == producer.producer_id and not is_coordinated(one, current)
+            for left in self._left_open.values()
+            for one in left
+        )
+
     def _find_left_open(self) -> dict[TopicPartition, list[OpenTransaction]]:
         found: defaultdict[TopicPartition, list[OpenTransaction]] = defaultdict(list)
         for opened in self._markers.open_after_crash():
             found[opened.partition].append(opened)
         return dict(found)
 
-    def _end_left_open(self) -> None:
-        """Step 5, once all is loaded; what a partition cannot take now is tried again."""
+    def _settle_after_crash(self) -> None:
+        """Steps 5 and 6, once all is loaded; what cannot be written now is tried again."""
         topic, slots = self._slots.topic(), self._slots.all()
         if topic is None:
             # No transaction was coordinated here: the records are from elsewhere.
             self._left_open.clear()
-        if not self._left_open or topic is None:
+            self._is_unsettled = False
+        if not self._is_unsettled or topic is None:
             return
         if len(slots) < topic.partition_count or not all(slot.is_loaded for slot in slots):
             return
         shards = [slot.shard for slot in slots]
-        ids = {one.producer_id: one for shard in shards for one in shard if not one.state.is_idle}
-        written = [end for shard in shards for end in shard.written_ends]
-        for partition, left in tuple(self._left_open.items()):
-            left[:] = [one for one in left if not self._is_settled(one, ids, written)]
-            if not left:
-                del self._left_open[partition]
-        if not self._left_open:
+        ids = {one.producer_id: one for shard in shards for one in shard}
+        unknown = self._end_left_open(ids, [end for shard in shards for end in shard.written_ends])
+        outrun = self._markers.producers_above({key: one.epoch for key, one in ids.items()})
+        is_done = self._retire([ids[one] for one in unknown | outrun if one in ids])
+        if is_done and not self._left_open:
+            self._is_unsettled = False
             for shard in shards:
                 shard.written_ends.clear()
+
+    def _end_left_open(
+        self, ids: Mapping[int, Transaction], written: Iterable[WrittenEnd]
+    ) -> set[int]:
+        """Step 5; returns the producers of transactions that nobody knows."""
+        unknown: set[int] = set()
+        for partition, left in tuple(self._left_open.items()):
+            left[:] = [one for one in left if not self._is_settled(one, ids, written, unknown)]
+            if not left:
+                del self._left_open[partition]
+        return unknown
 
     def _is_settled(
         self,
         opened: OpenTransaction,
         ids: Mapping[int, Transaction],
         written: Iterable[WrittenEnd],
+        unknown: set[int],
     ) -> bool:
-        """Ends one transaction unless the coordinator does so; returns whether that is done."""
+        """Ends one transaction unless the coordinator does so; returns whether that is done.
+
+        Adds its producer to `unknown` if nobody knows it.
+        """
         if not self._markers.is_open(opened):
             return True
         ending = end_again(opened, written)
@@ -633,6 +700,7 @@ class TransactionCoordinator:
             if transaction is not None and is_coordinated(opened, transaction):
                 return True
             ending = abort_unknown(opened)
+            unknown.add(opened.producer.producer_id)
         marker = EndMarker(
             producer=ending.producer,
             end=ending.end,
@@ -652,6 +720,36 @@ class TransactionCoordinator:
             "end": ending.end.name,
         }
         log.info("transaction that had lost its end is ended", extra={"fields": fields})
+        crash_point(TRANSACTION_AFTER_LOST_END)  # 5
+        return True
+
+    def _retire(self, outrun: Iterable[Transaction]) -> bool:
+        """Step 6; returns whether it is done with all of them."""
+        left = [one for one in outrun if one.epoch < rules.PRODUCER_EPOCH_MAX]
+        retired_count = 0
+        for transaction in left[:MARKERS_PER_TURN_MAX]:
+            # One that is ending goes on with its epoch until it has its markers.
+            if not transaction.state.is_ending and self._is_retired(transaction):
+                retired_count += 1
+                crash_point(TRANSACTION_AFTER_RETIRE)  # 6
+        if retired_count:
+            log.info(
+                "transactional ids were older than the logs, their producers are fenced",
+                extra={"fields": {"count": retired_count}},
+            )
+            self._wake.set()
+        return not left
+
+    def _is_retired(self, transaction: Transaction) -> bool:
+        retired = rules.retire(transaction, now_ms=self._clock.now_ms())
+        try:
+            slot = self._slot_of(transaction.transactional_id)
+            if slot is None:
+                return False
+            self._carry_out(slot, Transition(written=retired))
+        except CoordinatorFault:
+            # The next look tries again.
+            return False
         return True
 
     # --- time --------------------------------------------------------------------------------
@@ -665,7 +763,7 @@ class TransactionCoordinator:
                 await self._slots.load(slot, self._now, self._loaded)
                 continue
             self._wake.clear()
-            self._end_left_open()
+            self._settle_after_crash()
             await self._finish_all()
             await self._follow_time()
             try:
@@ -688,7 +786,7 @@ class TransactionCoordinator:
         for timed_out in [one for one in self._open() if one.is_timed_out(due_ms)]:
             transactional_id = timed_out.transactional_id
             try:
-                fresh_id = await self._fresh_id_for(transactional_id)
+                fresh_id = await self._fresh_id_for(self.find(transactional_id))
                 slot = self._slot_of(transactional_id)
                 current = None if slot is None else slot.shard.get(transactional_id)
                 if slot is None or current is None or not current.is_timed_out(due_ms):

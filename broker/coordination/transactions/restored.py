@@ -1,11 +1,15 @@
 """What a restore from the bucket makes of transactions.
 
-    ONGOING              aborts: records of it may be lost with the disk, so its producer is fenced
-    PREPARE_*            stays: the next start writes its markers
+    ONGOING              aborts: records of it may be lost with the disk
+    PREPARE_*            stays decided: the next start writes its markers
     COMPLETE_*, EMPTY    stays
 
-The archive of a partition and the snapshot of the transactions are of different moments. So a
-restored log may end within a transaction that the snapshot has as completed, or does not know;
+The archive of a partition and the snapshot of the transactions are of different moments. A producer
+may have had later epochs than the snapshot says, with batches in the archive. So every producer id
+is retired (`transaction.retire`): its producer is fenced, and the next one gets another producer
+id, which no log has.
+
+A restored log may end within a transaction that the snapshot has as completed, or does not know;
 nobody would write its marker any more. `end_of_open` says how the restore ends it: as a commit only
 if the snapshot proves one, otherwise as an abort, which never shows a record that was aborted.
 """
@@ -18,21 +22,7 @@ from strandline.broker.coordination.transactions.transaction import (
     ProducerIdentity,
     Transaction,
     TransactionState,
-    TransactionVersion,
-    fence_and_abort,
 )
-
-
-def restored(transaction: Transaction, now_ms: int) -> Transaction:
-    """Returns the state with which a restored broker begins."""
-    if transaction.state is not TransactionState.ONGOING:
-        return transaction
-    # Version 1 takes no new producer id where the epochs are used up, and none is at hand here.
-    fenced = fence_and_abort(
-        transaction, fresh_id=None, server_version=TransactionVersion.V1, now_ms=now_ms
-    ).written
-    assert fenced is not None, transaction
-    return fenced
 
 
 def end_of_open(transaction: Transaction | None, producer: ProducerIdentity) -> TransactionEnd:

@@ -462,3 +462,27 @@ def complete(current: Transaction, *, now_ms: int) -> Transaction:
         partitions=frozenset(),
         updated_ms=now_ms,
     )
+
+
+def retire(current: Transaction, *, now_ms: int) -> Transaction:
+    """Returns the state in which the epochs of its producer id are used up.
+
+    For a state that may be an old one: the id may have had greater epochs, which the next
+    InitProducerId would give once more, and it takes another producer id instead. Whoever has this
+    one is fenced, and an open transaction aborts. A decided outcome stays.
+    """
+    retired = replace(
+        current,
+        next_producer_id=NO_PRODUCER_ID,
+        epoch=PRODUCER_EPOCH_MAX,
+        last_epoch=NO_PRODUCER_EPOCH,
+        # An end of version 2 is taken for a repeated one by the epoch before.
+        client_version=TransactionVersion.V0,
+    )
+    if current.state is not TransactionState.ONGOING:
+        return retired
+    fenced = fence_and_abort(
+        retired, fresh_id=None, server_version=TransactionVersion.V0, now_ms=now_ms
+    )
+    assert fenced.written is not None, current
+    return fenced.written

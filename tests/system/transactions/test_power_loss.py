@@ -14,12 +14,18 @@ from pathlib import Path
 import pytest
 
 from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage.crash_points import (
+    EXIT_STATUS_KILLED,
+    TRANSACTION_AFTER_LOST_END,
+    TRANSACTION_AFTER_RETIRE,
+)
 from strandline.storage.records.batch.any_batch import iter_records, walk
 from tests.support.broker import BrokerProcess, eventually
 from tests.support.wire import WireClient
 from tests.system.calls import KEEP_EVERYTHING, create_topic, fetch
 from tests.system.group_calls import committed
 from tests.system.transactions.committed import committed_values
+from tests.system.transactions.going_on import write_on
 from tests.system.transactions.wire_producer import WireProducer
 
 pytestmark = [pytest.mark.slow, pytest.mark.crash]
@@ -233,3 +239,116 @@ def test_a_power_loss_over_a_power_loss_leaves_the_outcome_as_it_was_decided(
         with WireClient(broker.port) as client:
             eventually(lambda: is_stable(client, 0))
             assert committed_values(client, "t") == ([b"decided"] if is_commit else [])
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+@pytest.mark.parametrize("version", [1, 2])
+def test_what_is_committed_after_the_coordinator_fell_back_is_there_once(
+    broker: BrokerProcess, version: int, goes_on: bool
+) -> None:
+    """Its log lost transactions whose batches and epochs are in the logs of the partitions."""
+    with WireClient(broker.port) as client:
+        create_topic(client, "t", 1)
+        producer = WireProducer(client, "tx", version=version)
+        producer.begin()
+        size = log_file(broker, "__transaction_state-0").stat().st_size
+        before = [b"before-%d" % number for number in range(6)]
+        for value in before:
+            if version == 1:
+                producer.begin()
+            producer.send("t", value)
+            assert producer.commit() is NONE
+    broker.kill()
+    os.truncate(log_file(broker, "__transaction_state-0"), size)
+    broker.start()
+    with WireClient(broker.port) as client:
+        after = [b"after-%d" % number for number in range(8)]
+        if goes_on:
+            producer.client = client
+        else:
+            producer = WireProducer(client, "tx", version=version)
+            producer.begin()
+        write_on(producer, "t", after, refused_max=1 if goes_on else 0)
+        assert committed_values(client, "t") == [*before, *after]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_two_producers_never_have_the_same_identity_whatever_the_power_took(
+    broker: BrokerProcess, version: int
+) -> None:
+    """No log knows any more that the first one had its last identity."""
+    with WireClient(broker.port) as client:
+        create_topic(client, "t", 1)
+        first = WireProducer(client, "tx", version=version)
+        first.begin()
+        first.send("t", b"kept")
+        assert first.commit() is NONE
+        paths = [log_file(broker, name) for name in ("t-0", "__transaction_state-0")]
+        kept = {path: path.stat().st_size for path in paths}
+        first.send("t", b"lost")
+        assert first.commit() is NONE
+    broker.kill()
+    for path, size in kept.items():
+        os.truncate(path, size)
+    broker.start()
+    with WireClient(broker.port) as client:
+        second = WireProducer(client, "tx", version=version)
+        second.begin()
+        first.client = client
+        assert first.try_send("t", b"late") is not NONE
+        write_on(second, "t", [b"a", b"b"], refused_max=0)
+        assert committed_values(client, "t") == [b"kept", b"a", b"b"]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_no_part_of_a_transaction_commits_whose_other_part_was_aborted(
+    broker: BrokerProcess, version: int
+) -> None:
+    """The coordinator lost that it began, and its producer goes on in another partition."""
+    with WireClient(broker.port) as client:
+        create_topic(client, "t", PARTITIONS)
+        producer = WireProducer(client, "tx", version=version)
+        producer.begin()
+        producer.send("t", b"aborted")
+    broker.kill()
+    cut_before_the_last_batches(log_file(broker, "__transaction_state-0"), 1)
+    broker.start()
+    with WireClient(broker.port) as client:
+        producer.client = client
+        eventually(lambda: is_stable(client, 0))
+        assert producer.try_send("t", b"rest", partition=1) is not NONE
+        assert producer.commit() is not NONE
+        assert committed_values(client, "t", partition=1) == []
+
+
+@pytest.mark.parametrize("point", [TRANSACTION_AFTER_LOST_END, TRANSACTION_AFTER_RETIRE])
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_kill_while_a_start_mends_a_power_loss_leaves_the_rest_to_the_next_start(
+    broker: BrokerProcess, version: int, point: str
+) -> None:
+    """Two transactions of which the coordinator knows nothing; the first end is not the last."""
+    with WireClient(broker.port) as client:
+        create_topic(client, "t", PARTITIONS)
+        producers = [WireProducer(client, name, version=version) for name in ("a", "b")]
+        for producer in producers:
+            producer.begin()
+        size = log_file(broker, "__transaction_state-0").stat().st_size
+        for producer in producers:
+            for partition in range(PARTITIONS):
+                producer.send("t", b"lost", partition=partition)
+    broker.kill()
+    os.truncate(log_file(broker, "__transaction_state-0"), size)
+    broker.environment = {"STRANDLINE_CRASH_AT": point}
+    broker.begin()
+    assert broker.wait_for_exit(60) == EXIT_STATUS_KILLED
+    broker.environment = {}
+    broker.start()
+    with WireClient(broker.port) as client:
+        wait_until_stable(client)
+        for producer in producers:
+            producer.client = client
+            assert producer.try_send("t", b"rest", partition=1) is not NONE
+            assert producer.commit() is not NONE
+            write_on(producer, "t", [b"after"], refused_max=1)
+        seen = [committed_values(client, "t", partition=index) for index in range(PARTITIONS)]
+        assert seen == [[b"after"] * 2, [], []]

@@ -20,6 +20,7 @@ from tests.system.tiers.restoring import run_restore
 from tests.system.tiers.tiered_broker import TIERED, WAIT_S, Archive
 from tests.system.transactions.admin_calls import describe
 from tests.system.transactions.committed import committed_values
+from tests.system.transactions.going_on import write_on
 from tests.system.transactions.wire_producer import WireProducer
 
 __all__ = ["archive", "make_broker"]
@@ -68,16 +69,14 @@ def test_a_restore_commits_what_was_committed_and_aborts_what_was_open(
     assert outcome.returncode == 0, outcome.stderr
     restored.start()
     with WireClient(restored.port) as client:
-        assert committed_values(client, TOPIC)[:1] == [b"kept"]
-        eventually(lambda: is_stable(client), timeout_s=WAIT_S)
-        assert committed_values(client, TOPIC) == [b"kept"]
+        eventually(lambda: is_stable_and_shows(client, [b"kept"]), timeout_s=WAIT_S)
         assert committed(client, GROUP, TOPIC) == 5
         zombie.client = busy.client = client
         refused = ErrorCode.PRODUCER_FENCED
         eventually(lambda: zombie.commit() is refused, timeout_s=WAIT_S)
-        # A producer without an open transaction goes on as if nothing had been.
-        busy.send(TOPIC, b"later")
-        assert busy.commit() is ErrorCode.NONE
+        # So is a producer without an open transaction: another one may have begun meanwhile.
+        assert busy.try_send(TOPIC, b"lost") is not ErrorCode.NONE
+        write_on(busy, TOPIC, [b"later"], refused_max=1)
         zombie.begin()
         zombie.send(TOPIC, b"reborn")
         assert zombie.commit() is ErrorCode.NONE
@@ -119,10 +118,66 @@ def test_offsets_of_a_transaction_are_restored_with_what_it_was_about_to_come_to
     assert outcome.returncode == 0, outcome.stderr
     restored.start()
     with WireClient(restored.port) as client:
-        eventually(lambda: is_stable(client), timeout_s=WAIT_S)
-        assert [value[:7] for value in committed_values(client, TOPIC)] == [b"commits"]
+        eventually(lambda: is_stable_and_shows(client, [b"commits"]), timeout_s=WAIT_S)
         found = {name: committed(client, f"of-{name}", TOPIC) for name in producers}
         assert found == {"commits": 1, "aborts": 0, "open": 0}
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+@pytest.mark.parametrize("version", [1, 2])
+def test_what_is_committed_after_a_restore_from_an_old_snapshot_is_there_once(
+    make_broker: MakeBroker, archive: Archive, version: int, goes_on: bool
+) -> None:
+    """The archived records are newer than the transactional ids, or these are not there at all."""
+    settings = {**SETTINGS, "strandline.remote.groups.upload.ms": "3600000"}
+    broker = make_broker(settings=settings)
+    broker.start()
+    before = [b"before"]
+    with WireClient(broker.port) as client:
+        create_topic(client, TOPIC, 1, TIERED)
+        known = WireProducer(client, "known", version=version)
+        known.begin()
+        known.send(TOPIC, b"before")
+        assert known.commit() is ErrorCode.NONE
+    # The last snapshot: that of a clean stop.
+    broker.stop()
+    broker.start()
+    with WireClient(broker.port) as client:
+        known.client = client
+        unknown = WireProducer(client, "unknown", version=version)
+        unknown.begin()
+        for number in range(5):
+            for producer in (known, unknown):
+                if version == 1:
+                    producer.begin()
+                value = f"{producer.transactional_id}-{number}".encode()
+                write_on(producer, TOPIC, [value], refused_max=0)
+                before.append(value)
+        # Its epoch is in the archive, and the end of its transaction is not.
+        known.send(TOPIC, b"open")
+        end_offset = fetch(client, TOPIC, 0).high_watermark
+        eventually(lambda: archived_end(archive) == end_offset, timeout_s=WAIT_S)
+    broker.kill()
+    restored = make_broker(name="restored", settings=settings)
+    outcome = run_restore(restored)
+    assert outcome.returncode == 0, outcome.stderr
+    restored.start()
+    with WireClient(restored.port) as client:
+        eventually(lambda: is_stable(client), timeout_s=WAIT_S)
+        assert committed_values(client, TOPIC) == before
+        old_ids = {known.producer_id, unknown.producer_id}
+        for old in (known, unknown):
+            name = old.transactional_id
+            producer = old if goes_on else WireProducer(client, name, version=version)
+            if goes_on:
+                producer.client = client
+            else:
+                producer.begin()
+            after = [f"{name}-after-{number}".encode() for number in range(8)]
+            write_on(producer, TOPIC, after, refused_max=1 if goes_on else 0)
+            assert producer.producer_id not in old_ids
+            before += after
+        assert committed_values(client, TOPIC) == before
 
 
 def has_prepared(archive: Archive) -> set[str]:
@@ -157,3 +212,13 @@ def is_stable(client: WireClient) -> bool:
     """Whether no transaction is open any more."""
     answer = fetch(client, TOPIC, 0)
     return answer.last_stable_offset == answer.high_watermark
+
+
+def is_stable_and_shows(client: WireClient, wanted: list[bytes]) -> bool:
+    """Whether all is decided, as wanted; nothing else may ever be shown on the way there."""
+    # Before the look at the values: what is decided then does not change any more.
+    decided = is_stable(client)
+    seen = [value[:7] for value in committed_values(client, TOPIC)]
+    assert seen == wanted[: len(seen)], seen
+    assert not decided or seen == wanted, seen
+    return decided

@@ -24,6 +24,7 @@ from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.concurrency.resizable_pool import ResizablePool
 from strandline.storage.local.log.log import AppendOrigin
+from strandline.storage.local.segment.recovery_report import RecoveryReport
 from strandline.storage.model import TopicPartition
 from strandline.storage.records.batch.batch import read_header, stamp
 from tests.support.manual_clock import ManualClock
@@ -55,6 +56,13 @@ class MemoryPartition:
         self.end_offset = 0
         self.batches: list[tuple[int, bytes]] = []
         self.failure: Exception | None = None
+        # Where it was flushed last.
+        self.recovery_point = 0
+        self.local = self
+        self.recovery_report = RecoveryReport(clean_shutdown=True)
+
+    async def flush(self) -> None:
+        self.recovery_point = self.end_offset
 
     @property
     def high_watermark(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -37,6 +37,7 @@ from strandline.storage.crash_points import (
     simulated_crash,
 )
 from strandline.storage.errors import DiskError, RecordListTooLarge
+from strandline.storage.local.segment.recovery_report import RecoveryReport
 from strandline.storage.model import TopicPartition
 from tests.unit.broker.coordination.coordinator_world import MemoryPartition, World
 
@@ -58,6 +59,8 @@ class Markers:
 
     left_open: list[OpenTransaction] = field(default_factory=list)
     ended_since: list[OpenTransaction] = field(default_factory=list)
+    # The greatest epoch of each producer in any log.
+    epochs: dict[int, int] = field(default_factory=dict)
     asked: int = 0
 
     def write(self, marker: EndMarker, where: TopicPartition) -> MarkerAnswer:
@@ -73,6 +76,9 @@ class Markers:
 
     def is_open(self, opened: OpenTransaction) -> bool:
         return opened not in self.ended_since
+
+    def producers_above(self, epochs: Mapping[int, int]) -> set[int]:
+        return {one for one, epoch in self.epochs.items() if epoch > epochs.get(one, epoch)}
 
 
 class TransactionWorld(World):
@@ -98,6 +104,11 @@ class TransactionWorld(World):
     def state_record_count(self) -> int:
         """How many records its log has, in all partitions."""
         return sum(partition.high_watermark for partition in self.partitions.values())
+
+    def close(self, *, is_clean: bool) -> None:
+        """How the next coordinator finds the logs."""
+        for partition in self.partitions.values():
+            partition.recovery_report = RecoveryReport(clean_shutdown=is_clean)
 
     async def restarted(self) -> TransactionCoordinator:
         """A coordinator that has loaded everything, with its loop running."""
@@ -229,6 +240,117 @@ def test_a_transaction_that_ended_before_all_was_loaded_blocks_no_partition() ->
         assert not coordinator.is_settling(A)
 
     play(scenario)
+
+
+def test_a_new_producer_is_answered_when_its_record_is_on_the_device() -> None:
+    async def scenario(world: TransactionWorld) -> None:
+        coordinator = world.transactions()
+        for _ in range(2):
+            await begin_again(coordinator)
+            assert all(one.recovery_point == one.end_offset for one in world.partitions.values())
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_after_an_unclean_stop_the_next_producer_has_an_id_that_nobody_had(is_clean: bool) -> None:
+    async def scenario(world: TransactionWorld) -> None:
+        first = await begin_again(world.transactions())
+        world.close(is_clean=is_clean)
+        coordinator = await world.restarted()
+        # The one that goes on is the one that the coordinator knows.
+        assert coordinator.add_partitions("tx", first, {A}, V2) is ErrorCode.NONE
+        recovered = await coordinator.end("tx", first, COMMIT, V2)
+        assert recovered.producer_id == first.producer_id
+        second = await begin_again(coordinator)
+        assert (second.producer_id == first.producer_id) is is_clean
+        third = await begin_again(coordinator)
+        assert third == ProducerIdentity(second.producer_id, second.epoch + 1)
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_an_id_that_is_behind_the_logs_is_retired(is_open: bool) -> None:
+    async def scenario(world: TransactionWorld) -> None:
+        before = world.transactions()
+        producer = await begun(before, A)
+        if not is_open:
+            await before.end("tx", producer, COMMIT, V1)
+        await begun(before, A, name="other")
+        world.markers.epochs = {producer.producer_id: producer.epoch + 1}
+        coordinator = await world.restarted()
+        ended = TransactionState.COMPLETE_ABORT if is_open else TransactionState.COMPLETE_COMMIT
+        assert state_of(coordinator) is ended
+        code = coordinator.add_partitions("tx", producer, {A}, V2)
+        assert code is ErrorCode.PRODUCER_FENCED
+        assert (await begin_again(coordinator)).producer_id != producer.producer_id
+        assert state_of(coordinator, "other") is TransactionState.ONGOING
+
+    play(scenario)
+
+
+def test_an_id_that_is_behind_the_logs_is_retired_after_its_decided_end() -> None:
+    async def scenario(world: TransactionWorld) -> None:
+        before = world.transactions()
+        producer = await begun(before, A)
+        world.markers.codes[A] = ErrorCode.KAFKA_STORAGE_ERROR
+        await before.end("tx", producer, COMMIT, V1)
+        world.markers.epochs = {producer.producer_id: producer.epoch + 1}
+        coordinator = await world.restarted()
+        assert state_of(coordinator) is TransactionState.PREPARE_COMMIT
+        world.markers.codes.clear()
+        while coordinator.find("tx").epoch == producer.epoch:  # type: ignore[union-attr]
+            await asyncio.sleep(0.002)
+        assert state_of(coordinator) is TransactionState.COMPLETE_COMMIT
+        assert [(end, one) for _, end, one in world.markers.written] == [(COMMIT, producer)]
+
+    play(scenario)
+
+
+def test_an_id_that_cannot_be_retired_now_is_retired_later() -> None:
+    async def scenario(world: TransactionWorld) -> None:
+        producer = await begin_again(world.transactions())
+        world.markers.epochs = {producer.producer_id: producer.epoch + 1}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(MemoryPartition, "append", raise_disk_error)
+            coordinator = await world.restarted()
+            assert coordinator.find("tx").epoch == producer.epoch  # type: ignore[union-attr]
+        while coordinator.find("tx").epoch == producer.epoch:  # type: ignore[union-attr]
+            await asyncio.sleep(0.002)
+
+    play(scenario)
+
+
+def test_a_transaction_does_not_end_before_it_is_known_whether_it_has_lost_a_part() -> None:
+    async def scenario(world: TransactionWorld) -> None:
+        world.markers.left_open = [
+            OpenTransaction(
+                partition=B,
+                producer=ProducerIdentity(0, 0),
+                first_offset=0,
+                leader_epoch=0,
+                coordinator_epoch=0,
+            )
+        ]
+        coordinator = world.transactions()
+        producer = await begun(coordinator, A)
+        assert producer == world.markers.left_open[0].producer
+        ending = code_of(coordinator.end("tx", producer, COMMIT, V2))
+        assert await ending is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        running = asyncio.create_task(coordinator.run())
+        while state_of(coordinator) is not TransactionState.COMPLETE_ABORT:
+            await asyncio.sleep(0.002)
+        assert await code_of(coordinator.end("tx", producer, COMMIT, V2)) is (
+            ErrorCode.PRODUCER_FENCED
+        )
+        running.cancel()
+
+    play(scenario)
+
+
+def raise_disk_error(*_args: object, **_kwargs: object) -> None:
+    raise DiskError("full")
 
 
 def test_a_deleted_topic_needs_no_marker() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from strandline.broker.coordination.records.offset_records import TransactionEnd
-from strandline.broker.coordination.transactions.restored import end_of_open, restored
+from strandline.broker.coordination.transactions.restored import end_of_open
 from strandline.broker.coordination.transactions.transaction import (
     PRODUCER_EPOCH_MAX,
     ProducerIdentity,
@@ -33,21 +33,6 @@ KNOWN = Transaction(
     updated_ms=1,
     client_version=V2,
 )
-
-
-def test_an_open_transaction_is_aborted_and_its_producer_fenced() -> None:
-    after = restored(KNOWN, 9)
-    assert after.state is TransactionState.PREPARE_ABORT
-    assert after.epoch == KNOWN.epoch + 1
-    assert after.partitions == KNOWN.partitions
-
-
-@pytest.mark.parametrize(
-    "state", [state for state in TransactionState if state is not TransactionState.ONGOING]
-)
-def test_any_other_state_stays(state: TransactionState) -> None:
-    known = replace(KNOWN, state=state)
-    assert restored(known, 9) is known
 
 
 @pytest.mark.parametrize(

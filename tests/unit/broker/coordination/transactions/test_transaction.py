@@ -24,6 +24,7 @@ from strandline.broker.coordination.transactions.transaction import (
     fence_and_abort,
     init_producer,
     needs_producer_id,
+    retire,
     verify_partitions,
 )
 from strandline.broker.protocol.schema.errors import ErrorCode
@@ -445,3 +446,28 @@ def test_no_two_transactions_of_version_2_share_an_epoch_and_no_id_goes_back(
     assert seen == sorted(seen, key=lambda one: (one.producer_id, one.epoch))
     if client_version.bumps_epoch:
         assert len(ended) == len(set(ended))
+
+
+@pytest.mark.parametrize(
+    "state", [state for state in TransactionState if state is not TransactionState.DEAD]
+)
+@pytest.mark.parametrize("version", [OLD, NEW])
+def test_a_producer_id_that_is_retired_is_fenced_and_replaced_by_the_next_producer(
+    state: TransactionState, version: TransactionVersion
+) -> None:
+    before = known(state, client_version=version, next_producer_id=NEXT_PID)
+    after = retire(before, now_ms=NOW_MS)
+    is_ongoing = state is TransactionState.ONGOING
+    assert after.state is (TransactionState.PREPARE_ABORT if is_ongoing else state)
+    assert after.partitions == before.partitions
+    if after.state.is_ending:
+        after = complete(after, now_ms=NOW_MS)
+    assert after.producer_id == PID
+    for epoch in (before.epoch, LAST_EPOCH):
+        producer = ProducerIdentity(PID, epoch)
+        assert init(after, producer).error_code is ErrorCode.PRODUCER_FENCED
+        added = add_partitions(after, producer, {A}, client_version=version, now_ms=NOW_MS)
+        assert added.error_code is ErrorCode.PRODUCER_FENCED
+        ended = end(after, producer, is_commit=True, version=version)
+        assert ended.error_code is ErrorCode.PRODUCER_FENCED
+    assert init(after).identity == ProducerIdentity(NEXT_PID, 0)
