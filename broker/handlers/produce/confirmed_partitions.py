@@ -6,11 +6,16 @@
 
 Later batches need no coordinator: the log knows that the transaction is open. The question, its
 answer and the append take one turn of the event loop, so no marker can come between them.
+
+A request is refused as a whole, as by Kafka, if a batch of it is part of a transaction and the
+request names no transactional id (TRANSACTIONAL_ID_AUTHORIZATION_FAILED), or if two producers have
+such batches in it (INVALID_PRODUCER_ID_MAPPING).
 """
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Iterable, Set
+from typing import NamedTuple
 
 from strandline.broker.cluster.replicas.partition import Partition
 from strandline.broker.coordination.runtime.transaction_coordinator import (
@@ -26,6 +31,11 @@ from strandline.storage.records.batch import batch as batch_format
 
 FIRST_VERSION_WITH_ABORTABLE = 11
 FIRST_VERSION_THAT_ADDS = 12
+
+# Names of this module: each batch of each producer is looked at. The attributes are two bytes.
+_HEADER_BYTES = batch_format.HEADER_BYTES
+_ATTRIBUTES_LOW_POSITION = batch_format.CRC_START + 1
+_TRANSACTIONAL_BIT = batch_format.TRANSACTIONAL_BIT
 
 # Clients retry after these codes of a coordinator that is not ready, but not every client's
 # Produce knows them.
@@ -46,6 +56,55 @@ class NotConfirmed(RecordsRejected):
         self.kafka_code = code  # type: ignore[misc]  # of this answer
 
 
+class TransactionalBatch(NamedTuple):
+    """What the header of a batch says that is part of a transaction."""
+
+    size_bytes: int
+    producer_id: int
+    epoch: int
+    sequence: int
+
+
+def transactional_batch(records: memoryview | None) -> TransactionalBatch | None:
+    """Returns what a batch says of its transaction, None if it is part of none.
+
+    Asked for every batch: of one that is part of none, only one byte is read.
+    """
+    if (
+        records is None
+        or len(records) < _HEADER_BYTES
+        or not records[_ATTRIBUTES_LOW_POSITION] & _TRANSACTIONAL_BIT
+    ):
+        return None
+    header = batch_format.HEADER.unpack_from(records)
+    if header[3] != batch_format.MAGIC:
+        return None
+    return TransactionalBatch(
+        header[1] + batch_format.LOG_OVERHEAD_BYTES, header[9], header[10], header[11]
+    )
+
+
+def code_for_all(
+    transactional_id: str | None, batches: Iterable[TransactionalBatch]
+) -> ErrorCode | None:
+    """Returns the code for all batches of a request, None if it is not refused as a whole."""
+    producers = {(one.producer_id, one.epoch) for one in batches}
+    if producers and transactional_id is None:
+        return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    if len([one for one in producers if one[0] >= 0]) > 1:
+        return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    return None
+
+
+def joins(batch: TransactionalBatch, records: memoryview, partition: Partition) -> bool:
+    """Returns whether a batch adds its partition to the transaction of its request."""
+    if partition.is_internal or batch.producer_id < 0:
+        return False
+    entry = partition.log.local.producers.entries.get(batch.producer_id)
+    is_stale = entry is not None and batch.epoch < entry.epoch
+    return batch.size_bytes == len(records) and not is_stale
+
+
 def origin_of(
     records: memoryview,
     partition: Partition,
@@ -60,15 +119,16 @@ def origin_of(
 
     Raises NotConfirmed, OutOfOrderSequence.
     """
-    if transactional_id is None or len(records) < batch_format.HEADER_BYTES:
+    if transactional_id is None:
         return AppendOrigin.CLIENT
-    header = batch_format.HEADER.unpack_from(records)
-    attributes, producer_id, epoch, sequence = header[5], header[9], header[10], header[11]
-    if producer_id < 0 or not attributes & batch_format.TRANSACTIONAL_BIT:
+    batch = transactional_batch(records)
+    if batch is None or batch.producer_id < 0 or batch.size_bytes != len(records):
         return AppendOrigin.CLIENT
+    producer_id, epoch = batch.producer_id, batch.epoch
     producers, where = partition.log.local.producers, partition.topic_partition
     if producers.has_open_transaction(producer_id, epoch) and not coordinator.is_settling(where):
         return AppendOrigin.CLIENT
+    entry = producers.entries.get(producer_id)
     confirmation = _confirmation(version)
     code = coordinator.confirm(
         transactional_id,
@@ -79,9 +139,9 @@ def origin_of(
     )
     if code is not ErrorCode.NONE:
         raise NotConfirmed(_answered(code, confirmation))
-    if confirmation is Confirmation.ADD and sequence > 0 and producer_id not in producers.entries:
+    if confirmation is Confirmation.ADD and batch.sequence > 0 and entry is None:
         raise OutOfOrderSequence(
-            f"producer {producer_id} sent sequence {sequence} where nothing is known of it"
+            f"producer {producer_id} sent sequence {batch.sequence} where nothing is known of it"
         )
     return AppendOrigin.VERIFIED
 

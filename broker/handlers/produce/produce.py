@@ -40,7 +40,12 @@ from typing import NamedTuple
 
 from strandline.broker.cluster.replicas.partition import Partition
 from strandline.broker.coordination.runtime.transaction_coordinator import TransactionCoordinator
-from strandline.broker.handlers.produce.confirmed_partitions import origin_of
+from strandline.broker.handlers.produce.confirmed_partitions import (
+    code_for_all,
+    joins,
+    origin_of,
+    transactional_batch,
+)
 from strandline.broker.handlers.produce.deferred_answers import (
     Later,
     PendingFlush,
@@ -107,7 +112,7 @@ class _Asked(NamedTuple):
     started_s: float
     # Set for new connections: their first batches are validated.
     new_peer: str
-    # The partitions of a request that has several; they join a transaction together.
+    # Of a request with several batches, the partitions that join a transaction together.
     together: Set[TopicPartition] = frozenset()
 
 
@@ -144,8 +149,26 @@ class ProduceHandler:
         asked = _Asked(header, size_bytes, started_s, peer)
         topics = request.topics
         if len(topics) == 1 and len(topics[0].partitions) == 1 and request.acks != 0:
-            return self._handle_one(request, topics[0], topics[0].partitions[0], asked)
+            wanted = topics[0].partitions[0]
+            if request.transactional_id is None and transactional_batch(wanted.records):
+                refused = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+                return self._refuse_all(request, refused, asked)
+            return self._handle_one(request, topics[0], wanted, asked)
         return self._handle_many(request, asked)
+
+    def _refuse_all(self, request: ProduceRequest, code: ErrorCode, asked: _Asked) -> Answer:
+        """Returns the answer to a request of which nothing is stored."""
+        topics = [
+            _topic_answer(
+                topic,
+                [
+                    ProduceResponsePartition(index=wanted.index, error_code=code)
+                    for wanted in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+        return self._answer(request, topics, [], asked)
 
     def _find(self, topic: ProduceTopic, index: int, version: int) -> Partition | None:
         """Returns the partition; None if it is not on this broker."""
@@ -242,13 +265,21 @@ class ProduceHandler:
             [(wanted, self._find(topic, wanted.index, version)) for wanted in topic.partitions]
             for topic in request.topics
         ]
-        if request.transactional_id is not None:
+        batches = [
+            (batch, wanted.records, partition)
+            for of_topic in found
+            for wanted, partition in of_topic
+            if wanted.records and (batch := transactional_batch(wanted.records))
+        ]
+        code = code_for_all(request.transactional_id, (batch for batch, _, _ in batches))
+        if code is not None:
+            return self._refuse_all(request, code, asked)
+        if batches:
             asked = asked._replace(
                 together={
                     partition.topic_partition
-                    for of_topic in found
-                    for _, partition in of_topic
-                    if partition is not None and not partition.is_internal
+                    for batch, records, partition in batches
+                    if partition is not None and joins(batch, records, partition)
                 }
             )
         if any(

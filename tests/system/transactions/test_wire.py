@@ -35,11 +35,14 @@ from strandline.broker.protocol.messages.offset_fetch import (
     OffsetFetchResponse,
     OffsetFetchResponsePartition,
 )
+from strandline.broker.protocol.messages.produce import ProducePartition
 from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage.records.batch.record import Record, encode_batch
 from tests.support.broker import BrokerProcess
 from tests.support.wire import WireClient
-from tests.system.calls import MakeTopic, end_offset, fetch_request, fetch_topic
+from tests.system.calls import FIRST_TIMESTAMP_MS, MakeTopic, end_offset, fetch_request, fetch_topic
 from tests.system.group_calls import GroupMember, commit
+from tests.system.transactions.admin_calls import describe
 from tests.system.transactions.committed import READ_COMMITTED, committed_values
 from tests.system.transactions.wire_producer import WireProducer
 
@@ -47,6 +50,7 @@ pytestmark = pytest.mark.slow
 
 BOTH_VERSIONS = pytest.mark.parametrize("version", [1, 2])
 NONE = ErrorCode.NONE
+A_RECORD = Record(offset=0, timestamp_ms=FIRST_TIMESTAMP_MS, key=None, value=b"plain")
 # Far longer than a test waits for an answer.
 NEVER_MS = 600_000
 
@@ -248,6 +252,66 @@ def test_a_first_batch_of_version_2_must_begin_with_sequence_zero(
     assert old.write(topic, b"w", skipped=3) is NONE
     assert old.commit() is NONE
     assert committed_values(client, topic) == [b"v", b"w"]
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_a_transactional_batch_needs_a_transactional_id(
+    client: WireClient, make_topic: MakeTopic, is_open: bool
+) -> None:
+    topic = make_topic(2)
+    producer = a_producer(client, topic, 2)
+    if is_open:
+        producer.send(topic, b"first")
+    refused = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    batch = producer.batch(topic, b"v", partition=0)
+    assert producer.produce(topic, [batch], transactional_id=None) == [refused]
+    # The whole request, also for the plain batch that came first.
+    plain = ProducePartition(index=1, records=memoryview(encode_batch([A_RECORD])))
+    assert producer.produce(topic, [plain, batch], transactional_id=None) == [refused] * 2
+    assert end_offset(client, topic, partition=0) == is_open
+    assert end_offset(client, topic, partition=1) == 0
+    assert producer.produce(topic, [plain], transactional_id=None) == [NONE]
+
+
+@BOTH_VERSIONS
+def test_a_request_has_batches_of_one_transactional_producer(
+    client: WireClient, make_topic: MakeTopic, version: int
+) -> None:
+    topic = make_topic(2)
+    producer = a_producer(client, topic, version)
+    other = WireProducer(client, f"other than {topic}", version=version)
+    other.begin()
+    if version == 1:
+        assert producer.add(topic, 0) is NONE
+    batches = [
+        producer.batch(topic, b"v", partition=0),
+        other.batch(topic, b"w", partition=1),
+    ]
+    refused = [ErrorCode.INVALID_PRODUCER_ID_MAPPING] * 2
+    codes = producer.produce(topic, batches, transactional_id=producer.transactional_id)
+    assert codes == refused
+    assert [end_offset(client, topic, partition=index) for index in range(2)] == [0, 0]
+
+
+def test_only_partitions_with_a_valid_batch_of_the_transaction_join_it(
+    client: WireClient, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(4)
+    producer = a_producer(client, topic, 2)
+    plain = memoryview(encode_batch([A_RECORD]))
+    cut = producer.batch(topic, b"cut", partition=2).records
+    assert cut is not None
+    batches = [
+        producer.batch(topic, b"v", partition=0),
+        ProducePartition(index=1, records=plain),
+        ProducePartition(index=2, records=cut[:-1]),
+        ProducePartition(index=3, records=None),
+    ]
+    codes = producer.produce(topic, batches, transactional_id=producer.transactional_id)
+    assert codes[:2] == [NONE, NONE]
+    assert NONE not in codes[2:]
+    (joined,) = describe(client, producer.transactional_id).topics
+    assert list(joined.partitions) == [0]
 
 
 def test_partitions_that_do_not_exist_are_not_added_and_no_others_with_them(

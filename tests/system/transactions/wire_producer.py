@@ -105,7 +105,7 @@ class WireProducer:
 
         `skipped` is by how much its sequence is too high.
         """
-        batch = self._batch(topic, *values, partition=partition, key=key, codec=codec, skip=skipped)
+        batch = self.batch(topic, *values, partition=partition, key=key, codec=codec, skip=skipped)
         (written,) = self._produce(topic, [batch], version)
         code = ErrorCode(written.error_code)
         if code is ErrorCode.NONE:
@@ -117,13 +117,13 @@ class WireProducer:
         self, topic: str, value: bytes, *, partitions: Sequence[int]
     ) -> list[ErrorCode]:
         """Produces a batch of one record to each partition, in one request."""
-        batches = [self._batch(topic, value, partition=partition) for partition in partitions]
+        batches = [self.batch(topic, value, partition=partition) for partition in partitions]
         answers = self._produce(topic, batches)
         for answer in answers:
             self._sequences[topic, answer.index] += answer.error_code == 0
         return [ErrorCode(answer.error_code) for answer in answers]
 
-    def _batch(
+    def batch(
         self,
         topic: str,
         *values: bytes,
@@ -132,6 +132,7 @@ class WireProducer:
         codec: Codec = Codec.NONE,
         skip: int = 0,
     ) -> ProducePartition:
+        """Returns the next batch of a partition, for `produce`."""
         encoded = encode_batch(
             [
                 Record(offset=at, timestamp_ms=FIRST_TIMESTAMP_MS, key=key, value=value)
@@ -145,17 +146,38 @@ class WireProducer:
         )
         return ProducePartition(index=partition, records=memoryview(encoded))
 
-    def _produce(
-        self, topic: str, batches: Sequence[ProducePartition], version: int | None = None
-    ) -> Sequence[ProduceResponsePartition]:
-        request = ProduceRequest(
-            transactional_id=self.transactional_id,
+    def produce(
+        self,
+        topic: str,
+        batches: Sequence[ProducePartition],
+        *,
+        transactional_id: str | None,
+    ) -> list[ErrorCode]:
+        """Produces these batches in one request, which may name another id or none."""
+        request = self._request(topic, batches, transactional_id)
+        answers = self.client.ask(request, ProduceResponse, self._version).topics[0].partitions
+        return [ErrorCode(one.error_code) for one in answers]
+
+    @property
+    def _version(self) -> int:
+        return 12 if self.is_of_version_2 else 11
+
+    def _request(
+        self, topic: str, batches: Sequence[ProducePartition], transactional_id: str | None
+    ) -> ProduceRequest:
+        return ProduceRequest(
+            transactional_id=transactional_id,
             acks=-1,
             timeout_ms=5000,
             topics=[ProduceTopic(name=topic, partitions=batches)],
         )
-        wanted = version or (12 if self.is_of_version_2 else 11)
-        return self.client.ask(request, ProduceResponse, wanted).topics[0].partitions
+
+    def _produce(
+        self, topic: str, batches: Sequence[ProducePartition], version: int | None = None
+    ) -> Sequence[ProduceResponsePartition]:
+        request = self._request(topic, batches, self.transactional_id)
+        answer = self.client.ask(request, ProduceResponse, version or self._version)
+        return answer.topics[0].partitions
 
     def send(
         self,
