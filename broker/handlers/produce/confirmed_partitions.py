@@ -117,7 +117,7 @@ def origin_of(
 
     The partitions of its request join a transaction `together`, with one record.
 
-    Raises NotConfirmed, OutOfOrderSequence.
+    Raises NotConfirmed, InvalidProducerEpoch, OutOfOrderSequence.
     """
     if transactional_id is None:
         return AppendOrigin.CLIENT
@@ -129,6 +129,9 @@ def origin_of(
     if producers.has_open_transaction(producer_id, epoch) and not coordinator.is_settling(where):
         return AppendOrigin.CLIENT
     entry = producers.entries.get(producer_id)
+    if entry is not None:
+        # Before the coordinator is asked, which may not be ready.
+        producers.check_epoch(entry, epoch)
     confirmation = _confirmation(version)
     code = coordinator.confirm(
         transactional_id,
@@ -138,7 +141,9 @@ def origin_of(
         together,
     )
     if code is not ErrorCode.NONE:
+        producers.note_refused(producer_id, epoch, batch.sequence)
         raise NotConfirmed(_answered(code, confirmation))
+    producers.check_refused(producer_id, epoch, batch.sequence)
     if confirmation is Confirmation.ADD and batch.sequence > 0 and entry is None:
         raise OutOfOrderSequence(
             f"producer {producer_id} sent sequence {batch.sequence} where nothing is known of it"

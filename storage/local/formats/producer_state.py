@@ -11,7 +11,8 @@ flight: a retry of any of them returns the offset of the first attempt.
     epoch  older than known              InvalidProducerEpoch
            newer                         must begin with sequence 0
     unknown producer                     any sequence is accepted, as since Kafka 2.4: the state may
-                                         have expired while the client kept its count
+                                         have expired while the client kept its count. Unless an
+                                         earlier one of its transaction was refused: it comes first
 
 An open transaction holds the last stable offset back to its first record. A marker (control batch)
 ends it; an abort goes to the transaction index.
@@ -59,6 +60,10 @@ SNAPSHOT_VERSION = 1
 _SNAPSHOT_HEAD = struct.Struct(">hI")
 _SNAPSHOT_COUNT = struct.Struct(">i")
 _SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
+
+# Of each partition. The coordinator refuses batches for the seconds in which it loads; a producer
+# that is forgotten may at worst have to abort its transaction.
+REFUSED_PRODUCERS_MAX = 1000
 
 # A marker is one tiny record; a larger control batch is not a marker.
 MARKER_BYTES_MAX = 64 * 1024
@@ -169,6 +174,13 @@ class ProducerEntry:
         )
 
 
+class _RefusedBatch(NamedTuple):
+    """The earliest batch of a producer that was refused."""
+
+    epoch: int
+    sequence: int
+
+
 class ProducerState:
     """All producers of one partition."""
 
@@ -178,6 +190,8 @@ class ProducerState:
         # offsets only grow. An OrderedDict finds its first element in constant time.
         self._open: OrderedDict[int, int] = OrderedDict()
         self.first_open_offset: int | None = None
+        # By producer, the first sequence that was refused before the log knew the producer.
+        self._refused: OrderedDict[int, _RefusedBatch] = OrderedDict()
 
     # --- checks, before the append -----------------------------------------------------------
 
@@ -248,6 +262,26 @@ class ProducerState:
                 f"producer {producer_id}: marker of epoch {epoch}, the last batch had {entry.epoch}"
             )
 
+    def note_refused(self, producer_id: int, epoch: int, sequence: int) -> None:
+        """Keeps in mind that a batch of a transaction was refused, which its producer repeats."""
+        if producer_id in self.entries:
+            # Its next sequence is known.
+            return
+        refused = self._refused.get(producer_id)
+        if refused is None or (-epoch, sequence) < (-refused.epoch, refused.sequence):
+            self._refused[producer_id] = _RefusedBatch(epoch, sequence)
+        if len(self._refused) > REFUSED_PRODUCERS_MAX:
+            self._refused.popitem(last=False)
+
+    def check_refused(self, producer_id: int, epoch: int, sequence: int) -> None:
+        """Raises OutOfOrderSequence if an earlier batch of the producer was refused."""
+        refused = self._refused.get(producer_id)
+        if refused is not None and epoch == refused.epoch and sequence > refused.sequence:
+            raise OutOfOrderSequence(
+                f"producer {producer_id} sent sequence {sequence}, and {refused.sequence} that was"
+                " refused is still to come"
+            )
+
     def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
         """Whether this epoch of the producer has a transaction open in this partition."""
         entry = self.entries.get(producer_id)
@@ -268,6 +302,7 @@ class ProducerState:
         """Adds a data batch that was appended."""
         entry = self.entries.get(producer_id)
         if entry is None:
+            self._refused.pop(producer_id, None)
             entry = self.entries[producer_id] = ProducerEntry(producer_id, epoch)
         elif entry.epoch != epoch:
             entry.start_epoch(epoch)
@@ -295,6 +330,7 @@ class ProducerState:
         """Adds a marker that was appended; None if it ended no transaction in this partition."""
         entry = self.entries.get(producer_id)
         if entry is None:
+            self._refused.pop(producer_id, None)
             entry = self.entries[producer_id] = ProducerEntry(producer_id, epoch)
         elif epoch > entry.epoch:
             entry.start_epoch(epoch)
@@ -372,6 +408,7 @@ class ProducerState:
     def clear(self) -> None:
         self.entries.clear()
         self._open.clear()
+        self._refused.clear()
         self.first_open_offset = None
 
     # --- snapshots ---------------------------------------------------------------------------
