@@ -14,6 +14,10 @@ from strandline.broker.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
 )
+from strandline.broker.protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from strandline.broker.protocol.messages.delete_groups import (
     DeleteGroupsRequest,
     DeleteGroupsResponse,
@@ -402,6 +406,67 @@ def test_offsets_of_a_member_need_its_generation(
 
 
 @BOTH_VERSIONS
+def test_offsets_of_a_member_of_the_new_protocol_need_its_epoch(
+    client: WireClient, topic: str, group_id: str, version: int
+) -> None:
+    joined = client.ask(
+        ConsumerGroupHeartbeatRequest(
+            group_id=group_id,
+            member_id="me",
+            member_epoch=0,
+            rebalance_timeout_ms=10_000,
+            subscribed_topic_names=[topic],
+            topic_partitions=[],
+        ),
+        ConsumerGroupHeartbeatResponse,
+        1,
+    )
+    assert joined.error_code == 0, joined
+    producer = a_producer(client, topic, version)
+
+    def send(offset: int, member_id: str, epoch: int) -> ErrorCode:
+        return producer.send_offset(group_id, topic, offset, member_id=member_id, generation=epoch)
+
+    assert send(1, "somebody", joined.member_epoch) is ErrorCode.UNKNOWN_MEMBER_ID
+    # Before version 6 of TxnOffsetCommit the code of the classic protocol (KIP-1319).
+    for epoch in (joined.member_epoch + 1, joined.member_epoch - 1):
+        assert send(2, "me", epoch) is ErrorCode.ILLEGAL_GENERATION
+    assert send(3, "me", joined.member_epoch) is NONE
+    # Older clients name no member.
+    assert send(4, "", -1) is NONE
+    assert producer.commit() is NONE
+    assert offset_of(client, group_id, topic, is_stable_only=True).committed_offset == 4
+
+
+@BOTH_VERSIONS
+def test_a_producer_that_recovers_writes_on_also_after_a_repeated_call(
+    client: WireClient, topic: str, version: int
+) -> None:
+    """KIP-360: it brings its id and epoch, and may not have seen the first answer."""
+    producer = a_producer(client, topic, version)
+    producer.send(topic, b"first")
+    assert producer.commit() is NONE
+    request = InitProducerIdRequest(
+        transactional_id=producer.transactional_id,
+        transaction_timeout_ms=60_000,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
+    )
+    answers = [client.ask(request, InitProducerIdResponse, 5) for _ in range(2)]
+    for answer in answers:
+        assert (answer.error_code, answer.producer_id) == (0, producer.producer_id)
+        assert answer.producer_epoch == producer.epoch + 1
+    before = producer.epoch
+    producer.become(answers[0].producer_id, answers[0].producer_epoch)
+    producer.send(topic, b"second")
+    assert producer.commit() is NONE
+    assert committed_values(client, topic) == [b"first", b"second"]
+    # Whoever has the former epoch is fenced.
+    producer.become(producer.producer_id, before)
+    assert producer.try_send(topic, b"late") is not NONE
+
+
+@BOTH_VERSIONS
 def test_offsets_of_a_group_that_does_not_exist_need_no_member(
     client: WireClient, topic: str, group_id: str, version: int
 ) -> None:
@@ -532,6 +597,47 @@ def test_brokers_verify_several_transactions_in_one_request(
     ]
     missing = ErrorCode.TRANSACTION_ABORTABLE
     assert codes == [[NONE, missing], [missing, missing]]
+
+
+def test_brokers_add_partitions_of_several_transactions_in_one_request(
+    client: WireClient, make_topic: MakeTopic
+) -> None:
+    """One that cannot be added does not keep the others out."""
+    topic = make_topic(2)
+    producers = [WireProducer(client, f"{name} of {topic}", version=2) for name in ("a", "b")]
+    for producer in producers:
+        producer.begin()
+    fenced, adding = producers
+    request = AddPartitionsToTxnRequest(
+        transactions=[
+            AddPartitionsToTxnTransaction(
+                transactional_id=producer.transactional_id,
+                producer_id=producer.producer_id,
+                producer_epoch=producer.epoch + (producer is fenced),
+                topics=[AddPartitionsToTxnTopic(name=topic, partitions=[0, 1])],
+            )
+            for producer in producers
+        ]
+    )
+    for version in (4, 5):
+        answer = client.ask(request, AddPartitionsToTxnResponse, version)
+        codes = {
+            result.transactional_id: {
+                one.partition_error_code for one in result.topic_results[0].results_by_partition
+            }
+            for result in answer.results_by_transaction
+        }
+        assert codes == {
+            fenced.transactional_id: {ErrorCode.PRODUCER_FENCED},
+            adding.transactional_id: {NONE},
+        }
+    assert [describe(client, one.transactional_id).transaction_state for one in producers] == [
+        "Empty",
+        "Ongoing",
+    ]
+    assert adding.write(topic, b"v", partition=1) is NONE
+    assert adding.commit() is NONE
+    assert committed_values(client, topic, partition=1) == [b"v"]
 
 
 def test_this_broker_coordinates_every_transactional_id(

@@ -65,7 +65,7 @@ class WireProducer:
             5,
         )
         if not answer.error_code:
-            self._become(answer.producer_id, answer.producer_epoch)
+            self.become(answer.producer_id, answer.producer_epoch)
         return ErrorCode(answer.error_code)
 
     def begin(self, *, timeout_ms: int = TIMEOUT_MS) -> None:
@@ -73,7 +73,8 @@ class WireProducer:
         answered = eventually(lambda: self.init(timeout_ms=timeout_ms).name == "NONE")
         assert answered
 
-    def _become(self, producer_id: int, epoch: int) -> None:
+    def become(self, producer_id: int, epoch: int) -> None:
+        """Goes on under this identity, whose sequences begin at 0."""
         self.producer_id, self.epoch = producer_id, epoch
         self._sequences.clear()
 
@@ -271,7 +272,7 @@ class WireProducer:
             5 if self.is_of_version_2 else 4,
         )
         if self.is_of_version_2 and not answer.error_code:
-            self._become(answer.producer_id, answer.producer_epoch)
+            self.become(answer.producer_id, answer.producer_epoch)
         return ErrorCode(answer.error_code)
 
     def commit(self) -> ErrorCode:
