@@ -66,6 +66,11 @@ Each difference is intentional:
   below the first record's. It refuses a batch that declares log append time; Kafka accepts it if
   the topic has CreateTime. For such a topic, the answer to a repeated batch has no append time;
   Kafka returns the timestamp of the first one.
+* **Transactions**: the pattern of ListTransactions is an RE2 expression, in Kafka a Java one:
+  look-ahead and back references get INVALID_REGULAR_EXPRESSION. InitProducerId with an unknown
+  older epoch of a producer id whose epochs are used up gets PRODUCER_FENCED; Kafka answers
+  UNKNOWN_SERVER_ERROR. [Decision 24](../decisions/0024-transactions.md) has the differences that
+  come from coordinator and partitions in one process.
 * **Groups**: the broker does not keep a group of which it only refused a join; Kafka keeps it,
   empty, until a client deletes it.
 * **CreateTopics** refuses topics from the first one on with which the request exceeds 10,000
@@ -75,8 +80,11 @@ Each difference is intentional:
 * **Configurations**: compacted topics may be tiered
   ([decision 18](../decisions/0018-compaction.md)). `remote.copy.lag.ms` alone delays copies also
   where local retention has no limit in bytes; Kafka copies at once then. The broker refuses a limit
-  in bytes below -1, digits of other scripts, and an unknown property of the broker. Every topic
-  property names as its last synonym the broker property of its default; Kafka omits some.
+  in bytes below -1, digits of other scripts, and an unknown property of the broker. It also refuses
+  `transaction.state.log.segment.bytes` and `offsets.topic.segment.bytes` below 1 MiB; Kafka then
+  fails to create the topic. `__transaction_state` has no `min.insync.replicas` of its own: one
+  broker never meets Kafka's 2, and tools would report that. Every topic property names as its last
+  synonym the broker property of its default; Kafka omits some.
 """
 
 

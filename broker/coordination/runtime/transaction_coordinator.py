@@ -193,6 +193,7 @@ class TransactionCoordinator:
                     "cleanup.policy": "compact",
                     "compression.type": "uncompressed",
                     "segment.bytes": str(config().segment_bytes),
+                    "unclean.leader.election.enable": "false",
                 },
             ),
             lambda: TransactionShard(lambda place: place.partition in self._left_open),

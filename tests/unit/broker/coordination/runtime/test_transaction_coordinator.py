@@ -15,6 +15,7 @@ from strandline.broker.coordination.model.classic_messages import CoordinatorFau
 from strandline.broker.coordination.records.offset_records import TransactionEnd
 from strandline.broker.coordination.runtime import transaction_coordinator
 from strandline.broker.coordination.runtime.markers import EndMarker, MarkerAnswer
+from strandline.broker.coordination.runtime.slots import coordinating_partition
 from strandline.broker.coordination.runtime.transaction_coordinator import (
     EXPIRED_PER_TURN_MAX,
     MARKERS_PER_TURN_MAX,
@@ -23,11 +24,14 @@ from strandline.broker.coordination.runtime.transaction_coordinator import (
 )
 from strandline.broker.coordination.transactions.config import TransactionConfig
 from strandline.broker.coordination.transactions.lost_ends import MarkerPlace, OpenTransaction
+from strandline.broker.coordination.transactions.records import TransactionRecord, encode_record
 from strandline.broker.coordination.transactions.transaction import (
+    PRODUCER_EPOCH_MAX,
     ProducerIdentity,
     TransactionState,
     TransactionVersion,
 )
+from strandline.broker.protocol.formats.transaction_log import TRANSACTION_TOPIC
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.crash_points import (
     TRANSACTION_AFTER_COMPLETE,
@@ -37,6 +41,7 @@ from strandline.storage.crash_points import (
     simulated_crash,
 )
 from strandline.storage.errors import DiskError, RecordListTooLarge
+from strandline.storage.local.log.log import AppendOrigin
 from strandline.storage.local.segment.recovery_report import RecoveryReport
 from strandline.storage.model import TopicPartition
 from tests.unit.broker.coordination.coordinator_world import MemoryPartition, World
@@ -351,6 +356,48 @@ def test_a_transaction_does_not_end_before_it_is_known_whether_it_has_lost_a_par
 
 def raise_disk_error(*_args: object, **_kwargs: object) -> None:
     raise DiskError("full")
+
+
+def test_the_topic_of_the_state_is_created_as_by_kafka() -> None:
+    async def scenario(world: TransactionWorld) -> None:
+        await begin_again(world.transactions())
+        assert world.image.topics[TRANSACTION_TOPIC].properties == {
+            "cleanup.policy": "compact",
+            "compression.type": "uncompressed",
+            "segment.bytes": str(CONFIG.segment_bytes),
+            "unclean.leader.election.enable": "false",
+        }
+
+    play(scenario)
+
+
+def test_a_producer_whose_epochs_are_used_up_goes_on_under_another_id() -> None:
+    async def scenario(world: TransactionWorld) -> None:
+        before = world.transactions()
+        first = await begin_again(before)
+        known = before.find("tx")
+        assert known is not None
+        record = TransactionRecord("tx", replace(known, epoch=PRODUCER_EPOCH_MAX - 2))
+        place = coordinating_partition("tx", len(world.partitions))
+        batch = memoryview(encode_record(record, V2, 0))
+        world.partitions[place].append(batch, origin=AppendOrigin.COORDINATOR)
+        coordinator = await world.restarted()
+        producer = ProducerIdentity(first.producer_id, PRODUCER_EPOCH_MAX - 2)
+        used = []
+        for _ in range(4):
+            used.append(producer)
+            assert coordinator.add_partitions("tx", producer, {A}, V2) is ErrorCode.NONE
+            ended, producer = producer, await coordinator.end("tx", producer, COMMIT, V2)
+            # Also for one that did not see the answer.
+            assert await coordinator.end("tx", ended, COMMIT, V2) == producer
+        epochs = [PRODUCER_EPOCH_MAX - 2, PRODUCER_EPOCH_MAX - 1, 0, 1]
+        assert [one.epoch for one in used] == epochs
+        assert used[1].producer_id == first.producer_id != used[2].producer_id
+        # Each marker has the epoch behind that of its transaction.
+        markers = [one for _, _, one in world.markers.written]
+        assert markers == [ProducerIdentity(one.producer_id, one.epoch + 1) for one in used]
+
+    play(scenario)
 
 
 def test_a_deleted_topic_needs_no_marker() -> None:
