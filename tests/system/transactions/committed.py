@@ -19,15 +19,18 @@ def committed_values(client: WireClient, topic: str, *, partition: int = 0) -> l
     while True:
         answer = fetch(client, topic, offset, partition=partition, isolation_level=READ_COMMITTED)
         assert answer.error_code == 0, answer
-        end_offset = _take(answer, offset, values)
+        end_offset = take_committed(answer, offset, values)
         if end_offset == offset:
             assert offset == answer.last_stable_offset, answer
             return values
         offset = end_offset
 
 
-def _take(answer: FetchResponsePartition, offset: int, values: list[bytes]) -> int:
-    """Filters as Kafka's consumers do: by the aborted transactions of the answer."""
+def take_committed(answer: FetchResponsePartition, offset: int, values: list[bytes]) -> int:
+    """Adds the committed values from `offset` on; returns where the answer ends.
+
+    Filters as Kafka's consumers do: by the aborted transactions of the answer.
+    """
     aborted = sorted(
         answer.aborted_transactions or (), key=lambda one: one.first_offset, reverse=True
     )

@@ -7,14 +7,21 @@ import time
 import pytest
 
 from strandline.broker.cli import main
+from strandline.broker.protocol.messages.fetch import FetchResponse
 from strandline.broker.protocol.schema.errors import ErrorCode
 from tests.support.broker import eventually
 from tests.support.metrics import METRICS_ON, metric, metrics_port, samples
 from tests.support.wire import WireClient
-from tests.system.calls import create_topic, fetch
+from tests.system.calls import (
+    create_topic,
+    fetch,
+    fetch_request,
+    fetch_topic,
+    offset_at,
+)
 from tests.system.tiers.conftest import MakeBroker, archive, make_broker
 from tests.system.tiers.tiered_broker import FREE_LOCALLY, TIERED, WAIT_S, Archive
-from tests.system.transactions.committed import READ_COMMITTED, committed_values
+from tests.system.transactions.committed import READ_COMMITTED, committed_values, take_committed
 from tests.system.transactions.wire_producer import WireProducer
 
 __all__ = ["archive", "make_broker"]
@@ -27,6 +34,7 @@ HELD = "strandline_remote_copy_held_seconds"
 # A segment has two of them.
 VALUE_BYTES = 400_000
 TRANSACTIONS = 12
+SOON_MS = int(time.time() * 1000) + 20 * 60_000
 
 
 def value(number: int) -> bytes:
@@ -97,3 +105,68 @@ def test_committed_records_are_read_from_both_tiers(
     broker.start()
     with WireClient(broker.port) as client:
         assert committed_values(client, TOPIC) == [*kept, b"patient", *kept_behind]
+
+
+def test_sessions_and_lookups_by_time_read_cold_transactions_as_hot_ones(
+    make_broker: MakeBroker,
+) -> None:
+    broker = make_broker()
+    broker.start()
+    with WireClient(broker.port) as client, broker.client(TOPIC) as log:
+        create_topic(client, TOPIC, 1, {**TIERED, **FREE_LOCALLY})
+        producer = WireProducer(client, "tx", version=2)
+        producer.begin()
+        kept, offsets = [], []
+        for number in range(TRANSACTIONS):
+            code = producer.write(TOPIC, value(number), timestamp_ms=time_of(number))
+            assert code is ErrorCode.NONE
+            offsets.append(producer.base_offset)
+            is_commit = number % 3 != 0
+            assert producer.end(is_commit=is_commit) is ErrorCode.NONE
+            kept += [value(number)] * is_commit
+        code = producer.write(TOPIC, b"open", timestamp_ms=time_of(TRANSACTIONS))
+        assert code is ErrorCode.NONE
+        broker.wait_until_archived(log)
+        assert broker.wait_until_freed(log) > offsets[TRANSACTIONS // 2]
+
+        def found(number: int) -> int:
+            at_ms = time_of(number)
+            return offset_at(client, TOPIC, at_ms, isolation_level=READ_COMMITTED).offset
+
+        # Also of aborted records, as in Kafka: only what is open is not found.
+        assert [found(number) for number in range(TRANSACTIONS)] == offsets
+        assert found(TRANSACTIONS) == -1
+        assert offset_at(client, TOPIC, time_of(TRANSACTIONS)).offset == producer.base_offset
+        assert values_in_session(client) == kept
+
+
+def time_of(number: int) -> int:
+    """Later than any marker: these have the broker's time, and are found as well."""
+    return SOON_MS + 1000 * number
+
+
+def values_in_session(client: WireClient) -> list[bytes]:
+    """Reads all that is committed in one fetch session."""
+    values: list[bytes] = []
+    offset, session_id, session_epoch = 0, 0, 0
+
+    def is_at_end() -> bool:
+        nonlocal offset, session_id, session_epoch
+        request = fetch_request(
+            fetch_topic(TOPIC, {0: offset}),
+            isolation_level=READ_COMMITTED,
+            session_id=session_id,
+            session_epoch=session_epoch,
+            max_wait_ms=500,
+        )
+        answer = client.ask(request, FetchResponse, 12)
+        session_id, session_epoch = answer.session_id, session_epoch + 1
+        for topic in answer.topics:
+            for partition in topic.partitions:
+                offset = take_committed(partition, offset, values)
+                if offset == partition.last_stable_offset:
+                    return True
+        return False
+
+    assert eventually(is_at_end, timeout_s=WAIT_S)
+    return values

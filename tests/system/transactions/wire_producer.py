@@ -101,12 +101,21 @@ class WireProducer:
         key: bytes | None = None,
         codec: Codec = Codec.NONE,
         skipped: int = 0,
+        timestamp_ms: int = FIRST_TIMESTAMP_MS,
     ) -> ErrorCode:
         """Produces one batch, whose partition must be in the transaction in version 1.
 
         `skipped` is by how much its sequence is too high.
         """
-        batch = self.batch(topic, *values, partition=partition, key=key, codec=codec, skip=skipped)
+        batch = self.batch(
+            topic,
+            *values,
+            partition=partition,
+            key=key,
+            codec=codec,
+            skip=skipped,
+            timestamp_ms=timestamp_ms,
+        )
         (written,) = self._produce(topic, [batch], version)
         code = ErrorCode(written.error_code)
         if code is ErrorCode.NONE:
@@ -132,11 +141,12 @@ class WireProducer:
         key: bytes | None = None,
         codec: Codec = Codec.NONE,
         skip: int = 0,
+        timestamp_ms: int = FIRST_TIMESTAMP_MS,
     ) -> ProducePartition:
         """Returns the next batch of a partition, for `produce`."""
         encoded = encode_batch(
             [
-                Record(offset=at, timestamp_ms=FIRST_TIMESTAMP_MS, key=key, value=value)
+                Record(offset=at, timestamp_ms=timestamp_ms, key=key, value=value)
                 for at, value in enumerate(values)
             ],
             codec=codec,
