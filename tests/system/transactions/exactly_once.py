@@ -3,9 +3,8 @@
     source --> two workers, each with a transactional id --> target
        both in two tiers, whose records leave the disk after seconds
 
-The workers are `copier.py`, of transaction version 1, or Kafka's TransactionalMessageCopier, of
-version 2, with `--java` and the folder of Kafka's libraries. Frameworks of the JVM take their
-place in tests/compat/jvm.
+The workers are `copier.py`, of transaction version 1, and then `wire_copier.py`, of version 2, for
+half of the time each. Frameworks of the JVM take their place in tests/compat/jvm.
 
 Each input must be in the target exactly once, for each of the readers in `readers.py`. The same
 seed makes the same kills in the same order.
@@ -47,8 +46,6 @@ SOURCE, TARGET, GROUP = "source", "target", "copiers"
 PARTITIONS = 2
 WORKERS = 2
 NAMES = (GROUP, SOURCE, TARGET)
-# A small JVM that starts quickly.
-JAVA = ("java", "-Xmx128m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 # Records that are sent between two kills.
 INPUTS_PER_ROUND = 200
 DRAIN_S = 180.0
@@ -93,30 +90,13 @@ class Trial:
         return values
 
 
-class JavaCopier(Trial):
-    """Kafka's TransactionalMessageCopier: each copies one partition to where it ends now."""
-
-    pause_s_max = 12.0
-
-    def __init__(self, libraries: Path) -> None:
-        self._libraries = libraries.absolute()
+class WireTrial(Trial):
+    """The same in transaction version 2, by `wire_copier.py`: each copies one partition."""
 
     def commands(self, broker: BrokerProcess) -> list[list[str]]:
-        return [self._command(broker, number) for number in range(WORKERS)]
-
-    def _command(self, broker: BrokerProcess, number: int) -> list[str]:
-        arguments = {
-            "transactional-id": f"copier-{number}",
-            "consumer-group": f"{GROUP}-{number}",
-            "input-topic": SOURCE,
-            "input-partition": str(number),
-            "output-topic": TARGET,
-            "transaction-size": "20",
-            "broker-list": broker.bootstrap,
-        }
-        options = [word for name, value in arguments.items() for word in (f"--{name}", value)]
-        tool = "org.apache.kafka.tools.TransactionalMessageCopier"
-        return [*JAVA, "-cp", f"{self._libraries}/*", tool, *options, "--use-group-metadata"]
+        module = "tests.system.transactions.wire_copier"
+        python = [sys.executable, "-m", module, broker.bootstrap]
+        return [[*python, f"copier-{number}", *NAMES, str(number)] for number in range(PARTITIONS)]
 
 
 class Worker:
@@ -267,11 +247,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--seed", type=int, default=random.randrange(2**31))
-    parser.add_argument("--java", type=Path, help="the folder of Kafka's libraries")
     options = parser.parse_args()
-    trial = Trial() if options.java is None else JavaCopier(options.java)
     print(f"seed {options.seed}", flush=True)
-    return run_alone(trial, seed=options.seed, minutes=options.minutes)
+    code = 0
+    for trial in (Trial(), WireTrial()):
+        print(f"{type(trial).__name__}:", flush=True)
+        code |= run_alone(trial, seed=options.seed, minutes=options.minutes / 2)
+    return code
 
 
 if __name__ == "__main__":

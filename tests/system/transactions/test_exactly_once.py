@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import S3Bucket
-from tests.system.transactions.exactly_once import Trial, run
+from tests.system.transactions.exactly_once import Trial, WireTrial, run
 
 pytestmark = [pytest.mark.slow, pytest.mark.s3, pytest.mark.crash, pytest.mark.clients]
 
 
+@pytest.mark.parametrize("trial", [Trial(), WireTrial()], ids=["version-1", "version-2"])
 def test_each_input_counts_once_whatever_is_killed_for_every_reader(
-    tmp_path: Path, s3_bucket: S3Bucket
+    tmp_path: Path, s3_bucket: S3Bucket, trial: Trial
 ) -> None:
-    for name, found in run(tmp_path, s3_bucket, Trial(), seed=11, rounds=5).items():
+    for name, found in run(tmp_path, s3_bucket, trial, seed=11, rounds=4).items():
         assert {value: count for value, count in found.items() if count != 1} == {}, name

@@ -223,11 +223,12 @@ class WireProducer:
         topic: str,
         offset: int,
         *,
+        partition: int = 0,
         member_id: str = "",
         generation: int = -1,
         metadata: str | None = None,
     ) -> ErrorCode:
-        """Commits an offset of partition 0 within the transaction, for a member if one is named."""
+        """Commits an offset within the transaction, for a member if one is named."""
         if not self.is_of_version_2:
             added = self.client.ask(
                 AddOffsetsToTxnRequest(
@@ -254,7 +255,7 @@ class WireProducer:
                         name=topic,
                         partitions=[
                             TxnOffsetCommitRequestPartition(
-                                partition_index=0,
+                                partition_index=partition,
                                 committed_offset=offset,
                                 committed_metadata=metadata,
                             )
