@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from strandline.spark_lake.table.sync import SyncReport
     from strandline.spark_lake.table.upkeep.maintain import MaintainReport
 
-# A sync writes files anew that are older than a day (`ROUND_AGE_S_MAX`), and clocks differ.
+# A sync writes files anew that are older than a day (`ROUND_AGE_MS_MAX`), and clocks differ.
 ORPHAN_AGE_MS_MIN = 2 * 24 * 3_600_000
 # Of the C library, for all threads of a command: they hold windows of 8 MiB.
 _HEAPS = 2

@@ -32,7 +32,12 @@ from strandline.spark_lake.table.archive import (
     missing_ranges,
 )
 from strandline.spark_lake.table.columns import RowLayout
-from strandline.spark_lake.table.commit import CommitOutcome, commit_files, load_existing
+from strandline.spark_lake.table.commit import (
+    ROUND_AGE_MS_MAX,
+    CommitOutcome,
+    commit_files,
+    load_existing,
+)
 from strandline.spark_lake.table.errors import TableRefused, TableUnavailable
 from strandline.spark_lake.table.offsets import Mode, RejectedFiles, TableOffsets
 from strandline.spark_lake.table.rejected import settle
@@ -54,9 +59,6 @@ from strandline.storage.model import Offset, TimestampMs, TopicPartition
 ROUND_BYTES = 1024 * 1024 * 1024
 # Rows in memory of a file: some 20 to 60 MB of Parquet.
 FILE_BYTES = 128 * 1024 * 1024
-# A round that took longer, on a machine that slept, writes its files anew: maintenance takes files
-# that no commit names after three days for orphans.
-ROUND_AGE_S_MAX = 24 * 3600.0
 # Rounds in a row that another writer commits first, or that take too long.
 LOST_ROUNDS_MAX = 100
 
@@ -215,18 +217,15 @@ class Sync:
             commit_id=commit_id,
             rejected=[one.path for one in files if one.role is FileRole.REJECTED],
         )
-        if self._now_ms() - begun_ms > ROUND_AGE_S_MAX * 1000:
-            self._store.discard(files)
-            outcome = CommitOutcome.LOST
-        else:
-            outcome = commit_files(
-                self._store,
-                [one for one in files if one.role is not FileRole.REJECTED],
-                base=base,
-                claimed=claimed,
-                wait=self._wait,
-                discard=lambda _: self._store.discard(files),
-            )
+        outcome = commit_files(
+            self._store,
+            [one for one in files if one.role is not FileRole.REJECTED],
+            base=base,
+            claimed=claimed,
+            wait=self._wait,
+            discard=lambda _: self._store.discard(files),
+            is_too_old=lambda: self._now_ms() - begun_ms > ROUND_AGE_MS_MAX,
+        )
         crash_point(TABLE_AFTER_COMMIT)
         if outcome is CommitOutcome.LANDED:
             settle(claimed, self._rejected, wait=self._wait)

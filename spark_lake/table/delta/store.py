@@ -55,7 +55,7 @@ from strandline.storage.errors import InvalidConfig
 
 APP_ID = "strandline"
 FOLDER = "_strandline"
-# A round lasts a day at most (`sync.ROUND_AGE_S_MAX`), and its commit a few minutes more.
+# A round lasts a day at most (`commit.ROUND_AGE_MS_MAX`), and its commit a few minutes more.
 OFFSETS_AGE_MS = 3 * 24 * 3_600_000
 # Of the table's configuration: what Delta has no words for, and a later sync keeps.
 ORDER_PROPERTY = "strandline.order"
