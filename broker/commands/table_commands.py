@@ -242,7 +242,8 @@ def _add_maintain_options(parser: CommandParser) -> None:
         "--expire-after",
         default="5d",
         metavar="DURATION",
-        help="delete older snapshots, except those of tags and branches [5d]",
+        help="delete older snapshots, except those of tags and branches; of the others a sync keeps"
+        " 500 [5d]",
     )
     parser.add_argument(
         "--orphans-after",
