@@ -289,6 +289,8 @@ class Sync:
                 f" name another table for {mode.value}"
             )
         if self._rejects:
+            # Refused here, the second table is not made either.
+            self._store.check(schema)
             # A second table that somebody has dropped does not get its last files again.
             number = 0 if known is None else known.rejected.number
             self._rejected.prepare(

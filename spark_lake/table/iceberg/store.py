@@ -113,8 +113,21 @@ class IcebergStore:
             )
         return TableOffsets.decode(text, source=f"table {self.name}")
 
+    def check(self, schema: Any) -> TableOffsets | None:
+        wanted, offsets = iceberg_schema(schema), self.load()
+        if offsets is None:
+            self._layout.spec(wanted)
+            self._layout.check_order(wanted)
+            with naming_table(self.name, "create"):
+                self._refuse_occupied()
+        else:
+            existing = self.loaded.schema()
+            check_schema(existing, wanted, table=self.name)
+            self._layout.check_order(wanted, existing)
+        return offsets
+
     def prepare(self, schema: Any, first: TableOffsets) -> None:
-        if self.load() is None:
+        if self.check(schema) is None:
             self._create(schema, first)
             return
         table, wanted = self.loaded, iceberg_schema(schema)
@@ -224,8 +237,6 @@ class IcebergStore:
     def _reorder(self) -> None:
         """Gives the table the order of the layout, which later writers keep."""
         table = self.loaded
-        # Before anything is written.
-        self._layout.order(table.schema())
         if sorted_by(table.metadata) == self._layout.sort_columns:
             return
         with naming_table(self.name, "order"), table.update_sort_order() as update:
@@ -243,7 +254,6 @@ class IcebergStore:
             OFFSETS_PROPERTY: offsets.encode(),
         }
         with naming_table(self.name, "create"):
-            self._refuse_occupied()
             with suppress(NamespaceAlreadyExistsError):
                 self._catalog.create_namespace_if_not_exists(self._identifier[:-1])
             try:
