@@ -27,6 +27,7 @@ from strandline.spark_lake.query.query import Query
 from strandline.spark_lake.table.archive import (
     TopicView,
     check_identity,
+    check_is_ahead,
     entries_of,
     load_view,
     missing_ranges,
@@ -172,6 +173,7 @@ class Sync:
         known = self._store.load()
         if known is not None:
             check_identity(view, known, new_incarnation=self._settings.new_incarnation)
+            check_is_ahead(self._query, view, known, reader)
         # 1
         self._prepare(view, layout, known)
         crash_point(TABLE_AFTER_CREATE)

@@ -21,6 +21,7 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.io import load_file_io
 from pyiceberg.table import CommitTableResponse, Table, TableProperties, Transaction
+from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.sorting import NullOrder
 from pyiceberg.table.update.snapshot import ExpireSnapshots
 from pyiceberg.transforms import IdentityTransform
@@ -124,6 +125,7 @@ class IcebergStore:
             existing = self.loaded.schema()
             check_schema(existing, wanted, table=self.name)
             self._layout.check_order(wanted, existing)
+            self._refuse_rolled_back(offsets)
         return offsets
 
     def prepare(self, schema: Any, first: TableOffsets) -> None:
@@ -269,6 +271,18 @@ class IcebergStore:
                 # Another sync was first; what it made is checked like any other.
                 self.prepare(schema, offsets)
 
+    def _refuse_rolled_back(self, offsets: TableOffsets) -> None:
+        """A rollback leaves the property, which says of rows that they are there."""
+        table = self.loaded
+        snapshot = _rolled_back(table, offsets.commits[0]) if offsets.commits else None
+        if snapshot is not None:
+            raise TableRefused(
+                f"table {self.name} was rolled back to before snapshot {snapshot.snapshot_id}, and"
+                f" its property {OFFSETS_PROPERTY} names the rows of that one: they would be"
+                f" missing for ever. Make {snapshot.snapshot_id} its current snapshot again, or"
+                " name another table"
+            )
+
     def _refuse_occupied(self) -> None:
         """Two tables at one location would take each other's files for orphans."""
         if self._location is None:
@@ -286,6 +300,28 @@ class IcebergStore:
                 " which was dropped without its files. Open that catalog (--catalog), give the new"
                 " table another --warehouse, or delete the files there"
             )
+
+
+def _rolled_back(table: Table, commit_id: str) -> Snapshot | None:
+    """The snapshot of a commit, if the table's newest one does not come after it.
+
+    None also if that cannot be told, because one of the snapshots in between is expired.
+    """
+    ours = [
+        one
+        for one in table.metadata.snapshots
+        if one.summary is not None
+        and one.summary.additional_properties.get(COMMIT_SUMMARY) == commit_id
+    ]
+    one = table.current_snapshot()
+    if not ours:
+        return None
+    while one is not None and one.snapshot_id != ours[0].snapshot_id:
+        if (one.sequence_number or 0) < (ours[0].sequence_number or 0):
+            return ours[0]
+        parent_id = one.parent_snapshot_id
+        one = None if parent_id is None else table.metadata.snapshot_by_id(parent_id)
+    return None
 
 
 def _oldest_snapshots(table: Table) -> list[int]:
