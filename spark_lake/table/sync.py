@@ -6,7 +6,8 @@
     3 write the files of the round                  under names that no other attempt uses
     4 commit files and offsets together             `commit.py`: once, whatever the answer
       and rows that do not parse to a second table  `rejected.py`, if they are wanted there
-    5 again from 2, until the table has what the archive had when the sync began
+    5 again from 2, until the table has what the archive had when the sync began, or the topic was
+      deleted and made anew
 
 The table is the only state. After a death at any step the next sync begins at 2 with what was
 committed. Two syncs of one table do each other's work twice, and one of them drops its files.
@@ -126,7 +127,8 @@ class SyncReport:
     lost_rounds: int = 0
     # The next offset of each partition that the table has now.
     next_offsets: dict[int, Offset] = field(default_factory=dict)
-    # Whether the table has what the archive had when the sync began; not if it was stopped.
+    # Whether the table has what the archive had when the sync began; not if it was stopped, or if
+    # the topic was made anew meanwhile.
     is_complete: bool = False
 
 
@@ -192,7 +194,14 @@ class Sync:
                 self._report.next_offsets = dict(base.of(view.topic_id))
                 return self._report
             self._run_round(made, view, layout, base, reader)
-            view = load_view(self._query, reader)
+            newer = load_view(self._query, reader)
+            if newer.topic_id != view.topic_id:
+                # Made anew meanwhile, perhaps with other values: a run of its own begins there.
+                has = load_existing(self._store)
+                check_identity(newer, has, new_incarnation=self._settings.new_incarnation)
+                self._report.next_offsets = dict(has.of(view.topic_id))
+                return self._report
+            view = newer
 
     def _run_round(
         self,

@@ -135,6 +135,29 @@ def test_a_topic_made_anew_is_refused_unless_it_is_asked_for(orders: ArchiveBuil
     assert sync(orders).commits == 0
 
 
+def test_a_sync_ends_with_its_topic_and_the_next_one_adds_the_rows_of_the_new_one(
+    orders: ArchiveBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(orders, new_incarnation=True)
+    commit = run.store.commit
+    old_id = str(orders.topics["orders"].info.topic_id)
+
+    def made_anew(*given: Any) -> None:
+        monkeypatch.setattr(run.store, "commit", commit)
+        commit(*given)
+        recreate_topic(orders)
+        add_rows(orders, base=0)
+
+    monkeypatch.setattr(run.store, "commit", made_anew)
+    report = run.sync(NoProgress())
+    assert (report.commits, report.is_complete) == (1, False)
+    assert run.sync(NoProgress()).rows == 80
+    rows = iceberg(run).scan().to_arrow()
+    ids = rows.column("_topic_id").to_pylist()
+    new_id = str(orders.topics["orders"].info.topic_id)
+    assert {one: ids.count(one) for one in ids} == {old_id: report.rows, new_id: 80}
+
+
 @pytest.mark.parametrize("table_format", [{}, {"format": "delta"}])
 def test_an_archive_that_ends_before_the_table_is_refused(
     orders: ArchiveBuilder, table_format: dict[str, Any]
