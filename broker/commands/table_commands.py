@@ -253,7 +253,7 @@ def _add_maintain_options(parser: CommandParser) -> None:
     )
 
 
-def _run_of(options: argparse.Namespace) -> TableRun:
+def _run_of(options: argparse.Namespace, *, makes_catalog: bool = False) -> TableRun:
     try:
         from strandline.spark_lake.table.run import TableRequest, TableRun
         from strandline.spark_lake.table.spark_sync import start_session
@@ -280,6 +280,7 @@ def _run_of(options: argparse.Namespace) -> TableRun:
             **given,
         ),
         start_session(options.table, options.master) if is_spark else None,
+        makes_catalog=makes_catalog,
     )
 
 
@@ -287,7 +288,7 @@ def _sync(options: argparse.Namespace) -> int:
     interval_ms = None if options.interval is None else duration_ms(options.interval)
     if interval_ms is not None and options.until is not None:
         raise InvalidConfig("--until ends a sync, --interval repeats it: give one of the two")
-    run = _run_of(options)
+    run = _run_of(options, makes_catalog=True)
     from strandline.broker.commands.progress import BarProgress
     from strandline.spark_lake.table.continuous import sync_at_intervals
 

@@ -12,6 +12,7 @@ import pytest
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
+from strandline.broker.cli import main
 from strandline.spark_lake.table.errors import CommitConflict, TableRefused
 from strandline.spark_lake.table.iceberg import store as store_module
 from strandline.spark_lake.table.iceberg.upkeep import IcebergTable
@@ -79,6 +80,15 @@ def test_a_plan_says_what_a_sync_would_read_and_writes_nothing(orders: ArchiveBu
     sync(orders)
     plan = make_run(orders).plan()
     assert (plan.offset_count, plan.commits, plan.puts, plan.gets) == (0, 0, 0, 0)
+
+
+def test_commands_that_only_read_make_no_catalog(orders: ArchiveBuilder) -> None:
+    given = ["--remote", orders.url, "--topic", "orders", "--table", "lake.orders"]
+    for action, code in (("plan", 0), ("check", 2), ("maintain", 2)):
+        assert main(["table", action, *given]) == code
+    assert not orders.path.with_name("archive-tables").exists()
+    assert main(["table", "sync", *given]) == 0
+    assert main(["table", "check", *given]) == 0
 
 
 def test_a_table_is_like_its_archive_and_a_check_says_how_far_it_is_behind(
