@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from strandline.spark_lake.table.sync import SyncReport
     from strandline.spark_lake.table.upkeep.maintain import MaintainReport
 
-# A sync writes files anew that are older than a day (`ROUND_AGE_S_MAX`), and clocks differ.
+# A sync writes files anew that are older than a day (`ROUND_AGE_MS_MAX`), and clocks differ.
 ORPHAN_AGE_MS_MIN = 2 * 24 * 3_600_000
 # Of the C library, for all threads of a command: they hold windows of 8 MiB.
 _HEAPS = 2
@@ -242,7 +242,8 @@ def _add_maintain_options(parser: CommandParser) -> None:
         "--expire-after",
         default="5d",
         metavar="DURATION",
-        help="delete older snapshots, except those of tags and branches [5d]",
+        help="delete older snapshots, except those of tags and branches; of the others a sync keeps"
+        " 500 [5d]",
     )
     parser.add_argument(
         "--orphans-after",
@@ -252,7 +253,7 @@ def _add_maintain_options(parser: CommandParser) -> None:
     )
 
 
-def _run_of(options: argparse.Namespace) -> TableRun:
+def _run_of(options: argparse.Namespace, *, makes_catalog: bool = False) -> TableRun:
     try:
         from strandline.spark_lake.table.run import TableRequest, TableRun
         from strandline.spark_lake.table.spark_sync import start_session
@@ -279,6 +280,7 @@ def _run_of(options: argparse.Namespace) -> TableRun:
             **given,
         ),
         start_session(options.table, options.master) if is_spark else None,
+        makes_catalog=makes_catalog,
     )
 
 
@@ -286,7 +288,7 @@ def _sync(options: argparse.Namespace) -> int:
     interval_ms = None if options.interval is None else duration_ms(options.interval)
     if interval_ms is not None and options.until is not None:
         raise InvalidConfig("--until ends a sync, --interval repeats it: give one of the two")
-    run = _run_of(options)
+    run = _run_of(options, makes_catalog=True)
     from strandline.broker.commands.progress import BarProgress
     from strandline.spark_lake.table.continuous import sync_at_intervals
 

@@ -68,6 +68,27 @@ def check_identity(view: TopicView, offsets: TableOffsets, *, new_incarnation: b
         )
 
 
+def check_is_ahead(
+    query: Query, view: TopicView, offsets: TableOffsets, reader: ObjectReader
+) -> None:
+    """Raises TableRefused if the table has offsets that the archive lacks: others will get them."""
+    known = offsets.of(view.topic_id)
+    if all(known.get(one.partition, 0) <= view.archived(one).end_offset for one in view.selected):
+        return
+    # Again: another sync may have had a newer view, or options with more of the open segment.
+    for one in Catalog(reader).load_partitions(query.options.selection):
+        place, manifest = one.topic_partition, one.manifest
+        next_offset = known.get(place.partition, 0)
+        end_offset = 0 if manifest is None else manifest.tail_end_offset
+        if one.partition.topic_id == view.topic_id and next_offset > end_offset:
+            raise TableRefused(
+                f"of {place.topic} partition {place.partition} the table needs offset {next_offset}"
+                f" next, and the archive ends at {end_offset}: an older state of it was restored,"
+                f" and its next records have offsets that the table has rows of. Name another"
+                " table, which gets what the archive has"
+            )
+
+
 def missing_ranges(
     view: TopicView,
     offsets: TableOffsets,

@@ -11,7 +11,7 @@ value has nulls in all of its columns. Pure.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -267,11 +267,20 @@ def _envelope(value: Any) -> Any:
 
 
 def _checked(fields: list[Any]) -> Any:
-    names = [one.name for one in fields]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
+    if twice := sorted(_twice(fields, "")):
         raise TableRefused(
-            f"the table would have two columns named {', '.join(twice)}: a field of the value"
-            " has the name of a column of the record; rename that with --column PART=NAME"
+            f"the table would have two columns named {', '.join(twice)} (in most engines case does"
+            " not matter): if a field of the value has the name of a column of the record, rename"
+            " that with --column PART=NAME; if the value has both, leave one out of valueSchema"
         )
     return pa.schema(fields)
+
+
+def _twice(fields: Sequence[Any], path: str) -> Iterator[str]:
+    """Names of which there is another one, at any depth; one for both if they are equal."""
+    names = [one.name.lower() for one in fields]
+    yield from {f"{path}{one.name}" for one in fields if names.count(one.name.lower()) > 1}
+    for one in fields:
+        kind = one.type
+        parts = [kind.field(number) for number in range(kind.num_fields)]
+        yield from _twice(parts, f"{path}{one.name}.")

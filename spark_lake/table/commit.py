@@ -5,10 +5,12 @@
                 its commits have ours                      -> landed
                 it has the rows that it had                -> commit the same files again
                 it has more rows, of another writer        -> lost: our files are dropped
+           -> the round is a day old                       -> lost, and never committed
 
 A repeated commit cannot land twice: each asks for the snapshot that it was made for. A lost
 commit's files are deleted only if the table shows every commit since then, and ours is not among
-them; else `table maintain` deletes them, which looks at what the table names.
+them; else `table maintain` deletes them, which looks at what the table names. It does so after two
+days at least: a round that is old, on a machine that slept, may have no files any more.
 """
 
 from __future__ import annotations
@@ -35,11 +37,16 @@ ATTEMPTS_MAX = 20
 BACKOFF = Backoff(first_s=0.05, max_s=5.0, jitter=0.3)
 
 
+# Of the files of a round when they are committed.
+ROUND_AGE_MS_MAX = 24 * 3_600_000
+
+
 class CommitOutcome(Enum):
     """What became of a commit."""
 
     LANDED = "landed"
-    # Another writer has committed these offsets, or the table's layout has changed.
+    # Another writer has committed these offsets, the table's layout has changed, or the files are
+    # too old.
     LOST = "lost"
 
 
@@ -51,14 +58,21 @@ def commit_files(
     claimed: TableOffsets,
     wait: Callable[[float], None],
     discard: Callable[[Sequence[WrittenFile]], None],
+    is_too_old: Callable[[], bool] = lambda: False,
 ) -> CommitOutcome:
     """Commits files once. `base` is what the loaded table had, `claimed` what it has afterwards.
 
-    `discard` deletes files that were lost, and what belongs to them.
+    `discard` deletes files that were lost, and what belongs to them. `is_too_old` tells of their
+    age, before each attempt.
 
     Raises TableUnavailable if the outcome stays unknown; the next run finds out.
     """
     for attempt in range(ATTEMPTS_MAX):
+        if is_too_old():
+            # Later they may be in the table yet, by an attempt that had no answer.
+            if attempt == 0:
+                discard(files)
+            return CommitOutcome.LOST
         try:
             store.commit(files, claimed)
         except (CommitConflict, CommitUnknown) as error:

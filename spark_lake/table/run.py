@@ -107,9 +107,19 @@ class TableRequest:
 class TableRun:
     """The parts that the commands of one table share."""
 
-    def __init__(self, request: TableRequest, spark: SparkSession | None = None) -> None:
-        """With `spark`, its tasks read and write. Raises InvalidConfig, TableUnavailable."""
+    def __init__(
+        self,
+        request: TableRequest,
+        spark: SparkSession | None = None,
+        *,
+        makes_catalog: bool = True,
+    ) -> None:
+        """With `spark`, its tasks read and write; only a sync needs a catalog to be made.
+
+        Raises InvalidConfig, TableUnavailable.
+        """
         self._request = request
+        self._makes_catalog = makes_catalog
         if request.file_bytes < 1 or (request.round_bytes or 1) < 1:
             raise InvalidConfig("--file-bytes must be 1 at least")
         self._mode = Mode(request.mode)
@@ -150,6 +160,7 @@ class TableRun:
             warehouse=warehouse,
             s3=self.query.options.s3,
             properties=request.catalog_properties,
+            makes_file=self._makes_catalog,
         )
         return [
             IcebergStore(

@@ -82,10 +82,18 @@ class TableStore(Protocol):
         """Its name, for messages."""
         ...
 
+    def check(self, schema: Any) -> TableOffsets | None:
+        """Loads the table, and checks that it takes rows of `schema`, once it is made or widened.
+
+        Writes nothing. Raises TableRefused with all fields named that it cannot take, and
+        InvalidConfig for a layout that it cannot have.
+        """
+        ...
+
     def prepare(self, schema: Any, first: TableOffsets) -> None:
         """Creates the table with `first`, or widens its schema so that it takes rows of `schema`.
 
-        Raises TableRefused, with all fields named that it cannot take, before anything is written.
+        Raises what `check` raises, before anything is written.
         """
         ...
 

@@ -6,7 +6,8 @@
     3 write the files of the round                  under names that no other attempt uses
     4 commit files and offsets together             `commit.py`: once, whatever the answer
       and rows that do not parse to a second table  `rejected.py`, if they are wanted there
-    5 again from 2, until the table has what the archive had when the sync began
+    5 again from 2, until the table has what the archive had when the sync began, or the topic was
+      deleted and made anew
 
 The table is the only state. After a death at any step the next sync begins at 2 with what was
 committed. Two syncs of one table do each other's work twice, and one of them drops its files.
@@ -27,12 +28,18 @@ from strandline.spark_lake.query.query import Query
 from strandline.spark_lake.table.archive import (
     TopicView,
     check_identity,
+    check_is_ahead,
     entries_of,
     load_view,
     missing_ranges,
 )
 from strandline.spark_lake.table.columns import RowLayout
-from strandline.spark_lake.table.commit import CommitOutcome, commit_files, load_existing
+from strandline.spark_lake.table.commit import (
+    ROUND_AGE_MS_MAX,
+    CommitOutcome,
+    commit_files,
+    load_existing,
+)
 from strandline.spark_lake.table.errors import TableRefused, TableUnavailable
 from strandline.spark_lake.table.offsets import Mode, RejectedFiles, TableOffsets
 from strandline.spark_lake.table.rejected import settle
@@ -54,9 +61,6 @@ from strandline.storage.model import Offset, TimestampMs, TopicPartition
 ROUND_BYTES = 1024 * 1024 * 1024
 # Rows in memory of a file: some 20 to 60 MB of Parquet.
 FILE_BYTES = 128 * 1024 * 1024
-# A round that took longer, on a machine that slept, writes its files anew: maintenance takes files
-# that no commit names after three days for orphans.
-ROUND_AGE_S_MAX = 24 * 3600.0
 # Rounds in a row that another writer commits first, or that take too long.
 LOST_ROUNDS_MAX = 100
 
@@ -123,7 +127,8 @@ class SyncReport:
     lost_rounds: int = 0
     # The next offset of each partition that the table has now.
     next_offsets: dict[int, Offset] = field(default_factory=dict)
-    # Whether the table has what the archive had when the sync began; not if it was stopped.
+    # Whether the table has what the archive had when the sync began; not if it was stopped, or if
+    # the topic was made anew meanwhile.
     is_complete: bool = False
 
 
@@ -170,6 +175,7 @@ class Sync:
         known = self._store.load()
         if known is not None:
             check_identity(view, known, new_incarnation=self._settings.new_incarnation)
+            check_is_ahead(self._query, view, known, reader)
         # 1
         self._prepare(view, layout, known)
         crash_point(TABLE_AFTER_CREATE)
@@ -188,7 +194,14 @@ class Sync:
                 self._report.next_offsets = dict(base.of(view.topic_id))
                 return self._report
             self._run_round(made, view, layout, base, reader)
-            view = load_view(self._query, reader)
+            newer = load_view(self._query, reader)
+            if newer.topic_id != view.topic_id:
+                # Made anew meanwhile, perhaps with other values: a run of its own begins there.
+                has = load_existing(self._store)
+                check_identity(newer, has, new_incarnation=self._settings.new_incarnation)
+                self._report.next_offsets = dict(has.of(view.topic_id))
+                return self._report
+            view = newer
 
     def _run_round(
         self,
@@ -215,18 +228,15 @@ class Sync:
             commit_id=commit_id,
             rejected=[one.path for one in files if one.role is FileRole.REJECTED],
         )
-        if self._now_ms() - begun_ms > ROUND_AGE_S_MAX * 1000:
-            self._store.discard(files)
-            outcome = CommitOutcome.LOST
-        else:
-            outcome = commit_files(
-                self._store,
-                [one for one in files if one.role is not FileRole.REJECTED],
-                base=base,
-                claimed=claimed,
-                wait=self._wait,
-                discard=lambda _: self._store.discard(files),
-            )
+        outcome = commit_files(
+            self._store,
+            [one for one in files if one.role is not FileRole.REJECTED],
+            base=base,
+            claimed=claimed,
+            wait=self._wait,
+            discard=lambda _: self._store.discard(files),
+            is_too_old=lambda: self._now_ms() - begun_ms > ROUND_AGE_MS_MAX,
+        )
         crash_point(TABLE_AFTER_COMMIT)
         if outcome is CommitOutcome.LANDED:
             settle(claimed, self._rejected, wait=self._wait)
@@ -290,6 +300,8 @@ class Sync:
                 f" name another table for {mode.value}"
             )
         if self._rejects:
+            # Refused here, the second table is not made either.
+            self._store.check(schema)
             # A second table that somebody has dropped does not get its last files again.
             number = 0 if known is None else known.rejected.number
             self._rejected.prepare(

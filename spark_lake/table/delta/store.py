@@ -55,7 +55,7 @@ from strandline.storage.errors import InvalidConfig
 
 APP_ID = "strandline"
 FOLDER = "_strandline"
-# A round lasts a day at most (`sync.ROUND_AGE_S_MAX`), and its commit a few minutes more.
+# A round lasts a day at most (`commit.ROUND_AGE_MS_MAX`), and its commit a few minutes more.
 OFFSETS_AGE_MS = 3 * 24 * 3_600_000
 # Of the table's configuration: what Delta has no words for, and a later sync keeps.
 ORDER_PROPERTY = "strandline.order"
@@ -119,8 +119,20 @@ class DeltaStore:
                 text = source.read().decode()
         return TableOffsets.decode(text, source=f"table {self.name}")
 
+    def check(self, schema: Any) -> TableOffsets | None:
+        offsets = self.load()
+        if offsets is None:
+            check_partitions(self._layout, schema)
+            check_order(self._layout.sort_columns, schema)
+            with naming_table(self.name, "create"):
+                self._refuse_occupied()
+        else:
+            added = new_fields(self.schema, schema, table=self.name)
+            check_order(self._layout.sort_columns, pa.schema([*self.schema, *added]))
+        return offsets
+
     def prepare(self, schema: Any, first: TableOffsets) -> None:
-        if self.load() is None:
+        if self.check(schema) is None:
             self._create(schema, first)
             return
         self._delete_old_offsets()
@@ -130,7 +142,6 @@ class DeltaStore:
                 self.loaded.alter.add_columns([Field.from_arrow(one) for one in added])
         wanted = self._layout.sort_columns
         if wanted and self._order != tuple(wanted):
-            check_order(wanted, self.schema)
             with naming_table(self.name, "order"):
                 self.loaded.alter.set_table_properties(
                     {ORDER_PROPERTY: json.dumps(wanted)}, raise_if_not_exists=False
@@ -242,24 +253,9 @@ class DeltaStore:
         ]
 
     def _create(self, schema: Any, first: TableOffsets) -> None:
-        for one in (
-            *self._layout.days.values(),
-            *set(self._layout.columns) - set(self._layout.days),
-        ):
-            if one not in schema.names:
-                names = ", ".join(schema.names)
-                raise InvalidConfig(f"--partition-by: there is no column {one}; there are {names}")
-        for one in set(self._layout.columns) - set(self._layout.days):
-            if not _has_one_text(kind := schema.field(one).type):
-                raise InvalidConfig(
-                    f"--partition-by {one}: {one} is {kind}, and a Delta table is partitioned by"
-                    " integers, texts, booleans and dates"
-                )
-        check_order(self._layout.sort_columns, schema)
         for day in self._layout.days:
             schema = schema.append(pa.field(day, pa.date32()))
         with naming_table(self.name, "create"):
-            self._refuse_occupied()
             number = self._write_offsets(first)
             try:
                 self._table = DeltaTable.create(
@@ -331,6 +327,23 @@ def new_fields(existing: Any, wanted: Any, *, table: str) -> list[Any]:
             " read them as the table has them (--option valueSchema), or make another table"
         )
     return added
+
+
+def check_partitions(layout: DeltaLayout, schema: Any) -> None:
+    """Raises InvalidConfig for a column that a table cannot be partitioned by."""
+    for one in (
+        *layout.days.values(),
+        *set(layout.columns) - set(layout.days),
+    ):
+        if one not in schema.names:
+            names = ", ".join(schema.names)
+            raise InvalidConfig(f"--partition-by: there is no column {one}; there are {names}")
+    for one in set(layout.columns) - set(layout.days):
+        if not _has_one_text(kind := schema.field(one).type):
+            raise InvalidConfig(
+                f"--partition-by {one}: {one} is {kind}, and a Delta table is partitioned by"
+                " integers, texts, booleans and dates"
+            )
 
 
 def check_order(columns: Sequence[tuple[str, str]], schema: Any) -> None:

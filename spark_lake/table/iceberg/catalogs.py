@@ -29,13 +29,21 @@ CATALOG_FILE = "catalog.db"
 
 
 def open_catalog(
-    given: str | None, *, warehouse: str, s3: S3Options, properties: Mapping[str, str]
+    given: str | None,
+    *,
+    warehouse: str,
+    s3: S3Options,
+    properties: Mapping[str, str],
+    makes_file: bool = True,
 ) -> Catalog:
-    """Raises InvalidConfig, TableUnavailable."""
+    """Raises InvalidConfig, TableUnavailable.
+
+    Without `makes_file` an embedded catalog that is not there yet is an empty one in memory.
+    """
     known = {"warehouse": warehouse, **store_properties(s3), **properties}
     try:
         if given is None or "://" in given:
-            uri = given or _embedded(warehouse)
+            uri = given or _embedded(warehouse, makes_file=makes_file)
             is_rest = urlsplit(uri).scheme in ("http", "https")
             kind = "rest" if is_rest else "sql"
             return load_catalog(CATALOG_NAME, **{"type": kind, "uri": uri, **known})
@@ -74,14 +82,17 @@ def location_of(warehouse: str, identifier: tuple[str, ...]) -> str:
     return "/".join([warehouse.rstrip("/"), *identifier])
 
 
-def _embedded(warehouse: str) -> str:
+def _embedded(warehouse: str, *, makes_file: bool) -> str:
     parts = urlsplit(warehouse)
     if parts.scheme == "file":
         folder = Path(unquote(parts.path))
     else:
         home = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
         folder = Path(home) / "strandline"
-    folder.mkdir(parents=True, exist_ok=True)
+    if makes_file:
+        folder.mkdir(parents=True, exist_ok=True)
+    elif not (folder / CATALOG_FILE).exists():
+        return "sqlite:///:memory:"
     return f"sqlite:///{folder / CATALOG_FILE}"
 
 

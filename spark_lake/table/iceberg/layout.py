@@ -60,6 +60,12 @@ class TableLayout:
             raise InvalidConfig("--partition-by uses a column twice, which pyiceberg cannot write")
         return PartitionSpec(*fields)
 
+    def check_order(self, *schemas: Schema) -> None:
+        """Raises InvalidConfig for a column to sort by that none of the schemas has."""
+        for column, _ in self.sort_columns:
+            known = [one for one in schemas if column in one.column_names]
+            _sortable(column, (known or schemas)[0])
+
     def order(self, schema: Schema) -> SortOrder:
         """Raises InvalidConfig."""
         return SortOrder(

@@ -64,7 +64,6 @@ def place_of(io: Any, location: str) -> tuple[pf.FileSystem, str, str]:
     return io.fs_by_scheme(scheme, netloc), path, f"{scheme}://"
 
 
-def plain(io: Any, location: str) -> str:
-    """A location as `stored_files` writes it: some writers leave the scheme out, or say s3a."""
-    _, path, prefix = place_of(io, location)
-    return prefix + path
+def plain(io: Any, location: str, table: str) -> str:
+    """A location with the scheme of the table's: some writers leave it out, or say s3a."""
+    return place_of(io, table)[2] + place_of(io, location)[1]

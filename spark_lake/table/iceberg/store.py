@@ -21,6 +21,7 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.io import load_file_io
 from pyiceberg.table import CommitTableResponse, Table, TableProperties, Transaction
+from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.sorting import NullOrder
 from pyiceberg.table.update.snapshot import ExpireSnapshots
 from pyiceberg.transforms import IdentityTransform
@@ -113,8 +114,22 @@ class IcebergStore:
             )
         return TableOffsets.decode(text, source=f"table {self.name}")
 
+    def check(self, schema: Any) -> TableOffsets | None:
+        wanted, offsets = iceberg_schema(schema), self.load()
+        if offsets is None:
+            self._layout.spec(wanted)
+            self._layout.check_order(wanted)
+            with naming_table(self.name, "create"):
+                self._refuse_occupied()
+        else:
+            existing = self.loaded.schema()
+            check_schema(existing, wanted, table=self.name)
+            self._layout.check_order(wanted, existing)
+            self._refuse_rolled_back(offsets)
+        return offsets
+
     def prepare(self, schema: Any, first: TableOffsets) -> None:
-        if self.load() is None:
+        if self.check(schema) is None:
             self._create(schema, first)
             return
         table, wanted = self.loaded, iceberg_schema(schema)
@@ -224,8 +239,6 @@ class IcebergStore:
     def _reorder(self) -> None:
         """Gives the table the order of the layout, which later writers keep."""
         table = self.loaded
-        # Before anything is written.
-        self._layout.order(table.schema())
         if sorted_by(table.metadata) == self._layout.sort_columns:
             return
         with naming_table(self.name, "order"), table.update_sort_order() as update:
@@ -243,7 +256,6 @@ class IcebergStore:
             OFFSETS_PROPERTY: offsets.encode(),
         }
         with naming_table(self.name, "create"):
-            self._refuse_occupied()
             with suppress(NamespaceAlreadyExistsError):
                 self._catalog.create_namespace_if_not_exists(self._identifier[:-1])
             try:
@@ -258,6 +270,18 @@ class IcebergStore:
             except TableAlreadyExistsError:
                 # Another sync was first; what it made is checked like any other.
                 self.prepare(schema, offsets)
+
+    def _refuse_rolled_back(self, offsets: TableOffsets) -> None:
+        """A rollback leaves the property, which says of rows that they are there."""
+        table = self.loaded
+        snapshot = _rolled_back(table, offsets.commits[0]) if offsets.commits else None
+        if snapshot is not None:
+            raise TableRefused(
+                f"table {self.name} was rolled back to before snapshot {snapshot.snapshot_id}, and"
+                f" its property {OFFSETS_PROPERTY} names the rows of that one: they would be"
+                f" missing for ever. Make {snapshot.snapshot_id} its current snapshot again, or"
+                " name another table"
+            )
 
     def _refuse_occupied(self) -> None:
         """Two tables at one location would take each other's files for orphans."""
@@ -276,6 +300,28 @@ class IcebergStore:
                 " which was dropped without its files. Open that catalog (--catalog), give the new"
                 " table another --warehouse, or delete the files there"
             )
+
+
+def _rolled_back(table: Table, commit_id: str) -> Snapshot | None:
+    """The snapshot of a commit, if the table's newest one does not come after it.
+
+    None also if that cannot be told, because one of the snapshots in between is expired.
+    """
+    ours = [
+        one
+        for one in table.metadata.snapshots
+        if one.summary is not None
+        and one.summary.additional_properties.get(COMMIT_SUMMARY) == commit_id
+    ]
+    one = table.current_snapshot()
+    if not ours:
+        return None
+    while one is not None and one.snapshot_id != ours[0].snapshot_id:
+        if (one.sequence_number or 0) < (ours[0].sequence_number or 0):
+            return ours[0]
+        parent_id = one.parent_snapshot_id
+        one = None if parent_id is None else table.metadata.snapshot_by_id(parent_id)
+    return None
 
 
 def _oldest_snapshots(table: Table) -> list[int]:

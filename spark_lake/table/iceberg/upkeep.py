@@ -182,7 +182,7 @@ class IcebergTable:
             for statistics in (*metadata.statistics, *metadata.partition_statistics):
                 named.add(statistics.statistics_path)
         self._refuse_strangers(named)
-        return {plain(table.io, one) for one in named}
+        return {plain(table.io, one, table.location()) for one in named}
 
     def delete(self, paths: Sequence[str]) -> int:
         deleted = 0

@@ -12,8 +12,8 @@ with a sync, which only adds files, the same files are committed again. The offs
 are a property, which no such commit touches.
 
 4 lists the files first and loads the table afterwards: what a commit names meanwhile is found
-named. Files of a sync that runs are younger than the bound, and a sync writes the files of an
-older round anew (`sync.ROUND_AGE_S_MAX`).
+named. Files of a sync or of another maintenance that runs are younger than the bound: neither
+commits files of an older round (`commit.ROUND_AGE_MS_MAX`).
 
 After a death at any step the next maintenance goes on; new files without a commit are orphans.
 """
@@ -29,7 +29,7 @@ from typing import Protocol
 import pyarrow.compute as pc
 
 from strandline.spark_lake.table.buffers import FileBuffers
-from strandline.spark_lake.table.commit import ATTEMPTS_MAX, BACKOFF
+from strandline.spark_lake.table.commit import ATTEMPTS_MAX, BACKOFF, ROUND_AGE_MS_MAX
 from strandline.spark_lake.table.errors import (
     CommitConflict,
     CommitUnknown,
@@ -86,7 +86,7 @@ class MaintainReport:
     dropped_rows: int = 0
     rewritten_files: int = 0
     new_files: int = 0
-    # Rounds whose files another writer had replaced meanwhile, or deleted rows of.
+    # Rounds whose files another writer had changed meanwhile, or that took a day.
     lost_rounds: int = 0
     expired_snapshots: int = 0
     orphans: int = 0
@@ -152,11 +152,11 @@ class Maintenance:
         yield from _rounds_of_groups(many)
 
     def _replace(self, old: Sequence[LiveFile], kept: Kept | None) -> None:
-        attempt = uuid.uuid4().hex
+        attempt, begun_ms = uuid.uuid4().hex, self._now_ms()
         new = self._written(old, kept, attempt)
         crash_point(UPKEEP_BEFORE_COMMIT)
         properties = {} if kept is None else kept.properties
-        if not self._committed(old, new, properties):
+        if not self._committed(old, new, properties, begun_ms=begun_ms):
             self._report.lost_rounds += 1
             return
         crash_point(UPKEEP_AFTER_COMMIT)
@@ -192,11 +192,19 @@ class Maintenance:
         old: Sequence[LiveFile],
         new: Sequence[WrittenFile],
         properties: Mapping[str, str],
+        *,
+        begun_ms: int,
     ) -> bool:
-        """Whether it landed; if not, others have taken old files out, or deleted rows of them."""
+        """Whether it landed; if not, others have taken old files out or deleted rows of them, or
+        the round is a day old."""
         old_paths = {one.path for one in old}
         new_paths = {one.path for one in new}
         for attempt in range(ATTEMPTS_MAX):
+            if self._now_ms() - begun_ms > ROUND_AGE_MS_MAX:
+                # Later they may be in the table yet, by an attempt that had no answer.
+                if attempt == 0:
+                    self._table.discard(new)
+                return False
             try:
                 self._table.replace(old, new, properties)
                 self._load()

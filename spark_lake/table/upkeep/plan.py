@@ -8,7 +8,12 @@ from dataclasses import dataclass
 from strandline.spark_lake.plan.planner import OffsetRange, ScanPlan
 from strandline.spark_lake.query.query import Query
 from strandline.spark_lake.query.query_log import planned_requests
-from strandline.spark_lake.table.archive import check_identity, load_view, missing_ranges
+from strandline.spark_lake.table.archive import (
+    check_identity,
+    check_is_ahead,
+    load_view,
+    missing_ranges,
+)
 from strandline.spark_lake.table.offsets import TableOffsets
 from strandline.storage.model import TopicPartition
 
@@ -57,6 +62,7 @@ def plan_sync(
     view = load_view(query, reader)
     if has is not None:
         check_identity(view, has, new_incarnation=new_incarnation)
+        check_is_ahead(query, view, has, reader)
     ranges = missing_ranges(
         view,
         has or TableOffsets(topic=view.topic),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from strandline.spark_lake.table.continuous import sync_at_intervals
-from strandline.spark_lake.table.errors import TableRefused, TableUnavailable
+from strandline.spark_lake.table.errors import CommitConflict, TableRefused, TableUnavailable
 from strandline.spark_lake.table.sync import SyncReport
 from strandline.storage.clock import SystemClock
 from strandline.storage.errors import StrandlineError, UnknownTopic
@@ -155,6 +155,29 @@ def test_a_round_that_slept_for_days_writes_its_files_anew(
     assert report.lost_rounds == 1
     assert rows_of(make_run(orders)) == every(range(80))
     assert named_files(make_run(orders)) == sorted(data_files(orders))
+
+
+def test_a_commit_that_slept_for_days_before_it_is_tried_again_writes_its_files_anew(
+    orders: ArchiveBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Maintenance takes files that no commit names for orphans, once they are old."""
+    now_ms = 0
+    monkeypatch.setattr(SystemClock, "now_ms", lambda _: now_ms)
+    run = make_run(orders, round_bytes=1 << 30)
+    commit = run.store.commit
+
+    def sleep(*_: object) -> None:
+        nonlocal now_ms
+        monkeypatch.setattr(run.store, "commit", commit)
+        for path in data_files(orders):
+            Path(path).unlink()
+        now_ms = 3 * 24 * HOUR_MS
+        raise CommitConflict("another commit was first")
+
+    monkeypatch.setattr(run.store, "commit", sleep)
+    assert run.sync(Counted()).lost_rounds == 1
+    assert rows_of(run) == every(range(80))
+    assert named_files(run) == sorted(data_files(orders))
 
 
 def test_a_bounded_sync_ends_before_its_time_and_a_later_one_goes_on(

@@ -11,6 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from strandline.spark_lake.table.errors import TableRefused
+from strandline.storage.errors import InvalidConfig
 from strandline.storage.records.batch.record import Record
 from tests.unit.spark_lake.archive_builder import START_MS, ArchiveBuilder, make_batches
 from tests.unit.spark_lake.table.rig import data_files, iceberg, make_run, sync
@@ -59,11 +60,11 @@ def add(archive: ArchiveBuilder, offset: int, value: dict[str, Any]) -> None:
 
 
 def run_of(archive: ArchiveBuilder, schema: str, **more: Any) -> Any:
-    return make_run(archive, schema, topic="changing", table="lake.changing", **more)
+    return make_run(archive, schema, **{"topic": "changing", "table": "lake.changing", **more})
 
 
 def sync_of(archive: ArchiveBuilder, schema: str, **more: Any) -> Any:
-    return sync(archive, schema, topic="changing", table="lake.changing", **more)
+    return sync(archive, schema, **{"topic": "changing", "table": "lake.changing", **more})
 
 
 def rows(archive: ArchiveBuilder) -> list[dict[str, Any]]:
@@ -146,3 +147,40 @@ def test_a_delta_table_takes_new_columns_and_names_what_it_cannot_take(
     assert [row["extra"] for row in found] == [None, ["e"]]
     assert [row["gone"] for row in found] == ["g", None]
     assert [row["nested"] for row in found] == [{"a": 1}, {"a": 1}]
+
+
+@pytest.mark.parametrize("table_format", [{}, DELTA])
+def test_an_order_that_cannot_be_is_refused_before_a_column_is_added(
+    archive: ArchiveBuilder, table_format: dict[str, Any]
+) -> None:
+    add(archive, 0, OLD)
+    sync_of(archive, FIRST, **table_format)
+    more = f"{FIRST}, more INT, list ARRAY<INT>"
+    for column in ("mode", "list"):
+        with pytest.raises(InvalidConfig, match="--sort-by"):
+            sync_of(archive, more, sort_by=[column], **table_format)
+        assert "more" not in names_of(run_of(archive, FIRST, **table_format).store)
+    # A new column orders the files of the sync that adds it.
+    sync_of(archive, more, sort_by=["more"], **table_format)
+    assert "more" in names_of(run_of(archive, FIRST, **table_format).store)
+
+
+@pytest.mark.parametrize("table_format", [{}, DELTA])
+def test_no_second_table_is_made_if_the_first_one_is_refused(
+    archive: ArchiveBuilder, table_format: dict[str, Any]
+) -> None:
+    add(archive, 0, OLD)
+    sync_of(archive, FIRST, **table_format)
+    with pytest.raises(TableRefused, match="cannot take these fields"):
+        sync_of(archive, "id STRING", on_error="reject", **table_format)
+    assert run_of(archive, FIRST, **table_format).rejected.load() is None
+    given = {"table": "lake.other", "on_error": "reject", **table_format}
+    with pytest.raises(InvalidConfig, match="there is no column idd"):
+        sync_of(archive, FIRST, partition_by=["idd"], **given)
+    assert run_of(archive, FIRST, **given).rejected.load() is None
+
+
+def names_of(store: Any) -> list[str]:
+    """The columns of the table, by a reader."""
+    assert store.load() is not None
+    return list(store.writer("0" * 32).schema.names)

@@ -104,6 +104,21 @@ def test_columns_that_no_table_can_do_without_are_asked_for(orders: ArchiveBuild
 
 
 @pytest.mark.parametrize("table_format", FORMATS)
+def test_columns_that_differ_in_case_alone_are_refused(
+    orders: ArchiveBuilder, table_format: dict[str, Any]
+) -> None:
+    for schema, said in (
+        ("id INT, Id INT", "two columns named Id, id"),
+        ("id INT, _OFFSET INT", "two columns named _OFFSET, _offset"),
+        ("a STRUCT<b: INT, B: INT>", "two columns named a.B, a.b"),
+        ("a ARRAY<STRUCT<b: INT, B: INT>>", "two columns named"),
+    ):
+        with pytest.raises(TableRefused, match=said):
+            sync(orders, schema, **table_format)
+    assert not data_files(orders)
+
+
+@pytest.mark.parametrize("table_format", FORMATS)
 def test_the_order_of_a_table_stays_without_the_option_until_another_is_given(
     orders: ArchiveBuilder, table_format: dict[str, Any]
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import duckdb
@@ -11,7 +12,8 @@ from pyiceberg.exceptions import CommitFailedException
 
 from strandline.spark_lake.table.errors import TableRefused
 from strandline.storage.crash_points import CRASH_POINTS, SimulatedCrash, simulated_crash
-from tests.unit.spark_lake.archive_builder import ArchiveBuilder
+from strandline.storage.records.batch.record import Record
+from tests.unit.spark_lake.archive_builder import START_MS, ArchiveBuilder, make_batches
 from tests.unit.spark_lake.table.rig import (
     NoProgress,
     add_rows,
@@ -131,6 +133,94 @@ def test_a_topic_made_anew_is_refused_unless_it_is_asked_for(orders: ArchiveBuil
         sync(orders)
     assert sync(orders, new_incarnation=True).rows == 80
     assert sync(orders).commits == 0
+
+
+def test_a_sync_ends_with_its_topic_and_the_next_one_adds_the_rows_of_the_new_one(
+    orders: ArchiveBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(orders, new_incarnation=True)
+    commit = run.store.commit
+    old_id = str(orders.topics["orders"].info.topic_id)
+
+    def made_anew(*given: Any) -> None:
+        monkeypatch.setattr(run.store, "commit", commit)
+        commit(*given)
+        recreate_topic(orders)
+        add_rows(orders, base=0)
+
+    monkeypatch.setattr(run.store, "commit", made_anew)
+    report = run.sync(NoProgress())
+    assert (report.commits, report.is_complete) == (1, False)
+    assert run.sync(NoProgress()).rows == 80
+    rows = iceberg(run).scan().to_arrow()
+    ids = rows.column("_topic_id").to_pylist()
+    new_id = str(orders.topics["orders"].info.topic_id)
+    assert {one: ids.count(one) for one in ids} == {old_id: report.rows, new_id: 80}
+
+
+@pytest.mark.parametrize("table_format", [{}, {"format": "delta"}])
+def test_an_archive_that_ends_before_the_table_is_refused(
+    orders: ArchiveBuilder, table_format: dict[str, Any]
+) -> None:
+    """Offsets that it has from now on are those of other records."""
+    old = orders.manifest("orders", 1)
+    add_rows(orders, base=80)
+    sync(orders, **table_format)
+    orders.save(replace(old, revision=1000))
+    for act in (lambda: sync(orders, **table_format), make_run(orders, **table_format).plan):
+        with pytest.raises(TableRefused, match=r"partition 1 .* offset 120 .* ends at 80"):
+            act()
+
+
+def test_options_that_leave_rows_out_do_not_make_an_archive_end_earlier(
+    orders: ArchiveBuilder,
+) -> None:
+    record = Record(offset=80, timestamp_ms=START_MS, key=b"k", value=b"{}", headers=())
+    orders.add_piece("orders", make_batches([record]), partition=1)
+    assert sync(orders).rows == 161
+    assert sync(orders, options={"includeOpenSegment": "false"}).commits == 0
+    assert sync(orders, options={"endingTimestamp": str(START_MS)}).commits == 0
+
+
+def test_another_sync_that_is_faster_is_no_older_archive(
+    orders: ArchiveBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(orders)
+    load = run.store.load
+
+    def another_is_first() -> Any:
+        monkeypatch.setattr(run.store, "load", load)
+        add_rows(orders, base=80)
+        sync(orders)
+        return load()
+
+    monkeypatch.setattr(run.store, "load", another_is_first)
+    assert run.sync(NoProgress()).is_complete
+    assert rows_of(run) == every(range(120))
+
+
+def test_a_table_that_was_rolled_back_is_refused_until_it_is_rolled_forward(
+    orders: ArchiveBuilder,
+) -> None:
+    """Its property says of rows that they are there which are not."""
+    sync(orders, round_bytes=1 << 30)
+    first = iceberg(make_run(orders)).current_snapshot().snapshot_id
+    add_rows(orders, base=80)
+    sync(orders, round_bytes=1 << 30)
+    table = iceberg(make_run(orders))
+    newest = table.current_snapshot().snapshot_id
+    table.manage_snapshots().rollback_to_snapshot(first).commit()
+    with pytest.raises(TableRefused, match=f"rolled back.* {newest}"):
+        sync(orders)
+    # Another engine goes on from there.
+    table = iceberg(make_run(orders))
+    table.append(table.scan(row_filter="_offset < 1").to_arrow())
+    with pytest.raises(TableRefused, match=f"rolled back.* {newest}"):
+        sync(orders)
+    iceberg(make_run(orders)).manage_snapshots().set_current_snapshot(newest).commit()
+    add_rows(orders, base=120)
+    assert sync(orders).rows == 80
+    assert rows_of(make_run(orders)) == every(range(160))
 
 
 def test_names_that_iceberg_keeps_for_itself_are_refused(orders: ArchiveBuilder) -> None:

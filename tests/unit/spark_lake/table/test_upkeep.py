@@ -12,12 +12,14 @@ import pytest
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
-from strandline.spark_lake.table.errors import TableRefused
+from strandline.broker.cli import main
+from strandline.spark_lake.table.errors import CommitConflict, TableRefused
 from strandline.spark_lake.table.iceberg import store as store_module
 from strandline.spark_lake.table.iceberg.upkeep import IcebergTable
 from strandline.spark_lake.table.run import TableRun
 from strandline.spark_lake.table.store import WrittenFile
 from strandline.spark_lake.table.upkeep import check as check_module
+from strandline.spark_lake.table.upkeep import maintain as maintain_module
 from strandline.spark_lake.table.upkeep.maintain import (
     DAY_MS,
     ORPHAN_AGE_MS,
@@ -25,6 +27,7 @@ from strandline.spark_lake.table.upkeep.maintain import (
     MaintainSettings,
 )
 from strandline.spark_lake.table.upkeep.retention import Retention
+from strandline.storage.clock import SystemClock
 from strandline.storage.crash_points import CRASH_POINTS, SimulatedCrash, simulated_crash
 from strandline.storage.errors import InvalidConfig
 from strandline.storage.records.batch.record import Record
@@ -77,6 +80,15 @@ def test_a_plan_says_what_a_sync_would_read_and_writes_nothing(orders: ArchiveBu
     sync(orders)
     plan = make_run(orders).plan()
     assert (plan.offset_count, plan.commits, plan.puts, plan.gets) == (0, 0, 0, 0)
+
+
+def test_commands_that_only_read_make_no_catalog(orders: ArchiveBuilder) -> None:
+    given = ["--remote", orders.url, "--topic", "orders", "--table", "lake.orders"]
+    for action, code in (("plan", 0), ("check", 2), ("maintain", 2)):
+        assert main(["table", action, *given]) == code
+    assert not orders.path.with_name("archive-tables").exists()
+    assert main(["table", "sync", *given]) == 0
+    assert main(["table", "check", *given]) == 0
 
 
 def test_a_table_is_like_its_archive_and_a_check_says_how_far_it_is_behind(
@@ -243,6 +255,37 @@ def test_a_row_that_another_engine_deletes_meanwhile_stays_deleted(
     assert len(rows_of(run)) == 159
     # The data files and the one with the delete.
     assert len(data_files(orders)) == len(named_files(run)) + 1
+
+
+@pytest.mark.parametrize("sleeps", ["before the commit", "before it is tried again"])
+def test_a_maintenance_that_slept_for_days_does_not_commit_what_another_took_for_orphans(
+    orders: ArchiveBuilder, monkeypatch: pytest.MonkeyPatch, sleeps: str
+) -> None:
+    sync(orders)
+    now_ms = 0
+    monkeypatch.setattr(SystemClock, "now_ms", lambda _: now_ms)
+    run = make_run(orders)
+    old = set(data_files(orders))
+    replace_files = IcebergTable.replace
+
+    def sleep() -> None:
+        nonlocal now_ms
+        now_ms = 3 * DAY_MS
+        for path in set(data_files(orders)) - old:
+            Path(path).unlink()
+
+    def at_commit(*given: Any) -> None:
+        monkeypatch.setattr(IcebergTable, "replace", replace_files)
+        sleep()
+        raise CommitConflict("another commit was first")
+
+    if sleeps == "before the commit":
+        monkeypatch.setattr(maintain_module, "crash_point", lambda _: sleep())
+    else:
+        monkeypatch.setattr(IcebergTable, "replace", at_commit)
+    assert run.maintain(None, NOW).lost_rounds == 1
+    assert named_files(run) == sorted(old)
+    check_is_clean(make_run(orders))
 
 
 def test_files_of_a_running_sync_stay_and_old_ones_without_a_commit_go(
