@@ -37,12 +37,13 @@ class _DeleteManifest(ManifestWriterV2):
 class _RowDelta(_FastAppendFiles):
     """A snapshot that adds a file of deletes."""
 
+    table: Table
     deletes: DataFile
 
     def _manifests(self) -> list[ManifestFile]:
-        path = f"{self._transaction.table_metadata.location}/metadata/{uuid.uuid4()}.avro"
+        path = f"{self.table.location()}/metadata/{uuid.uuid4()}.avro"
         spec = self.spec(self.deletes.spec_id)
-        output = self._io.new_output(path)
+        output = self.table.io.new_output(path)
         with _DeleteManifest(spec, self.schema(), output, self.snapshot_id, "null") as writer:
             entry = ManifestEntry.from_args(
                 status=ManifestEntryStatus.ADDED,
@@ -76,5 +77,5 @@ def delete_row(table: Table, file: DataFile, position: int) -> None:
     deletes.spec_id = file.spec_id
     with table.transaction() as transaction:
         made: Any = _RowDelta(operation="delete", transaction=transaction, io=table.io)
-        made.deletes = deletes
+        made.table, made.deletes = table, deletes
         made.commit()
