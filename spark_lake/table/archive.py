@@ -78,9 +78,11 @@ def check_is_ahead(
     # Again: another sync may have had a newer view, or options with more of the open segment.
     for one in Catalog(reader).load_partitions(query.options.selection):
         place, manifest = one.topic_partition, one.manifest
-        next_offset = known.get(place.partition, 0)
-        end_offset = 0 if manifest is None else manifest.tail_end_offset
-        if one.partition.topic_id == view.topic_id and next_offset > end_offset:
+        if manifest is None or one.partition.topic_id != view.topic_id:
+            # Tiering was turned off, with the archive; or the topic was made anew.
+            continue
+        next_offset, end_offset = known.get(place.partition, 0), manifest.tail_end_offset
+        if next_offset > end_offset:
             raise TableRefused(
                 f"of {place.topic} partition {place.partition} the table needs offset {next_offset}"
                 f" next, and the archive ends at {end_offset}: an older state of it was restored,"
