@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,7 @@ from pyiceberg.exceptions import CommitFailedException
 from strandline.spark_lake.table.errors import TableRefused
 from strandline.storage.crash_points import CRASH_POINTS, SimulatedCrash, simulated_crash
 from strandline.storage.records.batch.record import Record
+from strandline.storage.remote import keys
 from tests.unit.spark_lake.archive_builder import START_MS, ArchiveBuilder, make_batches
 from tests.unit.spark_lake.table.rig import (
     NoProgress,
@@ -197,6 +199,18 @@ def test_another_sync_that_is_faster_is_no_older_archive(
     monkeypatch.setattr(run.store, "load", another_is_first)
     assert run.sync(NoProgress()).is_complete
     assert rows_of(run) == every(range(120))
+
+
+def test_a_table_stays_as_it_is_when_tiering_is_turned_off_with_the_archive(
+    orders: ArchiveBuilder,
+) -> None:
+    sync(orders)
+    for partition in (0, 1):
+        place = orders.partition_id("orders", partition)
+        shutil.rmtree(orders.object_path(keys.manifest_key(place)).parent)
+    report = sync(orders)
+    assert (report.rows, report.is_complete) == (0, True)
+    assert rows_of(make_run(orders)) == every(range(80))
 
 
 def test_a_table_that_was_rolled_back_is_refused_until_it_is_rolled_forward(
