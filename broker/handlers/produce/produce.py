@@ -101,6 +101,12 @@ FIRST_VERSION_WITH_RECORD_ERRORS = 8
 FIRST_VERSION_WITH_TOPIC_IDS = 13
 ACKS_ALL = -1
 
+# Why nothing of a request is stored, by its code.
+_REFUSED_WHOLE = {
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "a batch is part of a transaction, and the"
+    " request names no transactional id",
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING: "the request has transactional batches of two producers",
+}
 _REFUSED_UNREAD = (CorruptRecords, MessageTooLarge, RecordListTooLarge)
 
 
@@ -162,7 +168,9 @@ class ProduceHandler:
             _topic_answer(
                 topic,
                 [
-                    ProduceResponsePartition(index=wanted.index, error_code=code)
+                    ProduceResponsePartition(
+                        index=wanted.index, error_code=code, error_message=_REFUSED_WHOLE[code]
+                    )
                     for wanted in topic.partitions
                 ],
             )

@@ -211,7 +211,7 @@ def test_a_damaged_file_that_nothing_can_replace_is_named_with_where_the_remedy_
     file.write_bytes(b"\xff\xfe")
     message = refusal_of(serve(log_dirs=str(tmp_path / "data")), FAILURE)
     assert str(file) in message
-    page = REPOSITORY / message.rpartition(" ")[2].strip()
+    page = REPOSITORY / "docs" / f"{message.rpartition(' ')[2].strip()}.md"
     assert f"\n## `{file.name}`" in page.read_text()
 
 

@@ -102,5 +102,8 @@ class BucketTable:
             if snapshot is not None:
                 found |= {snapshot.manifest_list}
                 found |= {one.manifest_path for one in snapshot.manifests(table.io)}
-            found |= {plain(table.io, one.file.file_path) for one in table.scan().plan_files()}
+            found |= {
+                plain(table.io, one.file.file_path, table.location())
+                for one in table.scan().plan_files()
+            }
         return found

@@ -44,7 +44,7 @@ MESSAGE_TOO_LARGE = 10
 RECORD_LIST_TOO_LARGE = 18
 INVALID_REQUIRED_ACKS = 21
 INVALID_TIMESTAMP = 32
-INVALID_TXN_STATE = 48
+TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
 INVALID_PRODUCER_ID_MAPPING = 49
 UNSUPPORTED_COMPRESSION_TYPE = 76
 INVALID_RECORD = 87
@@ -104,7 +104,7 @@ REFUSED: dict[str, tuple[bytes | None, int]] = {
     "a control batch": (encode_batch(records(1), control=True), INVALID_RECORD),
     "a control batch with a producer": (
         encode_batch(records(1), control=True, transactional=True, producer_id=1, producer_epoch=0),
-        INVALID_RECORD,
+        TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     ),
     "a timestamp that claims to be the broker's": (
         encode_batch(records(1), timestamp_type=TimestampType.LOG_APPEND_TIME),
@@ -117,7 +117,7 @@ REFUSED: dict[str, tuple[bytes | None, int]] = {
     ),
     "a transactional batch without a producer": (
         encode_batch(records(1), transactional=True),
-        INVALID_RECORD,
+        TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     ),
     # It would open a transaction that nobody ends: what comes behind would not be stable for ever,
     # so that no `read_committed` consumer and no archive would ever get it.
@@ -125,7 +125,7 @@ REFUSED: dict[str, tuple[bytes | None, int]] = {
         encode_batch(
             records(1), producer_id=77, producer_epoch=0, base_sequence=0, transactional=True
         ),
-        INVALID_TXN_STATE,
+        TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     ),
 }
 
