@@ -135,7 +135,7 @@ def _microseconds(decoded: DecodedRecords) -> npt.NDArray[np.int64]:
         raise CorruptRecords(
             f"the timestamp {int(timestamps_ms[row])} ms of the record at offset"
             f" {int(decoded.offsets[row])} lies beyond what Spark can hold; leave that offset out,"
-            " or choose a schema without the column timestamp"
+            " or choose a schema without the column timestamp (a table: --on-error reject)"
         )
     return timestamps_ms * _MICROSECONDS_PER_MS
 
