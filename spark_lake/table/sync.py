@@ -16,7 +16,7 @@ committed. Two syncs of one table do each other's work twice, and one of them dr
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -96,8 +96,11 @@ class SyncEngine(Protocol):
 
     def run(
         self, task: RoundTask, reader: ObjectReader, advance: Callable[[int], None]
-    ) -> Iterator[WrittenFile]:
-        """The files of the task as they are written. Raises what `Query.read` raises."""
+    ) -> Sequence[WrittenFile]:
+        """The files of the task. Raises what `Query.read` and the writers raise.
+
+        What was written before an error is deleted, as far as the engine can.
+        """
         ...
 
 
@@ -245,9 +248,8 @@ class Sync:
 
     def _written(
         self, task: RoundTask, reader: ObjectReader, offset_count: int
-    ) -> list[WrittenFile]:
-        """The files of a round. What was written before an error is deleted."""
-        files: list[WrittenFile] = []
+    ) -> Sequence[WrittenFile]:
+        """The files of a round."""
         left = offset_count
 
         def advance(count: int) -> None:
@@ -255,12 +257,7 @@ class Sync:
             left -= count
             self._progress.advance(count)
 
-        try:
-            for file in self._engine.run(task, reader, advance):
-                files.append(file)  # noqa: PERF402 (an error must find those before it)
-        except Exception:
-            self._store.discard(files)
-            raise
+        files = self._engine.run(task, reader, advance)
         # Offsets of a compacted topic, or of a transaction's markers, have no record.
         self._progress.advance(left)
         return files

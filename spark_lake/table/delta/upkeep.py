@@ -15,6 +15,7 @@ import datetime as dt
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.fs as pf
@@ -52,29 +53,20 @@ class DeltaUpkeep:
     def property_of(self, name: str) -> str | None:
         return self._store.loaded.metadata().configuration.get(name)
 
-    def _has_tables_below(self) -> bool:
-        """Whether there is a table in a folder below, whose files look like orphans of this one."""
-        system, path, _ = place_of(self._store.io, self.name)
-        found = system.get_file_info(pf.FileSelector(path, recursive=True, allow_not_found=True))
-        return any(
-            one.path.endswith(".metadata.json")
-            or ("/_delta_log/" in one.path and not one.path.startswith(f"{path}/_delta_log/"))
-            for one in found
-        )
-
     def live_files(self) -> list[LiveFile]:
         with naming_table(self.name, "read"):
             actions = pa.table(self._store.loaded.get_add_actions(flatten=True)).to_pylist()
+        bounds = {unquote(one["path"]): _bounds(one) for one in actions}
         return [
             LiveFile(
                 path=one.path,
                 size_bytes=one.size_bytes,
                 record_count=one.record_count,
                 key=tuple(one.entry.partition.items()),
-                bounds=_bounds(action),
+                bounds=bounds[one.entry.place],
                 entry=one,
             )
-            for one, action in zip(self._store.files(), actions, strict=True)
+            for one in self._store.files()
         ]
 
     def read(self, file: LiveFile, columns: Sequence[str] | None = None) -> Iterator[Any]:
@@ -116,6 +108,16 @@ class DeltaUpkeep:
             )
             report.orphans = len(deleted)
         return report
+
+    def _has_tables_below(self) -> bool:
+        """Whether there is a table in a folder below, whose files look like orphans of this one."""
+        system, path, _ = place_of(self._store.io, self.name)
+        found = system.get_file_info(pf.FileSelector(path, recursive=True, allow_not_found=True))
+        return any(
+            one.path.endswith(".metadata.json")
+            or ("/_delta_log/" in one.path and not one.path.startswith(f"{path}/_delta_log/"))
+            for one in found
+        )
 
 
 def _dropped(kept: Kept) -> str:

@@ -10,7 +10,7 @@ busy. They divide the memory of the buffers among them; each writes one file at 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import replace
 
@@ -33,11 +33,11 @@ class LocalEngine:
 
     def run(
         self, task: RoundTask, reader: ObjectReader, advance: Callable[[int], None]
-    ) -> Iterator[WrittenFile]:
-        """All files, once all are written. Raises what `SplitWork.files` raises."""
+    ) -> list[WrittenFile]:
+        """Raises what `SplitWork.files` raises; then no file is left."""
         parts = indivisible(task)
         if not parts:
-            return
+            return []
         # Of few bytes one worker makes one file.
         worker_count = min(self.task_slots, max(1, _size_bytes(parts) // SUITED_BYTES_MIN))
         shares = _equal_shares(parts, worker_count)
@@ -54,7 +54,7 @@ class LocalEngine:
                 pool.shutdown(wait=True)
                 sink.discard(_files_of(running))
                 raise
-        yield from _files_of(running)
+        return _files_of(running)
 
 
 class _SharedSteps:

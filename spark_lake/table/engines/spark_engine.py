@@ -53,23 +53,21 @@ class SparkEngine:
 
     def run(
         self, task: RoundTask, reader: ObjectReader, advance: Callable[[int], None]
-    ) -> Iterator[WrittenFile]:
-        """All files, after the last task. Raises TaskFailed with the error of a task."""
+    ) -> list[WrittenFile]:
+        """Raises TaskFailed with the error of a task; files of other tasks are orphans then."""
         from pyspark.errors import PySparkException
 
         count = len(indivisible(task))
         if not count:
-            return
+            return []
         tasks = self._spark.range(0, count, 1, count)
         try:
             rows = tasks.mapInArrow(_work(task), _FILES_DDL).collect()
         except PySparkException as error:
             raise TaskFailed(_reason(error)) from error
-        for row in rows:
-            file: WrittenFile = pickle.loads(bytes(row.file))
-            yield file
-            if file.role is not FileRole.REMOVED:
-                advance(file.record_count)
+        files: list[WrittenFile] = [pickle.loads(bytes(row.file)) for row in rows]
+        advance(sum(one.record_count for one in files if one.role is not FileRole.REMOVED))
+        return files
 
 
 def _work(task: RoundTask) -> Callable[[Iterator[Any]], Iterator[Any]]:
