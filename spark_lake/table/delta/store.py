@@ -284,7 +284,7 @@ class DeltaStore:
         if DELTA_LOG not in found and (others := found - {FOLDER}):
             raise TableRefused(
                 f"{self._url} has files already ({', '.join(sorted(others)[:3])}), and a Delta"
-                " table is its folder: give the table another name, or delete the files there"
+                " table is its folder: give the new table another name or --warehouse"
             )
 
     def _write_offsets(self, offsets: TableOffsets) -> int:

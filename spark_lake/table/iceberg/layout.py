@@ -142,7 +142,12 @@ def _partition_field(text: str, schema: Schema, field_id: int) -> PartitionField
     kind = schema.find_field(source_id).field_type
     # Of floating-point numbers NaN equals nothing, and -0.0 equals 0.0: nobody could say which
     # partition a row is in.
-    if isinstance(kind, FloatType | DoubleType) or not transform.can_transform(kind):
+    if isinstance(kind, FloatType | DoubleType):
+        raise InvalidConfig(
+            f"--partition-by {text!r}: {column} is {kind}, and no table is partitioned by"
+            " floating-point numbers; choose a column of another type"
+        )
+    if not transform.can_transform(kind):
         raise InvalidConfig(f"--partition-by {text!r}: {column} is {kind}")
     suffix = f"_{name.removesuffix('s')}" if name else ""
     return PartitionField(

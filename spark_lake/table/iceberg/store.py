@@ -297,8 +297,8 @@ class IcebergStore:
         if other is not None:
             raise TableRefused(
                 f"{self._location} has a table already, {other}, which another catalog names, or"
-                " which was dropped without its files. Open that catalog (--catalog), give the new"
-                " table another --warehouse, or delete the files there"
+                " which was dropped without its files. Open that catalog (--catalog), or give"
+                " the new table another --warehouse"
             )
 
 
