@@ -17,13 +17,12 @@ import confluent_kafka
 from rich.console import Console
 from rich.table import Table
 
-from bench.comparison.peers import REPOSITORY, Kafka, Strandline
+from bench.comparison.peers import REPOSITORY, Kafka, Strandline, kafka_version
 from bench.comparison.plots import write_plots
 from bench.comparison.results import Results, Spread
 from bench.comparison.rows import METRICS, ROWS, Goal, Metric, Row
 
 COMMAND = "make bench-kafka"
-KAFKA_VERSION = "4.1.0"
 
 INTRODUCTION = """\
 # Performance, side by side with Apache Kafka
@@ -233,9 +232,9 @@ def _where(size: float) -> str:
     return textwrap.fill(
         f"Run on {datetime.now(UTC):%Y-%m-%d}: {_processor()}, {os.cpu_count()} cores,"
         f" {memory_gb:.0f} GB, Linux {platform.release()}; strandline {version('strandline')}"
-        f" (commit {_commit()}), Python {platform.python_version()}; Apache Kafka {KAFKA_VERSION},"
-        f" {(java.stderr.splitlines() or ['no Java'])[0]}; all on loopback, congestion control"
-        f" {_congestion_control()}.{amount}",
+        f" (commit {_commit()}), Python {platform.python_version()}; Apache Kafka"
+        f" {kafka_version()}, {(java.stderr.splitlines() or ['no Java'])[0]}; all on loopback,"
+        f" congestion control {_congestion_control()}.{amount}",
         width=100,
     )
 

@@ -28,7 +28,7 @@ from tests.support.broker import BrokerProcess
 REPOSITORY = Path(__file__).resolve().parents[2]
 KAFKA_LIBRARIES = REPOSITORY / "bench-data" / "kafka" / "lib"
 KAFKA_CLUSTER_ID = "c3RyYW5kbGluZS1iZW5jaA"
-# bin/kafka-server-start.sh and bin/kafka-run-class.sh of Kafka 4.1.
+# bin/kafka-server-start.sh and bin/kafka-run-class.sh of Kafka 4.
 KAFKA_HEAP = ("-Xmx1G", "-Xms1G")
 KAFKA_JVM = (
     "-server",
@@ -230,9 +230,15 @@ def _deleted_segments(data: Path, topic: str) -> list[Path]:
     return list(data.glob(f"{topic}-*.*-delete/*.log"))
 
 
+def kafka_version() -> str:
+    """Of the Kafka that strandline is measured against: the one that `make kafka-jars` takes."""
+    pom = (REPOSITORY / "bench" / "comparison" / "pom.xml").read_text()
+    return pom.partition("<kafka.version>")[2].partition("</kafka.version>")[0]
+
+
 def kafka_java(main: str, *arguments: str, options: tuple[str, ...] = ()) -> list[str]:
     """The command that runs a class of Kafka's libraries. Raises RuntimeError without them."""
-    if not (KAFKA_LIBRARIES / "kafka-clients-4.1.0.jar").exists():
+    if not (KAFKA_LIBRARIES / f"kafka-clients-{kafka_version()}.jar").exists():
         raise RuntimeError(f"no Kafka under {KAFKA_LIBRARIES}: run `make kafka-jars`")
     home = os.environ.get("JAVA_HOME")
     java = f"{home}/bin/java" if home else shutil.which("java") or "java"
