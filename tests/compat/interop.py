@@ -104,10 +104,10 @@ class Clients:
         stranger.begin()
         assert stranger.write("stuck", b"hangs") is ErrorCode.NONE
 
-    def expect_markers_in_state(self) -> None:
+    def expect_log_ends_in_state(self) -> None:
         """Records of `__transaction_state` have the tag that only we know."""
         assert any(
-            decode_value(record.value).markers
+            decode_value(record.value).log_ends
             for partition in range(STATE_PARTITIONS)
             for record in self._state(partition)
             if record.value is not None
@@ -502,7 +502,7 @@ def transaction_steps() -> Sequence[Step | Call]:
             ),
             lacks=("Could not read record",),
         ),
-        Call(does="finds a tag of ours in that state", call=Clients.expect_markers_in_state),
+        Call(does="finds a tag of ours in that state", call=Clients.expect_log_ends_in_state),
         *hanging_steps(),
     ]
 

@@ -8,15 +8,16 @@ sends WriteTxnMarkers to the leader, whose handler calls `LocalMarkers.write` as
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from strandline.broker.cluster.replicas.partition import Partition
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.coordination.records.offset_records import LoadedMarker, TransactionEnd
 from strandline.broker.coordination.runtime.group_coordinator import GroupCoordinator
-from strandline.broker.coordination.transactions.lost_ends import MarkerPlace, OpenTransaction
+from strandline.broker.coordination.transactions.lost_ends import OpenTransaction
 from strandline.broker.coordination.transactions.transaction import (
+    LogEnd,
     ProducerIdentity,
     TransactionVersion,
 )
@@ -29,7 +30,7 @@ from strandline.storage.local.formats.producer_state import (
     TransactionMarker,
     encode_marker,
 )
-from strandline.storage.local.log.log import AppendOrigin
+from strandline.storage.local.log.log import AppendOrigin, LocalLog
 from strandline.storage.model import TopicPartition
 from strandline.storage.records.batch.record import Record, encode_batch
 
@@ -48,17 +49,6 @@ class EndMarker:
     version: TransactionVersion
 
 
-@dataclass(frozen=True, slots=True)
-class MarkerAnswer:
-    """The answer of a partition; see WriteTxnMarkers for the codes. `place` is there without one.
-
-    A broker that is asked by WriteTxnMarkers tells no place.
-    """
-
-    code: ErrorCode
-    place: MarkerPlace | None = None
-
-
 class LocalMarkers:
     """Appends markers to the partitions of this broker. Used on the event loop only."""
 
@@ -70,40 +60,41 @@ class LocalMarkers:
         self._marker: EndMarker | None = None
         self._encoded = b""
 
-    def write(self, marker: EndMarker, where: TopicPartition) -> MarkerAnswer:
-        """Writes the marker to one partition."""
+    def log_ends(self, partitions: Iterable[TopicPartition]) -> tuple[LogEnd, ...]:
+        """Returns where the logs of these partitions end, by topic; not of those offline."""
+        found = (self._replicas.partition(one.topic, one.partition) for one in sorted(partitions))
+        return tuple(
+            LogEnd(one.topic_partition, one.leader_epoch, one.log.end_offset)
+            for one in found
+            if one is not None
+        )
+
+    def write(self, marker: EndMarker, where: TopicPartition) -> ErrorCode:
+        """Writes the marker to one partition; see WriteTxnMarkers for the codes."""
         partition = self._replicas.partition(where.topic, where.partition)
         if partition is None:
             missing = self._replicas.code_of_missing(where.topic, where.partition)
-            return MarkerAnswer(ErrorCode(missing))
+            return ErrorCode(missing)
         has_offsets = where.topic == OFFSETS_TOPIC
         if has_offsets and not self._groups.may_end_transaction(where):
-            return MarkerAnswer(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
         try:
-            place = self._append(marker, partition)
+            self._append(marker, partition)
         except (RecordsRejected, StorageError) as error:
-            return MarkerAnswer(ErrorCode(error.kafka_code))
+            return ErrorCode(error.kafka_code)
         if has_offsets:
             ended = LoadedMarker(marker.producer.producer_id, marker.end)
             self._groups.ended_transaction(where, ended)
-        return MarkerAnswer(ErrorCode.NONE, place)
+        return ErrorCode.NONE
 
     def open_after_crash(self) -> Iterator[OpenTransaction]:
         """Iterates over the transactions that an unclean stop left open in partitions."""
         for partition in self._replicas.partitions():
             local = partition.log.local
-            if local.recovery_report.clean_shutdown:
-                continue
-            for entry in local.producers.open_entries():
-                first_offset = entry.transaction_first_offset
-                if first_offset < local.opened_end_offset:
-                    yield OpenTransaction(
-                        partition=partition.topic_partition,
-                        producer=ProducerIdentity(entry.producer_id, entry.epoch),
-                        first_offset=first_offset,
-                        leader_epoch=local.leader_epochs.epoch_for(first_offset),
-                        coordinator_epoch=max(entry.coordinator_epoch, 0),
-                    )
+            if not local.recovery_report.clean_shutdown:
+                for opened in open_transactions(local):
+                    if opened.first_offset < local.opened_end_offset:
+                        yield opened
 
     def is_open(self, opened: OpenTransaction) -> bool:
         """Whether a transaction that was left open has not ended since.
@@ -127,7 +118,7 @@ class LocalMarkers:
                 found.update(one for one in shared if entries[one].epoch > epochs[one])
         return found
 
-    def _append(self, marker: EndMarker, partition: Partition) -> MarkerPlace:
+    def _append(self, marker: EndMarker, partition: Partition) -> None:
         producer = marker.producer
         if marker.version.bumps_epoch:
             producers = partition.log.local.producers
@@ -136,8 +127,20 @@ class LocalMarkers:
             self._marker, self._encoded = marker, encode_end_marker(marker, self._clock.now_ms())
         # A copy, for the append stamps it as its topic demands.
         batch = memoryview(bytearray(self._encoded))
-        info = partition.append(batch, origin=AppendOrigin.COORDINATOR)
-        return MarkerPlace(partition.topic_partition, partition.leader_epoch, info.base_offset)
+        partition.append(batch, origin=AppendOrigin.COORDINATOR)
+
+
+def open_transactions(local: LocalLog) -> Iterator[OpenTransaction]:
+    """Iterates over the transactions that are open in a log."""
+    for entry in local.producers.open_entries():
+        first_offset = entry.transaction_first_offset
+        yield OpenTransaction(
+            partition=local.topic_partition,
+            producer=ProducerIdentity(entry.producer_id, entry.epoch),
+            first_offset=first_offset,
+            leader_epoch=local.leader_epochs.epoch_for(first_offset),
+            coordinator_epoch=max(entry.coordinator_epoch, 0),
+        )
 
 
 def encode_end_marker(marker: EndMarker, now_ms: int) -> bytes:

@@ -9,7 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from strandline.broker.coordination.runtime.group_archive import LiveRecord, LiveRecords
-from strandline.broker.coordination.runtime.markers import EndMarker, encode_end_marker
+from strandline.broker.coordination.runtime.markers import (
+    EndMarker,
+    encode_end_marker,
+    open_transactions,
+)
 from strandline.broker.coordination.transactions.records import (
     decode_transaction,
     encode_transaction,
@@ -17,14 +21,12 @@ from strandline.broker.coordination.transactions.records import (
 from strandline.broker.coordination.transactions.restored import end_of_open
 from strandline.broker.coordination.transactions.transaction import (
     NO_PRODUCER_ID,
-    ProducerIdentity,
     Transaction,
     TransactionVersion,
     retire,
 )
 from strandline.broker.protocol.formats.transaction_log import TRANSACTION_TOPIC, decode_key
 from strandline.broker.protocol.schema.errors import MalformedRequest
-from strandline.storage.local.formats.producer_state import NO_TRANSACTION
 from strandline.storage.local.log.log import AppendOrigin, LocalLog
 from strandline.storage.model import TopicPartition
 
@@ -79,14 +81,11 @@ def end_open_transactions(
     local: LocalLog, transactions: Mapping[int, Transaction], now_ms: int
 ) -> None:
     """Appends a marker for each transaction that is open in a restored log. Raises DiskError."""
-    for entry in tuple(local.producers.entries.values()):
-        if entry.transaction_first_offset == NO_TRANSACTION:
-            continue
-        producer = ProducerIdentity(entry.producer_id, entry.epoch)
+    for opened in tuple(open_transactions(local)):
         marker = EndMarker(
-            producer=producer,
-            end=end_of_open(transactions.get(entry.producer_id), producer),
-            coordinator_epoch=max(entry.coordinator_epoch, 0),
+            producer=opened.producer,
+            end=end_of_open(transactions.get(opened.producer.producer_id), opened),
+            coordinator_epoch=opened.coordinator_epoch,
             version=TransactionVersion.V0,
         )
         local.append(

@@ -6,29 +6,33 @@ Each partition of `__transaction_state` is a *slot* (`slots.py`). An append is s
 other request sees a transaction between a decision and its record, and a failed append changes
 nothing. The end of a transaction has numbered steps, each of which survives a crash:
 
-    1 append PREPARE_COMMIT or PREPARE_ABORT: from here on the outcome is certain. With
-      flush.messages=1 of __transaction_state, flush it
+    1 append PREPARE_COMMIT or PREPARE_ABORT, with the ends of the partitions' logs: from here on
+      the outcome is certain. With flush.messages=1 of __transaction_state, flush it
                                                         crash point transaction.after-prepare
     2 append a marker to each partition                 crash point transaction.after-marker
-    3 append COMPLETE_COMMIT or COMPLETE_ABORT, with the places of the markers
+    3 append COMPLETE_COMMIT or COMPLETE_ABORT
                                                         crash point transaction.after-complete
 
 EndTxn is answered after step 1. Usually all three are one turn of the event loop. A marker that
 cannot be written (a full disk, an offline folder) is retried by `run` until it can, as is step 3;
 meanwhile the producer gets CONCURRENT_TRANSACTIONS. A start takes up each transaction that it loads
-after step 1 at step 2: a partition may get its marker a second time, which changes nothing there.
+after step 1 at step 2: a partition may get its marker a second time, which changes nothing there,
+for no other transaction of this producer can be open in it.
 
 No other step waits for the device, so a loss of power may take the marker of step 2 and leave the
 record of step 3, or take the record that began a transaction and leave its batches. So a start
 after an unclean stop, and a folder that comes back, end what is open in a partition and not in the
 coordinator (`lost_ends.py`):
 
-    4 load all transactional ids, with the places of markers that may be lost
+    4 load all transactional ids, with what was decided in such partitions
     5 append the lost end to each such partition; what nobody knows aborts
                                                         crash point transaction.after-lost-end
     6 retire each producer id that a partition has with a greater epoch than the coordinator: epochs
       that are given twice would make new batches pass for duplicates
                                                         crash point transaction.after-retire
+
+Until step 5 is done with a partition, step 2 writes nothing to it: it may have a later transaction
+of the same producer, of which the coordinator knows nothing any more.
 
 Epochs may be lost in all logs, and a producer live that has them. So InitProducerId is answered
 when its record is on the device, and after an unclean stop the next one for each transactional id
@@ -44,7 +48,7 @@ import logging
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, StrEnum, auto
 from itertools import islice
 
@@ -61,9 +65,8 @@ from strandline.broker.coordination.runtime.slots import Slot, Slots
 from strandline.broker.coordination.transactions import transaction as rules
 from strandline.broker.coordination.transactions.config import TransactionConfig
 from strandline.broker.coordination.transactions.lost_ends import (
-    MarkerPlace,
+    DecidedEnd,
     OpenTransaction,
-    WrittenEnd,
     abort_unknown,
     end_again,
     is_coordinated,
@@ -144,18 +147,17 @@ class TransactionStatistics:
 
 
 class _EndingTransaction:
-    """A transaction after step 1: the partitions that lack a marker, and where the others are.
+    """A transaction after step 1, and the partitions that lack a marker.
 
     `prepared_end` is the end of the coordinator's log with step 1 in it. `lacking` begins with
     those that were not asked for longest.
     """
 
-    __slots__ = ("lacking", "places", "prepared_end")
+    __slots__ = ("lacking", "prepared_end")
 
     def __init__(self, transaction: Transaction, prepared_end: Offset) -> None:
         self.prepared_end = prepared_end
         self.lacking = dict.fromkeys(transaction.partitions)
-        self.places: list[MarkerPlace] = []
 
 
 class TransactionCoordinator:
@@ -196,7 +198,7 @@ class TransactionCoordinator:
                     "unclean.leader.election.enable": "false",
                 },
             ),
-            lambda: TransactionShard(lambda place: place.partition in self._left_open),
+            lambda: TransactionShard(self.is_settling),
             read_chunk,
             metadata,
             replicas,
@@ -457,22 +459,22 @@ class TransactionCoordinator:
 
         `outcome` is how an abort counts.
         """
-        if decision.written is not None:
-            self._write(slot, decision.written)
-            if decision.written.state.is_ending:
-                is_commit = decision.written.state is TransactionState.PREPARE_COMMIT
-                self._ended_total[Outcome.COMMITTED if is_commit else outcome] += 1
-                crash_point(TRANSACTION_AFTER_PREPARE)  # 1
-                self._take_up(slot, decision.written)
-                self._finish(slot, decision.written)
+        written = decision.written
+        if written is not None and written.state.is_ending:
+            written = replace(written, log_ends=self._markers.log_ends(written.partitions))
+            self._write(slot, written)
+            is_commit = written.state is TransactionState.PREPARE_COMMIT
+            self._ended_total[Outcome.COMMITTED if is_commit else outcome] += 1
+            crash_point(TRANSACTION_AFTER_PREPARE)  # 1
+            self._take_up(slot, written)
+            self._finish(slot, written)
+        elif written is not None:
+            self._write(slot, written)
         if decision.error_code is not ErrorCode.NONE:
             raise CoordinatorFault(decision.error_code)
 
-    def _write(
-        self, slot: _Slot, transaction: Transaction, places: Iterable[MarkerPlace] = ()
-    ) -> None:
-        record = TransactionRecord(transaction.transactional_id, transaction, tuple(places))
-        self._append(slot, record)
+    def _write(self, slot: _Slot, transaction: Transaction) -> None:
+        self._append(slot, TransactionRecord(transaction.transactional_id, transaction))
 
     def _append(self, slot: _Slot, record: TransactionRecord) -> None:
         """Appends and applies a record. Raises CoordinatorFault; then nothing has changed."""
@@ -532,28 +534,27 @@ class TransactionCoordinator:
             version=transaction.client_version,
         )
         for partition in tuple(islice(lacking, markers_max)):
-            answer = self._markers.write(marker, partition)
             del lacking[partition]
-            if not self._is_done(transaction, partition, answer.code):
-                lacking[partition] = None
-            else:
-                if answer.place is not None:
-                    ending.places.append(answer.place)
+            if self._is_marked(transaction, partition, marker):
                 crash_point(TRANSACTION_AFTER_MARKER)  # 2
+            else:
+                lacking[partition] = None
         if lacking:
             return
         try:
-            completed = rules.complete(transaction, now_ms=self._clock.now_ms())
-            self._write(slot, completed, ending.places)
+            self._write(slot, rules.complete(transaction, now_ms=self._clock.now_ms()))
         except CoordinatorFault:
             return
         del self._ending[transaction.transactional_id]
         crash_point(TRANSACTION_AFTER_COMPLETE)  # 3
 
-    def _is_done(
-        self, transaction: Transaction, partition: TopicPartition, code: ErrorCode
+    def _is_marked(
+        self, transaction: Transaction, partition: TopicPartition, marker: EndMarker
     ) -> bool:
-        """Whether a partition that answers so to a marker needs no further attempt."""
+        """Writes a marker to a partition; returns whether that needs no further attempt."""
+        if self.is_settling(partition):
+            return False
+        code = self._markers.write(marker, partition)
         if code is ErrorCode.NONE:
             return True
         is_gone = self._metadata.image.partition(partition) is None
@@ -635,9 +636,15 @@ class TransactionCoordinator:
         return bool(self._left_open) and partition in self._left_open
 
     def _may_lack_part(self, producer: ProducerIdentity, current: Transaction | None) -> bool:
-        """Whether a part of the producer's transaction may be lost, which step 5 then aborts."""
-        if current is None or current.identity != producer:
+        """Whether a part of the producer's transaction may be lost, which step 5 aborts.
+
+        Until step 6 the coordinator would take its end for the repeated one of the transaction
+        before.
+        """
+        if not self._is_unsettled or current is None or current.identity != producer:
             return False
+        if self._markers.producers_above({producer.producer_id: producer.epoch}):
+            return True
         return any(
             one.producer.producer_id == producer.producer_id and not is_coordinated(one, current)
             for left in self._left_open.values()
@@ -663,21 +670,21 @@ class TransactionCoordinator:
             return
         shards = [slot.shard for slot in slots]
         ids = {one.producer_id: one for shard in shards for one in shard}
-        unknown = self._end_left_open(ids, [end for shard in shards for end in shard.written_ends])
+        unknown = self._end_left_open(ids, [end for shard in shards for end in shard.decided_ends])
         outrun = self._markers.producers_above({key: one.epoch for key, one in ids.items()})
         is_done = self._retire([ids[one] for one in unknown | outrun if one in ids])
         if is_done and not self._left_open:
             self._is_unsettled = False
             for shard in shards:
-                shard.written_ends.clear()
+                shard.decided_ends.clear()
 
     def _end_left_open(
-        self, ids: Mapping[int, Transaction], written: Iterable[WrittenEnd]
+        self, ids: Mapping[int, Transaction], decided: Iterable[DecidedEnd]
     ) -> set[int]:
         """Step 5; returns the producers of transactions that nobody knows."""
         unknown: set[int] = set()
         for partition, left in tuple(self._left_open.items()):
-            left[:] = [one for one in left if not self._is_settled(one, ids, written, unknown)]
+            left[:] = [one for one in left if not self._is_settled(one, ids, decided, unknown)]
             if not left:
                 del self._left_open[partition]
         return unknown
@@ -686,7 +693,7 @@ class TransactionCoordinator:
         self,
         opened: OpenTransaction,
         ids: Mapping[int, Transaction],
-        written: Iterable[WrittenEnd],
+        decided: Iterable[DecidedEnd],
         unknown: set[int],
     ) -> bool:
         """Ends one transaction unless the coordinator does so; returns whether that is done.
@@ -695,7 +702,7 @@ class TransactionCoordinator:
         """
         if not self._markers.is_open(opened):
             return True
-        ending = end_again(opened, written)
+        ending = end_again(opened, decided)
         if ending is None:
             transaction = ids.get(opened.producer.producer_id)
             if transaction is not None and is_coordinated(opened, transaction):
@@ -708,7 +715,7 @@ class TransactionCoordinator:
             coordinator_epoch=opened.coordinator_epoch,
             version=TransactionVersion.V0,
         )
-        code = self._markers.write(marker, opened.partition).code
+        code = self._markers.write(marker, opened.partition)
         if code is not ErrorCode.NONE:
             self._log_missing_marker(
                 f"producer {opened.producer.producer_id}", opened.partition, code

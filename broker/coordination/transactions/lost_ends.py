@@ -1,19 +1,21 @@
 """Ends of transactions that a loss of power took: what a start writes in their place.
 
-    partition     [ batch of T .......... | marker of T ]      what was not synced is lost from
-                    first_offset          ^ end at the start   some place on, file by file
-    transactions  [ ... ONGOING, PREPARE, COMPLETE with the place of each marker ]
+    partition     [ batch of T ....... ][ marker of T ]        what was not synced is lost from
+                    first_offset        log end of T           some place on, file by file
+    transactions  [ ... ONGOING, PREPARE with the log ends, COMPLETE ]
 
 The log of a partition and the log of the transactions lose different parts of their ends. So a
-transaction may be open in a partition although the coordinator has completed it, or does not know
-it at all, and nobody would ever end it. The first start after that does:
+transaction may be open in a partition although the coordinator has decided or completed it, or does
+not know it at all, and nobody would ever end it. The first start after that does:
 
-    a record of COMPLETE has a marker of T        that end, once more
-    an id has T open, or is ending it             the coordinator ends it, as ever
+    a record of PREPARE decided on T              that end, once more
+    an id has T open                              the coordinator ends it, as ever
     nobody knows T                                it aborts, and its producer is fenced
 
-A marker is T's if it is the first of T's producer behind T's first batch, in T's leader epoch or a
-later one. An earlier epoch may have had the same offsets for other records, which were lost.
+A record of PREPARE is T's if it is the first of T's producer whose log end lies behind T's first
+batch, in T's leader epoch or a later one. An earlier epoch may have had the same offsets for other
+records, which were lost. A transaction that began behind the log end is a later one of the same
+producer, whose own record is lost.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from dataclasses import dataclass
 from strandline.broker.coordination.records.offset_records import TransactionEnd
 from strandline.broker.coordination.transactions.transaction import (
     PRODUCER_EPOCH_MAX,
+    LogEnd,
     ProducerIdentity,
     Transaction,
     TransactionState,
@@ -31,18 +34,9 @@ from strandline.broker.coordination.transactions.transaction import (
 from strandline.storage.model import Offset, TopicPartition
 
 
-@dataclass(frozen=True, slots=True)
-class MarkerPlace:
-    """Where a marker was written."""
-
-    partition: TopicPartition
-    leader_epoch: int
-    offset: Offset
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenTransaction:
-    """A transaction that was open in a partition when its log was opened after an unclean stop.
+    """A transaction that is open in a partition, by the log of the partition.
 
     `leader_epoch` is that of its first batch.
     """
@@ -53,15 +47,13 @@ class OpenTransaction:
     leader_epoch: int
     coordinator_epoch: int
 
-
-@dataclass(frozen=True, slots=True)
-class WrittenEnd:
-    """A marker that a record of a completed transaction names."""
-
-    place: MarkerPlace
-    producer_id: int
-    is_commit: bool
-    bumps_epoch: bool
+    def began_before(self, end: LogEnd) -> bool:
+        """Whether its first batch was in its partition when that ended there."""
+        return (
+            self.partition == end.partition
+            and self.first_offset < end.offset
+            and self.leader_epoch <= end.leader_epoch
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,35 +64,33 @@ class Ending:
     end: TransactionEnd
 
 
-def ends_of(transaction: Transaction, markers: Iterable[MarkerPlace]) -> Iterable[WrittenEnd]:
-    """Returns the markers of a completed transaction."""
-    for place in markers:
-        yield WrittenEnd(
-            place,
-            # Completed with the last epoch, it goes on under another id.
-            producer_id=transaction.previous_producer_id,
-            is_commit=transaction.state is TransactionState.COMPLETE_COMMIT,
-            bumps_epoch=transaction.client_version.bumps_epoch,
-        )
+@dataclass(frozen=True, slots=True)
+class DecidedEnd:
+    """How a record of PREPARE ends its transaction in a partition that ended at `log_end`."""
+
+    log_end: LogEnd
+    ending: Ending
 
 
-def end_again(opened: OpenTransaction, written: Iterable[WrittenEnd]) -> Ending | None:
-    """Returns the end that is lost, None if no record of one is known."""
-    lost = [
+def decided_ends(transaction: Transaction) -> Iterable[DecidedEnd]:
+    """Returns the ends of a transaction that is ending."""
+    is_commit = transaction.state is TransactionState.PREPARE_COMMIT
+    end = TransactionEnd.COMMIT if is_commit else TransactionEnd.ABORT
+    for log_end in transaction.log_ends:
+        yield DecidedEnd(log_end, Ending(transaction.identity, end))
+
+
+def end_again(opened: OpenTransaction, decided: Iterable[DecidedEnd]) -> Ending | None:
+    """Returns the end that was decided, None if no record of one is known."""
+    later = [
         one
-        for one in written
-        if one.place.partition == opened.partition
-        and one.producer_id == opened.producer.producer_id
-        and one.place.offset > opened.first_offset
-        and one.place.leader_epoch >= opened.leader_epoch
+        for one in decided
+        if one.ending.producer.producer_id == opened.producer.producer_id
+        and opened.began_before(one.log_end)
     ]
-    if not lost:
+    if not later:
         return None
-    first = min(lost, key=lambda one: (one.place.leader_epoch, one.place.offset))
-    return Ending(
-        _next_epoch(opened.producer) if first.bumps_epoch else opened.producer,
-        TransactionEnd.COMMIT if first.is_commit else TransactionEnd.ABORT,
-    )
+    return min(later, key=lambda one: (one.log_end.leader_epoch, one.log_end.offset)).ending
 
 
 def abort_unknown(opened: OpenTransaction) -> Ending:
@@ -119,7 +109,19 @@ def is_coordinated(opened: OpenTransaction, transaction: Transaction) -> bool:
         return transaction.epoch == opened.producer.epoch
     # A new epoch may have fenced the producer.
     epochs = (opened.producer.epoch, _next_epoch(opened.producer).epoch)
-    return transaction.state.is_ending and transaction.epoch in epochs
+    return (
+        transaction.state.is_ending
+        and transaction.epoch in epochs
+        and not is_later(opened, transaction)
+    )
+
+
+def is_later(opened: OpenTransaction, ending: Transaction) -> bool:
+    """Whether it is known that one began after the other of its producer was decided."""
+    return any(
+        one.partition == opened.partition and not opened.began_before(one)
+        for one in ending.log_ends
+    )
 
 
 def _next_epoch(producer: ProducerIdentity) -> ProducerIdentity:

@@ -6,19 +6,19 @@ worker thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
-from strandline.broker.coordination.transactions.lost_ends import MarkerPlace
 from strandline.broker.coordination.transactions.transaction import (
+    LogEnd,
     Transaction,
     TransactionState,
     TransactionVersion,
 )
 from strandline.broker.protocol.formats.transaction_log import (
-    LoggedMarker,
-    LoggedMarkers,
+    LoggedEnd,
+    LoggedEnds,
     LoggedPartitions,
     TransactionLogValue,
     decode_key,
@@ -39,15 +39,10 @@ CHUNK_BYTES = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class TransactionRecord:
-    """The state of a transactional id; None: the id is forgotten.
-
-    The record of a completed transaction says where its markers are: a marker that is lost with
-    the power is missed by this (`lost_ends.py`). The format of level 0 has no place for it.
-    """
+    """The state of a transactional id; None: the id is forgotten."""
 
     transactional_id: str
     transaction: Transaction | None
-    markers: tuple[MarkerPlace, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,11 +56,7 @@ class TransactionChunk:
 def encode_record(record: TransactionRecord, version: TransactionVersion, now_ms: int) -> bytearray:
     """Encodes one batch, ready to be appended."""
     transaction = record.transaction
-    value = (
-        None
-        if transaction is None
-        else encode_transaction(transaction, version, markers=record.markers)
-    )
+    value = None if transaction is None else encode_transaction(transaction, version)
     key = encode_key(record.transactional_id)
     return bytearray(encode_batch([Record(offset=0, timestamp_ms=now_ms, key=key, value=value)]))
 
@@ -101,13 +92,11 @@ def _decode(buffer: Buffer, offset: Offset) -> Iterator[TransactionRecord]:
                 )
 
 
-def encode_transaction(
-    transaction: Transaction,
-    version: TransactionVersion,
-    *,
-    markers: Sequence[MarkerPlace] = (),
-) -> bytes:
-    """The value of its record; flexible from `transaction.version` 1 on."""
+def encode_transaction(transaction: Transaction, version: TransactionVersion) -> bytes:
+    """The value of its record; flexible from `transaction.version` 1 on.
+
+    Version 0 has no place for the log ends.
+    """
     partitions = sorted(transaction.partitions)
     value = TransactionLogValue(
         producer_id=transaction.producer_id,
@@ -127,11 +116,11 @@ def encode_transaction(
         transaction_last_update_timestamp_ms=transaction.updated_ms,
         transaction_start_timestamp_ms=transaction.started_ms,
         client_transaction_version=transaction.client_version,
-        markers=[
-            LoggedMarkers(
+        log_ends=[
+            LoggedEnds(
                 topic=topic,
-                markers=[
-                    LoggedMarker(
+                ends=[
+                    LoggedEnd(
                         partition_id=one.partition.partition,
                         leader_epoch=one.leader_epoch,
                         offset=one.offset,
@@ -139,9 +128,7 @@ def encode_transaction(
                     for one in group
                 ],
             )
-            for topic, group in groupby(
-                sorted(markers, key=lambda one: one.partition), key=lambda one: one.partition.topic
-            )
+            for topic, group in groupby(transaction.log_ends, key=lambda one: one.partition.topic)
         ],
     )
     return encode_value(value, 0 if version is TransactionVersion.V0 else 1)
@@ -171,17 +158,18 @@ def decode_record(transactional_id: str, value: Buffer) -> TransactionRecord:
         started_ms=read.transaction_start_timestamp_ms,
         updated_ms=read.transaction_last_update_timestamp_ms,
         client_version=version,
+        log_ends=tuple(
+            LogEnd(
+                TopicPartition(topic.topic, one.partition_id),
+                leader_epoch=one.leader_epoch,
+                offset=one.offset,
+            )
+            # Completed transactions had the places of their markers there once.
+            for topic in (read.log_ends if state.is_ending else ())
+            for one in topic.ends
+        ),
     )
-    markers = tuple(
-        MarkerPlace(
-            TopicPartition(topic.topic, one.partition_id),
-            leader_epoch=one.leader_epoch,
-            offset=one.offset,
-        )
-        for topic in read.markers
-        for one in topic.markers
-    )
-    return TransactionRecord(transactional_id, transaction, markers)
+    return TransactionRecord(transactional_id, transaction)
 
 
 def decode_transaction(transactional_id: str, value: Buffer) -> Transaction:

@@ -17,23 +17,26 @@ if the snapshot proves one, otherwise as an abort, which never shows a record th
 from __future__ import annotations
 
 from strandline.broker.coordination.records.offset_records import TransactionEnd
+from strandline.broker.coordination.transactions.lost_ends import OpenTransaction, is_later
 from strandline.broker.coordination.transactions.transaction import (
     PRODUCER_EPOCH_MAX,
-    ProducerIdentity,
     Transaction,
     TransactionState,
 )
 
 
-def end_of_open(transaction: Transaction | None, producer: ProducerIdentity) -> TransactionEnd:
+def end_of_open(transaction: Transaction | None, opened: OpenTransaction) -> TransactionEnd:
     """Returns how a transaction ends that is open in a restored log.
 
-    `producer` is that of its batches; `transaction` is the state of its producer id, if known.
+    `transaction` is the state of its producer id, if known.
     """
+    producer = opened.producer
     if transaction is None or transaction.state not in (
         TransactionState.PREPARE_COMMIT,
         TransactionState.COMPLETE_COMMIT,
     ):
+        return TransactionEnd.ABORT
+    if is_later(opened, transaction):
         return TransactionEnd.ABORT
     if transaction.producer_id != producer.producer_id:
         # It was the last one of an id whose epochs are used up, and the next id has no other yet.

@@ -6,23 +6,20 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 
 from strandline.broker.coordination.model.classic_messages import Instant
-from strandline.broker.coordination.transactions.lost_ends import (
-    MarkerPlace,
-    WrittenEnd,
-    ends_of,
-)
+from strandline.broker.coordination.transactions.lost_ends import DecidedEnd, decided_ends
 from strandline.broker.coordination.transactions.records import TransactionRecord
 from strandline.broker.coordination.transactions.transaction import Transaction, TransactionState
+from strandline.storage.model import TopicPartition
 
 
 class TransactionShard:
     """The transactions of one partition, by transactional id."""
 
-    def __init__(self, is_missed: Callable[[MarkerPlace], bool] = lambda _: False) -> None:
+    def __init__(self, is_missed: Callable[[TopicPartition], bool] = lambda _: False) -> None:
         """`is_missed` says whether the end of a transaction in a partition may be lost."""
         self._is_missed = is_missed
-        # Of the whole log that was loaded, the markers that `is_missed` asks for.
-        self.written_ends: list[WrittenEnd] = []
+        # Of the whole log that was loaded, the ends that `is_missed` asks for.
+        self.decided_ends: list[DecidedEnd] = []
         self._transactions: dict[str, Transaction] = {}
         # Those in state ONGOING: few of very many ids, and the time concerns them alone.
         self._open: dict[str, Transaction] = {}
@@ -59,9 +56,9 @@ class TransactionShard:
 
     def take(self, record: TransactionRecord, now: Instant) -> None:
         """Applies one record of a log that is loaded."""
-        missed = filter(self._is_missed, record.markers)
         if record.transaction is not None:
-            self.written_ends += ends_of(record.transaction, missed)
+            decided = decided_ends(record.transaction)
+            self.decided_ends += (one for one in decided if self._is_missed(one.log_end.partition))
         self.keep(record)
 
     def keep(self, record: TransactionRecord) -> None:

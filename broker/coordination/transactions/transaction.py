@@ -24,7 +24,7 @@ from enum import IntEnum
 from typing import Final
 
 from strandline.broker.protocol.schema.errors import ErrorCode
-from strandline.storage.model import TopicPartition
+from strandline.storage.model import Offset, TopicPartition
 
 NO_PRODUCER_ID: Final = -1
 NO_PRODUCER_EPOCH: Final = -1
@@ -85,12 +85,23 @@ class ProducerIdentity:
     epoch: int
 
 
+@dataclass(frozen=True, slots=True)
+class LogEnd:
+    """Where the log of a partition ended: `offset` is that of the next record."""
+
+    partition: TopicPartition
+    leader_epoch: int
+    offset: Offset
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transaction:
     """What the coordinator knows of one transactional id.
 
     `started_ms` and `updated_ms` are ms since 1970. `next_producer_id` is set while a transaction
     ends whose producer id has no epoch left. `last_epoch` is not written to the log, as in Kafka.
+    `log_ends` is set while a transaction ends: where its partitions ended when that was decided.
+    Those that were offline then are missing.
     """
 
     transactional_id: str
@@ -105,6 +116,7 @@ class Transaction:
     started_ms: int = NOT_STARTED
     updated_ms: int
     client_version: TransactionVersion = TransactionVersion.V0
+    log_ends: tuple[LogEnd, ...] = ()
 
     @property
     def identity(self) -> ProducerIdentity:
@@ -461,6 +473,7 @@ def complete(current: Transaction, *, now_ms: int) -> Transaction:
         state=TransactionState.COMPLETE_COMMIT if is_commit else TransactionState.COMPLETE_ABORT,
         partitions=frozenset(),
         updated_ms=now_ms,
+        log_ends=(),
     )
 
 

@@ -233,7 +233,7 @@ class TransactionHandlers:
                                     partition_index=index,
                                     error_code=self._markers.write(
                                         _marker_of(marker), TopicPartition(topic.name, index)
-                                    ).code,
+                                    ),
                                 )
                                 for index in topic.partition_indexes
                             ],

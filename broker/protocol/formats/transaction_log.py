@@ -5,7 +5,7 @@ value   version i16 | TransactionLogValue, or null: a tombstone
 
 TransactionLogValue    v0  plain    v1  flexible; the producer ids before and after, and the
                                         transaction version of the client (KIP-890); under a tag
-                                        that Kafka skips, where the markers are
+                                        that Kafka skips, where the logs ended
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ class LoggedPartitions(Struct):
     partition_ids: Sequence[int] = wire(array(int32))
 
 
-class LoggedMarker(Struct):
-    """The marker that ended a transaction in one partition: its leader epoch and offset."""
+class LoggedEnd(Struct):
+    """Where the log of a partition ended when its transaction was decided."""
 
     partition_id: int = wire(int32)
     leader_epoch: int = wire(int32)
     offset: int = wire(int64)
 
 
-class LoggedMarkers(Struct):
-    """The markers in the partitions of one topic."""
+class LoggedEnds(Struct):
+    """Where the logs of one topic ended."""
 
     topic: str = wire(string)
-    markers: Sequence[LoggedMarker] = wire(array(LoggedMarker))
+    ends: Sequence[LoggedEnd] = wire(array(LoggedEnd))
 
 
 class TransactionLogValue(Struct):
@@ -80,7 +80,7 @@ class TransactionLogValue(Struct):
     transaction_last_update_timestamp_ms: int = wire(int64)
     transaction_start_timestamp_ms: int = wire(int64)
     client_transaction_version: int = wire(int16, "1+", tag=2, default=0)
-    markers: Sequence[LoggedMarkers] = wire(array(LoggedMarkers), "1+", tag=OWN_TAG_MIN, default=())
+    log_ends: Sequence[LoggedEnds] = wire(array(LoggedEnds), "1+", tag=OWN_TAG_MIN, default=())
 
 
 def encode_key(transactional_id: str) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from strandline.broker.protocol.schema.errors import ErrorCode
 from tests.support.broker import eventually
@@ -30,12 +30,18 @@ def write_on(
             producer.begin()
 
 
-def _is_committed(producer: WireProducer, topic: str, value: bytes) -> bool:
+def retried(call: Callable[[], ErrorCode]) -> ErrorCode:
+    """Calls until the coordinator is ready; returns the answer."""
     codes: list[ErrorCode] = []
 
     def is_answered() -> bool:
-        codes.append(producer.try_send(topic, value))
+        codes.append(call())
         return codes[-1] not in _RETRIED
 
     assert eventually(is_answered)
-    return codes[-1] is ErrorCode.NONE and producer.commit() is ErrorCode.NONE
+    return codes[-1]
+
+
+def _is_committed(producer: WireProducer, topic: str, value: bytes) -> bool:
+    code = retried(lambda: producer.try_send(topic, value))
+    return code is ErrorCode.NONE and producer.commit() is ErrorCode.NONE

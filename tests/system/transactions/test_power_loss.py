@@ -25,7 +25,7 @@ from tests.support.wire import WireClient
 from tests.system.calls import KEEP_EVERYTHING, create_topic, fetch
 from tests.system.group_calls import committed
 from tests.system.transactions.committed import committed_values
-from tests.system.transactions.going_on import write_on
+from tests.system.transactions.going_on import retried, write_on
 from tests.system.transactions.wire_producer import WireProducer
 
 pytestmark = [pytest.mark.slow, pytest.mark.crash]
@@ -239,6 +239,40 @@ def test_a_power_loss_over_a_power_loss_leaves_the_outcome_as_it_was_decided(
         with WireClient(broker.port) as client:
             eventually(lambda: is_stable(client, 0))
             assert committed_values(client, "t") == ([b"decided"] if is_commit else [])
+
+
+@pytest.mark.parametrize("is_next_decided", [True, False])
+@pytest.mark.parametrize("is_commit", [True, False])
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_decision_ends_its_own_transaction_and_not_the_next_one_of_its_producer(
+    broker: BrokerProcess, version: int, is_commit: bool, is_next_decided: bool
+) -> None:
+    """The coordinator's log ends with the decision; the partition has the marker and more."""
+    with WireClient(broker.port) as client:
+        create_topic(client, "t", 1)
+        producer = WireProducer(client, "tx", version=version)
+        producer.begin()
+        producer.send("t", b"decided")
+        assert producer.end(is_commit=is_commit) is NONE
+        producer.send("t", b"next")
+        if is_next_decided:
+            assert producer.end(is_commit=not is_commit) is NONE
+    broker.kill()
+    if is_next_decided:
+        cut_before_the_last_batches(log_file(broker, "t-0"), 1)
+    cut_before_the_last_batches(
+        log_file(broker, "__transaction_state-0"), 4 if is_next_decided else 2
+    )
+    broker.start()
+    decided = [b"decided"] if is_commit else []
+    with WireClient(broker.port) as client:
+        producer.client = client
+        if not is_next_decided:
+            assert retried(producer.commit) is not NONE
+        eventually(lambda: is_stable(client, 0))
+        assert committed_values(client, "t") == decided
+        write_on(producer, "t", [b"a", b"b"], refused_max=1)
+        assert committed_values(client, "t") == [*decided, b"a", b"b"]
 
 
 @pytest.mark.parametrize("goes_on", [True, False])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from strandline.broker.cluster.metadata.controller_messages import TopicDefaults
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault
 from strandline.broker.coordination.records.offset_records import TransactionEnd
 from strandline.broker.coordination.runtime import transaction_coordinator
-from strandline.broker.coordination.runtime.markers import EndMarker, MarkerAnswer
+from strandline.broker.coordination.runtime.markers import EndMarker
 from strandline.broker.coordination.runtime.slots import coordinating_partition
 from strandline.broker.coordination.runtime.transaction_coordinator import (
     EXPIRED_PER_TURN_MAX,
@@ -23,10 +23,11 @@ from strandline.broker.coordination.runtime.transaction_coordinator import (
     TransactionCoordinator,
 )
 from strandline.broker.coordination.transactions.config import TransactionConfig
-from strandline.broker.coordination.transactions.lost_ends import MarkerPlace, OpenTransaction
+from strandline.broker.coordination.transactions.lost_ends import OpenTransaction
 from strandline.broker.coordination.transactions.records import TransactionRecord, encode_record
 from strandline.broker.coordination.transactions.transaction import (
     PRODUCER_EPOCH_MAX,
+    LogEnd,
     ProducerIdentity,
     TransactionState,
     TransactionVersion,
@@ -67,14 +68,18 @@ class Markers:
     # The greatest epoch of each producer in any log.
     epochs: dict[int, int] = field(default_factory=dict)
     asked: int = 0
+    # Where all logs end.
+    end_offset: int = 10
 
-    def write(self, marker: EndMarker, where: TopicPartition) -> MarkerAnswer:
+    def log_ends(self, partitions: Iterable[TopicPartition]) -> tuple[LogEnd, ...]:
+        return tuple(LogEnd(one, 0, self.end_offset) for one in sorted(partitions))
+
+    def write(self, marker: EndMarker, where: TopicPartition) -> ErrorCode:
         self.asked += 1
         code = self.codes.get(where, ErrorCode.NONE)
-        if code is not ErrorCode.NONE:
-            return MarkerAnswer(code)
-        self.written.append((where, marker.end, marker.producer))
-        return MarkerAnswer(code, MarkerPlace(where, 0, len(self.written)))
+        if code is ErrorCode.NONE:
+            self.written.append((where, marker.end, marker.producer))
+        return code
 
     def open_after_crash(self) -> Iterator[OpenTransaction]:
         return iter(self.left_open)
@@ -670,7 +675,7 @@ def test_a_marker_has_the_epoch_of_its_coordinator() -> None:
     seen = []
 
     class Watched(Markers):
-        def write(self, marker: EndMarker, where: TopicPartition) -> MarkerAnswer:
+        def write(self, marker: EndMarker, where: TopicPartition) -> ErrorCode:
             seen.append(marker.coordinator_epoch)
             return super().write(marker, where)
 

@@ -9,15 +9,15 @@ import pytest
 from strandline.broker.coordination.records.offset_records import TransactionEnd
 from strandline.broker.coordination.transactions.lost_ends import (
     Ending,
-    MarkerPlace,
     OpenTransaction,
     abort_unknown,
+    decided_ends,
     end_again,
-    ends_of,
     is_coordinated,
 )
 from strandline.broker.coordination.transactions.transaction import (
     PRODUCER_EPOCH_MAX,
+    LogEnd,
     ProducerIdentity,
     Transaction,
     TransactionState,
@@ -34,59 +34,63 @@ OPEN = OpenTransaction(
     leader_epoch=5,
     coordinator_epoch=0,
 )
-COMPLETED = Transaction(
+COMMITS = Transaction(
     transactional_id="tx",
     producer_id=7,
     previous_producer_id=7,
     epoch=3,
     timeout_ms=1,
-    state=TransactionState.COMPLETE_COMMIT,
+    state=TransactionState.PREPARE_COMMIT,
+    partitions=frozenset({HERE, THERE}),
     updated_ms=0,
 )
-ABORTED = replace(COMPLETED, state=TransactionState.COMPLETE_ABORT)
-BUMPED = replace(COMPLETED, epoch=4, client_version=TransactionVersion.V2)
+ABORTS = replace(COMMITS, state=TransactionState.PREPARE_ABORT)
+BUMPED = replace(COMMITS, epoch=4, client_version=TransactionVersion.V2)
 
 
-def place(offset: int, *, epoch: int = 5, partition: TopicPartition = HERE) -> MarkerPlace:
-    return MarkerPlace(partition, epoch, offset)
+def log_end(offset: int, *, epoch: int = 5, partition: TopicPartition = HERE) -> LogEnd:
+    return LogEnd(partition, epoch, offset)
 
 
-def test_the_first_marker_behind_the_first_batch_is_the_one_that_is_lost() -> None:
-    written = [
-        *ends_of(ABORTED, [place(110)]),
-        *ends_of(COMPLETED, [place(105)]),
-        *ends_of(ABORTED, [place(99)]),
+def decided(transaction: Transaction, *ends: LogEnd) -> Transaction:
+    return replace(transaction, log_ends=ends)
+
+
+def test_the_first_decision_behind_the_first_batch_is_the_one_that_is_lost() -> None:
+    records = [
+        decided(ABORTS, log_end(110)),
+        decided(COMMITS, log_end(105)),
+        decided(ABORTS, log_end(100)),
     ]
-    assert end_again(OPEN, written) == Ending(ProducerIdentity(7, 3), COMMIT)
+    ends = [end for record in records for end in decided_ends(record)]
+    assert end_again(OPEN, ends) == Ending(ProducerIdentity(7, 3), COMMIT)
 
 
-def test_an_end_of_version_2_has_the_next_epoch() -> None:
-    lost = end_again(OPEN, ends_of(BUMPED, [place(105)]))
+def test_an_end_has_the_identity_that_its_marker_had() -> None:
+    lost = end_again(OPEN, decided_ends(decided(BUMPED, log_end(105))))
     assert lost == Ending(ProducerIdentity(7, 4), COMMIT)
-    moved_on = replace(BUMPED, producer_id=8, epoch=0)
-    assert end_again(OPEN, ends_of(moved_on, [place(105)])) == lost
 
 
 @pytest.mark.parametrize(
-    ("transaction", "marker"),
+    ("transaction", "end"),
     [
-        (COMPLETED, place(100)),
-        (COMPLETED, place(105, partition=THERE)),
-        (replace(COMPLETED, producer_id=8, previous_producer_id=8), place(105)),
+        (COMMITS, log_end(100)),
+        (COMMITS, log_end(105, partition=THERE)),
+        (replace(COMMITS, producer_id=8, previous_producer_id=8), log_end(105)),
         # Of a time when other records had these offsets; those are lost.
-        (COMPLETED, place(105, epoch=4)),
+        (COMMITS, log_end(105, epoch=4)),
     ],
 )
-def test_the_marker_of_another_transaction_proves_nothing(
-    transaction: Transaction, marker: MarkerPlace
+def test_the_decision_on_another_transaction_proves_nothing(
+    transaction: Transaction, end: LogEnd
 ) -> None:
-    assert end_again(OPEN, ends_of(transaction, [marker])) is None
+    assert end_again(OPEN, decided_ends(decided(transaction, end))) is None
 
 
-def test_a_marker_of_a_later_start_may_be_the_one_and_the_earliest_start_goes_first() -> None:
-    later = ends_of(ABORTED, [place(101, epoch=6)])
+def test_a_decision_of_a_later_start_may_be_the_one_and_the_earliest_start_goes_first() -> None:
+    later = list(decided_ends(decided(ABORTS, log_end(101, epoch=6))))
     assert end_again(OPEN, later) == Ending(ProducerIdentity(7, 3), ABORT)
-    earlier = ends_of(COMPLETED, [place(120)])
+    earlier = decided_ends(decided(COMMITS, log_end(120)))
     assert end_again(OPEN, [*later, *earlier]) == Ending(ProducerIdentity(7, 3), COMMIT)
 
 
@@ -111,6 +115,23 @@ def test_what_nobody_knows_aborts_and_fences() -> None:
 def test_the_coordinator_ends_what_it_has_in_the_producers_epoch(
     state: TransactionState, epoch: int, partitions: set[TopicPartition], is_its: bool
 ) -> None:
-    known = replace(COMPLETED, state=state, epoch=epoch, partitions=frozenset(partitions))
+    known = replace(COMMITS, state=state, epoch=epoch, partitions=frozenset(partitions))
     assert is_coordinated(OPEN, known) is is_its
     assert not is_coordinated(OPEN, replace(known, producer_id=8))
+
+
+@pytest.mark.parametrize(
+    ("end", "is_its"),
+    [
+        (log_end(101), True),
+        (log_end(100), False),
+        (log_end(101, epoch=4), False),
+        # Its own partition was offline when that was decided: it cannot have a later one.
+        (log_end(100, partition=THERE), True),
+    ],
+)
+def test_what_began_after_the_decision_is_not_what_the_coordinator_is_ending(
+    end: LogEnd, is_its: bool
+) -> None:
+    assert is_coordinated(OPEN, decided(COMMITS, end)) is is_its
+    assert is_coordinated(OPEN, decided(BUMPED, end)) is is_its

@@ -7,9 +7,11 @@ from dataclasses import replace
 import pytest
 
 from strandline.broker.coordination.records.offset_records import TransactionEnd
+from strandline.broker.coordination.transactions.lost_ends import OpenTransaction
 from strandline.broker.coordination.transactions.restored import end_of_open
 from strandline.broker.coordination.transactions.transaction import (
     PRODUCER_EPOCH_MAX,
+    LogEnd,
     ProducerIdentity,
     Transaction,
     TransactionState,
@@ -35,6 +37,16 @@ KNOWN = Transaction(
 )
 
 
+def opened(epoch: int) -> OpenTransaction:
+    return OpenTransaction(
+        partition=TopicPartition("t", 0),
+        producer=ProducerIdentity(KNOWN.producer_id, epoch),
+        first_offset=100,
+        leader_epoch=0,
+        coordinator_epoch=0,
+    )
+
+
 @pytest.mark.parametrize(
     ("state", "version", "epoch", "is_committed"),
     [
@@ -58,11 +70,23 @@ def test_what_is_open_in_a_log_commits_only_if_that_is_proven(
 ) -> None:
     known = replace(KNOWN, state=state, client_version=version)
     expected = TransactionEnd.COMMIT if is_committed else TransactionEnd.ABORT
-    assert end_of_open(known, ProducerIdentity(KNOWN.producer_id, epoch)) is expected
+    assert end_of_open(known, opened(epoch)) is expected
 
 
 def test_what_nobody_knows_aborts() -> None:
-    assert end_of_open(None, ProducerIdentity(7, 0)) is TransactionEnd.ABORT
+    assert end_of_open(None, opened(0)) is TransactionEnd.ABORT
+
+
+@pytest.mark.parametrize(("end_offset", "is_committed"), [(101, True), (100, False)])
+def test_what_began_after_the_decision_aborts(end_offset: int, is_committed: bool) -> None:
+    known = replace(
+        KNOWN,
+        state=PREPARE_COMMIT,
+        client_version=V1,
+        log_ends=(LogEnd(TopicPartition("t", 0), 0, end_offset),),
+    )
+    expected = TransactionEnd.COMMIT if is_committed else TransactionEnd.ABORT
+    assert end_of_open(known, opened(KNOWN.epoch)) is expected
 
 
 @pytest.mark.parametrize(
@@ -77,4 +101,4 @@ def test_a_commit_with_the_last_epoch_is_proven_by_the_state_of_the_next_id(
     state: TransactionState, epoch: int, expected: TransactionEnd
 ) -> None:
     known = replace(KNOWN, state=state, epoch=0, producer_id=8, previous_producer_id=7)
-    assert end_of_open(known, ProducerIdentity(7, epoch)) is expected
+    assert end_of_open(known, opened(epoch)) is expected

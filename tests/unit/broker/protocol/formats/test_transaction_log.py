@@ -11,8 +11,8 @@ from __future__ import annotations
 import pytest
 
 from strandline.broker.protocol.formats.transaction_log import (
-    LoggedMarker,
-    LoggedMarkers,
+    LoggedEnd,
+    LoggedEnds,
     LoggedPartitions,
     TransactionLogValue,
     decode_key,
@@ -101,10 +101,8 @@ WRITTEN_BY_KAFKA = [
         id="the last epoch, version 1",
     ),
 ]
-MARKERS = (
-    LoggedMarkers(topic="flüge", markers=(LoggedMarker(partition_id=3, leader_epoch=1, offset=9),)),
-)
-MARKED = (
+LOG_ENDS = (LoggedEnds(topic="flüge", ends=(LoggedEnd(partition_id=3, leader_epoch=1, offset=9),)),)
+WITH_LOG_ENDS = (
     "000100000000000012677fff0000ea600203135f5f636f6e73756d65725f6f666673657473020000000c00"
     "07666cc3bc6765030000000000000003000000018bcfe56be80000018bcfe5680005000800000000000012"
     "67010800000000000012680202000203020000e8071b0207666cc3bc676502000000030000000100000000"
@@ -139,13 +137,15 @@ def test_version_0_says_nothing_of_other_producer_ids() -> None:
     assert encode_value(LAST_EPOCH, 0) == encode_value(plain, 0)
 
 
-def test_where_markers_are_is_a_tag_that_kafka_skips_and_keeps() -> None:
-    marked = LAST_EPOCH.replaced(markers=MARKERS)
-    assert encode_value(marked, 1).hex() == MARKED
-    assert decode_value(bytes.fromhex(MARKED)) == marked
+def test_where_logs_ended_is_a_tag_that_kafka_skips_and_keeps() -> None:
+    decided = LAST_EPOCH.replaced(log_ends=LOG_ENDS)
+    assert encode_value(decided, 1).hex() == WITH_LOG_ENDS
+    assert decode_value(bytes.fromhex(WITH_LOG_ENDS)) == decided
 
 
-@pytest.mark.parametrize("golden", [*(param.values[2] for param in WRITTEN_BY_KAFKA), MARKED])
+@pytest.mark.parametrize(
+    "golden", [*(param.values[2] for param in WRITTEN_BY_KAFKA), WITH_LOG_ENDS]
+)
 def test_a_value_that_is_cut_is_unreadable(golden: str) -> None:
     raw = bytes.fromhex(golden)
     for length in range(len(raw)):
