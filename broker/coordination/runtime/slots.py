@@ -19,6 +19,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
+from functools import lru_cache
 from typing import Any, Generic, Protocol, TypeVar
 
 from strandline.broker.cluster.metadata import controller
@@ -41,6 +42,8 @@ log = logging.getLogger(__name__)
 LOAD_RETRY_S = 30.0
 
 
+# Each request of a transaction asks. Names may be of 32 KB.
+@lru_cache(maxsize=1000)
 def coordinating_partition(name: str, partition_count: int) -> int:
     """Returns the partition of a group or of a transactional id (Kafka's `partitionFor`)."""
     hashed = java_hash(name)
