@@ -168,6 +168,39 @@ def test_no_transaction_hangs_and_none_that_was_aborted_is_shown_whatever_the_po
             assert set(seen) <= {v for v in values if history.is_committed[v]}, f"seed {seed}"
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_what_producers_commit_that_go_on_after_a_power_loss_is_there_once_and_nothing_else(
+    broker: BrokerProcess, seed: int
+) -> None:
+    chance = random.Random(200 + seed)
+    with WireClient(broker.port) as client:
+        create_topic(client, "t", PARTITIONS)
+        history = History(client, chance)
+        history.run()
+    broker.kill()
+    for name in ("t-0", "t-1", "t-2", "__transaction_state-0"):
+        path = log_file(broker, name)
+        size = path.stat().st_size
+        os.truncate(path, chance.randint(size * 3 // 4, size))
+    broker.start()
+    with WireClient(broker.port) as client:
+        for producer in history.producers:
+            producer.client = client
+            # Its application gave up what it had open, whatever became of that.
+            retried(lambda: producer.end(is_commit=False))  # noqa: B023
+        after: list[bytes] = []
+        for number in range(20):
+            producer = chance.choice(history.producers)
+            value = b"after-%d" % number
+            write_on(producer, "t", [value], refused_max=1)
+            after.append(value)
+        wait_until_stable(client)
+        seen = committed_values(client, "t")
+        assert [value for value in seen if value.startswith(b"after")] == after, f"seed {seed}"
+        before = {value for value in seen if not value.startswith(b"after")}
+        assert before <= {v for v, is_committed in history.is_committed.items() if is_committed}
+
+
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_transaction_that_the_coordinator_lost_is_aborted_and_its_producer_fenced(
     broker: BrokerProcess, version: int
