@@ -225,8 +225,8 @@ def _add_running_options(sync: CommandParser) -> None:
         "--on-error",
         choices=("fail", "reject"),
         default=argparse.SUPPRESS,
-        help="with a value that does not parse: end, or add it to the table NAME_rejected with its"
-        " bytes and the reason [fail]",
+        help="with a value that does not parse, or is damaged in the archive: end, or add it to the"
+        " table NAME_rejected with its bytes and the reason [fail]",
     )
 
 

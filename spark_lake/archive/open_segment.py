@@ -41,7 +41,7 @@ PIECE_BYTES_MAX = 16 * 1024 * 1024
 SCANS_KEPT = 256
 
 _CONTROL_KEY_BYTES = 4  # of a control record: two of version, two of type
-_REMEDY = "includeOpenSegment=false leaves the pieces of open segments out"
+PIECE_REMEDY = "includeOpenSegment=false leaves the pieces of open segments out"
 
 
 def with_open_segment(manifest: Manifest, reader: ObjectReader, isolation: Isolation) -> Manifest:
@@ -270,4 +270,4 @@ def _content(reader: ObjectReader, part: TailPart) -> bytes:
 
 
 def _corrupt(reader: ObjectReader, part: TailPart, detail: str) -> ObjectCorrupt:
-    return ObjectCorrupt(f"{reader.url}/{part.key}", "read", f"{detail}; {_REMEDY}")
+    return ObjectCorrupt(f"{reader.url}/{part.key}", "read", f"{detail}; {PIECE_REMEDY}")

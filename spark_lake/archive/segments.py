@@ -13,6 +13,12 @@ right CRCs, and offsets that grow and stay inside the range (the CRC does not co
 that fails is read once more; then the segment is corrupt. Each chunk must have the checksum of the
 statistics, a whole segment that of the manifest, and each range its record count, so that a wrong
 object under the right name does not become rows. These are checked before a block's rows, too.
+
+`salvaged` tells a damaged chunk's batches from what is lost of it, for who keeps account of that:
+
+    only CRCs are wrong      headers, offsets and record counts are as archived: the batches with
+                             a wrong CRC are lost
+    anything else            torn, cut, or perhaps another segment's: all of the chunk is lost
 """
 
 from __future__ import annotations
@@ -24,7 +30,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from strandline.spark_lake.archive.objects import ObjectReader, naming_later_formats
-from strandline.spark_lake.plan.splits import WINDOW_BYTES, ChunkChecksum, ChunkRange
+from strandline.spark_lake.archive.open_segment import PIECE_REMEDY
+from strandline.spark_lake.plan.splits import WINDOW_BYTES, ChunkChecksum, ChunkRange, OpenPiece
 from strandline.storage.errors import (
     CorruptFile,
     CorruptRecords,
@@ -33,10 +40,11 @@ from strandline.storage.errors import (
     UnsupportedFormat,
 )
 from strandline.storage.model import AbortedTransaction, Offset, Position
-from strandline.storage.records.batch.any_batch import walk
+from strandline.storage.records.batch.any_batch import check_crc, walk
 from strandline.storage.records.batch.batch import LOG_OVERHEAD, LOG_OVERHEAD_BYTES, Batch
 from strandline.storage.records.columns.key_filter import KeyFilter
 from strandline.storage.records.txn_index import decode_entries
+from strandline.storage.remote.keys import parse_partition_object
 from strandline.storage.remote.manifest.entries import SegmentEntry
 from strandline.storage.remote.segment.meta import (
     MetaReader,
@@ -46,14 +54,34 @@ from strandline.storage.remote.segment.meta import (
 from strandline.storage.system import crc32c
 
 CORRUPT_REMEDY = (
-    "restore the object from a backup, or leave its offsets out with startingOffsets or"
-    " endingOffsets"
+    "restore the object from a backup or a version of the bucket (`strandline archive verify` names"
+    " all that is damaged), or leave its offsets out with startingOffsets or endingOffsets (a"
+    " table: --on-error reject)"
+)
+META_REMEDY = (
+    "`strandline archive verify --repair` makes it anew, unless its segment has transactions: then"
+    " restore it from a backup or a version of the bucket"
 )
 
 
 def offsets_of(entry: SegmentEntry) -> str:
     """Returns the segment's offsets for an error text; its name has only the first."""
-    return f"it has the offsets {entry.base_offset} to {entry.end_offset - 1}"
+    parsed = parse_partition_object(entry.log_key)
+    of_partition = ""
+    if parsed is not None:
+        partition = parsed.partition
+        of_partition = f" of {partition.topic} partition {partition.partition}"
+    return f"it has the offsets {entry.base_offset} to {entry.end_offset - 1}{of_partition}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostRecords:
+    """Archived records that cannot be read; compaction may have left fewer than offsets."""
+
+    base_offset: Offset
+    end_offset: Offset
+    record_count: int
+    reason: str
 
 
 class _SegmentObjects:
@@ -61,6 +89,7 @@ class _SegmentObjects:
 
     def __init__(self, reader: ObjectReader, entry: SegmentEntry) -> None:
         self._reader = reader
+        self._entry = entry
         self._offsets = offsets_of(entry)
 
     def get(self, key: str, *, start: Position, end: Position) -> bytes:
@@ -73,8 +102,14 @@ class _SegmentObjects:
 
     def corrupt(self, key: str, detail: str) -> ObjectCorrupt:
         """Returns the error for an object that differs from the archived one."""
-        detail = f"{detail}; {CORRUPT_REMEDY}; {self._offsets}"
-        return ObjectCorrupt(f"{self._reader.url}/{key}", "read", detail)
+        remedy = META_REMEDY if key == self._entry.meta_key else CORRUPT_REMEDY
+        if isinstance(self._entry, OpenPiece):
+            remedy = PIECE_REMEDY
+        detail = f"{detail}; {remedy}; {self._offsets}"
+        return ObjectCorrupt(self.name(key), "read", detail)
+
+    def name(self, key: str) -> str:
+        return f"{self._reader.url}/{key}"
 
     @contextmanager
     def naming_damage(self, key: str) -> Iterator[None]:
@@ -262,6 +297,50 @@ class LogReader:
         if torn:
             raise self._corrupt(expected.position, f"{len(torn)} bytes behind the last batch")
 
+    def salvaged(self, part: ChunkRange) -> Iterator[LogBlock | LostRecords]:
+        """What is left of a chunk and what is lost of it, in order; the window must hold it.
+
+        Raises ObjectNotFound, or another TierError of the store.
+        """
+        try:
+            yield from list(self.blocks(part))
+        except ObjectCorrupt:
+            yield from self._left_of(part)
+
+    def lost(self, batch: Batch, position: Position, why: str) -> LostRecords:
+        """The records of a batch in the block at `position`."""
+        header = batch.header
+        start, end = position + batch.position, position + batch.end_position
+        return LostRecords(
+            base_offset=header.base_offset,
+            end_offset=header.next_offset,
+            record_count=header.record_count,
+            reason=f"the batch with the offsets {header.base_offset} to {header.last_offset} {why}"
+            f" ({self._place(start, end)})",
+        )
+
+    def _left_of(self, part: ChunkRange) -> Iterator[LogBlock | LostRecords]:
+        try:
+            block = _by_headers(self._fetch(part.start_position, part.end_position), part)
+        except (ObjectCorrupt, CorruptRecords):
+            place = self._place(part.start_position, part.end_position)
+            yield LostRecords(
+                base_offset=part.base_offset,
+                end_offset=part.end_offset,
+                record_count=part.record_count,
+                reason=f"the offsets {part.base_offset} to {part.end_offset - 1} are in a damaged"
+                f" part of the archive ({place})",
+            )
+            return
+        for batch in block.batches:
+            if _has_right_crc(block, batch):
+                yield replace(block, batches=[batch])
+            else:
+                yield self.lost(batch, block.position, "has a wrong CRC")
+
+    def _place(self, start: Position, end: Position) -> str:
+        return f"bytes {start} to {end} of {self._objects.name(self._entry.log_key)}"
+
     def _windows(
         self,
         part: ChunkRange,
@@ -351,10 +430,41 @@ class _Checksums:
         return None
 
 
-def _verified(content: bytes, expected: _Expected) -> LogBlock:
+def _by_headers(content: bytes, part: ChunkRange) -> LogBlock:
+    """The batches of a damaged chunk. Raises CorruptRecords unless only CRCs can be wrong."""
+    block = _verified(
+        content,
+        _Expected(
+            position=part.start_position,
+            end_position=part.end_position,
+            next_offset=part.base_offset,
+            end_offset=part.end_offset,
+        ),
+        verify_crc=False,
+    )
+    ends_right = bool(block.batches) and block.batches[-1].end_position == len(content)
+    record_count = sum(header.record_count for _, header in block.batches)
+    if not ends_right or record_count != part.record_count:
+        raise CorruptRecords("the headers are not those that were archived")
+    is_whole = all(crc32c.crc32c(content) == one.crc32c for one in part.checksums)
+    if not is_whole and all(_has_right_crc(block, one) for one in block.batches):
+        # As of another segment of the same shape.
+        raise CorruptRecords("each batch is whole, and the chunk is not what was archived")
+    return block
+
+
+def _has_right_crc(block: LogBlock, batch: Batch) -> bool:
+    try:
+        check_crc(block.content, batch.header, batch.position)
+    except CorruptRecords:
+        return False
+    return True
+
+
+def _verified(content: bytes, expected: _Expected, *, verify_crc: bool = True) -> LogBlock:
     """Returns the batches of `content`. Raises CorruptRecords unless they continue the range."""
     view = memoryview(content)
-    batches = list(walk(view, verify_crc=True))
+    batches = list(walk(view, verify_crc=verify_crc))
     next_offset = expected.next_offset
     for _, header in batches:
         last_offset = header.base_offset + header.last_offset_delta

@@ -90,6 +90,8 @@ class ArrowEncoder:
                 else:
                     times = _microseconds(decoded)
                 return _numbers(pa.timestamp("us", tz="UTC"), times)
+            case "_reason":  # REASON_COLUMN: of values that are not decoded, none is wrong
+                return pa.nulls(rows, pa.string())
             case "timestampType":
                 return _numbers(pa.int32(), decoded.timestamp_types)
             case _:
@@ -135,7 +137,7 @@ def _microseconds(decoded: DecodedRecords) -> npt.NDArray[np.int64]:
         raise CorruptRecords(
             f"the timestamp {int(timestamps_ms[row])} ms of the record at offset"
             f" {int(decoded.offsets[row])} lies beyond what Spark can hold; leave that offset out,"
-            " or choose a schema without the column timestamp (a table: --on-error reject)"
+            " or choose a schema without the column timestamp"
         )
     return timestamps_ms * _MICROSECONDS_PER_MS
 

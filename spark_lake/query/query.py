@@ -82,12 +82,22 @@ class Query:
         wants_values = {"value", CORRUPT_COLUMN} & set(columns)
         self.values = plan_values(options.values, options.selection) if wants_values else None
         self._scan_id = uuid.uuid4().hex
+        self.is_salvaging = False
 
     def renewed(self) -> Query:
         """The query with the registry's newest schema. Raises what `Registry.latest` raises."""
         made = copy(self)
         if self.values is not None and self.values.registry is not None:
             made.values = plan_values(self.options.values, self.options.selection)
+        return made
+
+    def salvaging(self) -> Query:
+        """The query with a row for each damaged record: its offset, and why in REASON_COLUMN.
+
+        It reads chunk by chunk, in eight times as many requests: only after ObjectCorrupt.
+        """
+        made = copy(self)
+        made.is_salvaging = True
         return made
 
     @property
@@ -172,6 +182,7 @@ class Query:
             isolation=self.options.isolation,
             keys=self.predicate.keys,
             row_filter=RowFilter(keys=self.predicate.keys, comparisons=self.residual),
+            lost_schema=self.schema if self.is_salvaging else None,
         )
         before = reader.statistics()
         try:

@@ -10,6 +10,15 @@ rows outside the limits. All other rows come in offset order, or an error does.
 
 The transaction index of a segment's `.meta` holds every aborted transaction that has records in
 the segment, wherever its marker is.
+
+With `lost_schema` a damaged segment is no error. It is read chunk by chunk, without prefetch, and
+each of its records that cannot be read is a row of its offset and the reason:
+
+    for each chunk   right checksum                -> batches, one by one -> rows
+                     another                       -> what is left of it (`LogReader.salvaged`)
+    a batch that is lost, or does not decode       -> rows of its offsets
+
+A `.meta` without checksums of chunks cannot tell where its segment is damaged: that stays an error.
 """
 
 from __future__ import annotations
@@ -22,12 +31,15 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
+import pyarrow as pa
+
 from strandline.spark_lake.archive.catalog import LOOKS_MAX, Catalog
 from strandline.spark_lake.archive.objects import ObjectReader
 from strandline.spark_lake.archive.open_segment import PIECE_BYTES_MAX
 from strandline.spark_lake.archive.segments import (
     LogBlock,
     LogReader,
+    LostRecords,
     SegmentMeta,
     joined,
     whole_segment,
@@ -35,9 +47,9 @@ from strandline.spark_lake.archive.segments import (
 from strandline.spark_lake.archive.split_prefetch import LogRange, SplitPrefetch
 from strandline.spark_lake.options.options import CORRUPT_COLUMN, REASON_COLUMN
 from strandline.spark_lake.plan.planner import OffsetRange
-from strandline.spark_lake.plan.splits import OpenPiece, SegmentSlice, Split
+from strandline.spark_lake.plan.splits import ChunkRange, OpenPiece, SegmentSlice, Split
 from strandline.spark_lake.query.arrow import ArrowEncoder
-from strandline.spark_lake.query.pruning import Keys, prune
+from strandline.spark_lake.query.pruning import Keys, may_have, owned_chunks, prune
 from strandline.spark_lake.query.report import TaskReport
 from strandline.spark_lake.query.row_filter import RowFilter
 from strandline.spark_lake.values.decoders.decoder import ValueColumns
@@ -49,13 +61,19 @@ from strandline.storage.errors import (
 )
 from strandline.storage.model import AbortedTransaction, Isolation
 from strandline.storage.records.batch.batch import CONTROL_BIT, BatchHeader
-from strandline.storage.records.columns.columns import RowLimits, Run, RunBuilder, decode
+from strandline.storage.records.columns.columns import (
+    OUTPUT_ROWS_MAX,
+    RowLimits,
+    Run,
+    RunBuilder,
+    decode,
+)
 from strandline.storage.remote.keys import parse_partition_object
 from strandline.storage.remote.manifest.entries import SegmentEntry
 
 DECODE_HINT = (
     "its checksum is right, so this is what its producer wrote: leave the batch out with"
-    " startingOffsets and endingOffsets"
+    " startingOffsets and endingOffsets (a table: --on-error reject)"
 )
 
 
@@ -74,8 +92,12 @@ class SplitScan:
         values: ValueColumns | None = None,
         looks_left: int = LOOKS_MAX,
         counts: TaskReport | None = None,
+        lost_schema: Any = None,
     ) -> None:
-        """`looks_left` bounds the searches for the successor of a deleted piece."""
+        """`looks_left` bounds the searches for the successor of a deleted piece.
+
+        `lost_schema` is that of the rows for records that cannot be read; None: they are an error.
+        """
         self._reader = reader
         self._split = split
         self._isolation = isolation
@@ -86,6 +108,7 @@ class SplitScan:
         self._values = values
         self._encoder = ArrowEncoder(self._needed(), split.topic_partition)
         self.counts = counts or TaskReport()
+        self._lost_schema = lost_schema
 
     def record_batches(self) -> Iterator[Any]:
         """`pyarrow.RecordBatch`es in offset order.
@@ -112,6 +135,11 @@ class SplitScan:
             )
             return
         meta = SegmentMeta(self._reader, entry)
+        if self._lost_schema is not None:
+            parts = self._wanted_chunks(meta, piece)
+            if all(part.checksums for part in parts):
+                yield from self._chunk_ranges(piece, meta, parts)
+                return
         pruned = prune(meta, piece, self._split.limits, self._keys)
         self.counts.chunks_skipped += pruned.chunks_skipped
         if not pruned.ranges:
@@ -123,7 +151,26 @@ class SplitScan:
             chunks = None if number else len(pruned.ranges)
             yield LogRange(entry=entry, log=log, part=part, aborted=aborted, chunks=chunks)
 
+    def _wanted_chunks(self, meta: SegmentMeta, piece: SegmentSlice) -> list[ChunkRange]:
+        limits = self._split.limits
+        owned = owned_chunks(meta, piece)
+        return [part for part, chunk in owned if may_have(part, chunk, limits)]
+
+    def _chunk_ranges(
+        self, piece: SegmentSlice, meta: SegmentMeta, parts: Sequence[ChunkRange]
+    ) -> Iterator[LogRange]:
+        """Yields each chunk as a range, which one window holds."""
+        entry = piece.entry
+        aborted = self._aborted(entry, meta)
+        for number, part in enumerate(parts):
+            log = LogReader(self._reader, entry, ahead=None, window_bytes=part.size_bytes)
+            chunks = None if number else len(parts)
+            yield LogRange(entry=entry, log=log, part=part, aborted=aborted, chunks=chunks)
+
     def _read(self, one: LogRange, todo: SplitPrefetch) -> Iterator[Any]:
+        if self._lost_schema is not None and one.part.checksums:
+            yield from self._salvaged(one)
+            return
         blocks = one.log.blocks(one.part, first=one.first, then=todo.fetch_next)
         if isinstance(one.entry, OpenPiece):
             try:
@@ -166,9 +213,50 @@ class SplitScan:
             values=self._values,
             looks_left=self._looks_left - 1,
             counts=self.counts,
+            lost_schema=self._lost_schema,
         ).record_batches()
 
+    def _salvaged(self, one: LogRange) -> Iterator[Any]:
+        """The rows of a chunk in order, with a row for each record that cannot be read."""
+        if one.chunks is not None:
+            self.counts.segments_read.append(one.entry.log_key)
+        for found in one.log.salvaged(one.part):
+            if isinstance(found, LostRecords):
+                yield from self._lost_rows(found)
+                continue
+            for batch in found.batches:
+                try:
+                    # All of it is decoded before its first row is returned.
+                    rows = list(
+                        self._encoded(one.entry, replace(found, batches=[batch]), one.aborted)
+                    )
+                except ObjectCorrupt as error:
+                    lost = one.log.lost(batch, found.position, f"cannot be read: {error.__cause__}")
+                    yield from self._lost_rows(lost)
+                else:
+                    yield from rows
+
     # --- rows --------------------------------------------------------------------------------
+
+    def _lost_rows(self, lost: LostRecords) -> Iterator[Any]:
+        """Rows of the place and the reason; of fewer records than offsets, the first offsets."""
+        limits, partition = self._split.limits, self._split.topic_partition
+        first = max(lost.base_offset, limits.start_offset)
+        end = min(lost.base_offset + lost.record_count, lost.end_offset, limits.end_offset)
+        for start in range(first, end, OUTPUT_ROWS_MAX):
+            offsets = range(start, min(start + OUTPUT_ROWS_MAX, end))
+            known = {
+                "topic": pa.repeat(partition.topic, len(offsets)),
+                "partition": pa.repeat(pa.scalar(partition.partition, pa.int32()), len(offsets)),
+                "offset": pa.array(offsets, pa.int64()),
+                REASON_COLUMN: pa.repeat(lost.reason, len(offsets)),
+            }
+            arrays = [
+                known[one.name] if one.name in known else pa.nulls(len(offsets), one.type)
+                for one in self._lost_schema
+            ]
+            self.counts.rows += len(offsets)
+            yield pa.RecordBatch.from_arrays(arrays, schema=self._lost_schema)
 
     def _aborted(self, entry: SegmentEntry, meta: SegmentMeta) -> tuple[AbortedTransaction, ...]:
         if self._isolation is Isolation.READ_UNCOMMITTED or not entry.has_transactions:

@@ -48,7 +48,7 @@ from strandline.spark_lake.table.upkeep.maintained import CheckedTable, load_mad
 from strandline.spark_lake.table.upkeep.plan import TablePlan, plan_sync
 from strandline.spark_lake.table.upkeep.retention import DROPPED_PROPERTY, Kept, Retention
 from strandline.storage.clock import SystemClock
-from strandline.storage.errors import InvalidConfig
+from strandline.storage.errors import InvalidConfig, ObjectCorrupt
 from strandline.storage.extras import how_to_install
 from strandline.storage.model import TimestampMs
 
@@ -74,7 +74,8 @@ class OnError(Enum):
     """What becomes of a value that does not parse."""
 
     FAIL = "fail"
-    # A row of the table NAME_rejected, with its bytes and the reason.
+    # A row of the table NAME_rejected, with its bytes and the reason; without bytes, if those are
+    # damaged in the archive.
     REJECT = "reject"
 
 
@@ -148,9 +149,7 @@ class TableRun:
             options=self._options(on_error),
         )
         if on_error is OnError.REJECT:
-            query.columns += (RAW_COLUMN,)
-        if query.values is not None and query.values.errors is ValueErrors.CORRUPT:
-            query.columns += (REASON_COLUMN,)
+            query.columns += (RAW_COLUMN, REASON_COLUMN)
         return query
 
     def _iceberg_stores(self, warehouse: str, wanted: Sequence[_Wanted]) -> list[TableStore]:
@@ -248,8 +247,15 @@ class TableRun:
         if offsets.rejected.number:
             rejected = self._second()
             query = self._make_query(OnError.REJECT)
-        check = Check(table, query, self.names, rejected)
-        return check.run(deep=deep, count_query=counting)
+        try:
+            check = Check(table, query, self.names, rejected)
+            return check.run(deep=deep, count_query=counting)
+        except ObjectCorrupt:
+            if rejected is None:
+                raise
+        # The second table has what a sync could not read.
+        check = Check(table, query.salvaging(), self.names, rejected)
+        return check.run(deep=deep, count_query=counting.salvaging())
 
     def maintain(
         self, retention: Retention | None = None, settings: MaintainSettings | None = None

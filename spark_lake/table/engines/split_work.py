@@ -3,7 +3,8 @@
     splits in order -> batches -> its own sink -> its own files
 
 Workers share nothing: each file is written by the one that read its rows, in the order of the
-archive. What a worker has written when an error ends it, it deletes.
+archive. What a worker has written when an error ends it, it deletes. If the archive is damaged, and
+the second table takes what the first one cannot have, it begins anew and reads what is left.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from strandline.spark_lake.table.sink import SinkPlan
 from strandline.spark_lake.table.store import WrittenFile
 from strandline.spark_lake.table.sync import RoundTask
 from strandline.storage.crash_points import TABLE_AFTER_FILE, crash_point
+from strandline.storage.errors import ObjectCorrupt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,12 +37,27 @@ class SplitWork:
 
         Raises what `Query.read`, the writers and `advance` raise.
         """
+        try:
+            return self._written(self.query, splits, reader, advance)
+        except ObjectCorrupt:
+            if self.sink.rejected is None:
+                raise
+        # Some of these rows were counted already.
+        return self._written(self.query.salvaging(), splits, reader, lambda _: advance(0))
+
+    def _written(
+        self,
+        query: Query,
+        splits: Sequence[Split],
+        reader: ObjectReader,
+        advance: Callable[[int], None],
+    ) -> list[WrittenFile]:
         plan = self.sink.renamed()
         sink = plan.open()
         files: list[WrittenFile] = []
         try:
             for split in splits:
-                for batch in self.query.read(split, reader):
+                for batch in query.read(split, reader):
                     for file in sink.add(batch):
                         files.append(file)
                         crash_point(TABLE_AFTER_FILE)

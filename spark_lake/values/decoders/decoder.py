@@ -148,5 +148,5 @@ def _refused(batch: Any, row: int, error: str) -> CorruptRecords:
     where = f"at offset {batch.column('offset')[row]}" if "offset" in names else f"of row {row}"
     return CorruptRecords(
         f"the value of the record {where} does not parse: {error}; option valueErrors=null or"
-        " valueErrors=corrupt goes on without it (a table: --on-error reject)"
+        " valueErrors=corrupt goes on without it"
     )

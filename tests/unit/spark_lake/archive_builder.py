@@ -173,14 +173,26 @@ class ArchiveBuilder:
     def move_log_start(self, topic: str, offset: int, *, partition: int = 0) -> None:
         self.save(replace(self.manifest(topic, partition), log_start_offset=offset))
 
-    def archived_so(self, topic: str, entry: SegmentEntry, log: bytes) -> None:
+    def archived_so(
+        self, topic: str, entry: SegmentEntry, log: bytes, *, partition: int = 0
+    ) -> None:
         """As if the log of a segment had been these bytes, as long, when it was archived."""
         assert len(log) == entry.size_bytes
-        manifest = self.manifest(topic)
-        changed = replace(entry, log_crc32c=crc32c.crc32c(log))
+        manifest = self.manifest(topic, partition)
+        sections = segment_meta.decode(self.object_path(entry.meta_key).read_bytes())
+        statistics = SegmentStatistics.decode(sections[Section.STATISTICS])
+        changed_statistics = replace(statistics, chunks=_with_checksums(statistics.chunks, log))
+        meta = segment_meta.encode({**sections, Section.STATISTICS: changed_statistics.encode()})
+        changed = replace(
+            entry,
+            log_crc32c=crc32c.crc32c(log),
+            meta_size_bytes=len(meta),
+            meta_crc32c=crc32c.crc32c(meta),
+        )
         segments = tuple(changed if one == entry else one for one in manifest.segments)
         self.save(replace(manifest, segments=segments))
         self.object_path(entry.log_key).write_bytes(log)
+        self.object_path(entry.meta_key).write_bytes(meta)
 
     def object_path(self, key: str) -> Path:
         return self.path / key
@@ -220,17 +232,21 @@ def segment_statistics(log: bytes, chunk_bytes: int) -> SegmentStatistics:
                 min_timestamp_ms=min([chunks[-1].min_timestamp_ms, *times]),
                 max_timestamp_ms=max([chunks[-1].max_timestamp_ms, *times]),
             )
-    ends = [*(chunk.position for chunk in chunks[1:]), len(log)]
     return SegmentStatistics(
         record_count=sum(chunk.record_count for chunk in chunks),
         batch_count=batch_count,
         control_batch_count=control_batch_count,
         min_timestamp_ms=min(chunk.min_timestamp_ms for chunk in chunks),
         max_timestamp_ms=max(chunk.max_timestamp_ms for chunk in chunks),
-        chunks=tuple(
-            replace(chunk, crc32c=crc32c.crc32c(log[chunk.position : end]))
-            for chunk, end in zip(chunks, ends, strict=True)
-        ),
+        chunks=_with_checksums(chunks, log),
+    )
+
+
+def _with_checksums(chunks: Sequence[ChunkStatistics], log: bytes) -> tuple[ChunkStatistics, ...]:
+    ends = [*(chunk.position for chunk in chunks[1:]), len(log)]
+    return tuple(
+        replace(chunk, crc32c=crc32c.crc32c(log[chunk.position : end]))
+        for chunk, end in zip(chunks, ends, strict=True)
     )
 
 

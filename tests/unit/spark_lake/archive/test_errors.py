@@ -41,7 +41,8 @@ def test_a_missing_segment_in_the_middle_is_an_error_not_fewer_rows(
     assert f"{archive.url}/{segment.log_key}" in message
     assert "retention" in message
     last_offset = segment.end_offset - 1
-    assert message.endswith(f"it has the offsets {segment.base_offset} to {last_offset}")
+    offsets = f"{segment.base_offset} to {last_offset}"
+    assert message.endswith(f"it has the offsets {offsets} of t partition 0")
     assert read(archive, endingOffsets='{"t": {"0": 40}}') == 40
 
 
